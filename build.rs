@@ -38,10 +38,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let descriptors = protox::compile(PROTOS, ["proto"])?;
     // `compile_fds` ignores `file_descriptor_set_path`, and reflection needs the encoded set.
     fs::write(out_dir.join("waterwheel.v1.bin"), descriptors.encode_to_vec())?;
-    let mut config = tonic_prost_build::configure()
-        .btree_map(".waterwheel.v1")
-        .codec_path("crate::proto::codec::CopyingCodec")
-        .extern_path(".waterwheel.v1.Waterfall", "crate::proto::Waterfall");
+    let mut config =
+        tonic_prost_build::configure().btree_map(".waterwheel.v1").codec_path("crate::proto::codec::CopyingCodec");
     for large in MOVED_OFTEN {
         config = config.boxed(large);
     }

@@ -1,5 +1,5 @@
-//! What ordering keys cost: 1,000 keys × 1,000 jobs over 16 workers, beside as many jobs without a key, in turn and in
-//! one process. Each job checks that it is alone with its key, and the next of it.
+//! The cost of ordering keys: 1,000 keys × 1,000 jobs on 16 workers, compared with as many jobs without a key, in one
+//! process. Each job checks that it is the only running job of its key, and the next one in order.
 //!
 //! It prints the throughput of both in every round, and the median of their ratio.
 
@@ -36,38 +36,38 @@ use waterwheel::{
 const KEYS: usize = 1_000;
 const JOBS: usize = 1_000;
 const WORKERS: usize = 16;
-/// Tasks that submit, each the jobs of its own keys.
+/// Number of tasks. Each submits the jobs of its own keys.
 const CALLERS: usize = 4;
-/// Jobs that each of them has under way.
+/// Number of concurrent jobs of each task.
 const WINDOW: usize = 256;
 const ROUNDS: usize = 5;
 
-/// What is known of one key.
+/// State of one key.
 #[derive(Default)]
-struct Line {
+struct KeyState {
     busy: AtomicBool,
     next: AtomicUsize,
 }
 
-struct Ordered(Arc<Vec<Line>>);
+struct Ordered(Arc<Vec<KeyState>>);
 
 impl Handler for Ordered {
     async fn handle(&mut self, job: Box<Job>, _: Context) -> Result<Output, HandlerError> {
-        // The same work without a key, but for what is asserted.
+        // Without a key, the same work is done, but not asserted.
         let keyed = !job.ordering_key.is_empty();
         let (key, number) = std::str::from_utf8(&job.payload).unwrap().split_once(' ').unwrap();
-        let line = &self.0[key.parse::<usize>().unwrap()];
-        let alone = !line.busy.swap(true, SeqCst);
+        let state = &self.0[key.parse::<usize>().unwrap()];
+        let alone = !state.busy.swap(true, SeqCst);
         yield_now().await;
-        let in_turn = line.next.fetch_add(1, SeqCst) == number.parse::<usize>().unwrap();
-        line.busy.store(false, SeqCst);
-        assert!(alone || !keyed, "two jobs of a key at once");
-        assert!(in_turn || !keyed, "a job of a key out of turn");
+        let in_order = state.next.fetch_add(1, SeqCst) == number.parse::<usize>().unwrap();
+        state.busy.store(false, SeqCst);
+        assert!(alone || !keyed, "two jobs of a key ran at the same time");
+        assert!(in_order || !keyed, "a job of a key ran out of order");
         Ok(Output::default())
     }
 }
 
-/// Submits the jobs of one caller's keys, the keys in turn, and waits for their ends.
+/// Submits the jobs of one caller, alternating its keys, and waits for their ends.
 async fn call(pool: Pool, caller: usize, keyed: bool) {
     let mut running = FuturesUnordered::new();
     for number in 0..JOBS {
@@ -84,13 +84,13 @@ async fn call(pool: Pool, caller: usize, keyed: bool) {
     }
 }
 
-/// Runs all jobs on a pool of their own. Returns the wall time.
+/// Runs all jobs on a new pool. Returns the wall time.
 fn round(runtime: &Runtime, keyed: bool) -> Duration {
     runtime.block_on(async {
-        let lines: Arc<Vec<Line>> = Arc::new(std::iter::repeat_with(Line::default).take(KEYS).collect());
+        let keys: Arc<Vec<KeyState>> = Arc::new(std::iter::repeat_with(KeyState::default).take(KEYS).collect());
         let kind = Kind::new("ordered", {
-            let lines = Arc::clone(&lines);
-            move || Ordered(Arc::clone(&lines))
+            let keys = Arc::clone(&keys);
+            move || Ordered(Arc::clone(&keys))
         });
         let workers = NonZeroUsize::new(WORKERS).unwrap();
         let pool = Pool::builder("bench").workers(workers).queue_jobs(CALLERS * WINDOW).kind(kind).build();
@@ -101,7 +101,7 @@ fn round(runtime: &Runtime, keyed: bool) -> Duration {
         }
         callers.join_all().await;
         let took = begin.elapsed();
-        assert!(lines.iter().all(|line| line.next.load(SeqCst) == JOBS), "every job ran");
+        assert!(keys.iter().all(|state| state.next.load(SeqCst) == JOBS), "every job ran");
         took
     })
 }

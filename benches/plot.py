@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""Draws what each policy makes of a load, from the rows of a test: the worker time of jobs that
-end in time, and the accepted jobs that do not.
+"""Draws the useful worker time and the missed jobs of each policy by load, from the rows of a test.
 
     cargo test --release --lib -- --ignored --nocapture figures_of_five_policies | grep '^{' |
         python3 benches/plot.py > benches/goodput.svg
 
-It needs nothing but Python. Each point is the mean over the seeds; the band around it is from the least to the most.
+It needs only Python. Each point is the mean of all seeds, and the band around it reaches from the lowest to the highest.
 """
 
 import json
@@ -16,7 +15,7 @@ from xml.sax.saxutils import escape
 
 WIDTH, HEIGHT = 820, 340
 LEFT, RIGHT, TOP, BOTTOM = 64, 200, 36, 56
-# Told apart by those who see few colours, too: Okabe and Ito.
+# Colours that colour-blind readers can distinguish (Okabe and Ito).
 LINES = {
     "ours": ("waterwheel", "#0072B2", ""),
     "half-budget": ("half-budget rule", "#009E73", "8 4"),
@@ -36,7 +35,7 @@ def read(lines):
 
 
 def by_policy(rows, figure):
-    """The values of a figure by policy and load, one for each seed."""
+    """The values of a figure by policy and load, one per seed."""
     values = defaultdict(lambda: defaultdict(list))
     for row in rows:
         values[row["policy"]][row["load"]].append(row[figure])
@@ -87,12 +86,12 @@ class Plot:
         return name, color, dash, means[-1][1]
 
     def legend(self, lines):
-        """Names at the ends of their lines, moved apart where they would meet."""
+        """Draws the names at the ends of their lines, moved apart if they would overlap."""
         lines.sort(key=lambda line: line[3])
         places = [end for *_, end in lines]
         for at in range(1, len(places)):
             places[at] = max(places[at], places[at - 1] + 18)
-        # The last may not leave the field; those above it make way.
+        # The last name must stay within the chart, and the names above it move up.
         places[-1] = min(places[-1], self.y(0) - 4)
         for at in reversed(range(len(places) - 1)):
             places[at] = min(places[at], places[at + 1] - 18)
@@ -109,14 +108,14 @@ class Plot:
         self.axes(loads)
         known = [policy for policy in LINES if policy in values]
         others = [policy for policy in values if policy not in LINES]
-        # The first is drawn last, on top.
+        # The first line is drawn last, above the others.
         self.legend([self.line(policy, values[policy]) for policy in reversed(known + others)])
         self.add("</g>")
 
     def svg(self, height):
         style = "text{font:13px system-ui,sans-serif;fill:#1f2328}"
         head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img">'
-        # A ground of its own, since a page may be dark.
+        # A white background, because the page may be dark.
         ground = f'<rect width="{WIDTH}" height="{height}" rx="6" fill="#ffffff"/>'
         return "\n".join([head, f"<style>{style}</style>", ground, *self.parts, "</svg>", ""])
 

@@ -1,34 +1,31 @@
-//! The composition root: with the files below `app/`, the only place that names every layer.
+//! The composition root. Only this file and those below `app/` use every layer.
 //!
-//! [`App::start`] builds pools from the configuration and serves them; [`App::start_with`] adds Rust handlers.
-//! [`App::run`] returns when the drain, which a [`Control`] starts, has ended.
+//! [`App::start`] builds pools from the configuration and serves them; [`App::start_with`] adds Rust handlers. A
+//! [`Control`] starts the drain, and [`App::run`] returns at its end.
 
 mod assemble;
 mod control;
 mod drain;
-mod receipt;
 mod reload;
-mod security;
 mod service_manager;
-mod store;
-mod surface;
+mod services;
 
-use std::{convert::Infallible, io, path::PathBuf, time::Duration};
+use std::{convert::Infallible, io, path::PathBuf, sync::Arc};
 
 pub use assemble::{AssembleError, OwnKind};
 pub use control::Control;
+pub use drain::Receipt;
 use futures_util::FutureExt;
-pub use receipt::Receipt;
 use reload::Reloading;
-pub use security::SecurityError;
 pub use service_manager::ServiceManager;
-use surface::Surface;
+use services::Services;
 
 use crate::{
+    auth::KeysError,
     config::{self, Config, Faults, Loaded},
     incidents,
     memory::Memory,
-    net::{Bound, ConnectionTracker, Inherited, ListenAddress, Place, Server, StreamLimit, Transport, bind},
+    net::{Bound, ConnectionTracker, Inherited, ListenAddress, Place, Server, TlsErrors, Transport, bind},
     phase::{Phase, PhaseCell},
     pool::{Pools, set_shard},
     proto::MAX_ENVELOPE,
@@ -56,7 +53,7 @@ pub enum StartError {
     Listen {
         /// The address.
         address: ListenAddress,
-        /// Key of the configuration that sets it.
+        /// The configuration key of the address.
         key: &'static str,
         /// The system's error.
         error: io::Error,
@@ -70,15 +67,18 @@ pub enum StartError {
     Plaintext {
         /// The address.
         address: ListenAddress,
-        /// Key of the configuration that sets it.
+        /// The configuration key of the address.
         key: &'static str,
     },
     /// The pools cannot be built.
     #[error(transparent)]
     Assemble(#[from] AssembleError),
-    /// The files of TLS, or of authentication, cannot be used.
+    /// TLS files are not usable.
     #[error(transparent)]
-    Security(#[from] SecurityError),
+    Tls(#[from] TlsErrors),
+    /// The keys of the token issuer are not usable.
+    #[error("the keys of auth.jwt.jwks cannot be used: {0}; put the issuer's public keys there, as a JSON Web Key Set")]
+    Keys(#[from] KeysError),
     /// The store of detached jobs cannot be opened.
     #[error("cannot open the store of detached jobs: {0}")]
     Store(#[from] StoreError),
@@ -88,19 +88,18 @@ pub enum StartError {
 }
 
 impl App {
-    /// Binds, builds the pools, and serves. Health is NOT_SERVING until the workers are ready.
+    /// Binds the addresses, builds the pools, and serves. Health is NOT_SERVING until the workers are ready.
     ///
-    /// It must be called within a runtime, which accepts connections and runs the drain. Calls and jobs run on threads
-    /// of their own.
+    /// Call it within a runtime, which accepts connections and runs the drain. Calls and jobs run on other threads.
     ///
     /// # Errors
-    /// [`StartError`], with nothing left running.
+    /// [`StartError`]; then nothing is left running.
     pub fn start(config: &Config, sample_ratio: Option<f64>) -> Result<Self, StartError> {
         Self::start_with(config, Vec::new(), sample_ratio)
     }
 
-    /// [`start`](Self::start) with Rust handlers beside the configured kinds. They get gRPC, deadlines, drain and all
-    /// else that the program does.
+    /// The same as [`start`](Self::start), with Rust handlers in addition to the configured kinds. They get the same
+    /// gRPC, deadlines and drain.
     ///
     /// ```
     /// use waterwheel::{Job, Output, app::{App, OwnKind}, config::{SourceFile, Sources, load_pools}};
@@ -134,20 +133,20 @@ impl App {
     /// ```
     ///
     /// # Errors
-    /// [`StartError`], with nothing left running.
+    /// [`StartError`]; then nothing is left running.
     pub fn start_with(config: &Config, own: Vec<OwnKind>, sample_ratio: Option<f64>) -> Result<Self, StartError> {
         let places = [Place::Threads(config.server.threads), Place::Threads(1)];
         Self::serve(config, own, sample_ratio, listen(&config.server)?, places)
     }
 
-    /// [`start_with`](Self::start_with) on the given listeners in place of the configured ones, and on the caller's
-    /// runtime. Only blocking kinds start threads. Use it to serve over in-memory pipes, or to test a service with its
-    /// clients in a simulated network.
+    /// The same as [`start_with`](Self::start_with), but on the given listeners, and on the caller's runtime. Only
+    /// blocking kinds start threads. Use it to serve over in-memory pipes, or to test a service and its clients in a
+    /// simulated network.
     ///
     /// Plaintext connections are accepted from any address.
     ///
     /// # Errors
-    /// [`StartError`], with nothing left running.
+    /// [`StartError`]; then nothing is left running.
     pub fn start_on(
         config: &Config,
         own: Vec<OwnKind>,
@@ -167,14 +166,14 @@ impl App {
         let Listeners { public: public_listeners, ops: ops_listeners } = listeners;
         let phase = PhaseCell::default();
         let tasks = Tasks::new();
-        let security = security::open(config)?;
+        let security = services::secure(config)?;
         let pools = Pools::new(assemble::pools(config, &own)?);
-        let detached = store::open(config, &pools)?;
+        let detached = services::open_store(config, &pools)?;
         let control = Control::new(pools, phase.clone(), config.drain, detached);
 
-        let surface = surface::surface(config, &control, &security, &phase, sample_ratio, &tasks);
-        let Surface { public: public_service, ops: ops_service, runtimes, connections } = surface;
-        let ops_service = ops_service.called_by(surface::hosts(config, ops_listeners.iter().map(Bound::address)));
+        let services = services::build(config, &control, &security, &phase, sample_ratio, &tasks);
+        let Services { public: public_service, ops: ops_service, runtimes, listeners } = services;
+        let ops_service = ops_service.called_by(services::hosts(config, ops_listeners.iter().map(Bound::address)));
 
         let transport = Transport {
             http2: config.server.http2,
@@ -183,8 +182,8 @@ impl App {
             http_proxies: config.server.http_proxies.clone(),
             tls: security.tls.clone(),
             memory: Memory::new(config.server.memory.with(MAX_ENVELOPE)),
-            stream_limit: Some(StreamLimit::new(stream_limit(config.deadline))),
-            // Browsers speak HTTP/2 only with TLS, and a proxy in front of a page may not speak it at all.
+            stream_limit: Some(Arc::new(stream_limit(config.deadline))),
+            // Browsers speak HTTP/2 only with TLS, and a proxy in front of a page may not speak it.
             http1: !config.server.grpc_web_origins.is_empty(),
         };
         let serving = runtimes.clone();
@@ -204,12 +203,12 @@ impl App {
         };
         let public = Server::start(public_listeners, place, transport, make, begin, &tasks);
         let public = public.map_err(StartError::Threads)?;
-        surface::watch(&connections, [("public", &public), ("ops", &ops)]);
+        services::measure(&listeners, [("public", &public), ("ops", &ops)]);
         if let Some(detached) = control.detached() {
-            store::run(detached.clone(), place, &tasks).map_err(StartError::Threads)?;
+            services::run_detached(detached.clone(), place, &tasks).map_err(StartError::Threads)?;
         }
-        security.follow(config, &phase, &tasks);
-        security::follow(incidents::follow(), &phase, &tasks);
+        security.follow(&phase, &tasks);
+        services::follow(incidents::follow(), &phase, &tasks);
         serve_when_tried(&control, &phase, &tasks);
         Ok(Self { control, public, ops, tasks, own, guard: security.guard })
     }
@@ -244,14 +243,14 @@ impl App {
         self.public.tracker()
     }
 
-    /// Starts and speeds up the drain.
+    /// A handle that starts and speeds up the drain.
     #[must_use]
     pub fn control(&self) -> Control {
         self.control.clone()
     }
 
-    /// Enables reloads, by [`Control::reload`] and by `waterwheel reload`. `loaded` is the configuration that this
-    /// service was started with, `load` reads it again, and `log` replaces the filter of log lines.
+    /// Enables reloads, by [`Control::reload`] and `waterwheel reload`. `loaded` is the current configuration, `load`
+    /// reads it again, and `log` replaces the filter of log lines.
     pub fn reload_by(
         &self,
         loaded: Loaded,
@@ -263,19 +262,19 @@ impl App {
         self.control.set_reloading(Reloading { current, load, own: own.clone(), guard: guard.clone(), log });
     }
 
-    /// Has the configuration [read again](Self::reload_by) whenever the contents of the file change.
+    /// Reloads the configuration whenever the contents of the file change. See [`reload_by`](Self::reload_by).
     pub fn reload_on_change(&self, path: PathBuf) {
         let watch = reload::watch(path, self.control());
-        security::follow(watch, self.control.phase(), &self.tasks);
+        services::follow(watch, self.control.phase(), &self.tasks);
     }
 
-    /// Reports to the service manager: ready, stopping, alive. Poll it beside [`run`](Self::run).
+    /// Notifies the service manager: ready, stopping, alive. Poll it concurrently with [`run`](Self::run).
     pub fn keep_informed(&self, manager: ServiceManager) -> impl Future<Output = Infallible> + Send + use<> {
         let (control, pulses) = (self.control(), [self.public.pulse(), self.ops.pulse()]);
         async move { manager.keep_informed(&control, &pulses).await }
     }
 
-    /// Serves until the drain has ended, and returns what it left undone.
+    /// Serves until the drain has ended. Returns a receipt of unfinished work.
     pub async fn run(self) -> Receipt {
         let Self { control, public, ops, tasks, .. } = self;
         let receipt = drain::run(&control, public, ops, &tasks).await;
@@ -284,16 +283,8 @@ impl App {
     }
 }
 
-impl Receipt {
-    /// Longest time to flush telemetry within the time of the drain: at least 50 ms, at most 2 s.
-    #[must_use]
-    pub fn flush_within(&self) -> Duration {
-        self.time_left().clamp(Duration::from_millis(50), Duration::from_secs(2))
-    }
-}
-
-/// The service is ready once the processes of its programs are, or failed: one that fails always must not keep the others
-/// from their work.
+/// The service is ready once each program's processes are ready or have failed. A program that always fails must not
+/// block the others.
 fn serve_when_tried(control: &Control, phase: &PhaseCell, tasks: &Tasks) {
     let (pools, phase) = (control.pools().clone(), phase.clone());
     let mut tried = Box::pin(async move { pools.tried_programs().await });
@@ -311,7 +302,7 @@ fn serve_when_tried(control: &Control, phase: &PhaseCell, tasks: &Tasks) {
 
 const OPS_LISTEN: &str = "server.ops_listen";
 
-/// What makes a public listener legal, as the end of a sentence.
+/// What makes a public listener valid, as the end of a sentence.
 fn exception(key: &str) -> &'static str {
     match key {
         OPS_LISTEN => "or set server.ops_allow_plaintext = true",
@@ -320,7 +311,6 @@ fn exception(key: &str) -> &'static str {
 }
 
 /// Listeners for [`App::start_on`].
-#[derive(Debug)]
 pub struct Listeners {
     /// For callers; at least one.
     pub public: Vec<Bound>,

@@ -1,30 +1,100 @@
-//! Authentication, authorization and quotas: the caller of each call, what it may do, and how much of it.
+//! Authentication, authorization and quotas: identifies the caller of each call, and decides which calls and how many
+//! are allowed.
 //!
-//! A [`Gate`] turns a client certificate or a bearer token into a [`Caller`], which carries the rules that name it.
-//! What no rule allows is denied. [`Quotas`] bound the jobs of each tenant. Nothing here depends on HTTP: a header
-//! comes in as text, and a [`Denial`] goes out as data, which `src/rpc/guard.rs` turns into a status.
+//! A [`Gate`] turns a client certificate or a bearer token into a [`Caller`] with the rules that name it. Calls that no
+//! rule allows are denied. [`Quotas`] limit the jobs of each tenant. This module is independent of HTTP: it gets
+//! headers as text and returns a [`Denial`], which `src/rpc/guard.rs` turns into a status.
 
-mod cache;
 mod caller;
 mod certificate;
-mod config;
 mod denial;
 #[cfg(any(test, fuzzing))]
 #[path = "auth/tests/fuzzing.rs"]
 pub(crate) mod fuzzing;
 mod gate;
 mod keys;
-mod pattern;
 mod quota;
-mod rpc;
+mod rule;
 mod token;
 
 pub use caller::Caller;
 pub use certificate::Certificate;
-pub use config::{Algorithm, Config, Jwt, QuotaConfig, Rule, TenantQuota};
 pub use denial::{CertificateFault, Denial, TokenFault};
-pub use gate::{Counts, Gate};
+pub use gate::Gate;
 pub use keys::{KeysError, check as check_keys};
-pub use pattern::{InvalidPattern, Pattern, PrincipalPattern};
 pub use quota::{Hold, OverQuota, Quotas};
-pub use rpc::{Rpc, Rpcs};
+pub use rule::{Pattern, PrincipalPattern, Rpc, Rpcs, Rule, Service};
+
+use std::{num::NonZeroU32, path::PathBuf, time::Duration};
+
+use jsonwebtoken::Algorithm;
+
+/// `[auth]`: how callers are authenticated, and what they may do.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// Bearer tokens. If `None`, a client certificate is the only credential.
+    pub jwt: Option<Jwt>,
+    /// Rules, in the order of the file. A call that no rule allows is denied.
+    pub rules: Vec<Rule>,
+    /// Whether the rules also cover `AdminService` and reflection on the operators' listener. Its health service and
+    /// its pages stay open.
+    pub ops: bool,
+}
+
+/// `[auth.jwt]`: bearer tokens and their issuer.
+#[derive(Debug, Clone, PartialEq, serde::Deserialize)]
+pub struct Jwt {
+    /// File with the public keys (RFC 7517).
+    pub jwks: PathBuf,
+    /// Accepted signature algorithms, all with public keys.
+    pub algorithms: Vec<Algorithm>,
+    /// Required value of `iss`.
+    pub issuer: String,
+    /// Accepted values of `aud`.
+    pub audience: Vec<String>,
+    /// Claim with the tenant, used if no rule sets one. Without the claim, the principal is the tenant. A claim that is
+    /// not a valid name makes the token invalid.
+    pub tenant_claim: Option<String>,
+    /// Largest difference between the clocks of issuer and server.
+    pub leeway: Duration,
+    /// How often the file is checked for changes.
+    pub reload: Duration,
+}
+
+/// `[quota]`: limits of each tenant, over all pools.
+#[derive(Debug, Clone, PartialEq)]
+pub struct QuotaConfig {
+    /// Limits of a tenant without its own.
+    pub each: TenantQuota,
+    /// Most tenants that are counted separately; further ones share one quota.
+    pub tenants: usize,
+    /// Tenants with their own limits.
+    pub named: Vec<(String, TenantQuota)>,
+}
+
+/// Limits of one tenant.
+#[derive(Debug, Clone, Copy, Default, PartialEq, serde::Deserialize)]
+pub struct TenantQuota {
+    /// Jobs per second.
+    pub rate: Option<NonZeroU32>,
+    /// Jobs that may arrive at once after a pause. Default: the jobs of one second.
+    pub burst: Option<NonZeroU32>,
+    /// Jobs queued and running.
+    pub in_flight: Option<usize>,
+}
+
+impl TenantQuota {
+    /// Whether any limit is set.
+    #[must_use]
+    pub fn is_bound(&self) -> bool {
+        self.rate.is_some() || self.in_flight.is_some()
+    }
+}
+
+impl QuotaConfig {
+    /// Whether any tenant has a limit.
+    #[must_use]
+    pub fn is_bound(&self) -> bool {
+        self.each.is_bound() || self.named.iter().any(|(_, quota)| quota.is_bound())
+    }
+}

@@ -1,19 +1,17 @@
 //! The command line: all commands, their output, and the exit codes.
 //!
-//! Every command is one file with its arguments and one `run`. A new command is also a row of [`Command`], of [`run`]
-//! and of the groups of the help in `groups.rs`.
-//! A command writes to a [`console::Console`] and never to the process's own streams, so that tests run it against a
-//! buffer and a server on a port of their own.
+//! A command is one file with its arguments and a `run`; the short commands of operators share `operate.rs`. A new
+//! command also needs a row in [`Command`], in [`run`], and in the groups of the help in `help.rs`. Commands write to a
+//! [`console::Console`], never to the process's own streams, so that tests can run them against a buffer and their own
+//! server.
 
 mod access;
 mod advise;
+mod advise_formulas;
 mod bench;
 mod call;
-mod cancel;
 mod check;
-mod completions;
 mod config;
-mod config_args;
 mod connect;
 mod console;
 mod detached;
@@ -25,25 +23,21 @@ mod failure;
 #[cfg(test)]
 #[path = "cli/tests/fake.rs"]
 mod fake;
-mod groups;
+mod help;
 mod job;
 mod jobs;
+mod operate;
 mod output;
-mod pause;
 mod probe;
 mod proto;
-mod reload;
-mod resize;
-mod resume;
 mod serve;
-mod server;
-mod session;
 mod sim;
+mod sim_report;
 mod stats;
-mod steer;
 mod store;
 mod stream;
 mod submit;
+mod values;
 mod worker;
 
 use std::{
@@ -56,10 +50,15 @@ use clap::{
     error::{ContextKind, ContextValue},
 };
 
+use self::{
+    console::{Console, complain},
+    failure::Failure,
+    output::Format,
+};
 use crate::model::{WITHHELD, without_userinfo};
 
 pub use exit::Exit;
-pub use server::run_server;
+pub use serve::run_server;
 
 /// The arguments of the program.
 #[derive(Debug, Parser)]
@@ -90,11 +89,19 @@ enum Command {
     Drain(drain::DrainArgs),
     Jobs(Box<jobs::JobsArgs>),
     Explain(explain::ExplainArgs),
-    Pause(pause::PauseArgs),
-    Resume(resume::ResumeArgs),
-    Resize(resize::ResizeArgs),
-    Cancel(cancel::CancelArgs),
-    Reload(reload::ReloadArgs),
+    /// Stop starting jobs of a pool until "waterwheel resume".
+    ///
+    /// Jobs are accepted and queued, but not started. Running jobs continue, and deadlines still apply.
+    #[command(after_help = "Example:\n  waterwheel pause cpu")]
+    Pause(operate::PoolArgs),
+    /// Let a pool accept and start jobs again.
+    ///
+    /// It reverts "waterwheel pause" and "waterwheel drain --pool".
+    #[command(after_help = "Example:\n  waterwheel resume cpu")]
+    Resume(operate::PoolArgs),
+    Resize(operate::ResizeArgs),
+    Cancel(operate::CancelArgs),
+    Reload(operate::ReloadArgs),
     Probe(probe::ProbeArgs),
     Bench(bench::BenchArgs),
     Sim(sim::SimArgs),
@@ -104,16 +111,16 @@ enum Command {
     Proto(proto::ProtoArgs),
     Store(store::StoreCommand),
     Worker(worker::WorkerCommand),
-    Completions(completions::CompletionsArgs),
+    Completions(help::CompletionsArgs),
 }
 
-/// Parses the process's arguments and runs the command that they name.
+/// Parses the process's arguments and runs the named command.
 ///
-/// Wrong arguments end the process with code 2 and a message; `--help` and `--version` end it with code 0.
+/// Invalid arguments end the process with code 2 and a message; `--help` and `--version` end it with code 0.
 pub fn main() -> ExitCode {
-    // Programs that this process starts must not inherit its descriptors, such as sockets of the service manager.
+    // Child processes must not inherit this process's descriptors, such as sockets of the service manager.
     close_fds::set_fds_cloexec(3, &[]);
-    let parsed = groups::grouped(Cli::command()).try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    let parsed = help::grouped(Cli::command()).try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
     let exit = match parsed {
         Ok(cli) => run(cli),
         Err(error) => print_clap_error(&without_secrets(error)),
@@ -121,7 +128,7 @@ pub fn main() -> ExitCode {
     exit.into()
 }
 
-/// The same error, without the value of `--set`, which may be secret, and without the userinfo of a URL.
+/// The same error without the value of `--set`, which may be secret, and without the userinfo of URLs.
 fn without_secrets(mut error: clap::Error) -> clap::Error {
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.clone()),
@@ -135,16 +142,16 @@ fn without_secrets(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// Prints help, the version, or what is wrong with the arguments.
+/// Prints help, the version, or the fault of the arguments.
 fn print_clap_error(error: &clap::Error) -> Exit {
     let printed = error.print().and_then(|()| io::stdout().flush());
     match printed {
         _ if error.use_stderr() => Exit::Usage,
         Ok(()) => Exit::Done,
         Err(error) => {
-            let failure = failure::Failure::from(error);
+            let failure = Failure::from(error);
             if failure.exit() != Exit::OutputClosed {
-                console::complain(&failure.text());
+                complain(&failure.text());
             }
             failure.exit()
         }
@@ -157,44 +164,55 @@ pub fn run(cli: Cli) -> Exit {
     match cli.command {
         Command::Serve(args) => serve::run(&args),
         Command::Dev(args) => dev::run(&args),
-        Command::Bench(args) => session::client(args.output.format, async |console| bench::run(args, console).await),
-        Command::Submit(args) => session::client(args.output.format, async |console| submit::run(args, console).await),
-        Command::Stream(args) => session::client(args.output.format, async |console| stream::run(args, console).await),
-        Command::Stats(args) => session::client(args.output.format, async |console| stats::run(args, console).await),
-        Command::Drain(args) => {
-            session::client(args.steer.operator.format(), async |console| drain::run(args, console).await)
-        }
-        Command::Jobs(args) => session::client(args.format(), async |console| jobs::run(*args, console).await),
-        Command::Explain(args) => {
-            session::client(args.operator.format(), async |console| explain::run(args, console).await)
-        }
-        Command::Pause(args) => {
-            session::client(args.steer.operator.format(), async |console| pause::run(args, console).await)
-        }
-        Command::Resume(args) => {
-            session::client(args.steer.operator.format(), async |console| resume::run(args, console).await)
-        }
-        Command::Resize(args) => {
-            session::client(args.steer.operator.format(), async |console| resize::run(args, console).await)
-        }
-        Command::Cancel(args) => {
-            session::client(args.steer.operator.format(), async |console| cancel::run(args, console).await)
-        }
-        Command::Reload(args) => {
-            session::client(args.steer.operator.format(), async |console| reload::run(args, console).await)
-        }
-        Command::Probe(args) => session::client(args.output.format, async |console| probe::run(args, console).await),
-        Command::Sim(args) => session::client(args.output.format, async |console| sim::run(args, console).await),
-        Command::Advise(args) => session::client(args.output.format, async |console| advise::run(args, console).await),
-        Command::Check(args) => session::client(args.output.format, async |console| check::run(args, console).await),
-        Command::Config(args) => session::client(args.format(), async |console| config::run(args, console).await),
-        Command::Proto(args) => session::client(output::Format::Text, async |console| proto::run(args, console).await),
-        Command::Store(args) => session::client(args.format(), async |console| store::run(args, console).await),
-        Command::Worker(args) => session::client(args.format(), async |console| worker::run(args, console).await),
-        Command::Completions(args) => {
-            session::client(output::Format::Text, async |console| completions::run(args, console).await)
-        }
+        Command::Submit(args) => client(args.output.format, args, submit::run),
+        Command::Stream(args) => client(args.output.format, args, stream::run),
+        Command::Stats(args) => client(args.output.format, args, stats::run),
+        Command::Drain(args) => client(args.steer.operator.output.format, args, drain::run),
+        Command::Jobs(args) => client(args.format(), *args, jobs::run),
+        Command::Explain(args) => client(args.operator.output.format, args, explain::run),
+        Command::Pause(args) => client(args.steer.operator.output.format, args, operate::pause),
+        Command::Resume(args) => client(args.steer.operator.output.format, args, operate::resume),
+        Command::Resize(args) => client(args.steer.operator.output.format, args, operate::resize),
+        Command::Cancel(args) => client(args.steer.operator.output.format, args, operate::cancel),
+        Command::Reload(args) => client(args.steer.operator.output.format, args, operate::reload),
+        Command::Probe(args) => client(args.output.format, args, probe::run),
+        Command::Bench(args) => client(args.output.format, args, bench::run),
+        Command::Sim(args) => client(args.output.format, args, sim::run),
+        Command::Advise(args) => client(args.output.format, args, advise::run),
+        Command::Check(args) => client(args.output.format, args, check::run),
+        Command::Config(args) => client(args.format(), args, config::run),
+        Command::Proto(args) => client(Format::Text, args, proto::run),
+        Command::Store(args) => client(args.format(), args, store::run),
+        Command::Worker(args) => client(args.format(), args, worker::run),
+        Command::Completions(args) => client(Format::Text, args, help::completions),
     }
+}
+
+/// Runs a command that does not serve, and returns its exit code. Ctrl-C drops the command, which cancels its call.
+fn client<A>(format: Format, args: A, command: impl AsyncFnOnce(A, &mut Console<'_>) -> Result<Exit, Failure>) -> Exit {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            complain(&Failure::runtime(&error).text());
+            return Exit::Failed;
+        }
+    };
+    let exit = runtime.block_on(async {
+        let mut console = Console::standard(format);
+        let ended = tokio::select! {
+            // Polled before the command starts, so that an early Ctrl-C is not missed.
+            biased;
+            _ = tokio::signal::ctrl_c() => Ok(Exit::Interrupted),
+            ended = command(args, &mut console) => ended,
+        };
+        match ended {
+            Ok(exit) => exit,
+            Err(failure) => console.fail(&failure).await,
+        }
+    });
+    // A thread may still be blocked reading standard input; it is not waited for.
+    runtime.shutdown_background();
+    exit
 }
 
 #[cfg(test)]

@@ -1,32 +1,20 @@
 //! Reads files that a configuration or a command line names. Only regular files up to a size limit are read: a FIFO
-//! could block for ever, and a device may have no end.
+//! could block forever, and a device may have no end.
 
 use std::{
     fmt,
     fs::{self, FileType, OpenOptions},
     io::{self, Read as _},
     os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _},
-    path::{Path, PathBuf},
+    path::Path,
 };
 
 use rustix::fs::OFlags;
-use zeroize::Zeroizing;
 
-/// A file, and its purpose.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NamedFile {
-    /// Its purpose, such as `private key`.
-    pub what: &'static str,
-    /// Its path.
-    pub path: PathBuf,
-    /// Largest size, in bytes.
-    pub max: u64,
-}
-
-/// Why a file cannot be read, as the end of a sentence. The contents are never quoted.
+/// Why a file cannot be read, as the end of a sentence. The file's contents are never quoted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FileFault {
-    /// The system refused to read it.
+    /// The system refused to read the file.
     #[error("{text}")]
     Unreadable {
         /// Kind of the system's error.
@@ -34,25 +22,15 @@ pub enum FileFault {
         /// Text of the system's error.
         text: String,
     },
-    /// It is not a regular file.
+    /// The file is not a regular file.
     #[error("it is a {0}, and only regular files are read")]
     NotRegular(&'static str),
-    /// It is larger than the limit.
+    /// The file is larger than the limit.
     #[error("it is larger than {}", Size(*max))]
     TooLarge {
         /// Largest size, in bytes.
         max: u64,
     },
-}
-
-impl NamedFile {
-    /// Reads the whole file.
-    ///
-    /// # Errors
-    /// The same as [`read`].
-    pub fn read(&self) -> Result<Zeroizing<Vec<u8>>, FileFault> {
-        read(&self.path, self.max).map(Zeroizing::new)
-    }
 }
 
 impl FileFault {
@@ -66,7 +44,7 @@ impl FileFault {
 impl From<io::Error> for FileFault {
     fn from(error: io::Error) -> Self {
         let text = error.to_string();
-        // The number adds nothing to the words, which continue a sentence.
+        // The error number adds nothing to the text.
         let words = text.split_once(" (os error ").map_or(&*text, |(words, _)| words);
         let mut letters = words.chars();
         let text = letters.next().map_or_else(String::new, |first| first.to_lowercase().chain(letters).collect());
@@ -74,14 +52,14 @@ impl From<io::Error> for FileFault {
     }
 }
 
-/// Reads a regular file of at most `max` bytes. It may block as long as the file system does.
+/// Reads a regular file of at most `max` bytes. May block as long as the file system does.
 ///
 /// # Errors
 /// [`FileFault`].
 pub fn read(path: &Path, max: u64) -> Result<Vec<u8>, FileFault> {
     // Opening some devices has an effect, so check the type first.
     check(fs::metadata(path)?.file_type())?;
-    // The file may have been replaced since. With `NONBLOCK`, a FIFO does not block the opening.
+    // The file may have been replaced since the check. With `NONBLOCK`, opening a FIFO does not block.
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path)?;
     let metadata = file.metadata()?;
@@ -90,7 +68,7 @@ pub fn read(path: &Path, max: u64) -> Result<Vec<u8>, FileFault> {
     if metadata.len() > max {
         return Err(too_large);
     }
-    // Allocate the whole length at once, so that no copy of a key is left behind by a growing buffer.
+    // The whole length is allocated at once, so that a growing buffer leaves no copy of a key behind.
     let mut bytes = Vec::with_capacity(usize::try_from(metadata.len()).unwrap_or_default());
     file.take(max.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > max { Err(too_large) } else { Ok(bytes) }
@@ -163,7 +141,7 @@ mod tests {
         assert_eq!(fault_text(&path, 1023), "it is larger than 1023 bytes");
         fs::File::create(&path).and_then(|file| file.set_len((1 << 20) + 1)).expect("written");
         assert_eq!(fault_text(&path, 1 << 20), "it is larger than 1 MiB");
-        // It says that it is empty, as all files of the kernel do.
+        // Its reported size is 0, like that of all files in `/proc`.
         assert!(!read(Path::new("/proc/self/status"), 1 << 20).expect("read").is_empty());
         assert_eq!(fault_text(Path::new("/proc/self/status"), 10), "it is larger than 10 bytes");
     }

@@ -1,11 +1,11 @@
-//! Fuzz targets: every parser of outside bytes, with checks of its result.
+//! Fuzz targets for every parser of external bytes, with checks of the results.
 //!
-//! They exist only in tests and under a fuzzer, and may access private items. `tests/fuzz/run.sh` searches for failing
-//! inputs. Useful ones are in `tests/fuzz/corpus`, which the test below replays.
+//! They exist only in tests and fuzzers, and may use private items. `tests/fuzz/run.sh` searches for failing inputs.
+//! `tests/fuzz/corpus` has useful inputs, which the test below replays.
 
 pub use crate::auth::fuzzing::{authorization, jwks, jwt};
 pub use crate::config::fuzzing::{config, overlay, quantity};
-pub use crate::handler::process::fuzzing::worker;
+pub use crate::handler::protocol::tests::worker;
 pub use crate::net::fuzzing::proxy;
 pub use crate::rpc::fuzzing::{grpc_timeout, job, metadata, request_id, trace};
 
@@ -33,9 +33,9 @@ const TARGETS: [(&str, Target); 13] = [
 
 /// The corpus of a target: lines of a name and hexadecimal digits.
 #[cfg(test)]
-fn kept(target: &str) -> Vec<(String, Vec<u8>)> {
-    let corpus = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/corpus");
-    let lines = std::fs::read_to_string(corpus.join(target)).expect(target);
+fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
+    let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/corpus");
+    let lines = std::fs::read_to_string(directory.join(target)).expect(target);
     let byte = |at: &[u8]| u8::from_str_radix(str::from_utf8(at).expect("ASCII"), 16).expect("two digits");
     let input = |line: &str| {
         let (name, digits) = line.split_once(' ').unwrap_or((line, ""));
@@ -48,7 +48,7 @@ fn kept(target: &str) -> Vec<(String, Vec<u8>)> {
 mod tests {
     use std::path::Path;
 
-    use super::{TARGETS, kept};
+    use super::{TARGETS, corpus};
 
     #[test]
     fn inputs_that_were_kept_pass() {
@@ -56,7 +56,7 @@ mod tests {
         for (name, target) in TARGETS {
             let program = tests.join("fuzz_targets").join(name).with_extension("rs");
             assert!(program.is_file(), "no fuzzer calls {name}");
-            let inputs = kept(name);
+            let inputs = corpus(name);
             assert!(inputs.len() > 3, "{name} has {} inputs", inputs.len());
             for (input, bytes) in inputs {
                 // A panic is preceded by the name of the input, which the test runner shows then.

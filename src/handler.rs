@@ -1,28 +1,34 @@
-//! What runs jobs: the traits that handlers implement, what they see of their job, and the kinds that are built in.
+//! The handler traits, what a handler sees of its job, and the built-in kinds.
 //!
-//! A kind is one [`Kind`]: a name, options, and a factory that makes one handler for each worker. The worker keeps it
-//! from job to job and makes a new one after a panic or a forced stop.
+//! A [`Kind`] is a name, options, and a factory that makes one handler for each worker. The worker reuses its handler,
+//! and makes a new one after a panic or a forced stop.
 //!
-//! A way of running jobs beside `builtin`, `exec`, `program` and `remote` is a file here, a variant of `Handler` in
-//! `src/config/model.rs`, its keys in `src/config/keys.rs`, and a line of `make` in `src/app/assemble.rs`.
+//! Besides `builtin`, `exec`, `program` and `remote`, another way of running jobs needs a file here, a variant of
+//! `Handler` in `src/config/model.rs`, keys in `src/config/keys.rs`, a variant in `src/config/handler.rs`, and a line
+//! of `make` in `src/app/assemble.rs`.
 
 mod builtin;
-mod cancel;
 mod child;
+mod commands;
 mod context;
 mod exec;
 mod kind;
 mod output;
-pub(crate) mod process;
+mod process;
+pub(crate) mod protocol;
 pub(crate) mod remote;
+mod run;
+#[cfg(test)]
+mod tests;
 mod trace;
-pub(crate) mod unwind;
+mod worker_job;
 
 pub use builtin::Builtin;
-pub use cancel::{CancelToken, StopReason};
-pub use context::{Context, ContextParts, RunStart, Runner, Site};
-pub use exec::{ExecCommand, InvalidExecCommand};
+pub use commands::{ExecCommand, InvalidExecCommand, Recycle, WorkerProgram};
+pub use context::{Context, ContextParts, Site};
 pub use kind::{AsyncInstance, AsyncRun, BlockingHandler, BlockingInstance, Handler, Instance, Kind, KindOptions};
-pub use output::{Event, OutputClosed, OutputSink};
-pub use process::{ProcessState, ProcessStats, Processes, ProgramStats, Recycle, WorkerProgram};
+pub(crate) use kind::{Contained, contain, panic_message};
+pub use output::{Event, OutputSink};
+pub use process::{ProcessState, ProcessStats, Processes, ProgramStats};
 pub use remote::{AttachedWorkerStats, NewWorker, RemoteWorkers};
+pub use run::{RunStart, Runner, StopReason};

@@ -1,5 +1,6 @@
-//! Log lines for failures that come by the thousand. The first of its sort in a pool is logged at once. Those of the
-//! next ten seconds share one line, with their number and one example.
+//! Rate-limited log lines for failures that peers can cause in large numbers. The first failure of a sort in a pool is
+//! logged at once. Those of the next ten seconds share one line, with their number and one example. A [`Throttle`] is
+//! for lines without a pool.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -10,15 +11,15 @@ use tokio::{
 };
 use tracing::warn;
 
-/// Time between two lines about the same failure.
+/// Time between two lines of the same sort.
 const PERIOD: Duration = Duration::from_secs(10);
 
 static INCIDENTS: Incidents = Incidents { records: Mutex::new(BTreeMap::new()), held_back: Notify::const_new() };
 
-/// The last line of each reason and pool. Both are few: callers cannot make them up.
+/// The last line of each reason and pool. Both are few, because callers cannot choose them.
 struct Incidents {
     records: Mutex<BTreeMap<&'static str, Vec<Record>>>,
-    /// Some failures wait for the end of their period.
+    /// Notified when failures wait for the end of their period.
     held_back: Notify,
 }
 
@@ -53,7 +54,7 @@ struct Line {
     example: Incident,
 }
 
-/// Logs a failure in `pool`, which may be empty. `example` is called only if this failure is the one that is logged.
+/// Logs a failure in `pool`, which may be empty. `example` is called only if this failure is logged itself.
 pub(crate) fn log(pool: &str, reason: &'static str, example: impl FnOnce() -> Incident) {
     if let Some(line) = INCIDENTS.note(Instant::now(), pool, reason, example) {
         line.write();
@@ -102,7 +103,7 @@ impl Incidents {
         }
     }
 
-    /// The lines about remaining failures, for records whose last line passes `is_due`.
+    /// The lines about remaining failures, for records whose last line satisfies `is_due`.
     fn rest(&self, is_due: impl Fn(Instant) -> bool) -> Vec<Line> {
         let mut lines = Vec::new();
         for (reason, of_reason) in &mut *self.records.lock() {
@@ -137,6 +138,30 @@ impl Line {
     }
 }
 
+/// Passes one log line per ten seconds, and counts the others.
+#[derive(Debug, Default)]
+pub(crate) struct Throttle(Mutex<Passed>);
+
+#[derive(Debug, Default)]
+struct Passed {
+    last: Option<Instant>,
+    held_back: u64,
+}
+
+impl Throttle {
+    /// If this line may pass, returns the number of suppressed lines before it.
+    pub(crate) fn pass(&self) -> Option<u64> {
+        let mut passed = self.0.lock();
+        let now = Instant::now();
+        if passed.last.is_some_and(|last| now - last < PERIOD) {
+            passed.held_back += 1;
+            return None;
+        }
+        passed.last = Some(now);
+        Some(std::mem::take(&mut passed.held_back))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -166,5 +191,13 @@ mod tests {
         assert_eq!((note(11, "cpu", "e"), note(19, "cpu", "f")), (None, None), "a line was written a second ago");
         assert_eq!(note(20, "cpu", "g"), Some((3, "g".into())), "none comes twice, and none is forgotten");
         assert_eq!((rest(100), note(100, "cpu", "h")), (vec![], Some((1, "h".into()))));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_in_ten_seconds_passes_and_tells_of_the_others() {
+        let throttle = Throttle::default();
+        assert_eq!((throttle.pass(), throttle.pass(), throttle.pass()), (Some(0), None, None));
+        tokio::time::advance(PERIOD).await;
+        assert_eq!((throttle.pass(), throttle.pass()), (Some(2), None));
     }
 }

@@ -1,7 +1,7 @@
-//! A gRPC worker pool to put in front of any work that must be bounded.
+//! A gRPC worker pool, for any work whose load must be limited.
 //!
-//! The program `waterwheel` serves pools that a file configures. This library is the same parts for Rust: a [`Pool`]
-//! needs neither gRPC nor a file.
+//! The program `waterwheel` serves pools that a file configures. This library offers the same parts to Rust programs: a
+//! [`Pool`] needs neither gRPC nor a file.
 //!
 //! ```
 //! use waterwheel::{Job, Output, Pool, handler::{BlockingHandler, Context, Kind}, model::HandlerError};
@@ -32,7 +32,7 @@
 //! # }
 //! ```
 //!
-//! # The way of a job
+//! # The path of a job
 //!
 //! ```text
 //! wire in ─▶ net ─▶ rpc ─▶ admission ─▶ queue ─▶ worker ─▶ attempt ─▶ outcome ─▶ rpc ─▶ wire out
@@ -41,14 +41,14 @@
 //! | module | role |
 //! |---|---|
 //! | [`model`] | plain data: job, deadline, outcome, rejection |
-//! | [`handler`] | what runs jobs, and what it sees of them |
+//! | [`handler`] | the code that runs jobs, and its view of them |
 //! | `scheduler` | the state machine of a pool: admission, queue, limits, workers |
 //! | [`pool`] | tasks and threads around it: submission, attempts, drain, stats |
-//! | [`store`], [`detached`] | jobs that outlive their calls: where they wait, and what runs them |
+//! | [`store`], [`detached`] | jobs that outlive their calls: their store, and their runs |
 //! | [`rpc`] | from calls to jobs and back |
 //! | [`net`] | listener and connections |
-//! | [`ops`] | pages for operators: probes, metrics, what runs |
-//! | [`phase`], [`task`] | where a process is in its life; the one place that spawns |
+//! | [`ops`] | pages for operators: probes, metrics, running jobs |
+//! | [`phase`], [`task`] | the phase of a process; the only module that spawns |
 //! | [`telemetry`], [`config`] | logs and traces; the file, the environment and the flags |
 //! | [`app`], [`cli`] | the composition root; the command line |
 
@@ -79,7 +79,6 @@ mod sim;
 pub mod store;
 pub mod task;
 pub mod telemetry;
-mod throttle;
 
 pub use model::{Completed, Criticality, Job, JobError, Output, Rejection, WhenFull};
 pub use pool::{Pool, Pools};

@@ -4,7 +4,7 @@
 
 use std::process::ExitCode;
 
-/// Short calls allocate much for their work, and this allocator costs less CPU.
+/// Short calls mostly allocate memory, and this allocator uses less CPU time.
 #[cfg(feature = "mimalloc")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -1,9 +1,9 @@
-//! Memory that callers use outside of the pools: incomplete messages and unread answers. Both are counted for each
-//! connection and in total, and each has both bounds.
+//! Limits the memory that callers use outside of the pools: incomplete messages and unread answers. Each is counted per
+//! connection and in total, and limited in both.
 //!
-//! Bounds first slow callers down. Flow control holds uploads back (see [`uploads`]), and a connection with unread
-//! answers gets no further message ([`ConnectionMemory::poll_room`]). Only what would exceed a bound even then is
-//! refused.
+//! Near its limits, slow callers are slowed down first. Flow control holds uploads back (see [`uploads`]), and a
+//! connection with unread answers gets no further message ([`ConnectionMemory::poll_room`]). Only messages and answers
+//! that would still exceed a limit are refused.
 
 mod uploads;
 
@@ -21,19 +21,19 @@ use futures_util::task::AtomicWaker;
 use parking_lot::Mutex;
 
 use uploads::Uploads;
-pub use uploads::{Turn, Upload};
+pub use uploads::{Upload, UploadState};
 
-/// Smallest piece of an answer that is counted, in bytes. A smaller one takes no more than the call itself.
+/// Smallest chunk of an answer that is counted, in bytes. A smaller one takes no more memory than the call itself.
 const COUNTED: usize = 4 << 10;
 
-/// Bounds of the memory that callers use. They apply to incomplete messages and to unread answers separately.
+/// Limits of the memory that callers use. They apply to incomplete messages and to unread answers separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 pub struct MemoryLimits {
-    /// Most bytes over all connections. Default 256 MiB.
+    /// Most bytes over all connections.
     pub total: usize,
-    /// Most bytes on one connection. Default 64 MiB.
+    /// Most bytes on one connection.
     pub per_connection: usize,
-    /// Time after which an answer that is not read is dropped. Default 10 s.
+    /// Time after which an unread answer is dropped.
     pub stall: Duration,
 }
 
@@ -44,7 +44,7 @@ impl Default for MemoryLimits {
 }
 
 impl MemoryLimits {
-    /// The same bounds, with so many bytes added for the parts of a message beside its payload.
+    /// The same limits, plus `envelope` bytes for the fields of a message besides its payload.
     #[must_use]
     pub fn with(self, envelope: usize) -> Self {
         let Self { total, per_connection, stall } = self;
@@ -71,7 +71,7 @@ pub struct ConnectionMemory {
     number: u64,
     /// Bytes of its incomplete messages.
     uploads: AtomicUsize,
-    /// Bytes that were received, but not yet given back to the windows of their streams.
+    /// Bytes that were received, but not yet returned to the windows of their streams.
     held: AtomicUsize,
     answers: AtomicUsize,
     /// The task of the connection.
@@ -80,25 +80,25 @@ pub struct ConnectionMemory {
     waiting: Mutex<Vec<Waker>>,
 }
 
-/// The source of a message, which can hold its sender back.
+/// A body whose sender can be held back.
 pub trait HeldBack {
-    /// Stops window updates: the peer may send only what it is given back.
+    /// Stops window updates: the peer may send only the returned bytes.
     fn hold_back(&mut self) {}
 
-    /// Lets the peer send so many more bytes.
+    /// Lets the peer send this number of further bytes.
     fn give_back(&mut self, bytes: usize) {
         let _ = bytes;
     }
 }
 
-/// Memory of an answer, given back on drop.
+/// Memory of an answer, returned on drop.
 #[derive(Debug)]
 pub struct Charge {
     connection: Arc<ConnectionMemory>,
     bytes: usize,
 }
 
-/// An answer would exceed a bound.
+/// An answer would exceed a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AnswersFull;
 
@@ -109,7 +109,7 @@ impl Memory {
         Self(Arc::new(Account { limits, ..Account::default() }))
     }
 
-    /// Its bounds.
+    /// The limits.
     #[must_use]
     pub fn limits(&self) -> MemoryLimits {
         self.0.limits
@@ -136,7 +136,7 @@ impl Memory {
         self.0.uploads.lock().bytes()
     }
 
-    /// Bytes of answers that are not sent.
+    /// Bytes of unsent answers.
     #[must_use]
     pub fn answers(&self) -> usize {
         self.0.answers.load(Relaxed)
@@ -144,10 +144,10 @@ impl Memory {
 }
 
 impl ConnectionMemory {
-    /// Reserves memory for an answer of `bytes`; `None` for a small one, which is not counted.
+    /// Reserves memory for an answer of `bytes`. Returns `None` for a small one, which is not counted.
     ///
     /// # Errors
-    /// If it would exceed a bound.
+    /// If the answer would exceed a limit.
     pub fn reserve(self: &Arc<Self>, bytes: usize) -> Result<Option<Charge>, AnswersFull> {
         if bytes < COUNTED {
             return Ok(None);
@@ -159,10 +159,10 @@ impl ConnectionMemory {
         if own > per_connection || all > total { Err(AnswersFull) } else { Ok(Some(charge)) }
     }
 
-    /// Counts a piece of an answer until all of it is dropped.
+    /// Counts a chunk of an answer until all of it is dropped.
     ///
     /// # Errors
-    /// If it would exceed a bound.
+    /// If the chunk would exceed a limit.
     pub fn charge(self: &Arc<Self>, piece: Bytes) -> Result<Bytes, AnswersFull> {
         Ok(match self.reserve(piece.len())? {
             Some(charge) => Bytes::from_owner(Charged { piece, _charge: charge }),
@@ -170,8 +170,8 @@ impl ConnectionMemory {
         })
     }
 
-    /// Ready when a further message may be delivered. A connection with unread answers may use a quarter of its own
-    /// bound, and at most what half of the total bound leaves free. So there is memory for others, however many
+    /// Ready when another message may be delivered. A connection with unread answers may use a quarter of its own
+    /// limit, and at most the part that half of the total limit leaves free. So others find memory, however many
     /// connections do not read.
     pub fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
         if self.has_room() {
@@ -191,19 +191,19 @@ impl ConnectionMemory {
         own < (per_connection / 4).min((total / 2).saturating_sub(self.memory.answers()))
     }
 
-    /// Counts bytes that were received for a message that waits. The window of their stream is not renewed.
+    /// Counts received bytes of a message that waits. The window of their stream is not renewed.
     pub fn hold(&self, bytes: usize) {
         self.held.fetch_add(bytes, Relaxed);
         self.transport.wake();
     }
 
-    /// Counts bytes that were given back to the window of their stream.
+    /// Counts bytes that were returned to the window of their stream.
     pub fn let_go(&self, bytes: usize) {
         self.held.fetch_sub(bytes, Relaxed);
         self.transport.wake();
     }
 
-    /// What the transport may grant now. It is woken when this changes.
+    /// The current limits of the transport. `waker` is woken when they change.
     #[must_use]
     pub fn grant(&self, waker: &Waker) -> Grant {
         self.transport.register(waker);
@@ -214,14 +214,14 @@ impl ConnectionMemory {
     }
 }
 
-/// The figures that the windows of a connection follow.
+/// The figures that determine a connection's windows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grant {
-    /// Bytes by which the window of the connection is widened, to replace those that waiting messages hold.
+    /// Bytes by which the connection's window is widened, to replace those of waiting messages.
     pub held: usize,
-    /// Whether messages wait, or waited while many are still incomplete.
+    /// Whether messages wait, or have waited while many are still incomplete.
     pub is_crowded: bool,
-    /// This connection's share of the bytes that may be received and not read.
+    /// This connection's share of the bytes that may be received but unread.
     pub share: usize,
 }
 
@@ -240,7 +240,7 @@ impl Drop for Charge {
     }
 }
 
-/// A piece of an answer, with its memory.
+/// A chunk of an answer, with its memory.
 struct Charged {
     piece: Bytes,
     _charge: Charge,

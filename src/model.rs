@@ -1,4 +1,4 @@
-//! Plain data that every layer shares: jobs, deadlines, outcomes, refusals. Nothing here depends on queues, workers or
+//! Plain data that all layers share: jobs, deadlines, outcomes, refusals. It is independent of queues, workers and
 //! gRPC.
 
 mod attempt;
@@ -8,14 +8,13 @@ mod durations;
 mod job;
 mod limit;
 mod outcome;
-mod peer;
 mod reason;
 mod rejection;
 mod request_id;
 mod userinfo;
 
 pub use attempt::{Attempt, AttemptToken, Replay};
-pub use call::{Call, JOB_TARGET, TRACE_TARGET, TraceContext};
+pub use call::{Call, CertificateRequest, JOB_TARGET, Origin, Peer, TRACE_TARGET, TraceContext};
 pub use deadline::{Deadline, DeadlinePolicy};
 pub use durations::Durations;
 pub use job::{
@@ -25,7 +24,6 @@ pub use limit::{KindLimits, Limit, Limiter, Rate};
 pub use outcome::{
     Completed, Execution, Failure, FailureCode, HandlerError, JobError, Outcome, Output, ProgramEnd, Rung, Waterfall,
 };
-pub use peer::{Origin, Peer};
 pub use reason::{CODE_NAMES, Code, Reason};
 pub use rejection::{MAX_RETRY_AFTER, Rejection, RejectionReason, TenantPart};
 pub use request_id::{InvalidRequestId, RequestId};

@@ -1,29 +1,32 @@
-//! HTTP pages for operators and their tools, beside the gRPC services of the same listener.
+//! HTTP pages for operators and their tools, on the same listener as the operators' gRPC services.
 //!
 //! | path | what |
 //! |---|---|
 //! | `/livez`, `/readyz` | 200 or 503, by the same rules as `liveness` and `readiness` of `grpc.health.v1` |
-//! | `/metrics` | Prometheus, with names in the manner of OpenTelemetry |
+//! | `/metrics` | Prometheus metrics, with names in the style of OpenTelemetry |
 //! | `/debug/tasks` | the workers and the jobs that the pools hold, as JSON |
 //!
-//! All figures are read on request, from counters that exist anyway.
+//! All figures are read on request, from existing counters.
 
 mod metrics;
-mod tasks;
+mod pool_metrics;
 
 use std::{
+    collections::BTreeMap,
     fmt,
     sync::{Arc, OnceLock},
+    time::Duration,
 };
 
 use axum::{
-    Router,
+    Json, Router,
     extract::State,
     http::StatusCode,
     response::{IntoResponse, Response},
     routing::get,
 };
 use parking_lot::Mutex;
+use serde_json::{Value, json};
 use tokio::{
     runtime::{Handle, RuntimeMetrics},
     time::Instant,
@@ -31,30 +34,29 @@ use tokio::{
 
 use crate::{
     detached::Detached,
-    net::Tls,
+    memory::Memory,
+    model::RequestId,
+    net::{ConnectionTracker, Tls},
     phase::PhaseCell,
-    pool::Pools,
+    pool::{JobFilter, ListedJob, Pool, Pools, Stage, WorkerStats},
     rpc::{Calls, Guard, Health, Pages},
 };
 
-/// Which pages are served. A client that reaches the listener can drain the service, so that it is private in any case.
+/// Most jobs of a pool that are listed, the oldest first.
+const MAX_JOBS: usize = 1000;
+
+/// The enabled pages. The listener must be private in any case, because a client that reaches it can drain the service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 pub struct Options {
-    /// `/livez` and `/readyz`. Default true.
+    /// `/livez` and `/readyz`.
     pub probes: bool,
-    /// `/metrics`. Default true.
+    /// `/metrics`.
     pub metrics: bool,
-    /// `/debug/tasks`, which shows request ids and names of kinds. Default true.
+    /// `/debug/tasks`, which shows request ids and names of kinds.
     pub debug_tasks: bool,
 }
 
-impl Default for Options {
-    fn default() -> Self {
-        Self { probes: true, metrics: true, debug_tasks: true }
-    }
-}
-
-/// What the pages show.
+/// The parts of the process that the pages show.
 #[derive(Clone)]
 pub struct Subject {
     /// The served pools.
@@ -69,8 +71,8 @@ pub struct Subject {
     pub health: Health,
     /// The serving runtimes.
     pub runtimes: Runtimes,
-    /// The connections of each listener, once there are any.
-    pub connections: Arc<OnceLock<Vec<(&'static str, ReadConnections)>>>,
+    /// The listeners, once they exist.
+    pub listeners: Arc<OnceLock<Vec<Listener>>>,
     /// Counts of denied calls.
     pub guard: Guard,
     /// TLS of the callers' listeners.
@@ -79,22 +81,15 @@ pub struct Subject {
     pub started: Instant,
 }
 
-/// Reads the figures of a listener.
-pub type ReadConnections = Box<dyn Fn() -> Connections + Send + Sync>;
-
-/// The connections of a listener.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Connections {
-    /// Open now.
-    pub open: u64,
-    /// Accepted.
-    pub accepted: u64,
-    /// Refused, by reason.
-    pub refused: Vec<(&'static str, u64)>,
-    /// Accepted and closed, by reason.
-    pub closed: Vec<(&'static str, u64)>,
-    /// Bytes of incomplete messages and of unread answers.
-    pub held: Vec<(&'static str, usize)>,
+/// A listener, with its counters.
+#[derive(Debug)]
+pub struct Listener {
+    /// Its name in the metrics.
+    pub name: &'static str,
+    /// Its connections.
+    pub connections: ConnectionTracker,
+    /// Its incomplete messages and unread answers.
+    pub memory: Memory,
 }
 
 /// The pages about `subject` that `options` enable.
@@ -112,13 +107,13 @@ pub fn pages(options: Options, subject: Subject) -> Pages {
         paths.push("/metrics");
     }
     if debug_tasks {
-        router = router.route("/debug/tasks", get(tasks::tasks));
+        router = router.route("/debug/tasks", get(tasks));
         paths.push("/debug/tasks");
     }
     Pages { router: router.with_state(Arc::new(subject)), paths }
 }
 
-/// Whether the process makes progress. A drain does not change it.
+/// Whether the process makes progress. A drain does not change the answer.
 async fn livez(State(subject): State<Arc<Subject>>) -> Response {
     answer(subject.health.is_serving("liveness"), "a pool lost workers to jobs that do not stop; restart the process")
 }
@@ -126,6 +121,78 @@ async fn livez(State(subject): State<Arc<Subject>>) -> Response {
 /// Whether the process should get calls.
 async fn readyz(State(subject): State<Arc<Subject>>) -> Response {
     answer(subject.health.is_serving("readiness"), "the process is starting or draining")
+}
+
+/// The state of every worker, and the progress of every job in the pools. Times are in milliseconds.
+async fn tasks(State(subject): State<Arc<Subject>>) -> Json<Value> {
+    let pools: BTreeMap<_, _> = subject.pools.all().iter().map(|pool| (pool.name().to_string(), show(pool))).collect();
+    Json(json!({ "phase": lower(subject.phase.get()), "pools": pools }))
+}
+
+fn show(pool: &Pool) -> Value {
+    let stats = pool.stats();
+    let jobs: Vec<_> = pool.list(&JobFilter::held(), MAX_JOBS).jobs.iter().map(job).collect();
+    json!({
+        "queued": stats.queued,
+        "running": stats.in_flight,
+        "waiting": stats.waiting,
+        "expected_wait_ms": millis(stats.expected_wait),
+        "most_listed": MAX_JOBS,
+        "jobs": jobs,
+        "workers": stats.workers.iter().map(worker).collect::<Vec<_>>(),
+    })
+}
+
+fn job(held: &ListedJob) -> Value {
+    let ListedJob { job, pool: _, kind, names, stage, age, left, traceparent, stopping } = held;
+    let mut shown = json!({
+        "job": job.to_string(),
+        "request_id": names.request_id.as_ref().map(RequestId::as_str),
+        "kind": &**kind,
+        "tenant": names.tenant.as_deref().unwrap_or_default(),
+        "age_ms": millis(*age),
+        "left_ms": millis(*left),
+        "stopping": stopping,
+    });
+    if !traceparent.is_empty() {
+        shown["traceparent"] = traceparent.as_str().into();
+    }
+    shown["stage"] = match stage {
+        Stage::Waiting => "waiting",
+        Stage::Queued => "queued",
+        Stage::Running { stuck: false, .. } => "running",
+        Stage::Running { stuck: true, .. } => "stuck",
+        Stage::Ended(_) => "ended",
+    }
+    .into();
+    if let Stage::Running { worker, run, since_progress, .. } = stage {
+        shown["worker"] = (*worker).into();
+        shown["run_ms"] = millis(*run).into();
+        shown["since_progress_ms"] = millis(*since_progress).into();
+    }
+    shown
+}
+
+fn worker(worker: &WorkerStats) -> Value {
+    json!({
+        "id": worker.id,
+        "state": lower(worker.state),
+        "job": worker.job.map(|job| job.to_string()),
+        "completed": worker.completed,
+        "failed": worker.failed,
+        "mean_run_ms": millis(worker.mean_run),
+        "since_progress_ms": millis(worker.since_progress),
+    })
+}
+
+/// In milliseconds, rounded to the microsecond.
+fn millis(duration: Duration) -> f64 {
+    duration.as_micros() as f64 / 1e3
+}
+
+/// The name of a variant, in lower case.
+fn lower(variant: impl fmt::Debug) -> String {
+    format!("{variant:?}").to_lowercase()
 }
 
 fn answer(well: bool, otherwise: &'static str) -> Response {

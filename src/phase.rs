@@ -2,7 +2,7 @@
 
 use tokio::sync::watch;
 
-/// The phase of a process or a pool. It only moves forward.
+/// The phase of a process or a pool. It only advances.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Phase {
     /// Workers are being started.
@@ -10,7 +10,7 @@ pub enum Phase {
     Starting,
     /// Jobs are accepted.
     Serving,
-    /// The drain has begun. The process still accepts jobs during the notice; a pool accepts none.
+    /// The drain has begun. The process still accepts jobs during the notice phase; a pool accepts none.
     Draining,
     /// Running jobs are being stopped.
     Stopping,
@@ -35,7 +35,7 @@ impl PhaseCell {
         *self.0.borrow()
     }
 
-    /// Moves forward to `next`. Returns false if that phase was already reached.
+    /// Advances to `next`. Returns false if that phase was already reached.
     pub fn advance(&self, next: Phase) -> bool {
         self.0.send_if_modified(|phase| {
             let forward = next > *phase;
@@ -46,7 +46,7 @@ impl PhaseCell {
         })
     }
 
-    /// Watches the phase.
+    /// A receiver of the phase.
     #[must_use]
     pub fn subscribe(&self) -> watch::Receiver<Phase> {
         self.0.subscribe()
@@ -55,7 +55,7 @@ impl PhaseCell {
     /// Returns when `phase` or a later one is reached. Cancel safe.
     pub async fn reached(&self, phase: Phase) {
         let mut watched = self.0.subscribe();
-        // The sender lives in `self`, so that the wait cannot fail.
+        // Never fails, because `self` owns the sender.
         let _ = watched.wait_for(|reached| *reached >= phase).await;
     }
 }

@@ -1,12 +1,12 @@
 //! Pools: bounded queues in front of bounded sets of workers.
 //!
-//! The [`scheduler`](crate::scheduler) is one synchronous state machine. Everything here feeds it events and carries
-//! out its effects. The way of a job, file by file:
+//! The [`scheduler`](crate::scheduler) is one synchronous state machine. This module sends it events and carries out
+//! its effects. A job passes these files:
 //!
 //! ```text
-//! handle ─▶ submission ─▶ inner ─▶ core ─▶ lease ─▶ attempt ─▶ attached ─▶ outcome
-//! submit    lock,    verdict  a worker  one run    deadline,   one outcome,
-//!           effects           on loan   of a job   cancel      counted once
+//! handle ─▶ ticket ─▶ inner ─▶ core ─▶ lease ─▶ attempt ─▶ attached ─▶ outcome
+//! submit    its      lock,    verdict  a worker  one run    deadline,   one outcome,
+//!           future   effects           on loan   of a job   cancel      counted once
 //! ```
 //!
 //! A job whose worker is free runs in the task of its caller. When the caller leaves, or is answered at the deadline,
@@ -19,7 +19,6 @@ mod attached;
 mod attempt;
 mod blocking;
 mod builder;
-mod close;
 mod drain;
 mod ended_jobs;
 mod factories;
@@ -36,12 +35,11 @@ mod remote;
 mod replaceable;
 mod reports;
 mod shard;
-mod sizing;
 mod stats;
 mod stop;
 mod stream;
-mod submission;
-mod timer;
+mod ticket;
+mod timers;
 mod trace;
 
 pub use crate::handler::{AttachedWorkerStats, Event, ProcessState, ProcessStats, ProgramStats};
@@ -50,7 +48,7 @@ pub use builder::{PoolBuilder, Settings};
 pub use drain::{DrainReport, LostJob, LostWhile};
 pub use ended_jobs::{EndedFailure, EndedJob, JobNames};
 pub use factories::FactoryStats;
-pub use handle::{Pool, Ticket};
+pub use handle::Pool;
 pub use listing::{Explanation, JobFilter, JobOrder, ListedJob, Listing, Stage};
 pub use operate::Hold;
 pub use permit::Room;
@@ -59,5 +57,4 @@ pub use remote::AttachError;
 pub use shard::{set_shard, shard};
 pub use stats::{Distribution, KindDurations, KindStats, PoolLoad, PoolStats, WorkerState, WorkerStats};
 pub use stream::{JobStream, StreamItem};
-pub(crate) use submission::Polled;
-pub use submission::Submission;
+pub use ticket::Ticket;

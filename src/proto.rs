@@ -1,20 +1,18 @@
-//! Generated code of the contract in `proto/waterwheel/v1`, and its codec.
+//! Generated code of the protos in `proto/waterwheel/v1`, and its codec.
 
 mod codec;
 mod envelope;
-mod waterfall;
 
 pub(crate) use codec::{CopyingDecoder, decode};
 pub(crate) use envelope::MAX_ENVELOPE;
 pub use generated::*;
-pub use waterfall::{Waterfall, WaterfallParts};
 
-/// Generated code of the vendored health contract.
+/// Generated code of the vendored health proto.
 pub mod health {
     pub use super::generated::health::*;
 }
 
-/// Generated code of the vendored contract of load reports.
+/// Generated code of the vendored load-report protos.
 pub mod xds {
     pub use super::generated::xds::*;
 }

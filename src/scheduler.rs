@@ -1,20 +1,18 @@
 //! The scheduler of a pool: one synchronous state machine, `event, now → effects`.
 //!
 //! It has no clock, no channel and no future. The host holds its lock, passes the time in, and carries out the effects
-//! once the lock is free. Every accepted job has one entry with one life, `queued → running → ended`. Cancel, expiry,
-//! completion, panic and drain are events that race for the lock, and the first one wins.
+//! after releasing the lock. Every accepted job has one entry with one life, `queued → running → ended`. Cancel,
+//! expiry, completion, panic and drain are events that race for the lock; the first one wins.
 //!
-//! `core` has the events. Below it are four machines that own their sums: `admission`, `queue`, `limit` and `workers`.
-//! `dispatch` gives capacity and workers to waiting jobs, and `transitions` moves a job from one stage to the next.
+//! `core` has the events. Four machines own their sums: `admission`, `queue`, `limit` and `workers`. `dispatch` gives
+//! capacity and workers to waiting jobs, and `transitions` moves a job from one stage to the next.
 //!
 //! Invariants (`invariants`): permits out = queued + running; running ≤ workers; queued jobs and their bytes within
 //! their caps; at most one running job per ordering key; kinds and keys within their limits. In a pool that is not
 //! paused, no worker is idle while a ready job's kind is within its limit, or while a first caller could start.
 
 mod admission;
-mod charge;
 mod core;
-mod counts;
 mod dispatch;
 mod entry;
 mod explain;
@@ -23,10 +21,8 @@ mod explain;
 mod invariants;
 mod limit;
 mod list;
-mod listing;
 mod operate;
 mod queue;
-mod rate;
 mod snapshot;
 #[cfg(test)]
 mod tests;
@@ -42,16 +38,14 @@ pub(crate) use admission::Refusal;
 pub use admission::TenantRate;
 use admission::{Admission, seconds};
 pub(crate) use core::{Withdrawal, Withdrawn};
-pub use counts::Counts;
 use entry::Entry;
 pub(crate) use entry::JobKey;
 pub use explain::{Binding, Queued, Wait};
 pub use limit::LimitStats;
 use limit::Limits;
-pub(crate) use listing::{Holding, Least, least};
 use queue::Queue;
-pub use snapshot::SizeStats;
-pub(crate) use snapshot::{CoreLoad, CoreSnapshot, WorkerCondition, WorkerSnapshot};
+pub(crate) use snapshot::{CoreLoad, CoreSnapshot, CoreStage, Smallest, WorkerCondition, WorkerSnapshot, smallest};
+pub use snapshot::{Counts, SizeStats};
 pub(crate) use workers::{Bounds, Resized};
 use workers::{Sizing, Workers};
 
@@ -72,7 +66,7 @@ pub(crate) trait Host {
 pub(crate) struct Caps {
     /// Most jobs in the queue.
     pub(crate) jobs: usize,
-    /// Most payload bytes of queued jobs, and as many of waiting callers.
+    /// Most payload bytes of queued jobs, and separately of waiting callers.
     pub(crate) bytes: usize,
     /// Most waiting callers.
     pub(crate) waiting: usize,
@@ -137,7 +131,8 @@ pub(crate) struct Core<H: Host> {
     shut: bool,
     /// When the pool was paused.
     paused: Option<Instant>,
-    /// Jobs up to this one were present during a pause: their misses do not count against the estimates.
+    /// The last job that arrived before the end of a pause. Missed deadlines up to this one do not count against the
+    /// estimates.
     pardoned: u64,
     entries: Slab<Entry<H>>,
     sequence: u64,
@@ -178,7 +173,7 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// When [`tick`](Self::tick) would start a job that only waits for time.
+    /// When [`tick`](Self::tick) can start a job that only waits for time.
     pub(crate) fn wake_at(&self) -> Option<Instant> {
         let queued = || self.limits.wake_at(|kind_queue| self.queue.has_ready(kind_queue));
         let at = || queued().into_iter().chain(self.caller_wakes_at()).min();
@@ -195,17 +190,17 @@ impl<H: Host> Core<H> {
         self.entry(key).is_some_and(|entry| entry.place == entry::Place::Waiting)
     }
 
-    /// Whether the pool accepts no more jobs, and has none.
+    /// Whether the pool accepts no more jobs and has none left.
     pub(crate) fn is_finished(&self) -> bool {
         self.closed && self.entries.is_empty()
     }
 
-    /// Whether the queue reached its upper mark, and was not below the lower one since.
+    /// Whether the queue reached its upper threshold, and has not been below the lower one since.
     pub(crate) fn is_saturated(&self) -> bool {
         self.saturated
     }
 
-    /// Workers that could run a job: all but the stuck ones.
+    /// Usable workers: all except the stuck ones.
     pub(crate) fn live_workers(&self) -> usize {
         self.workers.live()
     }
@@ -220,8 +215,8 @@ impl<H: Host> Core<H> {
         self.paused.is_none() && self.workers.has_idle()
     }
 
-    /// Wait behind all queued jobs of `class` and above, and behind the waiting callers; for a paused pool, as if it
-    /// were resumed now.
+    /// Wait behind all queued jobs of `class` and above, and behind the waiting callers. For a paused pool, as if it
+    /// resumed now.
     pub(crate) fn expected_wait(&self, class: Criticality) -> Duration {
         if self.can_start() && self.queue.waiting.is_empty() {
             return Duration::ZERO;
@@ -230,9 +225,9 @@ impl<H: Host> Core<H> {
         seconds(self.wait_behind(class, f64::INFINITY) + callers)
     }
 
-    /// Closes the time windows that are over.
-    fn turn(&mut self, now: Instant) {
-        self.admission.turn(now, self.queue.all.is_empty());
+    /// Advances the measurements to `now`.
+    fn advance(&mut self, now: Instant) {
+        self.admission.advance(now, self.queue.all.is_empty());
     }
 
     /// Jobs with a worker and without an outcome.

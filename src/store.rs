@@ -1,22 +1,18 @@
-//! Where detached jobs wait, and are kept when they have ended.
+//! Stores detached jobs while they wait, and for some time after they have ended.
 //!
-//! [`JobStore`] is the interface, batch first. `lifecycle` holds the changes of a job's state, and `engine` the
-//! operations; both are the same for every store. A store gives the engine its rows: `memory` in maps, `sql` in tables
-//! of SQLite or PostgreSQL.
+//! [`JobStore`] is the interface; most operations take batches. `lifecycle` has the state changes of a job, and
+//! `engine` the operations. Both are the same for every store. A [`Backend`] gives the engine its rows: `memory` keeps
+//! them in maps, and `sql` in tables of SQLite or PostgreSQL.
 
 mod attempt;
 mod engine;
-mod error;
 mod job;
 mod lifecycle;
 mod memory;
 mod postgres;
 mod request;
-mod retry;
-mod spec;
 mod sql;
 mod sqlite;
-mod time;
 mod wakes;
 
 #[cfg(test)]
@@ -24,113 +20,214 @@ mod tests;
 
 use std::time::Duration;
 
-pub use attempt::{Attempt, Claimed, MAX_ATTEMPTS_KEPT, Next, SessionId, Settle, Token};
-pub use error::StoreError;
-pub use job::{JobRecord, JobState, NewJob, Start, StoredJob};
+pub use attempt::{Attempt, Claimed, Next, RetryPolicy, SessionId, Settle, Token};
+pub use job::{Clock, JobRecord, JobState, KindPolicy, NewJob, Start, Timestamp};
 pub use memory::MemoryStore;
 pub use postgres::{
     DatabaseUrl, InvalidDatabaseUrl, PostgresOptions, inspect_postgres, open_postgres, read_authorities, read_password,
 };
 pub use request::{
-    Action, Bounds, Capabilities, Change, Depth, Filter, Fired, Overlap, Page, Room, Size, Submission, Submitted, Tick,
+    Action, Bounds, Change, Depth, Filter, Fired, Overlap, Page, Room, Size, StoreError, Submission, Submitted, Tick,
     Ticked,
 };
-pub use retry::RetryPolicy;
 pub use sqlite::{SqliteFacts, SqliteOptions, inspect_sqlite, open_sqlite};
-pub use time::{Clock, Timestamp};
 pub use wakes::Wakes;
 
-/// Most jobs that one call of [`tick`](JobStore::tick), [`list`](JobStore::list) or [`purge`](JobStore::purge) handles
-/// of each sort.
+use engine::{Counts as _, Engine, Rows, Select};
+
+/// Most jobs of each sort that one call of [`tick`](JobStore::tick), [`list`](JobStore::list) or
+/// [`purge`](JobStore::purge) handles.
 pub const BATCH: usize = 1000;
 
-/// A store of detached jobs. Time is the store's clock.
+/// A store of detached jobs. Its own clock sets all times.
 ///
-/// Lists of answers have the order of what was asked. An operation whose future is dropped may still take effect:
-/// run [`submit`](Self::submit) with room and [`claim`](Self::claim) to their end, or leased jobs stay with the session.
+/// Results are in the order of the arguments. An operation whose future is dropped may still take effect. Always poll
+/// [`submit`](Self::submit) with room, and [`claim`](Self::claim), to their end: otherwise leased jobs stay with the
+/// session.
 ///
 /// # Errors
-/// Every operation fails with [`StoreError`] if the store does; then nothing of the operation was kept, except that a
-/// lost connection to PostgreSQL leaves that open.
+/// Every operation fails with [`StoreError`] if the store does. A failed operation had no effect, unless the connection
+/// to PostgreSQL was lost: then the effect is unknown.
 #[async_trait::async_trait]
 pub trait JobStore: Send + Sync + 'static {
-    /// What the store can do.
-    fn capabilities(&self) -> Capabilities;
-
-    /// Signals of what operations changed.
+    /// Notifications of the changes that operations make.
     fn wakes(&self) -> &Wakes;
 
-    /// Starts a session. Its jobs go back when it has not called [`beat`](Self::beat) for the time of `lease`.
+    /// Opens a session. The store takes its jobs back if [`extend_lease`](Self::extend_lease) is not called within
+    /// `lease`.
     async fn open_session(&self, lease: Duration) -> Result<SessionId, StoreError>;
 
-    /// Creates jobs, and answers when they are durable. Jobs of kinds for which there is room, and of which none is
-    /// ready before them, are leased at once; none is if the lease of the session has ended.
+    /// Creates jobs, and returns once they are durable. A new job is leased at once if its kind has room, no other job
+    /// of the kind is ready, and the lease of the session has not ended.
     async fn submit(&self, submission: Submission) -> Result<Vec<Submitted>, StoreError>;
 
-    /// Leases ready jobs to a session: important classes first, then in the order in which they became ready.
+    /// Leases ready jobs to a session: the most important classes first, then in the order in which jobs became ready.
     async fn claim(&self, room: Room) -> Result<Vec<Claimed>, StoreError>;
 
-    /// Ends attempts. Gives the state of each job after it, or `None` if its token is void.
+    /// Ends attempts. Returns the new state of each job, or `None` if its token is void.
     async fn settle(&self, ends: Vec<Settle>) -> Result<Vec<Option<JobState>>, StoreError>;
 
-    /// Extends the lease of a session. Gives its jobs that are to be cancelled.
+    /// Extends the lease of a session. Returns its jobs that must be cancelled.
     ///
     /// # Errors
-    /// [`StoreError::SessionLost`] if its jobs have been taken back.
-    async fn beat(&self, session: SessionId) -> Result<Vec<Token>, StoreError>;
+    /// [`StoreError::SessionLost`] if the store has taken its jobs back.
+    async fn extend_lease(&self, session: SessionId) -> Result<Vec<Token>, StoreError>;
 
-    /// Gives back the jobs of a session, but for those of `held`. A session whose claim failed may have leased jobs of
-    /// which it does not know.
+    /// Gives back the jobs of a session, except those of `held`. After a failed claim, a session may have leased jobs
+    /// that it does not know of.
     ///
     /// # Errors
-    /// [`StoreError::SessionLost`] if all its jobs have been taken back.
+    /// [`StoreError::SessionLost`] if the store has taken all its jobs back.
     async fn release(&self, session: SessionId, held: Vec<Token>) -> Result<(), StoreError>;
 
     /// Cancels, retries or deletes jobs.
     async fn change(&self, ids: Vec<String>, action: Action) -> Result<Vec<Change>, StoreError>;
 
-    /// Removes at most [`BATCH`] ended jobs. Gives their number; call it again until that is zero.
+    /// Removes at most [`BATCH`] ended jobs, and returns their number. Call it again until it returns zero.
     async fn purge(&self, filter: Filter) -> Result<usize, StoreError>;
 
-    /// A job with its output, and with its payload if that is asked for.
-    async fn get(&self, id: &str, with_payload: bool) -> Result<Option<StoredJob>, StoreError>;
+    /// A job with its output, and with its payload if requested.
+    async fn get(&self, id: &str, with_payload: bool) -> Result<Option<JobRecord>, StoreError>;
 
-    /// At most `limit` jobs, and never more than [`BATCH`], the newest first, from a page's token on.
+    /// Lists at most `limit` jobs, and at most [`BATCH`], from the newest to the oldest. `page` is the token of a page.
     ///
     /// # Errors
-    /// [`StoreError::InvalidPageToken`] for any other token.
+    /// [`StoreError::InvalidPageToken`] if `page` is not a token of this store.
     async fn list(&self, filter: Filter, page: Option<String>, limit: usize) -> Result<Page, StoreError>;
 
-    /// Fires ticks of schedules, each at most once over all replicas. Only ticks later than the last one fire.
+    /// Fires ticks of schedules, each at most once over all replicas. Only ticks after the last fired one fire.
     async fn fire(&self, ticks: Vec<Tick>) -> Result<Vec<Fired>, StoreError>;
 
-    /// Maintenance, to be called each second: starts what is due, expires jobs, and removes what is past its retention.
-    /// `end_leases` takes back the jobs of sessions whose lease is over. A caller that itself could not reach the store
-    /// for a while leaves that out, because their owners may not have reached it either.
+    /// Maintenance, to be called every second: starts due jobs, expires jobs, and removes jobs after their retention.
+    /// With `end_leases`, it also takes back the jobs of sessions whose lease has ended. Leave that out after an outage
+    /// of the store, because the owners may not have reached it either.
     async fn tick(&self, end_leases: bool) -> Result<Ticked, StoreError>;
 
-    /// How many jobs of each kind there are, by kind.
+    /// Numbers of jobs by kind.
     async fn depths(&self) -> Result<Vec<(String, Depth)>, StoreError>;
 
-    /// What the store holds. On PostgreSQL, an estimate.
+    /// Size of the store's contents; an estimate on PostgreSQL.
     async fn size(&self) -> Result<Size, StoreError>;
 
-    /// Whether the store is intact. Reads all of it.
-    async fn check(&self) -> Result<(), StoreError>;
-
-    /// Ends the store, when what it began is kept. Later operations fail with [`StoreError::Closed`].
+    /// Closes the store, once the operations that have started are durable. Later operations fail with
+    /// [`StoreError::Closed`].
     async fn close(&self);
 
-    /// The job without its payload, once it has ended; `None` if there is no such job. Cancel safe.
-    async fn wait(&self, id: &str) -> Result<Option<StoredJob>, StoreError> {
+    /// Waits until the job has ended, and returns it without its payload; `None` if there is no such job. Cancel safe.
+    async fn wait(&self, id: &str) -> Result<Option<JobRecord>, StoreError> {
         loop {
             let mut end = self.wakes().watch(id);
             match self.get(id, false).await? {
-                Some(job) if !job.record.state.is_ended() => {}
+                Some(job) if !job.state.is_ended() => {}
                 answer => return Ok(answer),
             }
-            // An error means that the job has ended, too.
+            // An error also means that the job has ended.
             let _ = end.changed().await;
         }
+    }
+}
+
+/// Runs the engine's operations in transactions.
+trait Backend: Send + Sync + 'static {
+    type Rows: Rows;
+
+    fn wakes(&self) -> &Wakes;
+
+    /// Runs an operation in a transaction, and if that fails possibly again in another one. `needs_keys` says whether
+    /// it may change jobs with ordering keys.
+    fn write<T: Send + 'static>(
+        &self,
+        needs_keys: bool,
+        operation: impl FnMut(&mut Engine<Self::Rows>) -> Result<T, StoreError> + Send + 'static,
+    ) -> impl Future<Output = Result<T, StoreError>> + Send;
+
+    /// Runs a reading operation, in parallel with writing ones.
+    fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&mut Self::Rows) -> Result<T, StoreError> + Send + 'static,
+    ) -> impl Future<Output = Result<T, StoreError>> + Send;
+
+    /// Creates jobs. A backend may combine the calls of several callers.
+    fn submit(&self, submission: Submission) -> impl Future<Output = Result<Vec<Submitted>, StoreError>> + Send {
+        self.write(true, move |engine| engine.submit(&[&submission]))
+    }
+
+    /// Ends attempts. A backend may combine the calls of several callers.
+    fn settle(&self, ends: Vec<Settle>) -> impl Future<Output = Result<Vec<Option<JobState>>, StoreError>> + Send {
+        self.write(true, move |engine| engine.settle(&ends.iter().collect::<Vec<_>>()))
+    }
+
+    fn close(&self) -> impl Future<Output = ()> + Send;
+}
+
+#[async_trait::async_trait]
+impl<B: Backend> JobStore for B {
+    fn wakes(&self) -> &Wakes {
+        Backend::wakes(self)
+    }
+
+    async fn open_session(&self, lease: Duration) -> Result<SessionId, StoreError> {
+        self.write(false, move |engine| engine.open_session(lease)).await
+    }
+
+    async fn submit(&self, submission: Submission) -> Result<Vec<Submitted>, StoreError> {
+        Backend::submit(self, submission).await
+    }
+
+    async fn claim(&self, room: Room) -> Result<Vec<Claimed>, StoreError> {
+        self.write(false, move |engine| engine.claim(&room)).await
+    }
+
+    async fn settle(&self, ends: Vec<Settle>) -> Result<Vec<Option<JobState>>, StoreError> {
+        Backend::settle(self, ends).await
+    }
+
+    async fn extend_lease(&self, session: SessionId) -> Result<Vec<Token>, StoreError> {
+        self.write(false, move |engine| engine.extend_lease(session)).await
+    }
+
+    async fn release(&self, session: SessionId, held: Vec<Token>) -> Result<(), StoreError> {
+        self.write(true, move |engine| engine.release(session, &held)).await
+    }
+
+    async fn change(&self, ids: Vec<String>, action: Action) -> Result<Vec<Change>, StoreError> {
+        self.write(true, move |engine| engine.change(&ids, action)).await
+    }
+
+    async fn purge(&self, filter: Filter) -> Result<usize, StoreError> {
+        self.write(false, move |engine| engine.purge(&filter)).await
+    }
+
+    async fn get(&self, id: &str, with_payload: bool) -> Result<Option<JobRecord>, StoreError> {
+        let id = id.to_owned();
+        self.read(move |rows| rows.get(&id, with_payload)).await
+    }
+
+    async fn list(&self, filter: Filter, page: Option<String>, limit: usize) -> Result<Page, StoreError> {
+        let before = Page::start(page.as_deref())?;
+        let limit = limit.min(BATCH);
+        let states = filter.state_bits();
+        let list = self.read(move |rows| rows.list(Select::Matching { filter: &filter, states, before }, limit));
+        Ok(Page::new(list.await?, limit))
+    }
+
+    async fn fire(&self, ticks: Vec<Tick>) -> Result<Vec<Fired>, StoreError> {
+        self.write(true, move |engine| engine.fire(&ticks)).await
+    }
+
+    async fn tick(&self, end_leases: bool) -> Result<Ticked, StoreError> {
+        self.write(true, move |engine| engine.tick(end_leases)).await
+    }
+
+    async fn depths(&self) -> Result<Vec<(String, Depth)>, StoreError> {
+        self.read(Rows::depths).await
+    }
+
+    async fn size(&self) -> Result<Size, StoreError> {
+        self.write(false, |engine| Ok(engine.rows.size())).await
+    }
+
+    async fn close(&self) {
+        Backend::close(self).await;
     }
 }

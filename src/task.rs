@@ -1,4 +1,4 @@
-//! Spawning of tasks and threads. Nothing else spawns, so that every task has an owner.
+//! Spawns tasks and threads. No other module spawns, so that every task has an owner.
 
 use std::{io, thread};
 
@@ -23,7 +23,7 @@ impl Default for Tasks {
 }
 
 impl Tasks {
-    /// An empty set. Tasks run on the runtime that spawns them; outside of one, on the runtime of this call.
+    /// An empty set. Tasks run on the runtime that spawns them, or if there is none, on the runtime of this call.
     #[must_use]
     pub fn new() -> Self {
         let tracker = TaskTracker::new();
@@ -31,9 +31,9 @@ impl Tasks {
         Self { tracker, fallback: Handle::try_current().ok() }
     }
 
-    /// Runs `future` on the current runtime, so that work stays on its core.
+    /// Runs `future` on the current runtime, so that the work stays on its core.
     ///
-    /// Without any runtime, the future is dropped, and its guards release what it holds.
+    /// Without any runtime, the future is dropped, and its guards release their resources.
     #[expect(clippy::disallowed_methods, reason = "this is the tracked helper that the ban points to")]
     pub fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
         let future = self.tracker.track_future(future);
@@ -44,13 +44,13 @@ impl Tasks {
         }
     }
 
-    /// Runs `future` on another runtime, which outlives the current one.
+    /// Runs `future` on another runtime, which may outlive the current one.
     #[expect(clippy::disallowed_methods, reason = "this is a tracked helper, too")]
     pub fn spawn_on(&self, future: impl Future<Output = ()> + Send + 'static, runtime: &Handle) {
         runtime.spawn(self.tracker.track_future(future));
     }
 
-    /// Runs `work` to its end, even if this future is dropped. `None` if it panicked, or the runtime is gone.
+    /// Runs `work` to its end, even if this future is dropped. `None` if it panicked, or the runtime shut down.
     pub async fn shield<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> Option<T> {
         let (done, result) = oneshot::channel();
         self.spawn(async move {
@@ -78,9 +78,9 @@ impl Tasks {
     }
 }
 
-/// Runs a short blocking piece of `work`, such as a directory walk, on a blocking thread of the runtime.
+/// Runs short blocking work, such as a directory walk, on a blocking thread of the runtime.
 ///
-/// It runs to its end even if the future is dropped; then its result is dropped.
+/// The work runs to its end even if the future is dropped; then the result is dropped.
 ///
 /// # Errors
 /// If the work panicked, or the runtime ended before it began.
@@ -92,7 +92,7 @@ pub async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'st
 /// Starts a named thread.
 ///
 /// # Errors
-/// If the system has no thread left.
+/// If the system has no free thread.
 #[expect(clippy::disallowed_methods, reason = "this is the named thread that the ban points to")]
 pub fn spawn_thread(name: String, body: impl FnOnce() + Send + 'static) -> io::Result<thread::JoinHandle<()>> {
     thread::Builder::new().name(name).spawn(body)

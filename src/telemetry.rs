@@ -1,30 +1,25 @@
 //! Logs and traces of the process.
 //!
-//! Log lines go to stderr: text on a terminal, one JSON object a line elsewhere. Each line of a job carries its
-//! `request_id`, `job` and `kind`, which it has from the span of the job.
+//! Log lines go to stderr: text on a terminal, otherwise one JSON object per line. Each line of a job has its
+//! `request_id`, `job` and `kind`, from the span of the job.
 //!
-//! Spans go to an OpenTelemetry collector if one is configured. [`Sampler`](crate::rpc::trace::Sampler) chooses the
-//! traced calls before their spans exist; the pipeline here exports everything that it gets.
+//! Spans go to an OpenTelemetry collector if one is configured. [`Sampler`](crate::rpc::trace::Sampler) selects the
+//! traced calls before their spans exist. The pipeline here exports every span that it gets.
 
-#[cfg(test)]
-#[path = "telemetry/tests/capture.rs"]
-mod capture;
-mod export;
 mod filter;
-mod one_line;
 #[cfg(test)]
 mod tests;
 mod traces;
 
 use std::{
-    io::{self, IsTerminal},
+    io::{self, IsTerminal, Write},
     time::Duration,
 };
 
 use json_subscriber::JsonLayer;
 use opentelemetry_sdk::trace::{SdkTracerProvider, SpanExporter};
 use tokio::runtime::Runtime;
-use tracing::Dispatch;
+use tracing::{Dispatch, Metadata};
 use tracing_subscriber::{
     Layer, Registry,
     fmt::{self, MakeWriter, time::SystemTime},
@@ -33,29 +28,28 @@ use tracing_subscriber::{
 };
 
 pub use self::filter::LogControl;
-use self::{filter::LogFilter, one_line::OneLine};
 
-/// What is logged and traced, and where it goes.
+/// The configuration of logs and traces.
 #[derive(Debug, Clone, PartialEq, serde::Deserialize)]
 pub struct Config {
-    /// Which lines are logged: directives of [`Targets`](tracing_subscriber::filter::Targets), such as
+    /// Filter of log lines: directives of [`Targets`](tracing_subscriber::filter::Targets), such as
     /// `warn,waterwheel=debug`. They also apply to the spans and events that handlers add to a trace, but not to the
-    /// spans of calls and jobs. Default `info`.
+    /// spans of calls and jobs.
     pub log: String,
-    /// Format of the lines. Default [`LogFormat::Auto`].
+    /// Format of the lines.
     #[serde(rename = "log_format")]
     pub format: LogFormat,
-    /// Collector for spans, by OTLP over gRPC without TLS, such as `http://127.0.0.1:4317`. Default `None`: nothing is
+    /// Collector for spans, by OTLP over gRPC without TLS, such as `http://127.0.0.1:4317`. If `None`, nothing is
     /// exported.
     pub otlp: Option<String>,
-    /// Share of traced calls, from 0 to 1, among those without a trace context. A trace context decides by itself,
-    /// within `caller_traces`. Jobs that are submitted in process outside of an exported span count as calls. Default
-    /// 0.01.
+    /// Share of traced calls, from 0 to 1, among those without a trace context. A received trace context decides for
+    /// its call, up to `caller_traces`. Jobs that are submitted in process, outside of an exported span, count as
+    /// calls.
     pub sample_ratio: f64,
-    /// Most calls per second that are traced because their trace context asks for it. Any caller may ask, and a trace
-    /// costs more than a short job. Default 100.
+    /// Most calls per second that are traced because of their trace context. Any caller can request a trace, and a
+    /// trace costs more than a short job.
     pub caller_traces: u32,
-    /// Name of the service in traces. Default `waterwheel`.
+    /// Name of the service in traces.
     pub service_name: String,
 }
 
@@ -69,7 +63,7 @@ pub enum LogFormat {
     /// `<timestamp> <level> <span>{<name>=<value>…}: <target>: <message> <name>=<value>…`, in colour if the terminal
     /// supports it.
     Text,
-    /// One JSON object a line: `timestamp`, `level`, `target`, `message`, and the fields. `span` holds the fields of
+    /// One JSON object per line: `timestamp`, `level`, `target`, `message`, and the fields. `span` has the fields of
     /// the line's spans, and `openTelemetry` the `traceId` and `spanId` of a traced call.
     Json,
 }
@@ -77,7 +71,7 @@ pub enum LogFormat {
 /// Why telemetry cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
-    /// The directives do not parse.
+    /// The filter is invalid.
     #[error("`{directives}` is not a log filter: {reason}; use a level such as `info`, or `warn,waterwheel=debug`")]
     Log {
         /// The configured directives.
@@ -88,7 +82,7 @@ pub enum TelemetryError {
     /// The ratio is out of range.
     #[error("the sample ratio {0} is out of range; use a number from 0 to 1")]
     SampleRatio(f64),
-    /// The collector's address cannot be used.
+    /// The collector's address is not usable.
     #[error("cannot export to `{endpoint}`: {reason}; use an address such as `http://127.0.0.1:4317`")]
     Otlp {
         /// The configured address.
@@ -96,15 +90,15 @@ pub enum TelemetryError {
         /// The exporter's message.
         reason: String,
     },
-    /// The exporter has no thread or no reactor.
+    /// The system has no thread or file descriptor for the exporter.
     #[error("cannot start the exporter: {0}")]
     Runtime(#[from] io::Error),
-    /// The process has a global subscriber already.
+    /// The process already has a global subscriber.
     #[error("a tracing subscriber is installed in this process; set up telemetry once, and before others do")]
     Installed,
 }
 
-/// The telemetry of a process; flushes on [`shutdown`](Self::shutdown).
+/// The telemetry of a process. [`shutdown`](Self::shutdown) flushes it.
 #[derive(Debug)]
 pub struct Telemetry {
     traces: Option<Traces>,
@@ -116,7 +110,7 @@ pub struct Telemetry {
 #[derive(Debug)]
 struct Traces {
     provider: SdkTracerProvider,
-    /// Runs the exporter's connection, so that serving threads do not. `None` if spans stay in the process.
+    /// Runs the exporter's connection, so that serving threads do not have to. `None` if spans stay in the process.
     runtime: Option<Runtime>,
 }
 
@@ -134,23 +128,22 @@ impl Default for Config {
 }
 
 /// Installs logs and traces for the whole process.
-///
-/// It may be called from anywhere, inside or outside of a runtime: the exporter brings two threads of its own, one
-/// that gathers spans and one that carries its connection. Nothing is sent before the first span ends, and a collector
-/// that cannot be reached costs spans, one line of log a minute, and no call.
+/// It works inside and outside of a runtime. The exporter has two threads of its own: one collects spans, and one
+/// drives its connection. Nothing is sent before the first span ends. If the collector is unreachable, spans are lost
+/// and one line per minute is logged, but no call fails.
 ///
 /// # Errors
-/// [`TelemetryError`] where a part of `config` cannot be used, or a subscriber is installed.
+/// [`TelemetryError`] if a part of `config` is not usable, or a subscriber is already installed.
 pub fn init(config: &Config) -> Result<Telemetry, TelemetryError> {
     let (telemetry, subscriber) = build(config, io::stderr)?;
     subscriber.try_init().map_err(|_| TelemetryError::Installed)?;
     Ok(telemetry)
 }
 
-/// As [`init`], but lines go to `writer`, and the subscriber is returned instead of installed.
+/// The same as [`init`], but lines go to `writer`, and the subscriber is returned instead of installed.
 ///
 /// # Errors
-/// [`TelemetryError`] where a part of `config` cannot be used.
+/// [`TelemetryError`] if a part of `config` is not usable.
 pub fn build<W>(config: &Config, writer: W) -> Result<(Telemetry, Dispatch), TelemetryError>
 where
     W: for<'writer> MakeWriter<'writer> + Send + Sync + 'static,
@@ -159,11 +152,11 @@ where
     assemble(config, traces, writer)
 }
 
-/// As [`build`], with an exporter of the caller's; `config.otlp` is not read. Spans reach the exporter when they end, on the thread that ends them; so tests can look
-/// at them at once.
+/// The same as [`build`], with the caller's exporter; `config.otlp` is ignored. Spans reach the exporter when they end,
+/// on the thread that ends them, so tests see them at once.
 ///
 /// # Errors
-/// [`TelemetryError`] where a part of `config` cannot be used.
+/// [`TelemetryError`] if a part of `config` is not usable.
 pub fn with_exporter<E, W>(config: &Config, exporter: E, writer: W) -> Result<(Telemetry, Dispatch), TelemetryError>
 where
     E: SpanExporter + 'static,
@@ -180,15 +173,15 @@ impl Telemetry {
         self.traces.as_ref().map(|_| self.sample_ratio)
     }
 
-    /// Replaces the filter of log lines.
+    /// A handle that replaces the filter of log lines.
     #[must_use]
     pub fn log(&self) -> LogControl {
         self.log.clone()
     }
 
-    /// Sends the pending spans and ends the export. Spans that end later are dropped; logging continues.
+    /// Sends the pending spans and stops the export. Spans that end later are dropped; logging continues.
     ///
-    /// It blocks for up to `timeout`, so call it last, and never on a serving thread.
+    /// Blocks for up to `timeout`. Call it last, and never on a serving thread.
     pub fn shutdown(mut self, timeout: Duration) {
         if let Some(traces) = &mut self.traces
             && let Err(error) = traces.provider.shutdown_with_timeout(timeout)
@@ -200,7 +193,7 @@ impl Telemetry {
 
 impl Drop for Traces {
     fn drop(&mut self) {
-        // A runtime that is dropped in asynchronous code panics. `shutdown_background` never waits.
+        // Dropping a runtime in asynchronous code panics. `shutdown_background` does not wait.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
@@ -215,7 +208,7 @@ where
     if !(0.0..=1.0).contains(sample_ratio) {
         return Err(TelemetryError::SampleRatio(*sample_ratio));
     }
-    let (filter, log) = LogFilter::new(log, traces.is_some())?;
+    let log = LogControl::new(log, traces.is_some())?;
     let is_text = match format {
         LogFormat::Text => true,
         LogFormat::Json => false,
@@ -223,7 +216,7 @@ where
     };
     let logs = if is_text { text(writer) } else { json(writer) };
     let traced = traces.as_ref().map(|traces| traces::layer(&traces.provider));
-    let subscriber = Registry::default().with(logs).with(traced).with(filter);
+    let subscriber = Registry::default().with(logs).with(traced).with(log.clone());
     Ok((Telemetry { traces, sample_ratio: *sample_ratio, log }, Dispatch::new(subscriber)))
 }
 
@@ -245,4 +238,34 @@ where
     lines.with_timer("timestamp", SystemTime).with_level("level").with_target("target").with_flattened_event();
     lines.with_flattened_span_fields("span").with_opentelemetry_ids(true);
     lines.boxed()
+}
+
+/// Writes each event as one line, so that a caller's text cannot look like a separate log line.
+struct OneLine<W>(W);
+
+impl<'writer, W: MakeWriter<'writer>> MakeWriter<'writer> for OneLine<W> {
+    type Writer = OneLine<W::Writer>;
+
+    fn make_writer(&'writer self) -> Self::Writer {
+        OneLine(self.0.make_writer())
+    }
+
+    fn make_writer_for(&'writer self, metadata: &Metadata<'_>) -> Self::Writer {
+        OneLine(self.0.make_writer_for(metadata))
+    }
+}
+
+impl<W: Write> Write for OneLine<W> {
+    /// Each event arrives in one write.
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(event);
+        let line = text.strip_suffix('\n').unwrap_or(&text).replace('\r', "\\r").replace('\n', "\\n");
+        self.0.write_all(line.as_bytes())?;
+        self.0.write_all(b"\n")?;
+        Ok(event.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }

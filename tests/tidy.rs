@@ -1,7 +1,7 @@
-//! The habits of the house as a test. Each rule reports every violation at once, with its place and what to do, and has
-//! a unit test on a small violating sample, so that it is known to be able to fail.
+//! The conventions of this repository as tests. Each rule reports all violations, with their places and the remedy.
+//! Each has a unit test with a small violating sample, which shows that the rule can fail.
 //!
-//! The layers and the exceptions to them are the two tables below; a new top-level module is one more line there.
+//! The two tables below define the layers and the exceptions to them. A new top-level module needs a line there.
 
 #![forbid(unsafe_code)]
 
@@ -17,6 +17,8 @@ mod lockfile;
 mod names;
 #[path = "tidy/paths.rs"]
 mod paths;
+#[path = "tidy/repeated_names.rs"]
+mod repeated_names;
 #[path = "tidy/report.rs"]
 mod report;
 #[path = "tidy/size.rs"]
@@ -25,8 +27,6 @@ mod size;
 mod sleeps;
 #[path = "tidy/tree.rs"]
 mod tree;
-#[path = "tidy/type_names.rs"]
-mod type_names;
 #[path = "tidy/words.rs"]
 mod words;
 
@@ -34,8 +34,8 @@ use layering::{Exception, Imports, Layer};
 use report::assert_none;
 use tree::{Tree, repository};
 
-/// What each top-level module of `src/` may import. `wire` also allows tonic, prost, hyper, http and the generated
-/// `proto`.
+/// The modules that each top-level module of `src/` may import. `wire` also allows tonic, prost, hyper, http and the
+/// generated `proto`.
 const LAYERS: &[Layer] = &[
     Layer { name: "model", imports: Imports::Only(&[]), wire: false },
     Layer { name: "phase", imports: Imports::Only(&[]), wire: false },
@@ -43,10 +43,9 @@ const LAYERS: &[Layer] = &[
     Layer { name: "task", imports: Imports::Only(&[]), wire: false },
     Layer { name: "file", imports: Imports::Only(&[]), wire: false },
     Layer { name: "memory", imports: Imports::Only(&[]), wire: false },
-    Layer { name: "throttle", imports: Imports::Only(&[]), wire: false },
     Layer { name: "incidents", imports: Imports::Only(&[]), wire: false },
     Layer { name: "reload", imports: Imports::Only(&["task", "file"]), wire: false },
-    Layer { name: "auth", imports: Imports::Only(&["model", "reload", "file", "throttle"]), wire: false },
+    Layer { name: "auth", imports: Imports::Only(&["model", "reload", "file", "incidents"]), wire: false },
     Layer { name: "handler", imports: Imports::Only(&["model", "task"]), wire: false },
     Layer { name: "scheduler", imports: Imports::Only(&["model"]), wire: false },
     Layer {
@@ -58,7 +57,7 @@ const LAYERS: &[Layer] = &[
     Layer { name: "store", imports: Imports::Only(&["file", "model", "task"]), wire: false },
     Layer { name: "detached", imports: Imports::Only(&["model", "pool", "store", "task"]), wire: false },
     Layer { name: "sim", imports: Imports::Only(&["model", "scheduler", "file"]), wire: false },
-    // A line of log names the job that its handler works for.
+    // Log lines of handlers name their job.
     Layer { name: "telemetry", imports: Imports::Only(&["model", "handler", "phase", "task"]), wire: false },
     Layer {
         name: "rpc",
@@ -78,12 +77,12 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         name: "net",
-        imports: Imports::Only(&["memory", "model", "phase", "task", "reload", "file", "throttle"]),
+        imports: Imports::Only(&["memory", "model", "phase", "task", "reload", "file", "incidents"]),
         wire: true,
     },
     Layer {
         name: "ops",
-        imports: Imports::Only(&["model", "pool", "detached", "phase", "task", "rpc", "net"]),
+        imports: Imports::Only(&["memory", "model", "pool", "detached", "phase", "task", "rpc", "net"]),
         wire: true,
     },
     // Its options are the components' own config types.
@@ -105,13 +104,13 @@ const LAYERS: &[Layer] = &[
         ]),
         wire: false,
     },
-    // It exists in tests and under a fuzzer only.
+    // Only for tests and fuzzers.
     Layer { name: "fuzzing", imports: Imports::Only(&["auth", "config", "net", "rpc", "handler"]), wire: false },
     Layer { name: "app", imports: Imports::All, wire: true },
     Layer { name: "cli", imports: Imports::All, wire: true },
 ];
 
-/// Imports that go against the table, each with its reason. One that is not needed is a violation too.
+/// Permitted imports that violate the table, each with its reason. An unused exception is a violation, too.
 const EXCEPTIONS: &[Exception] = &[];
 
 fn check(rule: impl Fn(&Tree) -> Vec<report::Violation>) {
@@ -119,7 +118,7 @@ fn check(rule: impl Fn(&Tree) -> Vec<report::Violation>) {
 }
 
 #[test]
-fn layers_import_only_what_is_below_them() {
+fn layers_import_only_lower_layers() {
     check(|tree| layering::violations(tree, LAYERS, EXCEPTIONS));
 }
 
@@ -129,13 +128,13 @@ fn files_and_functions_fit_their_limits() {
 }
 
 #[test]
-fn file_names_say_a_role() {
+fn file_names_describe_a_role() {
     check(names::violations);
 }
 
 #[test]
-fn a_name_is_one_type_of_its_module() {
-    check(type_names::violations);
+fn repeated_names_are_unique_within_their_module() {
+    check(repeated_names::violations);
 }
 
 #[test]
@@ -144,12 +143,12 @@ fn named_paths_exist() {
 }
 
 #[test]
-fn text_speaks_of_the_present() {
+fn text_does_not_mention_its_history() {
     check(words::violations);
 }
 
 #[test]
-fn attributes_hide_nothing() {
+fn attributes_hide_no_warnings() {
     check(attributes::violations);
 }
 
@@ -159,6 +158,6 @@ fn tests_do_not_sleep_to_wait() {
 }
 
 #[test]
-fn dependencies_are_past_their_known_faults() {
+fn dependencies_have_no_known_faults() {
     check(lockfile::violations);
 }

@@ -1,5 +1,5 @@
-//! A bare tonic server as one is written first: stock settings of tonic and tokio, and a job done in the call's own task.
-//! It has no queue, no deadlines and no stats.
+//! A bare tonic server: default settings of tonic and tokio, and each job runs in the task of its call. It has no
+//! queue, no deadlines and no statistics.
 
 use std::{io, pin::Pin};
 
@@ -18,7 +18,7 @@ use waterwheel::proto::{
 
 use crate::server::LISTENING;
 
-/// Serves until standard input ends, which it does with the parent, however that ends.
+/// Serves until standard input ends, which happens when the parent process ends in any way.
 pub(crate) async fn serve() -> io::Result<()> {
     let incoming = TcpIncoming::bind(([127, 0, 0, 1], 0).into())?.with_nodelay(Some(true));
     println!("{LISTENING}{}", incoming.local_addr()?);

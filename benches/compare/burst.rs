@@ -1,7 +1,7 @@
-//! One burst on one server.
+//! One burst of load on one server.
 //!
-//! Closed loops run in a process of their own: they speak raw HTTP/2, which costs less than the servers, and read the CPU
-//! time of the server at both ends of their window.
+//! Closed loops run in a process of their own. They use raw HTTP/2, which is cheaper than the servers. They read the
+//! CPU time of the server at the start and the end of their window.
 
 use std::{collections::BTreeMap, process::Stdio, time::Duration};
 
@@ -16,7 +16,7 @@ use crate::{
     volley,
 };
 
-/// What a burst measured. What it could not measure is absent.
+/// The measurements of a burst. A figure that could not be measured is absent.
 pub(crate) type Burst = BTreeMap<Figure, f64>;
 
 /// The load of a closed loop.
@@ -77,7 +77,7 @@ async fn closed(load: &Loop<'_>) -> Result<Burst, Failure> {
     let output = command.args(line.split(' ')).env_clear().stdin(Stdio::null()).kill_on_drop(true).output().await?;
     let report: Value = serde_json::from_slice(&output.stdout)
         .map_err(|_| format!("{line}: {}", String::from_utf8_lossy(&output.stderr).trim()))?;
-    // Figures of a burst with failures say nothing.
+    // A burst with failures gives no valid figures.
     if report["errors"].as_object().is_some_and(|errors| !errors.is_empty()) || report["unanswered"] != 0 {
         let (errors, unanswered) = (&report["errors"], &report["unanswered"]);
         return Err(format!("{line}: {unanswered} calls without an answer, failures {errors}").into());

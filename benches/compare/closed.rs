@@ -1,4 +1,4 @@
-//! A closed loop over raw HTTP/2, which costs less than the servers that it loads, in a process of its own.
+//! A closed loop over raw HTTP/2, in a process of its own. Raw HTTP/2 is cheaper than the servers under load.
 
 mod call;
 mod client;
@@ -16,7 +16,7 @@ use waterwheel::proto::Job;
 use self::load::Plan;
 use crate::Failure;
 
-/// What to load.
+/// Arguments of a load.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct LoadArgs {
     kind: String,
@@ -40,7 +40,7 @@ pub(crate) struct LoadArgs {
     deadline: Duration,
 }
 
-/// A method that takes jobs.
+/// An RPC that submits jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Rpc {
     Submit,
@@ -56,7 +56,7 @@ impl Rpc {
     }
 }
 
-/// Runs the load, and prints what its window measured as JSON.
+/// Runs the load, and prints the measurements of its window as JSON.
 pub(crate) async fn run(args: LoadArgs) -> Result<(), Failure> {
     let measured = load::run(&Plan {
         server: args.server,
@@ -65,7 +65,7 @@ pub(crate) async fn run(args: LoadArgs) -> Result<(), Failure> {
         job: Job { kind: args.kind, payload: vec![b'w'; args.payload].into(), ..Job::default() },
         connections: args.connections,
         in_flight: args.in_flight,
-        // A thread that is busy all the time keeps up with servers on as many cores as its own.
+        // One client thread can load a server that uses one core.
         client_threads: std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(2)),
         deadline: args.deadline,
         warm_up: args.warm_up,

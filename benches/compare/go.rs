@@ -1,4 +1,4 @@
-//! Builds the server in Go: messages generated from the descriptors of the contract, and `benches/peers/go`.
+//! Builds the server in Go from generated messages and `benches/peers/go`.
 
 use std::{
     fs, io,
@@ -17,14 +17,14 @@ use waterwheel::proto::DESCRIPTORS;
 use crate::Failure;
 
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/peers/go");
-/// Name of the module, which is also where the contract says that its Go package is.
+/// Name of the Go module, as in the option `go_package` of the protos.
 const MODULE: &str = "waterwheel.dev/go";
 const PLUGIN: &str = "google.golang.org/protobuf/cmd/protoc-gen-go";
 
 /// Builds the server and returns its executable.
 ///
 /// # Errors
-/// Where Go is not installed, or its modules cannot be had.
+/// If Go is not installed, or its modules cannot be downloaded.
 pub(crate) async fn build() -> Result<PathBuf, Failure> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("compare-go");
     fs::create_dir_all(&folder)?;
@@ -45,7 +45,7 @@ pub(crate) async fn build() -> Result<PathBuf, Failure> {
     Ok(folder.join("server"))
 }
 
-/// Asks the plugin for the messages of the worker pool.
+/// The request to the protoc plugin for the messages of the worker pool.
 fn request() -> Result<Vec<u8>, Failure> {
     let proto_file = FileDescriptorSet::decode(DESCRIPTORS)?.file;
     let names = proto_file.iter().map(|file| file.name().to_owned());
@@ -58,7 +58,7 @@ fn request() -> Result<Vec<u8>, Failure> {
     Ok(request.encode_to_vec())
 }
 
-/// Runs `go` in a folder, with this on its standard input.
+/// Runs `go` in a folder, with this standard input.
 async fn go(folder: &Path, arguments: &[&str], input: &[u8]) -> Result<Vec<u8>, Failure> {
     let mut command = Command::new("go");
     command.args(arguments).current_dir(folder).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -1,8 +1,8 @@
-//! waterwheel beside servers that do the same work without its promises, process beside process, in one run.
+//! Compares waterwheel with servers that do the same work without its guarantees, in one run.
 //!
-//! `cargo bench --bench compare` starts waterwheel, a bare tonic server of the same build with stock settings, and where
-//! Go is installed a grpc-go server with a pool of goroutines. Each regime loads them in turn in short bursts, so that
-//! what disturbs the machine disturbs all of them, and compares burst with burst.
+//! `cargo bench --bench compare` starts waterwheel and a bare tonic server of the same build with default settings. If Go
+//! is installed, it also starts a grpc-go server with a pool of goroutines. Each regime loads them alternately in short
+//! bursts, so that disturbances of the machine affect all of them, and compares burst with burst.
 
 #![forbid(unsafe_code)]
 #![allow(
@@ -35,7 +35,7 @@ use self::{
     server::Server,
 };
 
-/// The allocator of the program, so that the bare server is of the same build.
+/// The allocator of the program, so that the bare server uses the same one.
 #[cfg(feature = "mimalloc")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -50,15 +50,15 @@ struct Args {
     /// Rounds of each regime. In each round every server gets a burst.
     #[arg(long, value_name = "N", default_value = "20", value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
-    /// Measured time of a burst; a fifth more goes before it. Uploads over the delay get up to four times as much.
+    /// Measured time of a burst, after a warm-up of a fifth of it. Delayed uploads get up to four times as much.
     #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = humantime::parse_duration)]
     burst: Duration,
-    /// Regimes whose names begin so. [default: all]
+    /// Prefixes of the names of the regimes to run. [default: all]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
     #[arg(long, value_enum, default_value_t = Output::Text)]
     output: Output,
-    /// What cargo passes.
+    /// Passed by cargo.
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -74,7 +74,7 @@ enum Command {
     /// Serves the bare tonic side until standard input ends.
     #[command(hide = true)]
     ServeBare,
-    /// Loads a server, and prints what that took.
+    /// Loads a server, and prints the measurements.
     #[command(hide = true)]
     Load(closed::LoadArgs),
 }
@@ -124,7 +124,7 @@ async fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The rounds of a regime. The one before the first warms the servers up and does not count.
+/// Runs the rounds of a regime. An additional round before the first warms the servers up, and does not count.
 async fn rounds(args: &Args, regime: &Regime, go: Option<&PathBuf>) -> Result<Vec<Round>, Failure> {
     let sides: Vec<Side> = regime.sides().into_iter().filter(|side| *side != Side::Go || go.is_some()).collect();
     let mut servers = Vec::new();
@@ -138,7 +138,7 @@ async fn rounds(args: &Args, regime: &Regime, go: Option<&PathBuf>) -> Result<Ve
         for step in 0..sides.len() {
             let place = if forth { step } else { sides.len() - 1 - step };
             if matches!(regime.load, Load::Volley { .. }) {
-                // The most memory that a process ever took is that of one volley.
+                // Each volley gets a new process, because the peak memory is that of the whole process.
                 servers[place] = Server::start(sides[place], go).await?;
             }
             bursts[place] = Some(burst::run(regime, sides[place], &servers[place], args.burst).await?);

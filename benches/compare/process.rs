@@ -1,41 +1,42 @@
-//! What the kernel tells of a process: its CPU time, its memory and its write system calls.
+//! CPU time, memory and write system calls of a process, from `/proc`.
 
 use std::{collections::BTreeMap, fs, io, path::Path, time::Duration};
 
 /// Clock ticks per second in `/proc/PID/stat`: `USER_HZ`, 100 on every architecture that Linux runs tokio on.
 const TICKS_PER_SECOND: u64 = 100;
-/// What a process has used since its start.
+/// Resources that a process has used since its start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Usage {
     cpu: Cpu,
-    /// `write`, `writev` and the like; `sendmsg` is not among them. Absent where the kernel does not say.
+    /// Number of calls of `write`, `writev` and the like, but not of `sendmsg`. `None` if the kernel does not report
+    /// it.
     write_syscalls: Option<u64>,
 }
 
-/// What a process used between two readings.
+/// Resources that a process used between two readings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Spent {
     /// User and system time.
     pub(crate) cpu: Duration,
-    /// Write system calls, where the kernel counts them.
+    /// Write system calls, if the kernel counts them.
     pub(crate) write_syscalls: Option<u64>,
 }
 
-/// CPU time in the finest grain that the kernel offers.
+/// CPU time in the finest unit that the kernel offers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Cpu {
-    /// Nanoseconds by thread. A thread that exits takes what it used since the last reading with it, so this suits
-    /// servers whose threads stay.
+    /// Nanoseconds by thread. The use of a thread since the last reading is lost when it exits, so this fits servers
+    /// with permanent threads.
     Threads(BTreeMap<u32, u64>),
-    /// Clock ticks of the whole process, exited threads included.
+    /// Clock ticks of the whole process, including exited threads.
     Ticks(u64),
 }
 
 impl Usage {
-    /// Reads what process `pid` has used.
+    /// Reads the use of process `pid`.
     ///
     /// # Errors
-    /// Where there is no such process, or no `/proc`.
+    /// If there is no such process, or no `/proc`.
     pub(crate) fn of(pid: u32) -> io::Result<Self> {
         let root = format!("/proc/{pid}");
         let cpu = match threads(Path::new(&root).join("task").as_path()) {
@@ -46,7 +47,7 @@ impl Usage {
         Ok(Self { cpu, write_syscalls })
     }
 
-    /// What was used between `earlier` and this reading of the same process.
+    /// The use between `earlier` and this reading of the same process.
     pub(crate) fn since(&self, earlier: &Self) -> Spent {
         let write_syscalls =
             self.write_syscalls.zip(earlier.write_syscalls).map(|(later, earlier)| later.saturating_sub(earlier));
@@ -95,7 +96,7 @@ fn schedstat(text: &str) -> io::Result<u64> {
     text.split_whitespace().next().and_then(|field| field.parse().ok()).ok_or(io::ErrorKind::InvalidData.into())
 }
 
-/// `utime` + `stime` of `/proc/PID/stat`, which follow the parenthesised name at the twelfth and thirteenth place.
+/// `utime` + `stime` of `/proc/PID/stat`, the twelfth and thirteenth field after the parenthesised name.
 fn ticks(stat: &str) -> io::Result<u64> {
     let after_name = stat.rsplit_once(')').ok_or(io::ErrorKind::InvalidData)?.1;
     let mut fields = after_name.split_whitespace().skip(11).map(str::parse::<u64>);

@@ -1,4 +1,4 @@
-//! A path that takes time: TCP in, TCP out, each byte later by a fixed time, and as many bytes as ever.
+//! A TCP proxy that delays each byte by a fixed time without limiting the throughput.
 
 use std::{io, net::SocketAddr, time::Duration};
 
@@ -14,25 +14,25 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-/// Chunks on their way, each of what one read gave: far more than a burst has.
-const ON_THEIR_WAY: usize = 1 << 16;
+/// Largest number of delayed chunks, each from one read. A burst has far fewer.
+const MAX_DELAYED_CHUNKS: usize = 1 << 16;
 const CHUNK: usize = 256 << 10;
 
-/// A proxy. Dropped, it takes no further connections.
+/// A proxy. Dropping it stops it from accepting connections.
 pub(crate) struct Proxy {
     pub(crate) address: SocketAddr,
     accepting: JoinHandle<()>,
 }
 
 impl Proxy {
-    /// Leads to `server`, so much later in each direction.
+    /// Starts a proxy to `server`, with this delay in each direction.
     pub(crate) async fn start(server: SocketAddr, delay: Duration) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         let accepting = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let Ok(server) = TcpStream::connect(server).await else { return };
-                // A small segment must not wait for the answer to the last one.
+                // A small segment must not wait for the acknowledgement of the previous one.
                 if client.set_nodelay(true).and(server.set_nodelay(true)).is_err() {
                     return;
                 }
@@ -51,9 +51,9 @@ impl Drop for Proxy {
     }
 }
 
-/// Reads at once and writes later. Dropping a half at the end tells the other end.
+/// Reads at once and writes after the delay. Dropping the write half at the end closes it.
 fn carry(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, delay: Duration) {
-    let (sender, mut late) = mpsc::channel::<(Instant, Bytes)>(ON_THEIR_WAY);
+    let (sender, mut late) = mpsc::channel::<(Instant, Bytes)>(MAX_DELAYED_CHUNKS);
     tokio::spawn(async move {
         let mut buffer = BytesMut::new();
         loop {

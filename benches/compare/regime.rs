@@ -1,4 +1,4 @@
-//! The regimes: what is sent, what is looked at, and how it should come out.
+//! The regimes: the load, the measured figures, and the expected ratios.
 
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use serde::Serialize;
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Side {
     Waterwheel,
-    /// The same without a log, so that no job has a span.
+    /// Waterwheel without a log, so that no job has a span.
     Mute,
-    /// The same by `Submit`, where the regime is about another method.
+    /// Waterwheel by `Submit`, if the regime tests another method.
     Submit,
     Bare,
     Go,
@@ -29,11 +29,11 @@ pub(crate) struct Regime {
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Load {
-    /// So many calls in flight on each connection all the time.
+    /// A constant number of calls in flight on each connection.
     Closed { rpc: &'static str, connections: usize, in_flight: usize, payload: usize },
-    /// One call at a time over a path of 20 ms, for so many times the time of a burst.
+    /// One call at a time over a path of 20 ms. It lasts `times` times as long as a burst.
     Delayed { payload: usize, times: u32 },
-    /// So many calls on each connection at once, and no more.
+    /// A single volley of concurrent calls on each connection.
     Volley { connections: usize, calls: usize, payload: usize },
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Row {
     pub(crate) aim: Option<Aim>,
 }
 
-/// What is measured in a burst.
+/// A figure that a burst measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Figure {
@@ -59,14 +59,14 @@ pub(crate) enum Figure {
     PeakMib,
 }
 
-/// How the ratio of waterwheel to the other side should come out.
+/// The expected ratio of waterwheel to the other side.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Aim {
     AtMost(f64),
     AtLeast(f64),
 }
 
-/// One way through the path of the delayed regimes, half of its 20 ms.
+/// Delay in one direction of the delayed regimes, half of their 20 ms.
 pub(crate) const ONE_WAY: Duration = Duration::from_millis(10);
 
 const MIB: usize = 1 << 20;
@@ -200,7 +200,7 @@ pub(crate) const REGIMES: &[Regime] = &[
 ];
 
 impl Regime {
-    /// Waterwheel, and what it is compared with.
+    /// Waterwheel, and the servers that it is compared with.
     pub(crate) fn sides(&self) -> Vec<Side> {
         let mut sides = vec![Side::Waterwheel];
         for row in self.rows {

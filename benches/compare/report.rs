@@ -1,4 +1,4 @@
-//! What comes out: one table of paired ratios, and all of it as JSON.
+//! The report: a table of paired ratios, and all figures as JSON.
 
 use std::{collections::BTreeMap, fmt, thread, time::Duration};
 
@@ -36,7 +36,7 @@ struct Line {
     waterwheel: Option<f64>,
     beside: Side,
     there: Option<f64>,
-    /// Of the ratios within each round.
+    /// Spread of the ratios of all rounds.
     ratio: Option<Spread>,
     aim: Option<String>,
     met: Option<bool>,
@@ -109,7 +109,7 @@ impl Report {
     }
 }
 
-/// The profile that this was built by: cargo names the directory of what it builds for it.
+/// The cargo profile of this build, from the name of its target directory.
 fn build() -> Option<String> {
     let program = std::env::current_exe().ok()?;
     let profile = program.parent()?.parent()?.file_name()?;
@@ -117,12 +117,12 @@ fn build() -> Option<String> {
 }
 
 impl Spread {
-    /// The spread of `values`, none where there are none.
+    /// The spread of `values`. `None` without values.
     fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
         values.sort_by(f64::total_cmp);
         let last = values.len().checked_sub(1)?;
-        // Between the two values around the place.
+        // Interpolates between the two nearest values.
         let at = |share: f64| {
             let place = share * last as f64;
             let (below, above) = (values[place.floor() as usize], values[place.ceil() as usize]);
@@ -175,7 +175,7 @@ impl Line {
     }
 }
 
-/// Three digits that count.
+/// A number with three significant digits.
 fn number(figure: Option<f64>) -> String {
     match figure {
         None => "-".to_owned(),

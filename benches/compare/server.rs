@@ -10,14 +10,15 @@ use tokio::{
 
 use crate::{Failure, regime::Side};
 
-/// Begins the line in which the bare server and the one in Go tell their address.
+/// Prefix of the line in which the bare server and the one in Go print their address.
 pub(crate) const LISTENING: &str = "listening ";
-/// The same of waterwheel.
+/// Prefix of the address of waterwheel.
 const GRPC: &str = "grpc ";
-/// Longest time to the line that tells the address.
+/// Longest time until a server prints its address.
 const START: Duration = Duration::from_secs(30);
 
-/// Room for all jobs of a burst, and callers that wait, however long the queue is: no regime is about refusals. A program that ends at once stands for `exec`.
+/// Capacity for all jobs of a burst, and callers that wait, because no regime tests refusals. `exec` runs a program
+/// that ends at once.
 const SETTINGS: [&str; 8] = [
     "store.memory=true",
     "pool.cpu.queue.jobs=4096",
@@ -29,12 +30,12 @@ const SETTINGS: [&str; 8] = [
     "server.connections.max_per_address=4096",
 ];
 
-/// A server. Dropped, it is killed.
+/// A server. Dropping it kills its process.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     pub(crate) pid: u32,
     _process: Child,
-    /// Held open so that the server can go on writing.
+    /// Held open so that the server can write to it.
     _stdout: Lines<BufReader<ChildStdout>>,
 }
 
@@ -42,9 +43,9 @@ impl Server {
     pub(crate) async fn start(side: Side, go: Option<&PathBuf>) -> Result<Self, Failure> {
         let (mut command, announcement) = command(side, go)?;
         let mut process = command
-            // Its settings are its defaults, whatever this process was started with.
+            // The environment of this process must not change the settings of the server.
             .env_clear()
-            // Never written to: its end tells the server that this process is gone.
+            // Never written to. The server ends when it is closed, which happens when this process ends.
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)
@@ -58,13 +59,13 @@ impl Server {
                     return Ok(address);
                 }
             }
-            Err(Failure::from(format!("{side:?} ended without telling its address")))
+            Err(Failure::from(format!("{side:?} ended without printing its address")))
         };
-        let address = timeout(START, address).await.map_err(|_| format!("{side:?} does not tell its address"))??;
+        let address = timeout(START, address).await.map_err(|_| format!("{side:?} does not print its address"))??;
         Ok(Self { address, pid, _process: process, _stdout: stdout })
     }
 
-    /// Most memory that the process ever had, in MiB.
+    /// Peak memory of the process, in MiB.
     pub(crate) fn peak_mib(&self) -> Option<f64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;

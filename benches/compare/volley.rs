@@ -1,4 +1,4 @@
-//! Many large calls at once: how many are served, and what they make the server hold.
+//! Many large concurrent calls: how many are served, and how much memory the server needs.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -11,9 +11,9 @@ use waterwheel::proto::{Job, SubmitRequest, worker_pool_service_client::WorkerPo
 
 use crate::Failure;
 
-/// Longest that a call may take: a machine that is busy with other things is not measured for its patience.
+/// Deadline of a call, long enough for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Room for an answer as large as its job.
+/// Largest answer, which is as large as its job.
 const LARGEST: usize = 8 << 20;
 
 pub(crate) struct Volley {
@@ -22,7 +22,7 @@ pub(crate) struct Volley {
     pub(crate) elapsed: Duration,
 }
 
-/// Makes so many calls on each connection at once, and waits for all answers.
+/// Makes `calls` concurrent calls on each connection, and waits for all answers.
 pub(crate) async fn fire(
     server: SocketAddr,
     kind: &str,

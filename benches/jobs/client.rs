@@ -18,9 +18,9 @@ use waterwheel::proto::{
 
 use crate::{Failure, child::Server};
 
-/// Jobs of a page of a list.
+/// Page size of a list of jobs.
 const PAGE: u32 = 1000;
-/// Callers that wait for an answer of `Submit` at the same time.
+/// Number of concurrent callers of `Submit`.
 const SUBMITTERS: usize = 16;
 
 pub(crate) struct Client(JobServiceClient<Channel>);
@@ -48,7 +48,7 @@ impl Client {
         Ok(())
     }
 
-    /// Returns once the job runs.
+    /// Waits until the job runs.
     pub(crate) async fn running(&mut self, id: &str) -> Result<(), Failure> {
         loop {
             let request = GetJobRequest { job_id: id.to_owned(), ..GetJobRequest::default() };
@@ -59,21 +59,21 @@ impl Client {
         }
     }
 
-    /// Returns once the job has ended.
+    /// Waits until the job has ended.
     pub(crate) async fn ended(&mut self, id: &str) -> Result<(), Failure> {
         loop {
             let request = WaitJobRequest { job_id: id.to_owned() };
             let job = self.0.wait_job(request).await?.into_inner().job.unwrap_or_default();
             match job.state() {
                 JobState::Succeeded => return Ok(()),
-                // It takes longer than one call.
+                // The job runs longer than one call may take.
                 JobState::Scheduled | JobState::Ready | JobState::Running => {}
                 other => return Err(format!("{id} is {other:?}").into()),
             }
         }
     }
 
-    /// Returns once no job of the kind is open.
+    /// Waits until no job of the kind is open.
     pub(crate) async fn all_ended(&mut self, kind: &str) -> Result<(), Failure> {
         let states = [JobState::Scheduled, JobState::Ready, JobState::Running].map(i32::from).to_vec();
         let filter = DetachedJobFilter { states, kind: kind.to_owned(), ..DetachedJobFilter::default() };
@@ -81,14 +81,15 @@ impl Client {
             let request =
                 JobServiceListJobsRequest { filter: Some(filter.clone()), page_size: 1, ..Default::default() };
             let open = self.0.list_jobs(request).await?.into_inner().jobs;
-            // The newest is the last to go.
+            // The newest job ends last.
             let Some(newest) = open.first() else { return Ok(()) };
             self.ended(&newest.job_id).await?;
         }
     }
 
-    /// Times from acceptance to end of the jobs whose ids begin so. The start that a store notes is that of the lease, which
-    /// may be the moment of acceptance.
+    /// Times from acceptance to end of the jobs with this prefix of their ids.
+    ///
+    /// The start time in a store is that of the lease, which may be the time of acceptance.
     pub(crate) async fn waits(&mut self, prefix: &str) -> Result<Vec<Duration>, Failure> {
         let (mut waits, mut page_token) = (Vec::new(), String::new());
         loop {
@@ -115,13 +116,13 @@ pub(crate) struct Batch {
     pub(crate) jobs: usize,
     pub(crate) kind: &'static str,
     pub(crate) payload: &'static str,
-    /// Their ids are this, the number of the call and their number in it.
+    /// Prefix of the ids. The number of the call and of the job follow.
     pub(crate) prefix: String,
-    /// In a second; as many as the server takes, if absent.
+    /// Jobs per second. `None` means as fast as the server accepts them.
     pub(crate) rate: Option<f64>,
 }
 
-/// Creates jobs on so many calls at once. Returns when each is acknowledged.
+/// Creates jobs on `calls` concurrent calls. Returns when all are acknowledged.
 pub(crate) async fn create(server: &Server, calls: usize, batch: &Batch) -> Result<(), Failure> {
     let mut tasks = JoinSet::new();
     let start = Instant::now();
@@ -138,7 +139,7 @@ pub(crate) async fn create(server: &Server, calls: usize, batch: &Batch) -> Resu
                 }
                 let job_id = format!("{}-{call}-{number}", batch.prefix);
                 let job = job(batch.kind, batch.payload);
-                // The call has ended, and tells why.
+                // The call has ended, and its status has the reason.
                 if send.send(CreateJobsRequest { job, job_id, ..CreateJobsRequest::default() }).await.is_err() {
                     break;
                 }
@@ -169,7 +170,7 @@ async fn acknowledged(
     if created == count { Ok(()) } else { Err(format!("{created} of {count} were created").into()) }
 }
 
-/// Calls `Submit` so long, and returns how many calls were answered.
+/// Calls `Submit` for a time, and returns the number of answered calls.
 pub(crate) async fn submit_for(server: &Server, lasts: Duration) -> Result<usize, Failure> {
     let (end, client) = (Instant::now() + lasts, WorkerPoolServiceClient::new(channel(server).await?));
     let mut tasks = JoinSet::new();

@@ -1,9 +1,9 @@
-//! What detached jobs cost, over real gRPC, with a server and a store of their own.
+//! Measures the cost of detached jobs over real gRPC, with a server and a store of its own.
 //!
-//! `cargo bench --bench jobs` keeps them in SQLite in a temporary directory; `-- --store postgres://…` in a database. It
-//! measures jobs per second from end to end, the time from acceptance to end at half that rate, memory and speed with
-//! a large backlog, and what `Submit` costs beside a store. `-- --peers` runs the same jobs through River, Faktory and
-//! Celery instead, beside waterwheel with SQLite and with PostgreSQL.
+//! `cargo bench --bench jobs` stores jobs in SQLite in a temporary directory, and with `-- --store postgres://…` in a
+//! database. It measures jobs per second from end to end, and the time from acceptance to end at half that rate. It also
+//! measures memory and speed with a large backlog, and the cost of `Submit` with a store. `-- --peers` instead runs the
+//! same jobs with River, Faktory and Celery, and with waterwheel on SQLite and on PostgreSQL.
 
 #![forbid(unsafe_code)]
 #![allow(
@@ -38,10 +38,10 @@ use self::{
 
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// Workers of the pool that drains a backlog: all are held until the backlog is there.
+/// Workers of the pool that drains a backlog. All are kept busy until the backlog is complete.
 const HELD: usize = 2;
 
-/// Runs detached jobs through a server of its own, and prints what they cost.
+/// Runs detached jobs on a server of its own, and prints their cost.
 #[derive(Debug, Clone, Parser)]
 struct JobsArgs {
     /// Jobs to run from end to end.
@@ -53,22 +53,22 @@ struct JobsArgs {
     /// Jobs to run of the large backlog, and of one of twice as many.
     #[arg(long, value_name = "N", default_value = "20000")]
     drained: usize,
-    /// Calls that create jobs at once, each on a connection of its own.
+    /// Concurrent calls that create jobs, each on its own connection.
     #[arg(long, value_name = "N", default_value = "4")]
     calls: usize,
-    /// URL of a database; its tables are left behind. [default: a file in a temporary directory]
+    /// URL of a database. Its tables are not removed. [default: a file in a temporary directory]
     #[arg(long, value_name = "URL")]
     store: Option<String>,
     /// How long to create jobs at half the measured rate.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
     duration: Duration,
-    /// Rounds of `Submit` with a store and without.
+    /// Rounds of `Submit`, each with and without a store.
     #[arg(long, value_name = "N", default_value = "7")]
     rounds: usize,
-    /// Rounds of each of the other queues that can be had, of waterwheel with SQLite and with PostgreSQL, in turns.
+    /// Rounds of each installed queue, alternating with waterwheel on SQLite and on PostgreSQL.
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "3")]
     peers: Option<usize>,
-    /// What cargo passes.
+    /// Passed by cargo.
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -124,7 +124,7 @@ impl Place {
         Server::start(&["serve".into(), "--config".into(), config.display().to_string()]).await
     }
 
-    /// Jobs that a server takes from a backlog and ends in a second, and its memory before.
+    /// Runs jobs from a backlog, and prints the memory of the server. Returns the jobs per second.
     async fn drain(&self, args: &JobsArgs, backlog: usize) -> Result<f64, Failure> {
         let server = self.serve(true).await?;
         let mut client = Client::of(&server).await?;
@@ -145,7 +145,7 @@ impl Place {
         for id in &held {
             client.cancel(id).await?;
         }
-        // The oldest go first, and each call created a part of them.
+        // The oldest jobs run first, and each call created a part of them.
         for call in 0..args.calls {
             client.ended(&format!("{prefix}-{call}-{}", args.drained / args.calls)).await?;
         }
@@ -173,8 +173,8 @@ async fn measure(args: &JobsArgs, server: &Server) -> Result<Figures, Failure> {
     Ok(Figures { jobs: args.jobs, accepted_seconds, ended_seconds, p50_ms, p99_ms })
 }
 
-/// Creates `rate` jobs per second one by one, and returns the median and the 99th percentile of what the accepted ones
-/// waited for their start, in milliseconds.
+/// Creates `rate` jobs per second one by one. Returns the median and the 99th percentile of the time from acceptance to
+/// end, in milliseconds.
 async fn from_acceptance_to_end(args: &JobsArgs, server: &Server, rate: f64) -> Result<[f64; 2], Failure> {
     let jobs = (rate * args.duration.as_secs_f64()) as usize;
     let prefix = unique("l", server);
@@ -189,10 +189,10 @@ async fn from_acceptance_to_end(args: &JobsArgs, server: &Server, rate: f64) -> 
     Ok([p50, p99])
 }
 
-/// Compares the CPU of `Submit` with a store and without, in turns.
+/// Compares the CPU time of `Submit` with and without a store, alternately.
 async fn submit(args: &JobsArgs, place: &Place) -> Result<(), Failure> {
     let servers = [place.serve(false).await?, place.serve(true).await?];
-    // A database has what is left of the backlogs.
+    // A database still has the rest of the backlogs.
     Client::of(&servers[1]).await?.all_ended("late").await?;
     let mut ratios = Vec::new();
     for _ in 0..=args.rounds {
@@ -216,7 +216,7 @@ async fn submit(args: &JobsArgs, place: &Place) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Begins ids that no earlier run has left in a database.
+/// A prefix of ids that no earlier run has used in the database.
 fn unique(what: &str, server: &Server) -> String {
     format!("{what}-{}", server.pid)
 }
@@ -224,6 +224,6 @@ fn unique(what: &str, server: &Server) -> String {
 /// Memory of a process in MiB.
 fn resident(pid: u32) -> Result<f64, Failure> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no memory is told")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS in the status")?;
     Ok(line.trim().trim_end_matches(" kB").parse::<f64>()? / 1024.0)
 }

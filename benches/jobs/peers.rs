@@ -1,4 +1,4 @@
-//! The same work done by other queues, each with servers of its own on the same cores, in turn with waterwheel.
+//! The same work with other queues. Each has its own servers on the same cores, and alternates with waterwheel.
 
 use std::{
     fs, io,
@@ -12,17 +12,19 @@ use tokio::process::Command;
 use crate::{Failure, JobsArgs, Place, cluster::Cluster, measure};
 
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/peers");
-/// Of both waterwheel's database and River's: no network, each commit flushed, and no checkpoint in a run.
+/// Settings of the databases of waterwheel and River: no network, each commit flushed, and no checkpoint during a run.
 const SETTINGS: &str = "listen_addresses = ''\nshared_buffers = '256MB'\nmax_wal_size = '4GB'\n";
 
-/// What a queue did in a round.
+/// The results of a queue in a round.
 #[derive(Debug, Clone, Copy, Deserialize)]
 pub(crate) struct Figures {
     pub(crate) jobs: usize,
     pub(crate) accepted_seconds: f64,
     pub(crate) ended_seconds: f64,
-    /// At half the rate at which it ran the jobs. With waterwheel, what its store notes: from acceptance to the end.
-    /// With the others, from before the call that creates a job to the start of its work, or to the end with Celery.
+    /// Median wait at half the rate at which it ran the jobs.
+    ///
+    /// With waterwheel, from acceptance to end, as recorded in its store. With the others, from the call that creates a
+    /// job to the start of its work, or to its end with Celery.
     pub(crate) p50_ms: f64,
     pub(crate) p99_ms: f64,
 }
@@ -46,7 +48,7 @@ impl Queue {
         }
     }
 
-    /// What its waits are.
+    /// Definition of its wait.
     fn wait(&self) -> &'static str {
         match self {
             Self::WaterwheelSqlite | Self::WaterwheelPostgres => "acceptance to end",
@@ -84,14 +86,14 @@ impl Queue {
     }
 }
 
-/// Where the jobs of a round are, unless in a file or in Redis.
+/// The database of a round, unless the jobs are in a file or in Redis.
 struct Database {
     url: String,
     _cluster: Option<Cluster>,
 }
 
 impl Database {
-    /// The one that was named, or an empty one of a server of its own.
+    /// The database of `--store`, or an empty one on a new server.
     async fn new(args: &JobsArgs) -> Result<Self, Failure> {
         if let Some(url) = &args.store {
             return Ok(Self { url: url.clone(), _cluster: None });

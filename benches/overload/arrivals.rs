@@ -5,7 +5,7 @@ use waterwheel::Criticality;
 
 use crate::retry::Retry;
 
-/// Classes that callers without credentials may claim, where they are drawn.
+/// Classes that callers without credentials may use.
 const CLASSES: [Criticality; 4] =
     [Criticality::Critical, Criticality::Critical, Criticality::SheddablePlus, Criticality::Sheddable];
 
@@ -14,7 +14,7 @@ pub(crate) struct Load {
     pub(crate) per_second: f64,
     pub(crate) lasts: Duration,
     pub(crate) deadline: Duration,
-    /// Draw the class of each job.
+    /// Whether to draw the class of each job.
     pub(crate) classes: bool,
     pub(crate) retry: Retry,
     pub(crate) seed: u64,
@@ -23,7 +23,7 @@ pub(crate) struct Load {
 /// One job that arrives.
 pub(crate) struct Arrival {
     pub(crate) at: Duration,
-    /// Service time, in means.
+    /// Service time, in multiples of the mean.
     pub(crate) shape: f64,
     pub(crate) class: Criticality,
 }

@@ -18,10 +18,10 @@ use waterwheel::{
 use crate::{
     Failure, OverloadArgs, Work,
     arrivals::{Arrival, Load},
-    retry::{self, Retried, Retry, Told},
+    retry::{self, Retried, Retry, RetryAdvice},
 };
 
-/// Words that stand for text in the payload of gzip.
+/// Words of the text in the payloads of gzip.
 const WORDS: [&str; 8] = ["water ", "wheel ", "turns ", "while ", "the ", "river ", "runs ", "by\n"];
 
 /// Calls on connections that stay open.
@@ -38,9 +38,9 @@ pub(crate) struct Calls {
 /// How a call ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// With its result; its run took so long.
+    /// It completed in time, after this run time.
     Completed { run: Duration },
-    /// It was accepted, and did not end in time.
+    /// It was accepted, but did not end in time.
     Missed(String),
     /// It was not accepted.
     Refused(String),
@@ -50,11 +50,11 @@ pub(crate) enum Ended {
 #[derive(Debug, Clone)]
 pub(crate) struct Call {
     pub(crate) class: Criticality,
-    /// Worker time that its job takes, as far as it can be told before.
+    /// Worker time of its job, if it is known in advance.
     pub(crate) asks: Option<Duration>,
-    /// From the instant at which it was to be sent.
+    /// Latency from the planned time of sending.
     pub(crate) latency: Duration,
-    /// How much later than that it was sent.
+    /// Delay of the sending.
     pub(crate) late: Duration,
     pub(crate) attempts: u32,
     pub(crate) retried: Vec<Retried>,
@@ -65,16 +65,16 @@ pub(crate) struct Call {
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) calls: Vec<Call>,
-    /// Worker time in the window of jobs that ended in time, those among them that came before it.
+    /// Worker time in the window of all jobs that ended in time, including jobs that arrived before the window.
     pub(crate) useful: Duration,
 }
 
-/// A call that is to be made.
+/// A planned call.
 struct Plan {
     due: Instant,
-    /// From `due` on.
+    /// Time after `due`.
     deadline: Duration,
-    /// Its work in means.
+    /// Its work, in multiples of the mean.
     shape: f64,
     class: Criticality,
     retry: Retry,
@@ -104,7 +104,7 @@ impl Calls {
         })
     }
 
-    /// Keeps so many calls in flight. A call belongs to the window in which it ends.
+    /// Keeps a constant number of calls in flight. A call belongs to the window in which it ends.
     pub(crate) async fn closed(
         &self,
         in_flight: usize,
@@ -134,7 +134,7 @@ impl Calls {
         tally
     }
 
-    /// Sends each arrival of `load` when it is due, and waits for all answers. Those that come after `warm_up` count.
+    /// Sends each arrival of `load` when it is due, and waits for all answers. Arrivals after `warm_up` count.
     pub(crate) async fn open(&self, load: &Load, warm_up: Duration) -> Tally {
         let begin = Instant::now();
         let window = begin + warm_up..begin + load.lasts;
@@ -166,7 +166,7 @@ impl Calls {
         }
     }
 
-    /// The job of a call, and the worker time that it takes, as far as that can be told before.
+    /// The job of a call, and its worker time, if that is known in advance.
     fn job(&self, plan: &Plan) -> (Job, Option<Duration>) {
         let (payload, asks) = match self.work {
             Work::Sleep => {
@@ -185,7 +185,7 @@ impl Calls {
         (Job { kind: self.kind.to_owned(), payload, criticality, ..Job::default() }, asks)
     }
 
-    /// Makes a call, and comes back where it is refused as its caller does.
+    /// Makes a call, and retries a refused one as configured.
     fn call(&self, plan: Plan) -> impl Future<Output = Call> + use<> {
         let turn = self.next.replace(self.next.get() + 1);
         let mut client = self.clients[turn % self.clients.len()].clone();
@@ -204,13 +204,13 @@ impl Calls {
                     Err(status) => status,
                 };
                 let (now, ended) = (Instant::now(), Ended::of(reason(&status)));
-                let told = Told::of(&status);
-                let pause = retry::pause(retry, told, attempts, &mut dice);
+                let advice = RetryAdvice::of(&status);
+                let pause = retry::pause(retry, advice, attempts, &mut dice);
                 let again = pause.filter(|pause| now + *pause < due + deadline);
                 let Some(pause) = again.filter(|_| matches!(ended, Ended::Refused(_))) else { break ended };
                 sleep_until(now + pause).await;
-                if told == Told::After(pause) {
-                    retried.push(Retried { told: pause, late: (now + pause).elapsed() });
+                if advice == RetryAdvice::After(pause) {
+                    retried.push(Retried { delay: pause, late: (now + pause).elapsed() });
                 }
             };
             Call { class, asks, latency: due.elapsed(), late, attempts, retried, ended }
@@ -218,7 +218,7 @@ impl Calls {
     }
 }
 
-/// What of a run that ended just now lies in the window.
+/// The part of a run that lies in the window.
 fn within(window: &Range<Instant>, end: Instant, run: Duration) -> Duration {
     let since = end.checked_sub(run).unwrap_or(window.start).max(window.start);
     end.min(window.end).saturating_duration_since(since)
@@ -233,13 +233,12 @@ fn reason(status: &Status) -> String {
 impl Ended {
     fn answered(answer: &SubmitResponse, in_time: bool) -> Self {
         let waterfall = answer.result.as_ref().and_then(|result| result.waterfall.as_ref());
-        let run = waterfall.map_or(Duration::ZERO, |waterfall| {
-            waterfall.parts().run.and_then(|run| Duration::try_from(run).ok()).unwrap_or_default()
-        });
+        let run = waterfall
+            .map_or(Duration::ZERO, |waterfall| Duration::try_from_secs_f64(waterfall.run_seconds).unwrap_or_default());
         if in_time { Self::Completed { run } } else { Self::Missed("LATE_ANSWER".to_owned()) }
     }
 
-    /// Only what the door says is a refusal; whatever else goes wrong counts against the server.
+    /// Only refusals by admission count as refused. Any other failure counts as missed.
     fn of(reason: String) -> Self {
         match reason.as_str() {
             "QUEUE_FULL" | "DEADLINE_UNREACHABLE" | "QUOTA_EXCEEDED" | "TENANT_SHARE" => Self::Refused(reason),

@@ -1,4 +1,4 @@
-//! A server that is started for a load and ends with it.
+//! Starts a server for a load, and ends it afterwards.
 
 use std::{
     fs::File,
@@ -16,18 +16,18 @@ use tokio::{
 
 use crate::Failure;
 
-/// Time that a server may take to tell its address.
+/// Longest time until a server prints its address.
 const START: Duration = Duration::from_secs(10);
 
-/// A server in a process of its own. Dropped, it is killed.
+/// A server in a process of its own. Dropping it kills the process.
 #[derive(Debug)]
 pub(crate) struct Server {
-    /// Where it listens.
+    /// Its address.
     pub(crate) address: SocketAddr,
-    /// Its process.
+    /// Its process id.
     pub(crate) pid: u32,
     _process: Child,
-    /// Held open so that the server can go on writing.
+    /// Held open so that the server can write to it.
     _stdout: BufReader<ChildStdout>,
 }
 
@@ -35,12 +35,12 @@ impl Server {
     /// Starts waterwheel with these arguments and waits for its address.
     ///
     /// # Errors
-    /// A process that cannot be started, ends early or does not tell its address.
+    /// If the process cannot be started, ends early or does not print its address.
     pub(crate) async fn start(arguments: &[String]) -> Result<Self, Failure> {
         let mut stderr = tempfile::tempfile()?;
         let mut process = Command::new(env!("CARGO_BIN_EXE_waterwheel"))
             .args(arguments)
-            // Its settings are its defaults, whatever this process was started with.
+            // The environment of this process must not change the settings of the server.
             .env_clear()
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -58,7 +58,7 @@ impl Server {
     }
 }
 
-/// The address in the first line that tells it.
+/// The address in the first line that contains one.
 async fn announced(stdout: &mut BufReader<ChildStdout>) -> Option<SocketAddr> {
     let mut lines = stdout.lines();
     loop {

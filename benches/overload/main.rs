@@ -1,8 +1,8 @@
-//! An open loop over real gRPC, from less than the capacity of a server to many times as much.
+//! An open loop over real gRPC, with loads below and far above the capacity of a server.
 //!
-//! `cargo bench --bench overload` starts a server and measures its capacity in a closed loop. Then jobs come at instants
-//! that were drawn before, whether or not earlier ones are answered, and latencies count from those instants: a server
-//! that stalls cannot hide it by holding up its load (coordinated omission).
+//! `cargo bench --bench overload` starts a server and measures its capacity in a closed loop. Then jobs arrive at
+//! random times that do not depend on earlier answers, and latencies count from those times. So a server that stalls
+//! cannot hide that by delaying its load (coordinated omission).
 
 #![forbid(unsafe_code)]
 #![allow(
@@ -40,17 +40,17 @@ type Failure = Box<dyn Error + Send + Sync>;
 
 /// Time before each measured window, at the same load.
 const WARM_UP: Duration = Duration::from_secs(1);
-/// Time between two looks at the server's memory.
-const LOOK: Duration = Duration::from_millis(100);
+/// Time between two samples of the server's memory.
+const MEMORY_SAMPLE_EVERY: Duration = Duration::from_millis(100);
 /// Deadline of the jobs that measure the capacity.
 const PATIENT: Duration = Duration::from_secs(60);
 
-/// Loads a server of its own with up to ten times what it can do, and prints what becomes of its workers' time.
+/// Loads a server of its own with up to ten times its capacity, and prints the useful part of its workers' time.
 ///
-/// It measures the capacity first, in a closed loop. Then jobs come in an open loop, at instants that are drawn before;
-/// latencies count from those instants, so that a slow server does not thin out its own load. Useful is the worker time
-/// of jobs that were answered by their deadline, over the lesser of what was asked for and all the time of the workers,
-/// each as far as it lies in the time that is measured.
+/// It measures the capacity first, in a closed loop. Then jobs arrive in an open loop, at times that are drawn in
+/// advance. Latencies count from those times, so a slow server does not reduce its own load. Useful is the worker time
+/// of jobs that were answered by their deadline, divided by the lesser of requested and total worker time. Both count
+/// only within the measured window.
 #[derive(Debug, Clone, Parser)]
 pub(crate) struct OverloadArgs {
     /// What the jobs do.
@@ -74,11 +74,12 @@ pub(crate) struct OverloadArgs {
     /// Size of the payload of gzip in bytes.
     #[arg(long, value_name = "BYTES", default_value = "262144", value_parser = clap::value_parser!(u32).range(1..=4_000_000))]
     payload: u32,
-    /// What refused callers do, within their deadline and up to five attempts: never come back; obey the time that they
-    /// are told; or ignore it and come back by a back-off of their own.
+    /// What refused callers do, within their deadline and up to five attempts: never retry; obey the retry delay of the
+    /// server; or ignore it and retry with their own back-off.
     #[arg(long, value_name = "HOW", default_value = "never", value_parser = retry::read)]
     retry: Retry,
-    /// Draw the criticality of each job from the classes; CRITICAL_PLUS, which takes a rule, counts as CRITICAL.
+    /// Draw the criticality of each job from all classes but CRITICAL_PLUS, which needs a rule. CRITICAL is drawn
+    /// instead.
     #[arg(long)]
     classes: bool,
     /// Number of connections.
@@ -89,7 +90,7 @@ pub(crate) struct OverloadArgs {
     seed: u64,
     #[arg(long, value_enum, default_value_t = Output::Text)]
     output: Output,
-    /// What cargo passes.
+    /// Passed by cargo.
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -100,13 +101,13 @@ enum Output {
     Json,
 }
 
-/// What keeps a worker busy.
+/// The work of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Work {
-    /// It waits, and takes no CPU: server and load do not compete for it, whatever the load.
+    /// Sleeps without using CPU, so server and load generator do not compete for it.
     Sleep,
-    /// It compresses, and takes a core for each worker; what is left must do for the network and the load.
+    /// Compresses, which uses a core for each worker. The network and the load generator need the remaining cores.
     Gzip,
 }
 
@@ -128,7 +129,7 @@ impl OverloadArgs {
         })
     }
 
-    /// Arrivals at so many times `rate` jobs per second, for the warm-up and the window.
+    /// Arrivals at `times` times `rate` jobs per second, for the warm-up and the window.
     fn arrivals(&self, times: f64, rate: f64) -> Load {
         Load {
             per_second: times * rate,
@@ -183,7 +184,7 @@ async fn start(args: &OverloadArgs) -> Result<Server, Failure> {
     Server::start(&dev.into_iter().chain(flags).collect::<Vec<_>>()).await
 }
 
-/// A closed loop of twice as many calls as there are workers: all of them are always busy.
+/// A closed loop with twice as many calls as workers keeps all workers busy.
 async fn measure_capacity(args: &OverloadArgs, calls: &Calls) -> Result<Capacity, Failure> {
     let in_flight = 2 * usize::from(args.workers());
     let tally = calls.closed(in_flight, PATIENT, WARM_UP, args.duration).await;
@@ -216,7 +217,7 @@ async fn step(
         let mut most = 0;
         while begin.elapsed() < load.lasts {
             most = most.max(resident_bytes(server.pid).unwrap_or_default());
-            sleep(LOOK).await;
+            sleep(MEMORY_SAMPLE_EVERY).await;
         }
         most
     };
@@ -241,7 +242,7 @@ fn positive(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Bytes of memory that process `pid` has in RAM, where the kernel says.
+/// Resident memory of process `pid` in bytes, if the kernel reports it.
 fn resident_bytes(pid: u32) -> Option<u64> {
     resident(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
 }

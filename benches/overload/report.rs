@@ -13,11 +13,11 @@ use crate::{
     retry::Retry,
 };
 
-/// Share of the calls that may be sent late without a remark, and what is late.
+/// Fraction of calls that may be sent late without a note, and the delay that counts as late.
 const LATE: f64 = 0.01;
 const LATE_MS: f64 = 20.0;
 
-/// What the workers can do.
+/// The measured capacity of the workers.
 #[derive(Debug, Serialize)]
 pub(crate) struct Capacity {
     pub(crate) jobs_per_s: f64,
@@ -26,13 +26,13 @@ pub(crate) struct Capacity {
     pub(crate) mean_run_ms: f64,
 }
 
-/// The machine that the figures belong to.
+/// The machine of the measurements.
 #[derive(Debug, Serialize)]
 struct Machine {
     cores: usize,
     cpu: Option<String>,
     kernel: Option<String>,
-    /// `release`, or `debug`: figures of the latter are good for nothing.
+    /// `release`, or `debug`, whose figures are not meaningful.
     build: &'static str,
     version: &'static str,
 }
@@ -54,14 +54,15 @@ impl Machine {
     }
 }
 
-/// One load.
+/// The results of one load.
 #[derive(Debug, Serialize)]
 pub(crate) struct Step {
     load: f64,
     offered: usize,
     offered_per_s: f64,
     completed: usize,
-    /// Worker time of jobs that were answered in time over the lesser of what was asked for and all of the workers'.
+    /// Worker time of jobs that were answered in time, divided by the lesser of the requested and the available worker
+    /// time.
     useful_share: f64,
     useful_s: f64,
     asked_s: f64,
@@ -70,29 +71,29 @@ pub(crate) struct Step {
     missed_by_reason: BTreeMap<String, u64>,
     refused: u64,
     refused_by_reason: BTreeMap<String, u64>,
-    /// Of admitted calls, those that missed included, from the instant at which they were to be sent.
+    /// Latency of admitted calls, including those that missed, from the planned time of sending.
     admitted_p50_ms: f64,
     admitted_p99_ms: f64,
     refused_p99_ms: f64,
-    /// Attempts over calls.
+    /// Attempts per call.
     tries: f64,
-    /// Of the retries that were made when they were told to: their number, how much later than that they were sent, and
-    /// the share of them that came within a tenth of the time that they were told.
+    /// Retries that obeyed the retry delay: their number, how late they were sent, and the fraction that was late by at
+    /// most a tenth of the delay.
     retries_obeyed: usize,
     retries_late_p50_ms: f64,
     retries_late_p99_ms: f64,
     retries_on_time: Option<f64>,
-    /// Served share by class, the most important first; `null` where none arrived.
+    /// Fraction served by class, the most important first. `null` if no job of the class arrived.
     served_by_class: [Option<f64>; 4],
-    /// How much later than planned the 99th of a hundred calls was sent.
+    /// 99th percentile of the delay of sending.
     sent_late_p99_ms: f64,
-    /// The most that the server had in RAM.
+    /// Peak resident memory of the server.
     server_memory_bytes: u64,
     server_cores: f64,
     client_cores: f64,
 }
 
-/// What the bench prints.
+/// The output of the benchmark.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     machine: Machine,
@@ -121,11 +122,11 @@ impl Step {
         let (completed, _) = tally.completed();
         let useful = tally.useful.as_secs_f64();
         let asked = useful + unserved(tally, capacity);
-        // However busy a closed loop kept them, the workers have no more time than this.
+        // The available worker time does not depend on the measured capacity.
         let could = asked.min(f64::from(args.workers()) * seconds);
         let retried = || tally.calls.iter().flat_map(|call| &call.retried);
         let retries_late = sorted(retried().map(|retry| retry.late));
-        let on_time = retried().filter(|retry| retry.late <= retry.told / 10).count();
+        let on_time = retried().filter(|retry| retry.late <= retry.delay / 10).count();
         let (missed_by_reason, refused_by_reason) = (tally.misses(), tally.refusals());
         let (missed, refused): (u64, u64) = (missed_by_reason.values().sum(), refused_by_reason.values().sum());
         let admitted = offered - usize::try_from(refused).unwrap_or(offered);
@@ -168,7 +169,7 @@ impl Step {
         let tries = format!("{tries:.2} tries a call");
         let Some(on_time) = self.retries_on_time else { return tries };
         let on_time = percent(on_time);
-        format!("{tries}; {retries_obeyed} came as told, {p50:.1}ms late, p99 {p99:.1}ms; {on_time} within a tenth")
+        format!("{tries}; {retries_obeyed} obeyed the delay, {p50:.1}ms late, p99 {p99:.1}ms; {on_time} within a tenth")
     }
 
     fn row(&self) -> String {
@@ -251,8 +252,7 @@ impl Display for Report {
     }
 }
 
-/// Seconds that the jobs of the window asked for that were not served. What their work takes that cannot be told before
-/// is what it took on average.
+/// Requested worker seconds of the jobs in the window that were not served. Unknown service times count as the mean.
 fn unserved(tally: &Tally, capacity: &Capacity) -> f64 {
     let calls = tally.calls.iter().filter(|call| !call.is_served());
     calls.map(|call| call.asks.map_or(capacity.mean_run_ms / 1e3, |asks| asks.as_secs_f64())).sum()

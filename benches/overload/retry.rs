@@ -1,18 +1,18 @@
-//! What refused callers do.
+//! The retries of refused callers.
 
 use std::time::Duration;
 
 use rand::{RngExt, rngs::StdRng};
 use tonic::Status;
 
-/// What refused callers do. Their deadline bounds all of their attempts.
+/// The retry policy of refused callers. Their deadline limits all attempts together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Retry {
-    /// They go away.
+    /// Never retry.
     Never,
-    /// They come back when they are told to; where nothing is told, as those that ignore it.
+    /// Retry after the delay that the server sends, or without one as [`Retry::Ignore`] does.
     Obey,
-    /// They come back by a back-off of their own: 50 ms, doubled each time, up to a second, give or take a fifth.
+    /// Retry with their own back-off: 50 ms, doubled each time, up to a second, ±20 %.
     Ignore,
 }
 
@@ -26,7 +26,7 @@ impl Retry {
     }
 }
 
-/// Attempts of one call, the first among them: the most that gRPC's retry policy makes.
+/// Largest number of attempts of a call, including the first, as in gRPC's retry policy.
 const ATTEMPTS: u32 = 5;
 
 fn own_pause(attempts: u32, dice: &mut StdRng) -> Duration {
@@ -34,26 +34,26 @@ fn own_pause(attempts: u32, dice: &mut StdRng) -> Duration {
     pause.min(Duration::from_secs(1)).mul_f64(dice.random_range(0.8..1.2))
 }
 
-/// The trailer by which a server tells when to come back; anything but a number tells not to.
+/// The trailer with the retry delay of the server. Anything but a number means no retry.
 const PUSHBACK: &str = "grpc-retry-pushback-ms";
 
-/// What a refusal tells of the next attempt.
+/// The advice of a refusal about the next attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum RetryAdvice {
     Nothing,
     Never,
     After(Duration),
 }
 
-/// A retry that was made when it was told to.
+/// A retry that obeyed the retry delay.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Retried {
-    pub(crate) told: Duration,
-    /// How much later than that it was sent.
+    pub(crate) delay: Duration,
+    /// How much later than advised it was sent.
     pub(crate) late: Duration,
 }
 
-impl Told {
+impl RetryAdvice {
     pub(crate) fn of(status: &Status) -> Self {
         let Some(pushback) = status.metadata().get(PUSHBACK) else { return Self::Nothing };
         let ms = pushback.to_str().ok().and_then(|text| text.parse().ok());
@@ -61,15 +61,15 @@ impl Told {
     }
 }
 
-/// Time until a caller that was refused so many times comes back; `None` where it does not.
-pub(crate) fn pause(retry: Retry, told: Told, attempts: u32, dice: &mut StdRng) -> Option<Duration> {
+/// Time until the next attempt of a caller after `attempts` refusals. `None` if it does not retry.
+pub(crate) fn pause(retry: Retry, advice: RetryAdvice, attempts: u32, dice: &mut StdRng) -> Option<Duration> {
     if attempts >= ATTEMPTS {
         return None;
     }
-    match (retry, told) {
-        (Retry::Never, _) | (Retry::Obey, Told::Never) => None,
-        (Retry::Obey, Told::After(pause)) => Some(pause),
-        (Retry::Obey, Told::Nothing) | (Retry::Ignore, _) => Some(own_pause(attempts, dice)),
+    match (retry, advice) {
+        (Retry::Never, _) | (Retry::Obey, RetryAdvice::Never) => None,
+        (Retry::Obey, RetryAdvice::After(pause)) => Some(pause),
+        (Retry::Obey, RetryAdvice::Nothing) | (Retry::Ignore, _) => Some(own_pause(attempts, dice)),
     }
 }
 

@@ -58,8 +58,11 @@ func main() {
 
 	_, err = pool.Submit(ctx, &pb.SubmitRequest{Job: &pb.Job{Kind: "nothing"}})
 	for _, detail := range status.Convert(err).Details() {
-		if info, ok := detail.(*errdetails.ErrorInfo); ok {
-			fmt.Println(info.Reason, info.Metadata)
+		switch detail := detail.(type) {
+		case *errdetails.ErrorInfo:
+			fmt.Println(detail.Reason, detail.Metadata)
+		case *errdetails.RetryInfo:
+			fmt.Println("retry after", detail.RetryDelay.AsDuration())
 		}
 	}
 }

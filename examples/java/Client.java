@@ -6,6 +6,7 @@
 import com.google.gson.Gson;
 import com.google.protobuf.ByteString;
 import com.google.rpc.ErrorInfo;
+import com.google.rpc.RetryInfo;
 import dev.waterwheel.v1.Job;
 import dev.waterwheel.v1.StreamRequest;
 import dev.waterwheel.v1.SubmitRequest;
@@ -16,6 +17,7 @@ import io.grpc.StatusException;
 import io.grpc.protobuf.StatusProto;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.time.Duration;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
 
@@ -47,6 +49,9 @@ public final class Client {
         if (detail.is(ErrorInfo.class)) {
           var info = detail.unpack(ErrorInfo.class);
           System.out.println(info.getReason() + " " + info.getMetadataMap());
+        } else if (detail.is(RetryInfo.class)) {
+          var delay = detail.unpack(RetryInfo.class).getRetryDelay();
+          System.out.println("retry after " + Duration.ofSeconds(delay.getSeconds(), delay.getNanos()));
         }
       }
     }

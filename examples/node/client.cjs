@@ -10,7 +10,7 @@ const { loadSync } = require("@grpc/proto-loader");
 
 const ROOT = join(__dirname, "../..");
 const PROTOS = ["waterwheel/v1/worker_pool_service.proto", "google/rpc/status.proto", "google/rpc/error_details.proto"];
-const contract = loadSync(PROTOS, { includeDirs: [join(ROOT, "proto")], longs: Number, oneofs: true });
+const contract = loadSync(PROTOS, { includeDirs: [join(ROOT, "proto")], longs: Number, defaults: true, oneofs: true });
 const { waterwheel } = grpc.loadPackageDefinition(contract);
 
 // A channel that balances, checks health, and tries again when the server says that it may.
@@ -28,12 +28,17 @@ function submit(pool, job, milliseconds) {
   });
 }
 
-// Why a call failed, whether its work had started, and the figures of the reason.
+// Why a call failed, the figures of the reason, and the seconds until a retry makes sense, if any does.
 function reason(error) {
   const [packed] = error.metadata.get("grpc-status-details-bin");
   const details = packed ? contract["google.rpc.Status"].deserialize(packed).details : [];
-  const info = details.find(({ type_url }) => type_url.endsWith("/google.rpc.ErrorInfo"));
-  return info ? contract["google.rpc.ErrorInfo"].deserialize(info.value) : { reason: grpc.status[error.code] };
+  const find = (type) => {
+    const detail = details.find(({ type_url }) => type_url.endsWith(`/${type}`));
+    return detail && contract[type].deserialize(detail.value);
+  };
+  const info = find("google.rpc.ErrorInfo") ?? { reason: grpc.status[error.code], metadata: {} };
+  const delay = find("google.rpc.RetryInfo")?.retryDelay;
+  return { ...info, retryAfter: delay && delay.seconds + delay.nanos / 1e9 };
 }
 
 async function main(address) {
@@ -49,8 +54,8 @@ async function main(address) {
   try {
     await submit(pool, { kind: "nothing" }, 2000);
   } catch (error) {
-    const { reason: why, metadata } = reason(error);
-    console.log(why, JSON.stringify(metadata));
+    const { reason: why, metadata, retryAfter } = reason(error);
+    console.log(why, JSON.stringify(metadata), retryAfter ? `retry after ${retryAfter} s` : "no retry");
   }
   pool.close();
 }

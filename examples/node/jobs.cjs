@@ -10,7 +10,7 @@ const grpc = require("@grpc/grpc-js");
 const { loadSync } = require("@grpc/proto-loader");
 
 // A sequence has more bits than a number of JavaScript.
-const LOADING = { includeDirs: [join(__dirname, "../../proto")], longs: String, enums: String, oneofs: true };
+const LOADING = { includeDirs: [join(__dirname, "../../proto")], longs: String, enums: String, defaults: true, oneofs: true };
 const { waterwheel } = grpc.loadPackageDefinition(loadSync("waterwheel/v1/job_service.proto", LOADING));
 const ENDED = ["SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED"].map((state) => `JOB_STATE_${state}`);
 

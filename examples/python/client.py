@@ -23,13 +23,14 @@ def connect(address):
 
 
 def reason(error):
-    """Why a call failed, whether its work had started, and the figures of the reason."""
+    """Why a call failed, the figures of the reason, and the time until a retry makes sense, if any does."""
     status = rpc_status.from_call(error)
+    info, retry = error_details_pb2.ErrorInfo(reason=error.code().name), error_details_pb2.RetryInfo()
     for detail in status.details if status else []:
-        info = error_details_pb2.ErrorInfo()
-        if detail.Unpack(info):
-            return info.reason, dict(info.metadata)
-    return error.code().name, {}
+        detail.Unpack(info)
+        detail.Unpack(retry)
+    delay = retry.retry_delay.ToTimedelta()
+    return info.reason, dict(info.metadata), f"retry after {delay.total_seconds()} s" if delay else "no retry"
 
 
 def main(address):

@@ -1,28 +1,28 @@
 //! Builds the pools from the configuration and from Rust handlers.
 
-use std::{collections::BTreeSet, num::NonZeroUsize, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 
 use crate::{
     config::{self, Config},
     handler::{ExecCommand, InvalidExecCommand, Kind, KindOptions, Processes, RemoteWorkers, WorkerProgram},
-    pool::{Pool, PoolBuilder, Settings},
+    pool::{Pool, PoolBuilder},
 };
 
-/// Time that `exec` waits beyond the grace before it kills by itself. The pool's stop ladder acts first, so that its
-/// rung is reported.
+/// Time that `exec` waits beyond the grace before it kills the program itself. The pool's stop ladder acts first, so
+/// that its rung is reported.
 const EXEC_SLACK: Duration = Duration::from_millis(500);
 
 /// Why the pools cannot be built. Without Rust handlers, a checked configuration always builds.
 #[derive(Debug, thiserror::Error)]
 pub enum AssembleError {
-    /// The program cannot be run as configured.
+    /// The program cannot run as configured.
     #[error("kind {kind:?}: {error}")]
     Exec {
         /// Name of the kind.
         kind: String,
-        /// What is wrong.
+        /// The fault.
         error: InvalidExecCommand,
     },
     /// A Rust handler names a pool that does not exist.
@@ -33,7 +33,7 @@ pub enum AssembleError {
         /// The pool that was named.
         pool: String,
     },
-    /// A Rust handler names a pool whose workers attach from elsewhere.
+    /// A Rust handler names a pool with attached workers.
     #[error("kind {kind:?} runs in pool {pool:?}, whose workers attach from elsewhere; give it another pool")]
     RemotePool {
         /// Name of the kind.
@@ -68,33 +68,26 @@ impl OwnKind {
 
 pub(super) fn pools(config: &Config, own: &[OwnKind]) -> Result<Vec<Pool>, AssembleError> {
     let shared = Shared::default();
-    let setups = setups(config, own, |kind| make(kind, &shared))?.into_iter();
-    let build = |Setup { name, settings, kinds }: Setup| {
-        kinds.into_iter().fold(Pool::builder(name).settings(settings), PoolBuilder::kind).build()
+    let kinds = kinds(config, own, |kind| make(kind, &shared))?;
+    let build = |(pool, kinds): (&config::Pool, Vec<Kind>)| {
+        let builder = Pool::builder(pool.name.as_str()).settings(pool.settings.clone());
+        kinds.into_iter().fold(builder, PoolBuilder::kind).build()
     };
-    Ok(setups.map(build).collect())
+    Ok(config.pools.iter().zip(kinds).map(build).collect())
 }
 
-/// The parts of a pool.
-pub(super) struct Setup {
-    pub(super) name: String,
-    pub(super) settings: Settings,
-    pub(super) kinds: Vec<Kind>,
-}
-
-/// The parts of all pools; `make` makes the configured kinds.
-pub(super) fn setups(
+/// The kinds of each configured pool; `make` creates the configured ones.
+pub(super) fn kinds(
     config: &Config,
     own: &[OwnKind],
     make: impl Fn(&config::Kind) -> Result<Kind, AssembleError>,
-) -> Result<Vec<Setup>, AssembleError> {
+) -> Result<Vec<Vec<Kind>>, AssembleError> {
     check(config, own)?;
-    let setup = |pool: &config::Pool| {
+    let kinds = |pool: &config::Pool| {
         let own = own.iter().filter(|served| served.pool == pool.name).map(|served| Ok(served.kind.clone()));
-        let kinds = config.kinds.iter().filter(|kind| kind.pool == pool.name).map(&make).chain(own);
-        Ok(Setup { name: pool.name.clone(), settings: settings(config, pool), kinds: kinds.collect::<Result<_, _>>()? })
+        config.kinds.iter().filter(|kind| kind.pool == pool.name).map(&make).chain(own).collect()
     };
-    config.pools.iter().map(setup).collect()
+    config.pools.iter().map(kinds).collect()
 }
 
 fn check(config: &Config, own: &[OwnKind]) -> Result<(), AssembleError> {
@@ -115,38 +108,7 @@ fn check(config: &Config, own: &[OwnKind]) -> Result<(), AssembleError> {
     Ok(())
 }
 
-fn settings(config: &Config, pool: &config::Pool) -> Settings {
-    let config::Pool {
-        name: _,
-        workers,
-        max_workers,
-        queue,
-        when_full,
-        cancel_grace,
-        max_stuck,
-        tenant_share,
-        ended_jobs,
-    } = pool;
-    let config::Queue { jobs, bytes, waiting } = queue;
-    Settings {
-        workers: NonZeroUsize::new(*workers).unwrap_or(NonZeroUsize::MIN),
-        max_workers: NonZeroUsize::new(*max_workers).filter(|max| max.get() > *workers),
-        queue_jobs: *jobs,
-        queue_bytes: *bytes,
-        queue_waiting: *waiting,
-        when_full: *when_full,
-        tenant_share: *tenant_share,
-        cancel_grace: *cancel_grace,
-        max_stuck: *max_stuck,
-        ended_jobs: *ended_jobs,
-        max_payload: config.server.max_payload,
-        max_output: config.server.max_output,
-        deadline: config.deadline,
-        shards: config.server.threads,
-    }
-}
-
-/// What kinds of a pool share: the processes of their program, or the workers that attach for them.
+/// State that kinds of a pool share: the processes of their program, or their attached workers.
 #[derive(Default)]
 pub(super) struct Shared {
     processes: Mutex<Vec<(String, Arc<Processes>)>>,
@@ -154,7 +116,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// What runs already.
+    /// The shared state that exists already.
     pub(super) fn of(pools: &[Pool]) -> Self {
         let name = |pool: &Pool| pool.name().to_string();
         let processes = pools.iter().flat_map(|pool| pool.processes().into_iter().map(move |it| (name(pool), it)));
@@ -175,7 +137,7 @@ impl Shared {
     }
 }
 
-/// The one of `pool` that is the same, or else a new one.
+/// The existing entry of `pool` that is the same, or else a new one.
 fn known<T>(
     all: &mut Vec<(String, Arc<T>)>,
     pool: &str,

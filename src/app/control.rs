@@ -1,4 +1,4 @@
-//! Starts and speeds up the drain, and reports its progress. The drain itself is in `drain.rs`.
+//! Starts and speeds up the drain, and reports its progress. `drain.rs` carries it out.
 
 use std::sync::{Arc, OnceLock};
 
@@ -27,7 +27,7 @@ struct Inner {
     hurry: CancellationToken,
     begin: OnceLock<Begin>,
     reloading: OnceLock<Reloading>,
-    /// Number of answers that the drain cut, once it is known.
+    /// Number of answers that the drain cut off; `None` until known.
     cut: watch::Sender<Option<u64>>,
 }
 
@@ -35,7 +35,7 @@ struct Inner {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Begin {
     pub(super) at: Instant,
-    /// Jobs that had ended by then.
+    /// Jobs that had ended before the drain.
     ended: u64,
 }
 
@@ -91,19 +91,15 @@ impl Control {
     }
 
     pub(super) fn set_reloading(&self, reloading: Reloading) {
-        // The first one stays.
+        // The first call counts.
         let _ = self.0.reloading.set(reloading);
-    }
-
-    pub(super) fn as_drain_control(&self) -> Arc<dyn DrainControl> {
-        Arc::new(self.clone())
     }
 
     pub(super) async fn asked(&self) {
         self.0.drain.cancelled().await;
     }
 
-    /// Waits for `future` until `end`, or until the drain is sped up. Returns whether it completed.
+    /// Waits for `future`, at most until `end` or until the drain is sped up. Returns whether the future completed.
     pub(super) async fn within(&self, end: Instant, future: impl Future<Output = ()>) -> bool {
         tokio::select! {
             biased;
@@ -122,7 +118,7 @@ impl Control {
         (ended(&self.stats()) - self.begin().ended).saturating_sub(lost)
     }
 
-    /// Records that only connections are left, and how many answers the drain cut.
+    /// Records that only connections are left, and how many answers the drain cut off.
     pub(super) fn settle(&self, cut: usize) {
         self.0.cut.send_replace(Some(cut as u64));
     }
@@ -166,7 +162,7 @@ impl DrainControl for Control {
             lost,
             cut: *self.0.cut.borrow(),
             elapsed,
-            // Jobs are accepted during the notice, so that the drain lasts at least until its end.
+            // Jobs are accepted during the notice phase, so the drain lasts at least until its end.
             expected: self.0.plan.notice.saturating_sub(elapsed)
                 + stats.iter().map(|pool| pool.expected_wait).max().unwrap_or_default(),
             hard_stop: (self.0.plan.notice + self.0.plan.finish).saturating_sub(elapsed),

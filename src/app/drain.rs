@@ -1,35 +1,55 @@
-//! The steps of the drain. `control.rs` starts it.
+//! The steps of the drain, and its receipt: the last line of a server's output. `control.rs` starts the drain.
 
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use serde_json::json;
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::info;
 
-use super::{Control, Receipt};
-use crate::{net::Server, phase::Phase, pool::Pool, task::Tasks};
+use super::Control;
+use crate::{
+    config::Drain,
+    net::{Server, UnsentAnswer},
+    phase::Phase,
+    pool::{LostJob, LostWhile, Pool},
+    task::Tasks,
+};
 
-/// Time for the last answers to be sent once no job runs.
+/// Time to send the last answers, once no job runs.
 const LINGER: Duration = Duration::from_millis(100);
-/// Time for the ends of detached jobs to be kept.
-const KEPT: Duration = Duration::from_secs(2);
+/// Time to store the results of detached jobs.
+const STORE_TIME: Duration = Duration::from_secs(2);
 
-/// Time for the last report to be sent.
-const REPORTED: Duration = Duration::from_millis(20);
-/// Time for the threads of connections to see that these are cut. On a busy machine they may still have the last
-/// answers to write.
-const BEHIND: Duration = Duration::from_millis(500);
+/// Time to send the last report.
+const REPORT_TIME: Duration = Duration::from_millis(20);
+/// Time for the connections' threads to notice the cut. On a busy machine they may still be writing the last answers.
+const CUT_TIME: Duration = Duration::from_millis(500);
+
+/// The result of a drain, with all accepted jobs that it did not finish.
+#[derive(Debug, Clone)]
+pub struct Receipt {
+    /// Duration of the drain.
+    pub elapsed: Duration,
+    /// Jobs that ended normally during the drain.
+    pub finished: u64,
+    /// Jobs that were not finished.
+    pub lost: Vec<LostJob>,
+    /// Answers that were cut off because their callers did not read them in time.
+    pub cut: Vec<UnsentAnswer>,
+    end: Instant,
+}
 
 /// Waits for the start of the drain, and carries it out.
 ///
-/// 1. The phase is Draining: health says NOT_SERVING.
-/// 2. Jobs are still accepted during the notice: load balancers need time to react.
+/// 1. The phase becomes Draining, and health NOT_SERVING.
+/// 2. Jobs are still accepted during the notice phase, because load balancers need time to react.
 /// 3. New jobs are refused.
 /// 4. The listener is closed.
 /// 5. Clients are asked to open no more streams.
 /// 6. Queued and running jobs are finished. Detached jobs that have not begun go back to their store.
-/// 7. What still runs is stopped, and every caller gets its answer.
-/// 8. Answers that are being sent are awaited until the hard stop. Then the remaining connections are cut.
+/// 7. Jobs that still run are stopped, and every caller gets its answer.
+/// 8. Unsent answers are sent until the hard stop. Then the remaining connections are cut.
 pub(super) async fn run(control: &Control, public: Server, ops: Server, tasks: &Tasks) -> Receipt {
     control.asked().await;
     let begin = control.begin().at;
@@ -48,7 +68,7 @@ pub(super) async fn run(control: &Control, public: Server, ops: Server, tasks: &
     if !control.within(hard_stop, emptied(pools)).await {
         control.phase().advance(Phase::Stopping);
         let end = Instant::now().min(hard_stop) + plan.kill;
-        info!(kill_ms = plan.kill.as_millis(), "stopping what still runs");
+        info!(kill_ms = plan.kill.as_millis(), "stopping the jobs that still run");
         pools.iter().for_each(|pool| pool.stop_within(end.saturating_duration_since(Instant::now())));
         // Jobs that do not stop are in the receipt.
         let _ = timeout_at(end, emptied(pools)).await;
@@ -57,7 +77,7 @@ pub(super) async fn run(control: &Control, public: Server, ops: Server, tasks: &
     let mut lost: Vec<_> = pools.iter().flat_map(|pool| pool.report().lost).collect();
     if let Some(detached) = control.detached() {
         // What is not kept by then runs again.
-        let _ = timeout(KEPT, detached.ended()).await;
+        let _ = timeout(STORE_TIME, detached.ended()).await;
         lost.retain(|job| !detached.has_returned(job.job));
     }
     control.phase().advance(Phase::Stopped);
@@ -65,20 +85,68 @@ pub(super) async fn run(control: &Control, public: Server, ops: Server, tasks: &
     ops.go_away();
     // No job runs any more. Answers to slow readers have until the hard stop.
     let quiet = Instant::now() + LINGER;
-    let _ = timeout_at(quiet - REPORTED, public.ended()).await;
+    let _ = timeout_at(quiet - REPORT_TIME, public.ended()).await;
     while !public.is_answered() && control.within(hard_stop, public.answered()).await {
         let _ = timeout(LINGER, public.ended()).await;
     }
     let cut_answers = public.unsent_answers();
     control.settle(cut_answers.len());
-    let _ = timeout_at(quiet.max(Instant::now() + REPORTED), ops.ended()).await;
+    let _ = timeout_at(quiet.max(Instant::now() + REPORT_TIME), ops.ended()).await;
     public.cut();
     ops.cut();
-    let _ = timeout(BEHIND, async { tokio::join!(public.ended(), ops.ended()) }).await;
+    let _ = timeout(CUT_TIME, async { tokio::join!(public.ended(), ops.ended()) }).await;
     let _ = timeout_at(quiet, tasks.wait()).await;
     Receipt::new(begin, plan, control.finished(), lost, cut_answers)
 }
 
 async fn emptied(pools: &[Pool]) {
     join_all(pools.iter().map(Pool::wait)).await;
+}
+
+impl Receipt {
+    pub(super) fn new(begin: Instant, plan: Drain, finished: u64, lost: Vec<LostJob>, cut: Vec<UnsentAnswer>) -> Self {
+        let end = begin + plan.notice + plan.finish + plan.kill;
+        Self { elapsed: begin.elapsed(), finished, lost, cut, end }
+    }
+
+    /// Whether no job was lost, and no answer cut.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.lost.is_empty() && self.cut.is_empty()
+    }
+
+    /// One line of JSON: `event` (`"drained"`), `elapsed_ms`, `finished`, and `lost`, a list of objects with `job`,
+    /// `request_id`, `kind`, `pool` and `while` (`"queued"`: it had not begun, or `"running"`), and `cut`, a list of
+    /// objects with `request_id`, `peer` and `unsent_bytes`.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        let lost = |LostJob { job, request_id, kind, pool, lost_while }: &LostJob| {
+            json!({
+                "job": job.to_string(),
+                "request_id": request_id.as_str(),
+                "kind": &**kind,
+                "pool": &**pool,
+                "while": match lost_while {
+                    LostWhile::Queued => "queued",
+                    LostWhile::Running => "running",
+                },
+            })
+        };
+        let cut = |UnsentAnswer { request_id, peer, unsent_bytes }: &UnsentAnswer| json!({ "request_id": request_id, "peer": peer, "unsent_bytes": unsent_bytes });
+        json!({
+            "event": "drained",
+            "elapsed_ms": u64::try_from(self.elapsed.as_millis()).unwrap_or(u64::MAX),
+            "finished": self.finished,
+            "lost": self.lost.iter().map(lost).collect::<Vec<_>>(),
+            "cut": self.cut.iter().map(cut).collect::<Vec<_>>(),
+        })
+        .to_string()
+    }
+
+    /// Longest time to flush telemetry within the planned time of the drain: 50 ms to 2 s.
+    #[must_use]
+    pub fn flush_within(&self) -> Duration {
+        let left = self.end.saturating_duration_since(Instant::now());
+        left.clamp(Duration::from_millis(50), Duration::from_secs(2))
+    }
 }

@@ -1,23 +1,22 @@
-//! Reload of the configuration while the process serves. Certificates and keys reload by `src/reload.rs`.
+//! Reloads the configuration while the process serves. `src/reload.rs` reloads certificates and keys.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 use parking_lot::Mutex;
 use tracing::{info, warn};
 
 use super::{
-    Control, OwnKind, assemble,
-    assemble::{Setup, Shared},
-    store,
+    Control, OwnKind,
+    assemble::{self, Shared},
+    services,
 };
 use crate::{
     auth::Quotas,
     config::{self, Faults, Loaded},
     detached::Detached,
-    file::NamedFile,
     phase::Phase,
     pool::Pools,
-    reload::{Contents, Reload, Seen, keep_fresh},
+    reload::{Seen, keep_fresh, read},
     rpc::{Guard, ReloadFault, SettingChange},
     telemetry::LogControl,
 };
@@ -25,7 +24,7 @@ use crate::{
 /// Reads the configuration again.
 pub(super) type Load = Box<dyn Fn() -> Result<Loaded, Faults> + Send + Sync>;
 
-/// The loaded configuration, and everything that a reload changes.
+/// The current configuration, and the parts of the process that a reload changes.
 pub(super) struct Reloading {
     pub(super) current: Mutex<Loaded>,
     pub(super) load: Load,
@@ -35,18 +34,17 @@ pub(super) struct Reloading {
 }
 
 impl Control {
-    /// Reads the configuration again, and applies all changes or none. The result is logged. It may block while it
-    /// reads files, and does nothing unless [`App::reload_by`](super::App::reload_by) enabled it.
+    /// Reads the configuration again, and applies all changes or none. The result is logged. May block while reading
+    /// files. Does nothing unless [`App::reload_by`](super::App::reload_by) enabled it.
     ///
     /// # Errors
-    /// Why nothing was changed.
+    /// The reason why nothing was changed.
     pub fn reload(&self) -> Result<Vec<SettingChange>, ReloadFault> {
         let reloaded = self.read_again(false);
-        reloaded
-            .inspect_err(|fault| warn!(cause = %fault, "the configuration was not reloaded, and nothing was changed"))
+        reloaded.inspect_err(|fault| warn!(cause = %fault, "the configuration was not reloaded; nothing was changed"))
     }
 
-    /// The same; a dry run changes nothing, and is not logged.
+    /// The same, but a dry run changes nothing and is not logged.
     pub(super) fn read_again(&self, is_dry_run: bool) -> Result<Vec<SettingChange>, ReloadFault> {
         let Some(reloading) = self.reloading() else { return Err(ReloadFault::NoSource) };
         if self.phase().get() >= Phase::Draining {
@@ -75,12 +73,12 @@ impl Reloading {
             let live = || pools.get(&kind.pool).and_then(|pool| pool.kind(&kind.name)).cloned();
             live().filter(|_| is_kept).map_or_else(|| assemble::make(kind, &shared), Ok)
         };
-        let setups = assemble::setups(&new.config, &self.own, make);
-        let setups = setups.map_err(|error| ReloadFault::Faulty(format!("error: {error}")))?;
+        let kinds = assemble::kinds(&new.config, &self.own, make);
+        let kinds = kinds.map_err(|error| ReloadFault::Faulty(format!("error: {error}")))?;
         if is_dry_run {
             return Ok(changes);
         }
-        // Logged with the old filter: the new one may suppress these lines.
+        // Logged with the old filter, because the new one may suppress these lines.
         for SettingChange { key, old, new, .. } in &changes {
             info!(key, "{key}: {old} → {new}");
         }
@@ -89,12 +87,12 @@ impl Reloading {
             return Ok(changes);
         }
         self.log.set(&new.config.telemetry.log).map_err(|error| ReloadFault::Faulty(format!("error: {error}")))?;
-        for Setup { name, settings, kinds } in setups {
-            pools.get(&name).expect("a new pool needs a restart").reconfigure(settings, kinds);
+        for (config::Pool { name, settings }, kinds) in new.config.pools.iter().zip(kinds) {
+            pools.get(name).expect("a new pool needs a restart").reconfigure(settings.clone(), kinds);
         }
         pools.refresh();
         if let Some(detached) = detached {
-            detached.set_policies(store::policies(&new.config));
+            detached.set_policies(services::policies(&new.config));
             if new.config.schedules != current.config.schedules {
                 detached.set_schedules(new.config.schedules.clone());
             }
@@ -110,33 +108,19 @@ impl Reloading {
     }
 }
 
-/// Time between two looks at a file.
-const LOOK: Duration = Duration::from_millis(300);
-/// Most bytes of a file that is looked at.
+/// Time between two checks of a file.
+const CHECK_INTERVAL: Duration = Duration::from_millis(300);
+/// Largest file that is checked, in bytes.
 const MAX_FILE: u64 = 64 << 20;
 
 /// Reloads the configuration whenever the contents of the file change.
 pub(super) async fn watch(path: PathBuf, control: Control) {
-    let file = NamedFile { what: "worker", path, max: MAX_FILE };
-    let seen = Seen::new(&[&file.read()]);
-    keep_fresh(Arc::new(Watched { file, seen, control }), LOOK).await;
-}
-
-struct Watched {
-    file: NamedFile,
-    seen: Seen,
-    control: Control,
-}
-
-impl Reload for Watched {
-    fn files(&self) -> Vec<NamedFile> {
-        vec![self.file.clone()]
-    }
-
-    fn reload(&self, contents: Vec<Contents>) {
-        if self.seen.is_new(&contents.iter().collect::<Vec<_>>()) {
-            // What became of it is in the log.
-            let _ = self.control.reload();
+    let seen = Seen::new(&[read(&path, MAX_FILE)]);
+    let look = move || {
+        if seen.is_new(&[read(&path, MAX_FILE)]) {
+            // The result is in the log.
+            let _ = control.reload();
         }
-    }
+    };
+    keep_fresh(CHECK_INTERVAL, look).await;
 }

@@ -1,4 +1,4 @@
-//! Reports to the service manager, in systemd's `sd_notify` protocol.
+//! Notifies the service manager, in systemd's `sd_notify` protocol.
 
 use std::{convert::Infallible, future::pending, io, sync::mpsc::sync_channel, time::Duration};
 
@@ -11,9 +11,9 @@ use crate::{net::Pulse, phase::Phase, rpc::DrainControl, task::spawn_thread};
 
 /// Messages that may wait to be sent.
 const BACKLOG: usize = 16;
-/// Time between two reports of a drain.
+/// Time between two notifications during a drain.
 const TICK: Duration = Duration::from_secs(1);
-/// Extra time requested by each report; long enough to survive late ones.
+/// Extra time that each notification requests. A late notification still arrives in time.
 const EXTENSION: Duration = Duration::from_secs(5);
 
 type SendMessage = dyn Fn(&[NotifyState<'_>]) + Send + Sync;
@@ -25,12 +25,12 @@ pub struct ServiceManager {
 }
 
 impl ServiceManager {
-    /// The service manager that the environment names; without one, messages are dropped.
+    /// The service manager from the environment. Without one, messages are dropped.
     ///
-    /// Messages are sent by a thread of their own, so that a service manager that does not read delays nothing else.
+    /// A separate thread sends the messages, so that a service manager that does not read delays nothing else.
     ///
     /// # Errors
-    /// If the system has no thread left.
+    /// If the system has no free thread.
     pub fn from_env() -> io::Result<Self> {
         let (sender, receiver) = sync_channel::<String>(BACKLOG);
         let forward = move || {
@@ -43,24 +43,24 @@ impl ServiceManager {
         spawn_thread("notify".to_owned(), forward)?;
         let send = move |states: &[NotifyState<'_>]| {
             let lines: Vec<String> = states.iter().map(ToString::to_string).collect();
-            // If the channel is full, drop this message.
+            // Drops the message if the channel is full.
             let _ = sender.try_send(lines.join("\n"));
         };
         Ok(Self::new(send, sd_notify::watchdog_enabled()))
     }
 
-    /// Sends with `send`. The manager considers the process dead after `watchdog` without a message.
+    /// Uses `send` to send messages. The manager considers the process dead after `watchdog` without a message.
     #[must_use]
     pub fn new(send: impl Fn(&[NotifyState<'_>]) + Send + Sync + 'static, watchdog: Option<Duration>) -> Self {
         Self { send: Box::new(send), watchdog }
     }
 
-    /// Reports that the process serves, then the drain, and meanwhile that the threads make progress.
+    /// Notifies that the process serves, and later that it drains. Meanwhile notifies that the threads make progress.
     pub(super) async fn keep_informed(&self, control: &Control, pulses: &[Pulse]) -> Infallible {
         join(self.watch(pulses), self.follow(control)).await.0
     }
 
-    /// A blocked thread does not answer, so that no message goes to the watchdog.
+    /// A blocked thread does not answer, and then the watchdog gets no message.
     async fn watch(&self, pulses: &[Pulse]) -> Infallible {
         let Some(watchdog) = self.watchdog else { return pending().await };
         loop {
@@ -70,7 +70,7 @@ impl ServiceManager {
         }
     }
 
-    /// Reports that the process serves, then the drain, and requests more time until the planned time is over.
+    /// Notifies that the process serves, and later that it drains. Requests more time until the planned time is over.
     async fn follow(&self, control: &Control) -> Infallible {
         control.phase().reached(Phase::Serving).await;
         (self.send)(&[NotifyState::Ready, NotifyState::Status("serving")]);

@@ -1,24 +1,24 @@
-//! An authenticated caller and its rights. The rules come from `config.rs`, and `gate.rs` makes the callers.
+//! An authenticated caller and its rights. `gate.rs` makes the callers.
 
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
 use super::{Denial, Rpc, Rpcs, Rule, token::Credentials};
-use crate::model::{Job, MAX_TENANT, WhenFull};
+use crate::model::{Job, MAX_TENANT, Reason, WhenFull};
 
-/// Most bytes of a principal that are kept with each job.
+/// Most bytes of a principal that each job keeps.
 const MAX_NAME: usize = 256;
 
 /// An authenticated caller, with the rules that name it.
 #[derive(Debug)]
 pub struct Caller {
     principal: String,
-    /// The principal, shortened to what is kept with each job.
+    /// The principal, cut to the length that each job keeps.
     name: Arc<str>,
     rpcs: Rpcs,
     grants: Vec<Grant>,
-    /// The token of the caller; `None` with a certificate or no credentials.
+    /// The token's credentials; `None` with a certificate or without credentials.
     credentials: Option<Credentials>,
 }
 
@@ -31,7 +31,7 @@ struct Grant {
 }
 
 impl Caller {
-    /// The caller `principal`. `own_tenant` is the tenant that its credentials name.
+    /// The caller `principal`. `own_tenant` is the tenant in its credentials.
     pub(super) fn new(principal: String, own_tenant: Option<String>, rules: impl Iterator<Item = Arc<Rule>>) -> Self {
         let own = short(own_tenant.as_ref().unwrap_or(&principal));
         let grant = |rule: Arc<Rule>| Grant { tenant: rule.tenant.clone().unwrap_or_else(|| own.clone()), rule };
@@ -65,25 +65,25 @@ impl Caller {
     /// Whether any rule allows `rpc` for some kind.
     ///
     /// # Errors
-    /// [`Denial::Rpc`] if no rule does.
+    /// [`Denial::Forbidden`] if no rule does.
     pub fn may_call(&self, rpc: Rpc) -> Result<(), Denial> {
         if self.rpcs.has(rpc) { Ok(()) } else { Err(self.denied(rpc.name())) }
     }
 
-    /// The denial of an RPC that no rule can allow.
+    /// The denial of an RPC that no rule covers.
     #[must_use]
-    pub fn denied(&self, rpc: &'static str) -> Denial {
-        Denial::Rpc { principal: self.principal.clone(), rpc }
+    pub fn denied(&self, rpc: &str) -> Denial {
+        self.forbidden(Reason::RpcDenied, &[("rpc", rpc)])
     }
 
-    /// Whether rules allow `rpc` for each of these kinds.
+    /// Checks that rules allow `rpc` for each of these kinds.
     ///
     /// # Errors
-    /// [`Denial::Kind`] for the first that none allows.
+    /// [`Denial::Forbidden`] for the first kind that no rule allows.
     pub fn may_serve(&self, rpc: Rpc, kinds: &[String]) -> Result<(), Denial> {
         match kinds.iter().find(|kind| self.grant(rpc, kind).is_none()) {
             None => Ok(()),
-            Some(kind) => Err(Denial::Kind { principal: self.principal.clone(), rpc, kind: kind.clone() }),
+            Some(kind) => Err(self.kind_denied(rpc, kind)),
         }
     }
 
@@ -95,54 +95,56 @@ impl Caller {
         })
     }
 
-    /// The tenant whose jobs the caller may read or change by `rpc`, by the first rule that allows that: for jobs of
-    /// `kind`, or of all kinds without one, and of `tenant`, if it is given.
+    /// The tenant whose jobs the caller may read or change by `rpc`. The first rule that allows it decides: for jobs of
+    /// `kind`, or of all kinds if `None`, and of `tenant`, if given.
     ///
     /// # Errors
-    /// [`Denial::Kind`] if no rule allows the kind, [`Denial::Tenant`] if none does for that tenant.
+    /// [`Denial::Forbidden`] if no rule allows the kind, or none allows it for that tenant.
     pub fn tenant_of_jobs(&self, rpc: Rpc, kind: Option<&str>, tenant: Option<&str>) -> Result<&str, Denial> {
         let allowed = self.grants.iter().filter(|Grant { rule, .. }| {
             let kinds = &rule.kinds;
             rule.rpcs.has(rpc) && (kinds.is_empty() || kind.is_some_and(|kind| kinds.iter().any(|it| it.matches(kind))))
         });
         let mut tenants = allowed.map(|grant| grant.tenant.as_str()).peekable();
-        let principal = self.principal.clone();
-        let Some(first) = tenants.peek().copied() else {
-            return Err(Denial::Kind { principal, rpc, kind: kind.unwrap_or("*").to_owned() });
-        };
+        let first = tenants.peek().copied().ok_or_else(|| self.kind_denied(rpc, kind.unwrap_or("*")))?;
         let wanted = tenant.unwrap_or(first);
-        tenants.find(|tenant| *tenant == wanted).ok_or(Denial::Tenant { principal, tenant: first.to_owned() })
+        tenants.find(|tenant| *tenant == wanted).ok_or_else(|| self.tenant_denied(first))
     }
 
-    /// The tenant of a job, which the first rule that allows its kind decides.
+    /// The tenant of a job. The first rule that allows the job's kind decides.
     ///
     /// # Errors
-    /// [`Denial::Kind`] if no rule allows it, [`Denial::Tenant`] if it names another tenant, [`Denial::Criticality`]
-    /// and [`Denial::Shed`] if it claims more than that rule allows.
+    /// [`Denial::Forbidden`] if no rule allows the kind, if the job names another tenant, or if it claims more than the
+    /// rule allows.
     pub fn tenant_of_job(&self, rpc: Rpc, job: &Job) -> Result<&str, Denial> {
         let Job { kind, tenant: asked, criticality, when_full, .. } = job;
-        let principal = || self.principal.clone();
-        let Some(Grant { rule, tenant }) = self.grant(rpc, kind) else {
-            return Err(Denial::Kind { principal: principal(), rpc, kind: kind.to_owned() });
-        };
+        let Grant { rule, tenant } = self.grant(rpc, kind).ok_or_else(|| self.kind_denied(rpc, kind))?;
         if !asked.is_empty() && asked != tenant {
-            return Err(Denial::Tenant { principal: principal(), tenant: tenant.clone() });
+            return Err(self.tenant_denied(tenant));
         }
         if *criticality > rule.max_criticality {
-            return Err(Denial::Criticality {
-                principal: principal(),
-                claimed: *criticality,
-                max: rule.max_criticality,
-            });
+            return Err(Denial::criticality(&self.principal, *criticality, rule.max_criticality));
         }
         if *when_full == Some(WhenFull::Shed) && !rule.may_shed {
-            return Err(Denial::Shed { principal: principal() });
+            return Err(self.forbidden(Reason::ShedDenied, &[]));
         }
         Ok(tenant)
     }
+
+    fn kind_denied(&self, rpc: Rpc, kind: &str) -> Denial {
+        self.forbidden(Reason::KindDenied, &[("rpc", rpc.name()), ("kind", kind)])
+    }
+
+    fn tenant_denied(&self, tenant: &str) -> Denial {
+        self.forbidden(Reason::TenantMismatch, &[("tenant", tenant)])
+    }
+
+    fn forbidden(&self, reason: Reason, facts: &[(&'static str, &str)]) -> Denial {
+        Denial::forbidden(reason, &self.principal, facts)
+    }
 }
 
-/// The tenant for a principal: the name itself, or its digest if it is longer than a tenant may be.
+/// The tenant name of a principal: the principal itself, or its digest if it is too long.
 fn short(name: &str) -> String {
     if name.len() <= MAX_TENANT {
         return name.to_owned();

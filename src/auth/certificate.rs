@@ -1,4 +1,4 @@
-//! The identity in a client certificate. The handshake that verifies it is in `src/net/tls.rs`.
+//! The identity in a client certificate. `src/net/tls.rs` verifies the certificate in the handshake.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use x509_cert::{
 
 use super::{Caller, Denial, denial::CertificateFault};
 
-/// Longest SPIFFE ID, as its specification says.
+/// Longest SPIFFE ID by its specification.
 const MAX_SPIFFE_ID: usize = 2_048;
 
-/// Short names of attributes: those of RFC 4514, and those of OpenSSL for others that are common.
+/// Short names of attributes: those of RFC 4514, and OpenSSL's names of other common attributes.
 const SHORT: [(ObjectIdentifier, &str); 14] = [
     (ObjectIdentifier::new_unwrap("2.5.4.3"), "CN"),
     (ObjectIdentifier::new_unwrap("2.5.4.7"), "L"),
@@ -38,12 +38,12 @@ const SHORT: [(ObjectIdentifier, &str); 14] = [
 #[derive(Debug)]
 pub struct Certificate {
     principal: Result<String, CertificateFault>,
-    /// The caller by the rules of that generation, made on first use.
+    /// The caller by the rules of that generation, created on first use.
     caller: Mutex<Option<(u64, Arc<Caller>)>>,
 }
 
 impl Certificate {
-    /// Reads the names in a verified certificate: its SPIFFE ID, else its subject.
+    /// Reads the name in a verified certificate: its SPIFFE ID, or else its subject.
     #[must_use]
     pub fn read(der: &[u8]) -> Self {
         Self { principal: principal(der), caller: Mutex::default() }
@@ -57,7 +57,7 @@ impl Certificate {
         self.principal.as_deref().map_err(|fault| Denial::InvalidCertificate(*fault))
     }
 
-    /// The caller, made once for this connection and these rules.
+    /// The caller, created once for this connection and these rules.
     pub(super) fn caller(&self, rules: u64, make: impl FnOnce(&str) -> Caller) -> Result<Arc<Caller>, Denial> {
         let principal = self.principal()?;
         let mut caller = self.caller.lock();
@@ -91,7 +91,7 @@ fn is_spiffe(uri: &str) -> bool {
 }
 
 /// Whether an ID follows the SPIFFE specification: a trust domain in lower case, and a path without empty or relative
-/// segments. So each name has one spelling.
+/// segments. So each name has only one spelling.
 fn is_valid_spiffe_id(id: &str) -> bool {
     let Some(rest) = id.strip_prefix("spiffe://").filter(|_| id.len() <= MAX_SPIFFE_ID) else { return false };
     let (domain, path) = rest.split_once('/').map_or((rest, None), |(domain, path)| (domain, Some(path)));
@@ -101,7 +101,7 @@ fn is_valid_spiffe_id(id: &str) -> bool {
     !domain.is_empty() && domain.bytes().all(in_domain) && path.is_none_or(|path| path.split('/').all(segment))
 }
 
-/// The subject as RFC 4514 and `openssl x509 -subject -nameopt RFC2253` write it: the last attribute first.
+/// The subject in the format of RFC 4514 and `openssl x509 -subject -nameopt RFC2253`: the last attribute comes first.
 fn subject(name: &Name) -> Result<String, CertificateFault> {
     let mut text = String::new();
     for rdn in name.0.iter().rev() {
@@ -120,7 +120,7 @@ fn subject(name: &Name) -> Result<String, CertificateFault> {
     if text.is_empty() { Err(CertificateFault::Nameless) } else { Ok(text) }
 }
 
-/// Writes an attribute, escaped so that its value cannot look like another attribute.
+/// Writes an attribute. Its value is escaped, so that it cannot look like another attribute.
 fn write_attribute(
     text: &mut String,
     AttributeTypeAndValue { oid, value: given }: &AttributeTypeAndValue,

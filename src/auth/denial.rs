@@ -1,29 +1,17 @@
-//! Why a call or a job is denied, with the text for its caller. `src/rpc/guard.rs` makes statuses of them.
+//! Why a call or a job is denied, with the text for its caller. `src/rpc/guard.rs` turns denials into statuses.
 
-use super::Rpc;
-use crate::model::{Code, Criticality, Reason};
+use std::iter;
 
-/// Why a call is denied. The texts are for the caller, and reveal neither keys nor rules.
+use crate::model::{CertificateRequest, Code, Criticality, Reason};
+
+/// Why a call is denied. The texts are for the caller, and do not reveal keys or rules.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Denial {
     /// Neither a certificate nor a token.
-    #[error("no credentials; {}", how(*tokens))]
+    #[error("no credentials{}", advice(*certificate, *tokens))]
     NoCredentials {
-        /// Whether tokens are accepted.
-        tokens: bool,
-    },
-    /// No token, on a listener without TLS, which cannot receive a certificate.
-    #[error("no credentials; {}", how_in_plaintext(*tokens))]
-    NoToken {
-        /// Whether tokens are accepted.
-        tokens: bool,
-    },
-    /// No token, and the server could not ask for a certificate: its client CA is empty or missing.
-    #[error(
-        "no credentials, and no client certificate is accepted: the client CA of this server is empty or missing; ask its \
-         operator to put the roots back, and connect anew{}", instead(*tokens)
-    )]
-    NobodyTrusted {
+        /// Whether the server asked for a certificate.
+        certificate: CertificateRequest,
         /// Whether tokens are accepted.
         tokens: bool,
     },
@@ -33,57 +21,23 @@ pub enum Denial {
     /// The certificate was verified, but has no usable name.
     #[error("the client certificate is not accepted: {0}")]
     InvalidCertificate(CertificateFault),
-    /// No rule allows the call.
-    #[error("{}", Reason::RpcDenied.words())]
-    Rpc {
-        /// The principal.
-        principal: String,
-        /// The RPC.
-        rpc: &'static str,
+    /// No rule allows the call, its job, or a claim of the job.
+    #[error("{}", reason.words())]
+    Forbidden {
+        /// The reason of the denial.
+        reason: Reason,
+        /// The principal and the denied values, by name.
+        facts: Vec<(&'static str, String)>,
     },
-    /// A worker from elsewhere, without authentication.
+    /// A remote worker without authentication.
     #[error("without [auth], only workers on the server's own machine may attach")]
     Elsewhere,
-    /// A rule allows the call, but not with this kind of job.
-    #[error("{}", Reason::KindDenied.words())]
-    Kind {
-        /// The principal.
-        principal: String,
-        /// The RPC.
-        rpc: Rpc,
-        /// The kind, as the caller wrote it.
-        kind: String,
-    },
-    /// The job names a tenant that is not the caller's.
-    #[error("{}", Reason::TenantMismatch.words())]
-    Tenant {
-        /// The principal.
-        principal: String,
-        /// Tenant of the caller.
-        tenant: String,
-    },
-    /// The job claims a higher criticality than its caller may.
-    #[error("{}", Reason::CriticalityDenied.words())]
-    Criticality {
-        /// The principal.
-        principal: String,
-        /// Criticality that the job claims.
-        claimed: Criticality,
-        /// Highest criticality that it may claim.
-        max: Criticality,
-    },
-    /// The job may evict other jobs, and its caller may not ask for that.
-    #[error("{}", Reason::ShedDenied.words())]
-    Shed {
-        /// The principal.
-        principal: String,
-    },
 }
 
-/// What is wrong with a token.
+/// The fault of a token.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TokenFault {
-    /// Not a JWT, or not a bearer token at all.
+    /// The token is not a JWT, or the header is not a bearer token.
     #[error("it cannot be read; send \"authorization: Bearer\" with a signed JWT, once")]
     Malformed,
     /// Longer than the limit.
@@ -145,67 +99,76 @@ pub enum CertificateFault {
 }
 
 impl Denial {
-    /// Whether other credentials would help.
+    /// Whether other credentials could help.
     #[must_use]
     pub fn is_unauthenticated(&self) -> bool {
         self.reason().code() == Code::Unauthenticated
+    }
+
+    /// The denial of something that the caller may not do.
+    pub(super) fn forbidden(reason: Reason, principal: &str, facts: &[(&'static str, &str)]) -> Self {
+        let facts = iter::once(("principal", principal))
+            .chain(facts.iter().copied())
+            .map(|(name, fact)| (name, fact.to_owned()));
+        Self::Forbidden { reason, facts: facts.collect() }
+    }
+
+    /// The denial of a job that claims a higher class than allowed.
+    #[must_use]
+    pub fn criticality(principal: &str, claimed: Criticality, max: Criticality) -> Self {
+        let [claimed, max] = [claimed, max].map(|class| Criticality::NAMES[class.rank()]);
+        let facts = [("criticality", claimed), ("max_criticality", max)];
+        Self::forbidden(Reason::CriticalityDenied, principal, &facts)
     }
 
     /// The reason in the status.
     #[must_use]
     pub fn reason(&self) -> Reason {
         match self {
-            Self::NoCredentials { .. } | Self::NoToken { .. } | Self::NobodyTrusted { .. } => Reason::NoCredentials,
+            Self::NoCredentials { .. } => Reason::NoCredentials,
             Self::InvalidToken(_) => Reason::InvalidToken,
             Self::InvalidCertificate(_) => Reason::InvalidCertificate,
-            Self::Rpc { .. } | Self::Elsewhere => Reason::RpcDenied,
-            Self::Kind { .. } => Reason::KindDenied,
-            Self::Tenant { .. } => Reason::TenantMismatch,
-            Self::Criticality { .. } => Reason::CriticalityDenied,
-            Self::Shed { .. } => Reason::ShedDenied,
+            Self::Forbidden { reason, .. } => *reason,
+            Self::Elsewhere => Reason::RpcDenied,
         }
     }
 
     /// Figures for the status, by name.
     #[must_use]
     pub fn facts(&self) -> Vec<(&'static str, &str)> {
+        use CertificateRequest::{NoRoots, Sent, Unconfigured};
         match self {
-            Self::NoCredentials { tokens: true } => vec![("accepts", "certificate, token")],
-            Self::NoCredentials { tokens: false } => vec![("accepts", "certificate")],
-            Self::NoToken { tokens: true } => vec![("accepts", "token")],
-            Self::NoToken { tokens: false } => vec![("accepts", "nothing")],
-            Self::NobodyTrusted { .. } | Self::InvalidToken(_) | Self::InvalidCertificate(_) | Self::Elsewhere => {
-                Vec::new()
-            }
-            Self::Rpc { principal, rpc } => vec![("principal", principal), ("rpc", rpc)],
-            Self::Kind { principal, rpc, kind } => vec![("principal", principal), ("rpc", rpc.name()), ("kind", kind)],
-            Self::Tenant { principal, tenant } => vec![("principal", principal), ("tenant", tenant)],
-            Self::Criticality { principal, claimed, max } => {
-                let [claimed, max] = [claimed, max].map(|class| Criticality::NAMES[class.rank()]);
-                vec![("principal", principal), ("criticality", claimed), ("max_criticality", max)]
-            }
-            Self::Shed { principal } => vec![("principal", principal)],
+            Self::NoCredentials { certificate: Sent, tokens: true } => vec![("accepts", "certificate, token")],
+            Self::NoCredentials { certificate: Sent, tokens: false } => vec![("accepts", "certificate")],
+            Self::NoCredentials { certificate: Unconfigured, tokens: true } => vec![("accepts", "token")],
+            Self::NoCredentials { certificate: Unconfigured, tokens: false } => vec![("accepts", "nothing")],
+            Self::NoCredentials { certificate: NoRoots, .. }
+            | Self::InvalidToken(_)
+            | Self::InvalidCertificate(_)
+            | Self::Elsewhere => Vec::new(),
+            Self::Forbidden { facts, .. } => facts.iter().map(|(name, fact)| (*name, &**fact)).collect(),
         }
     }
 }
 
-fn how(tokens: bool) -> &'static str {
-    if tokens {
-        "connect with a client certificate, or send \"authorization: Bearer\" with a token"
-    } else {
-        "connect with a client certificate"
-    }
-}
-
-fn instead(tokens: bool) -> &'static str {
-    if tokens { ", or send \"authorization: Bearer\" with a token" } else { "" }
-}
-
-fn how_in_plaintext(tokens: bool) -> &'static str {
-    if tokens {
-        "send \"authorization: Bearer\" with a token: this listener has no TLS, so that it gets no certificate"
-    } else {
-        "this listener has no TLS and accepts no tokens: send SIGTERM for a drain, or ask the operator for [auth.jwt], for \
-         a rule for \"anonymous\", or for auth.ops = false"
-    }
+/// Advice for a caller without credentials.
+fn advice(certificate: CertificateRequest, tokens: bool) -> String {
+    let start = match (certificate, tokens) {
+        (CertificateRequest::Sent, _) => "; connect with a client certificate",
+        (CertificateRequest::NoRoots, _) => {
+            ", and no client certificate is accepted: the client CA of this server is empty or missing; ask its operator \
+             to put the roots back, and connect anew"
+        }
+        (CertificateRequest::Unconfigured, true) => {
+            return "; send \"authorization: Bearer\" with a token: this listener has no TLS with client certificates"
+                .to_owned();
+        }
+        (CertificateRequest::Unconfigured, false) => {
+            return "; this listener has no TLS with client certificates and accepts no tokens: send SIGTERM for a drain, or ask the operator for \
+                    [auth.jwt], for a rule for \"anonymous\", or for auth.ops = false"
+                .to_owned();
+        }
+    };
+    let token = if tokens { ", or send \"authorization: Bearer\" with a token" } else { "" };
+    format!("{start}{token}")
 }

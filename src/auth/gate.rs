@@ -1,4 +1,4 @@
-//! The gate: finds the caller of each call. It exists only if some authentication is configured.
+//! The gate: identifies the caller of each call.
 
 use std::sync::{
     Arc,
@@ -8,51 +8,39 @@ use std::sync::{
 use arc_swap::ArcSwap;
 
 use super::{
-    Caller, Certificate, Config, Denial, KeysError, PrincipalPattern, Rule,
-    denial::TokenFault,
-    token::{TokenIdentity, Tokens},
+    Caller, Certificate, Config, Denial, KeysError, PrincipalPattern, Rule, denial::TokenFault, token::Tokens,
 };
-use crate::reload::keep_fresh;
+use crate::{
+    model::CertificateRequest,
+    reload::{Reloads, keep_fresh},
+};
 
 /// Authenticates callers. It exists only if some authentication is configured.
 pub struct Gate {
     rules: ArcSwap<Rules>,
-    tokens: Option<Arc<Tokens>>,
+    tokens: Option<Tokens>,
     ops: bool,
     unauthenticated: AtomicU64,
     denied: AtomicU64,
 }
 
-/// The rules, and the callers that they imply.
+/// The rules, and the callers that follow from them.
 struct Rules {
     all: Vec<Arc<Rule>>,
-    /// Callers without credentials, if a rule names them.
+    /// The caller without credentials, if a rule names it.
     anonymous: Option<Arc<Caller>>,
-    /// How often the rules were replaced.
+    /// Number of times that the rules were replaced.
     generation: u64,
-}
-
-/// Counts of denials and of reloaded keys.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Counts {
-    /// Calls whose credentials were missing or invalid.
-    pub unauthenticated: u64,
-    /// Calls and jobs that no rule allows.
-    pub denied: u64,
-    /// Reloads of keys that succeeded.
-    pub keys_reloaded: u64,
-    /// Reloads of keys that failed.
-    pub keys_broken: u64,
 }
 
 impl Gate {
     /// Reads the keys of the token issuer.
     ///
     /// # Errors
-    /// If they cannot be used.
+    /// [`KeysError`] if the keys are not usable.
     pub fn open(config: &Config) -> Result<Self, KeysError> {
         let Config { jwt, rules, ops } = config;
-        let tokens = jwt.clone().map(Tokens::open).transpose()?.map(Arc::new);
+        let tokens = jwt.clone().map(Tokens::open).transpose()?;
         Ok(Self {
             rules: ArcSwap::from_pointee(Rules::new(rules, 0)),
             tokens,
@@ -62,34 +50,29 @@ impl Gate {
         })
     }
 
-    /// Replaces the rules. A call in progress keeps those that it began with.
+    /// Replaces the rules. A call in progress keeps the rules that were valid at its start.
     pub fn set_rules(&self, rules: &[Rule]) {
         self.rules.rcu(|before| Rules::new(rules, before.generation + 1));
     }
 
-    /// Reloads the keys when their file changes. It never returns.
-    pub fn keep_fresh(&self, every: std::time::Duration) -> impl Future<Output = ()> + use<> {
-        let tokens = self.tokens.clone();
-        async move {
-            match tokens {
-                Some(tokens) => keep_fresh(tokens, every).await,
-                None => std::future::pending().await,
-            }
-        }
+    /// Reloads the keys when their file changes. Without tokens, it returns at once.
+    pub async fn keep_fresh(self: Arc<Self>) {
+        let Some(every) = self.tokens.as_ref().map(Tokens::interval) else { return };
+        keep_fresh(every, move || self.tokens.iter().for_each(Tokens::reload_if_changed)).await;
     }
 
-    /// Whether the rules cover the operator's listener.
+    /// Whether the rules cover the operators' listener.
     #[must_use]
     pub fn guards_ops(&self) -> bool {
         self.ops
     }
 
-    /// The caller, from a token if there is one, else from the certificate. `authorization` holds the values of that
-    /// header; it is not read if no tokens are configured.
+    /// The caller, from a token if there is one, or else from the certificate. `authorization` has the values of that
+    /// header, which are ignored if no tokens are configured.
     ///
     /// # Errors
-    /// A [`Denial`] that is unauthenticated. Invalid credentials are denied even if others are valid, or none are
-    /// needed.
+    /// A [`Denial`] that is unauthenticated. Invalid credentials are denied even if other credentials are valid, or if
+    /// none are needed.
     pub fn authenticate<'a>(
         &self,
         certificate: Option<&Certificate>,
@@ -99,7 +82,7 @@ impl Gate {
         if let Some(tokens) = &self.tokens
             && let Some(token) = bearer(authorization).map_err(Denial::InvalidToken)?
         {
-            let make = |TokenIdentity { principal, tenant }| rules.caller(principal, tenant);
+            let make = |principal, tenant| rules.caller(principal, tenant);
             return tokens.verify(token, rules.generation, make).map_err(Denial::InvalidToken);
         }
         match (certificate, &rules.anonymous) {
@@ -107,11 +90,13 @@ impl Gate {
                 certificate.caller(rules.generation, |principal| rules.caller(principal.to_owned(), None))
             }
             (None, Some(anonymous)) => Ok(Arc::clone(anonymous)),
-            (None, None) => Err(Denial::NoCredentials { tokens: self.tokens.is_some() }),
+            (None, None) => {
+                Err(Denial::NoCredentials { certificate: CertificateRequest::Sent, tokens: self.tokens.is_some() })
+            }
         }
     }
 
-    /// Checks that the credentials of a caller are still valid: a call may outlast them.
+    /// Checks that a caller's credentials are still valid, because they may expire during a call.
     ///
     /// # Errors
     /// [`Denial::InvalidToken`].
@@ -129,17 +114,22 @@ impl Gate {
         tracing::debug!(reason = denial.reason().name(), "{denial}");
     }
 
-    /// The counts so far.
+    /// Calls whose credentials were missing or invalid.
     #[must_use]
-    pub fn counts(&self) -> Counts {
-        let reloads = self.tokens.as_ref().map(|tokens| (tokens.reloads().done(), tokens.reloads().failed()));
-        let (keys_reloaded, keys_broken) = reloads.unwrap_or_default();
-        Counts {
-            unauthenticated: self.unauthenticated.load(Ordering::Relaxed),
-            denied: self.denied.load(Ordering::Relaxed),
-            keys_reloaded,
-            keys_broken,
-        }
+    pub fn unauthenticated(&self) -> u64 {
+        self.unauthenticated.load(Ordering::Relaxed)
+    }
+
+    /// Calls and jobs that no rule allows.
+    #[must_use]
+    pub fn denied(&self) -> u64 {
+        self.denied.load(Ordering::Relaxed)
+    }
+
+    /// Reloads of the keys; `None` if no tokens are configured.
+    #[must_use]
+    pub fn reloads(&self) -> Option<&Reloads> {
+        self.tokens.as_ref().map(Tokens::reloads)
     }
 }
 
@@ -171,4 +161,58 @@ fn bearer<'a>(mut values: impl Iterator<Item = &'a [u8]>) -> Result<Option<&'a [
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+    use crate::auth::{Rpc, Rpcs};
+
+    fn gate(principals: &[&str]) -> Gate {
+        let rule = Rule {
+            name: "one".into(),
+            principals: principals.iter().map(|one| PrincipalPattern::parse(one).expect("a pattern")).collect(),
+            rpcs: Rpcs::default().with(Rpc::Stats),
+            kinds: Vec::new(),
+            tenant: None,
+            max_criticality: crate::model::Criticality::Critical,
+            may_shed: true,
+        };
+        Gate::open(&Config { jwt: None, rules: vec![rule], ops: false }).expect("no keys to read")
+    }
+
+    #[test]
+    fn a_bearer_token_comes_once_and_by_its_scheme() {
+        let read = |values: &[&'static str]| bearer(values.iter().map(|value| value.as_bytes()));
+        assert_eq!(read(&[]), Ok(None));
+        assert_eq!(read(&["Bearer abc"]), Ok(Some(&b"abc"[..])));
+        assert_eq!(read(&["bearer  abc "]), Ok(Some(&b"abc"[..])));
+        for wrong in [&["Basic abc"][..], &["Bearer"], &["abc"], &[""], &["Bearer a", "Bearer a"]] {
+            assert_eq!(read(wrong), Err(TokenFault::Malformed), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn whoever_shows_nothing_needs_a_rule_by_name() {
+        let none = || std::iter::empty::<&[u8]>();
+        let denial = gate(&["**"]).authenticate(None, none()).unwrap_err();
+        assert_eq!(denial, Denial::NoCredentials { certificate: CertificateRequest::Sent, tokens: false });
+        let caller = gate(&["anonymous"]).authenticate(None, none()).unwrap();
+        assert_eq!(caller.principal(), "anonymous");
+        assert!(caller.may_call(Rpc::Stats).is_ok() && caller.may_call(Rpc::Submit).is_err());
+    }
+
+    #[test]
+    fn a_certificate_gets_the_rules_that_name_it_and_is_read_once() {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::default();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(rcgen::DnType::CommonName, "web");
+        let certificate = Certificate::read(params.self_signed(&key).unwrap().der());
+        let gate = gate(&["subject:CN=w*"]);
+        let authenticate = || gate.authenticate(Some(&certificate), std::iter::once(&b"Basic ignored"[..])).unwrap();
+        assert!(authenticate().may_call(Rpc::Stats).is_ok());
+        assert!(Arc::ptr_eq(&authenticate(), &authenticate()));
+        let other = self::gate(&["subject:CN=x", "anonymous"]);
+        let certificate = Certificate::read(params.self_signed(&key).unwrap().der());
+        let caller = other.authenticate(Some(&certificate), std::iter::empty()).unwrap();
+        assert!(caller.may_call(Rpc::Stats).is_err(), "a certificate is never anonymous");
+    }
+}

@@ -1,37 +1,38 @@
-//! The key set of the token issuer (JWKS): which key may verify which algorithm. `token.rs` uses it.
+//! The key set of the token issuer (JWKS), and the algorithms that each key may verify. `token.rs` uses it.
+//! `src/config/keys.rs` lists the configurable algorithms.
 
 use std::sync::Arc;
 
 use jsonwebtoken::{
-    Algorithm as Signature, DecodingKey, Validation,
+    Algorithm, DecodingKey, Validation,
     jwk::{AlgorithmParameters, EllipticCurve, Jwk, JwkSet, PublicKeyUse},
 };
 
-use super::{Algorithm, Jwt, denial::TokenFault};
+use super::{Jwt, denial::TokenFault};
 use crate::{
-    file::{FileFault, NamedFile},
-    reload::Contents,
+    file::FileFault,
+    reload::{self, Contents},
 };
 
-/// Largest file of keys.
+/// Largest key file, in bytes.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// The public keys of the issuer.
 pub(super) struct Keys {
     keys: Vec<Key>,
-    /// Number of this set, so that a token that an older set verified is verified again.
+    /// Number of this set. A token that an older set verified is verified again.
     pub(super) generation: u64,
 }
 
-/// A key, and what it may verify.
+/// A key, and the tokens that it may verify.
 pub(super) struct Key {
     pub(super) jwk: Arc<Jwk>,
     pub(super) decoding: DecodingKey,
-    /// Its algorithms are the configured ones that fit this key.
+    /// Its algorithms are the configured ones that the key supports.
     pub(super) validation: Validation,
 }
 
-/// Why a file of keys cannot be used.
+/// Why a key file cannot be used.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeysError {
     /// It cannot be read, or is larger than 1 MiB.
@@ -51,29 +52,29 @@ pub enum KeysError {
     NoKey,
 }
 
-/// The file of keys.
-pub(super) fn file(config: &Jwt) -> NamedFile {
-    NamedFile { what: "key set of the token issuer", path: config.jwks.clone(), max: MAX_BYTES }
+/// The contents of the key file.
+pub(super) fn contents(config: &Jwt) -> Contents {
+    reload::read(&config.jwks, MAX_BYTES)
 }
 
 impl Keys {
-    /// The keys at the start, at least one.
+    /// The keys at startup, at least one.
     pub(super) fn first(read: &Contents, config: &Jwt) -> Result<Self, KeysError> {
         let keys = Self::read(read, config, 0)?;
         if keys.is_empty() { Err(KeysError::Empty) } else { Ok(keys) }
     }
 
-    /// The keys of a file. An empty set is valid here: the operator trusts no key any more.
+    /// The keys of a reloaded file. An empty set is valid here: it means that the operator trusts no key any more.
     pub(super) fn read(read: &Contents, config: &Jwt, generation: u64) -> Result<Self, KeysError> {
-        let json = read.as_ref().map_err(Clone::clone)?;
-        Self::parse(json, config, generation)
+        Self::parse(read.as_ref().map_err(Clone::clone)?, config, generation)
     }
 
+    /// The keys in a file's text.
     pub(super) fn parse(json: &[u8], config: &Jwt, generation: u64) -> Result<Self, KeysError> {
         // The parser's message may quote the file, which could hold a secret key by mistake.
         let set: JwkSet = serde_json::from_slice(json).map_err(|error| KeysError::Malformed { line: error.line() })?;
         let keys: Vec<_> = set.keys.iter().filter_map(|jwk| Key::new(jwk, config)).collect();
-        // Keys that do not fit are a mistake. An empty set is deliberate: the operator trusts no key any more.
+        // If no key is usable, the file is wrong. But an empty set is deliberate: the operator trusts no key any more.
         if keys.is_empty() && !set.keys.is_empty() { Err(KeysError::NoKey) } else { Ok(Self { keys, generation }) }
     }
 
@@ -85,12 +86,12 @@ impl Keys {
         self.keys.is_empty()
     }
 
-    /// The key with this id, if it may verify the algorithm. Without an id, the only key that may.
-    pub(super) fn find(&self, id: Option<&str>, signature: Signature) -> Result<&Key, TokenFault> {
+    /// The key with this id, if it may verify the algorithm. Without an id, the only key that may verify it.
+    pub(super) fn find(&self, id: Option<&str>, algorithm: Algorithm) -> Result<&Key, TokenFault> {
         if self.is_empty() {
             return Err(TokenFault::NoKeys);
         }
-        let fits = |key: &&Key| key.validation.algorithms.contains(&signature);
+        let fits = |key: &&Key| key.validation.algorithms.contains(&algorithm);
         if !self.keys.iter().any(|key| fits(&key)) {
             return Err(TokenFault::Algorithm);
         }
@@ -109,16 +110,16 @@ impl Keys {
 }
 
 impl Key {
-    /// `None` for a key that cannot verify tokens here: for encryption, with a shared secret, or of another type.
+    /// `None` for a key that cannot verify tokens: it is for encryption, has a shared secret, or has another type.
     fn new(jwk: &Jwk, config: &Jwt) -> Option<Self> {
         if !matches!(jwk.common.public_key_use, None | Some(PublicKeyUse::Signature)) || !is_whole(jwk) {
             return None;
         }
         let own = jwk.common.key_algorithm;
-        let fits = |signature: &Signature| {
-            own.is_none_or(|own| own.to_string() == format!("{signature:?}")) && fits_type(jwk, *signature)
+        let fits = |algorithm: &Algorithm| {
+            own.is_none_or(|own| own.to_string() == format!("{algorithm:?}")) && fits_type(jwk, *algorithm)
         };
-        let pinned = config.algorithms.iter().map(|algorithm| signature(*algorithm)).filter(fits);
+        let pinned = config.algorithms.iter().copied().filter(fits);
         let algorithms: Vec<_> = pinned.collect();
         let mut validation = Validation::new(*algorithms.first()?);
         validation.algorithms = algorithms;
@@ -131,8 +132,8 @@ impl Key {
     }
 }
 
-/// Whether the numbers of a key have the length of its type, in base64url. A truncated key verifies nothing, and must
-/// not replace one that does.
+/// Whether the parameters of a key have the length of its type, in base64url. A truncated key verifies nothing, and
+/// must not replace a working one.
 fn is_whole(jwk: &Jwk) -> bool {
     let all =
         |numbers: &[&String], length: usize| numbers.iter().all(|number| number.trim_end_matches('=').len() == length);
@@ -149,41 +150,27 @@ fn is_whole(jwk: &Jwk) -> bool {
     }
 }
 
-fn fits_type(jwk: &Jwk, signature: Signature) -> bool {
-    use Signature::{ES256, ES384, EdDSA, PS256, PS384, PS512, RS256, RS384, RS512};
+fn fits_type(jwk: &Jwk, algorithm: Algorithm) -> bool {
+    use Algorithm::{ES256, ES384, EdDSA, PS256, PS384, PS512, RS256, RS384, RS512};
     match &jwk.algorithm {
-        AlgorithmParameters::RSA(_) => matches!(signature, RS256 | RS384 | RS512 | PS256 | PS384 | PS512),
+        AlgorithmParameters::RSA(_) => matches!(algorithm, RS256 | RS384 | RS512 | PS256 | PS384 | PS512),
         AlgorithmParameters::EllipticCurve(params) => {
-            matches!((&params.curve, signature), (EllipticCurve::P256, ES256) | (EllipticCurve::P384, ES384))
+            matches!((&params.curve, algorithm), (EllipticCurve::P256, ES256) | (EllipticCurve::P384, ES384))
         }
         AlgorithmParameters::OctetKeyPair(params) => {
-            matches!((&params.curve, signature), (EllipticCurve::Ed25519, EdDSA))
+            matches!((&params.curve, algorithm), (EllipticCurve::Ed25519, EdDSA))
         }
         // Shared secrets, and types that this version does not know.
         _ => false,
     }
 }
 
-fn signature(algorithm: Algorithm) -> Signature {
-    match algorithm {
-        Algorithm::Rs256 => Signature::RS256,
-        Algorithm::Rs384 => Signature::RS384,
-        Algorithm::Rs512 => Signature::RS512,
-        Algorithm::Ps256 => Signature::PS256,
-        Algorithm::Ps384 => Signature::PS384,
-        Algorithm::Ps512 => Signature::PS512,
-        Algorithm::Es256 => Signature::ES256,
-        Algorithm::Es384 => Signature::ES384,
-        Algorithm::EdDsa => Signature::EdDSA,
-    }
-}
-
-/// Checks whether the key set can be used.
+/// Checks that the key set is usable.
 ///
 /// # Errors
-/// As for opening a gate with it.
+/// The errors of [`Gate::open`](super::Gate::open).
 pub fn check(config: &Jwt) -> Result<(), KeysError> {
-    Keys::first(&file(config).read(), config).map(drop)
+    Keys::first(&contents(config), config).map(drop)
 }
 
 #[cfg(test)]
@@ -198,7 +185,7 @@ mod tests {
     fn parse(keys: &str) -> Result<usize, KeysError> {
         let jwt = Jwt {
             jwks: "jwks.json".into(),
-            algorithms: vec![Algorithm::EdDsa, Algorithm::Es256, Algorithm::Rs256],
+            algorithms: vec![Algorithm::EdDSA, Algorithm::ES256, Algorithm::RS256],
             issuer: "issuer".into(),
             audience: vec!["waterwheel".into()],
             tenant_claim: None,

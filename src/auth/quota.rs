@@ -1,4 +1,4 @@
-//! Quotas of tenants: rate and jobs in flight. `src/rpc/guard.rs` asks them.
+//! Quotas of tenants: rate and jobs in flight. `src/rpc/guard.rs` applies them.
 
 use std::{
     collections::HashMap,
@@ -27,15 +27,15 @@ const SWEEP: Duration = Duration::from_secs(1);
 /// The remaining quota of each tenant.
 pub struct Quotas {
     each: TenantQuota,
-    /// Tenants with their own bounds. They are never forgotten.
+    /// Tenants with their own limits. They are never removed.
     named: HashMap<Box<str>, Arc<Tenant>>,
     shards: Box<[Mutex<Shard>]>,
     most_in_shard: usize,
     /// Shared by the tenants that do not fit in the table.
     others: Arc<Tenant>,
-    /// When the quotas were made. Stored times count from there.
+    /// When the quotas were created. Stored times are relative to it.
     began: Instant,
-    /// Keyed at random, so that callers cannot choose names that share one shard.
+    /// Has a random seed, so that callers cannot choose names that fall into one shard.
     hasher: std::hash::RandomState,
     refused: AtomicU64,
 }
@@ -49,21 +49,21 @@ struct Shard {
 /// Why a job is over its tenant's quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OverQuota {
-    /// Too many jobs in too short a time.
+    /// Too many jobs per second.
     Rate {
         /// Jobs per second that are allowed.
         rate: NonZeroU32,
-        /// When capacity is free again. Callers that are refused in a row get successive times.
+        /// When the next job is possible. Callers that are refused one after another get successive times.
         retry_after: Duration,
     },
-    /// Too many jobs at once. Capacity is free again when one of them ends.
+    /// Too many jobs at the same time. The next job is possible when one of them ends.
     InFlight {
         /// Jobs that are allowed.
         limit: usize,
     },
 }
 
-/// One job's part of a quota, given back on drop.
+/// One job's part of a quota, returned on drop.
 #[derive(Debug)]
 #[must_use = "the quota is given back on drop"]
 pub struct Hold(Arc<Tenant>);
@@ -71,15 +71,15 @@ pub struct Hold(Arc<Tenant>);
 #[derive(Debug)]
 struct Tenant {
     bounds: TenantQuota,
-    /// When its bucket will be full again, in nanoseconds since the quotas were made.
+    /// When the bucket is full again, in nanoseconds since the quotas were created.
     full_at: AtomicU64,
     in_flight: AtomicUsize,
-    /// The last retry time that was given to a refused caller, in the same unit.
+    /// The last retry time that a refused caller got, in the same unit.
     promised: AtomicU64,
 }
 
 impl Quotas {
-    /// `None` if no tenant is bounded.
+    /// The quotas; `None` if no tenant has limits.
     #[must_use]
     pub fn new(config: &QuotaConfig) -> Option<Self> {
         let QuotaConfig { each, tenants, named } = config;
@@ -99,10 +99,10 @@ impl Quotas {
         })
     }
 
-    /// Takes one job of the quota of `tenant`; `None` if it has no bounds.
+    /// Takes one job of the quota of `tenant`. Returns `None` if the tenant has no limits.
     ///
     /// # Errors
-    /// [`OverQuota`]; nothing is taken.
+    /// [`OverQuota`]; then nothing is taken.
     pub fn take(&self, tenant: &str) -> Result<Option<Hold>, OverQuota> {
         let tenant = match self.named.get(tenant) {
             Some(named) => Arc::clone(named),
@@ -147,7 +147,7 @@ impl Quotas {
 }
 
 impl Shard {
-    /// Forgets tenants without jobs whose bucket is full: they would start the same as new ones.
+    /// Removes tenants without jobs whose bucket is full: they no longer differ from new ones.
     fn sweep(&mut self, now: Duration) {
         if now < self.swept + SWEEP {
             return;
@@ -180,8 +180,8 @@ impl Tenant {
         Ok(hold)
     }
 
-    /// Takes one token from the bucket, or returns the time until there is one: the generic cell rate algorithm of
-    /// ITU-T I.371.
+    /// Takes one token from the bucket, or returns the time until there is one (the generic cell rate algorithm, ITU-T
+    /// I.371).
     fn draw(&self, now: Duration, rate: NonZeroU32) -> Result<(), Duration> {
         let (now, step) = (nanos(now), NANOS / u64::from(rate.get()));
         let burst = self.bounds.burst.unwrap_or(rate);
@@ -191,8 +191,8 @@ impl Tenant {
         drawn.map(drop).map_err(|full_at| Duration::from_nanos(full_at - now - most))
     }
 
-    /// The next retry time that no other caller was given, as a wait from `now`. At most a minute is booked ahead: most
-    /// of those callers do not come back.
+    /// The next retry time that no other caller got, as a delay from `now`. At most a minute is reserved ahead, because
+    /// most of those callers do not return.
     fn promise(&self, now: Duration, refill: Duration, rate: NonZeroU32) -> Duration {
         let (next, latest) = (nanos(now + refill), nanos(now + MAX_RETRY_AFTER));
         let step = NANOS / u64::from(rate.get());
@@ -220,4 +220,116 @@ fn nanos(time: Duration) -> u64 {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    fn quotas(each: TenantQuota, tenants: usize) -> Quotas {
+        let named = vec![("big".to_owned(), TenantQuota { in_flight: Some(3), ..TenantQuota::default() })];
+        Quotas::new(&QuotaConfig { each, tenants, named }).expect("bound")
+    }
+
+    fn rate(rate: u32, burst: u32) -> TenantQuota {
+        TenantQuota { rate: NonZeroU32::new(rate), burst: NonZeroU32::new(burst), in_flight: None }
+    }
+
+    fn wait(taken: Result<Option<Hold>, OverQuota>) -> Duration {
+        match taken {
+            Err(OverQuota::Rate { retry_after, .. }) => retry_after,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_comes_back_when_told_gets_in() {
+        let quotas = quotas(rate(10, 2), 100);
+        assert!(quotas.take("a").is_ok() && quotas.take("a").is_ok());
+        let told = wait(quotas.take("a"));
+        assert!((Duration::from_millis(99)..=Duration::from_millis(100)).contains(&told), "{told:?}");
+        advance(told - Duration::from_millis(1)).await;
+        assert!(quotas.take("a").is_err(), "a little early");
+        advance(Duration::from_millis(1)).await;
+        assert!(quotas.take("a").is_ok());
+        assert!(quotas.take("b").is_ok(), "another tenant has its own");
+        assert_eq!(quotas.refused(), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn callers_that_are_refused_together_come_back_one_by_one() {
+        let quotas = quotas(rate(10, 1), 100);
+        assert!(quotas.take("a").is_ok());
+        let mut told: Vec<_> = (0..5).map(|_| wait(quotas.take("a"))).collect();
+        told.dedup();
+        assert_eq!(told.len(), 5, "{told:?}");
+        let mut passed = Duration::ZERO;
+        for wait in told {
+            advance(wait - passed + Duration::from_nanos(1)).await;
+            passed = wait;
+            assert!(quotas.take("a").is_ok(), "after {wait:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_moves_no_hint_over_a_minute_and_books_no_turn_beyond() {
+        let quotas = quotas(rate(10, 1), 100);
+        assert!(quotas.take("a").is_ok());
+        for refused in 0..20_000 {
+            let told = wait(quotas.take("a"));
+            assert!(told <= Duration::from_secs(60), "after {refused} refusals {told:?}");
+        }
+        // Nothing was booked beyond: once that minute is over, the next one waits for the next room.
+        advance(Duration::from_secs(61)).await;
+        assert!(quotas.take("a").is_ok());
+        let told = wait(quotas.take("a"));
+        assert!(told <= Duration::from_millis(100), "{told:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn room_in_flight_is_given_back() {
+        let quotas = quotas(TenantQuota { in_flight: Some(2), ..TenantQuota::default() }, 100);
+        let first = quotas.take("a").expect("room");
+        let second = quotas.take("a").expect("room");
+        assert_eq!(quotas.take("a").unwrap_err(), OverQuota::InFlight { limit: 2 });
+        drop(first);
+        let third = quotas.take("a").expect("room again");
+        assert!(quotas.take("a").is_err());
+        drop((second, third));
+        let big: Vec<_> = (0..3).map(|_| quotas.take("big").expect("room of its own")).collect();
+        assert_eq!(quotas.take("big").unwrap_err(), OverQuota::InFlight { limit: 3 });
+        drop(big);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_refused_at_the_rate_holds_no_room() {
+        let quotas = quotas(TenantQuota { in_flight: Some(2), ..rate(1, 1) }, 100);
+        let held = quotas.take("a").expect("room");
+        assert!((0..5).all(|_| matches!(quotas.take("a"), Err(OverQuota::Rate { .. }))));
+        drop(held);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_table_is_bounded_and_forgets_those_at_rest() {
+        let quotas = quotas(rate(1, 1), 160);
+        for number in 0..10_000 {
+            let _ = quotas.take(&format!("tenant-{number}"));
+        }
+        assert!(quotas.tenants() <= 160);
+        assert!(matches!(quotas.take("one more"), Err(OverQuota::Rate { .. })), "the others share one quota");
+        let known = quotas.take("tenant-0");
+        assert!(known.is_err(), "a tenant that has used its room is not forgotten");
+        advance(Duration::from_secs(2) * 10_000).await;
+        assert!(quotas.take("one more").is_ok());
+        assert!(quotas.tenants() <= 160);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_counted_where_nobody_is_bound() {
+        assert!(
+            Quotas::new(&QuotaConfig { each: TenantQuota::default(), tenants: 10_000, named: Vec::new() }).is_none()
+        );
+        let quotas = quotas(TenantQuota::default(), 100);
+        assert!(quotas.take("a").unwrap().is_none());
+        assert_eq!(quotas.tenants(), 0);
+    }
+}

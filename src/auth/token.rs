@@ -1,6 +1,7 @@
-//! Verification of bearer tokens. The accepted algorithms are configured in `config.rs`, and the keys are in `keys.rs`.
+//! Verifies bearer tokens, and caches verified ones. `keys.rs` has the keys.
 
 use std::{
+    collections::HashMap,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -15,6 +16,7 @@ use jsonwebtoken::{
     get_current_timestamp,
     jwk::Jwk,
 };
+use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
@@ -22,23 +24,25 @@ use tokio::time::Instant;
 
 use super::{
     Caller, Jwt,
-    cache::{Cache, Digest},
     denial::TokenFault,
     keys::{self, Keys, KeysError},
 };
 use crate::{
-    file::NamedFile,
-    reload::{Contents, Reload, Reloads, Seen},
-    throttle::Throttle,
+    incidents::Throttle,
+    reload::{Reloads, Seen},
 };
 
+/// Shards of the cache.
+const SHARDS: usize = 16;
+/// Most tokens in one shard.
+const MAX_TOKENS: usize = 256;
 /// Longest token, in bytes.
 const MAX_BYTES: usize = 8 << 10;
-/// Longest key id in a line of the log, in characters.
+/// Longest key id in a log line, in characters.
 const MAX_LOGGED_KID: usize = 64;
 /// Longest time that a verified token is cached.
 const MAX_CACHE_AGE: Duration = Duration::from_secs(300);
-/// Longest life of a token: ten years, small enough to add to any `Instant`.
+/// Longest life of a token: ten years, which can be added to any `Instant`.
 const MAX_LIFE: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 /// Longest subject or tenant that a token may name, in bytes.
 const MAX_NAME: usize = 1_024;
@@ -55,28 +59,22 @@ pub(super) struct Tokens {
     unknown_key_log: Throttle,
 }
 
-/// The key and expiry of a verified token, kept because a call may outlast it.
+/// The key and expiry of a verified token. They are kept because a call may outlast the token.
 #[derive(Debug)]
 pub(super) struct Credentials {
     until: Instant,
     key: Arc<Jwk>,
-    /// Key set that contained the key.
+    /// Number of the key set that contained the key.
     generation: u64,
-}
-
-/// The identity in a token.
-pub(super) struct TokenIdentity {
-    pub(super) principal: String,
-    pub(super) tenant: Option<String>,
 }
 
 impl Tokens {
     pub(super) fn open(config: Jwt) -> Result<Self, KeysError> {
-        let read = keys::file(&config).read();
+        let read = keys::contents(&config);
         Ok(Self {
             keys: ArcSwap::from_pointee(Keys::first(&read, &config)?),
             cache: Cache::new(),
-            seen: Seen::new(&[&read]),
+            seen: Seen::new(std::slice::from_ref(&read)),
             reloads: Reloads::default(),
             next_generation: AtomicU64::new(1),
             unknown_key_log: Throttle::default(),
@@ -84,23 +82,28 @@ impl Tokens {
         })
     }
 
+    /// How often the file of keys is checked for changes.
+    pub(super) fn interval(&self) -> Duration {
+        self.config.reload
+    }
+
     pub(super) fn reloads(&self) -> &Reloads {
         &self.reloads
     }
 
-    /// The caller of a valid token. Calls `make` on a cache miss.
+    /// The caller of a valid token. On a cache miss, `make` creates it from the principal and the tenant.
     pub(super) fn verify(
         &self,
         token: &[u8],
         rules: u64,
-        make: impl FnOnce(TokenIdentity) -> Caller,
+        make: impl FnOnce(String, Option<String>) -> Caller,
     ) -> Result<Arc<Caller>, TokenFault> {
         if token.len() > MAX_BYTES {
             return Err(TokenFault::TooLong);
         }
         let keys = self.keys.load();
         let digest: Digest = Sha256::digest(token).into();
-        // Both only grow: when either does, cached results no longer match.
+        // Both numbers only grow. If one grows, cached results no longer match.
         let generation = keys.generation + rules;
         if let Some(caller) = self.cache.get(&digest, generation) {
             return Ok(caller);
@@ -108,12 +111,13 @@ impl Tokens {
         let (claims, key) = self.claims(token, &keys)?;
         let (now, left) = (Instant::now(), self.time_left(&claims));
         let credentials = Credentials { until: now + left, key, generation: keys.generation };
-        let caller = Arc::new(make(self.identity(&claims)?).by_token(credentials));
+        let principal = format!("jwt:{}", claims.name("sub")?);
+        let caller = Arc::new(make(principal, self.tenant(&claims)?).by_token(credentials));
         self.cache.put(digest, Arc::clone(&caller), now + left.min(MAX_CACHE_AGE), generation);
         Ok(caller)
     }
 
-    /// Checks that a verified token is still valid: not expired, key still trusted.
+    /// Checks that a verified token has not expired, and that its key is still trusted.
     pub(super) fn recheck(&self, credentials: &Credentials) -> Result<(), TokenFault> {
         let Credentials { until, key, generation } = credentials;
         let keys = self.keys.load();
@@ -137,7 +141,7 @@ impl Tokens {
         Ok((token.claims, Arc::clone(&key.jwk)))
     }
 
-    /// Logs an unknown key, which may be one that the file lacks: only the operator can fix that.
+    /// Logs an unknown key. The file may lack it, which only the operator can correct.
     fn log_unknown_key(&self, fault: &TokenFault, id: Option<&str>) {
         if *fault == TokenFault::UnknownKey
             && let Some(others) = self.unknown_key_log.pass()
@@ -145,38 +149,31 @@ impl Tokens {
             let id: Option<String> = id.map(|id| id.chars().take(MAX_LOGGED_KID).collect());
             let path = self.config.jwks.display();
             tracing::warn!(
-                kid = ?id, %path, others,
+                kid = id, %path, others,
                 "refused a token signed by a key that is not in the file; if the issuer publishes it, add it"
             );
         }
     }
 
-    /// The identity in the token. Without a tenant claim, a rule or the principal decides the tenant. A tenant claim
-    /// that is not a valid name is an error: otherwise its jobs would be charged to another tenant.
-    fn identity(&self, claims: &Claims) -> Result<TokenIdentity, TokenFault> {
-        let claim = self.config.tenant_claim.as_deref();
-        let claim = claim.filter(|claim| claims.get(claim).is_some());
-        let tenant = claim.map(|claim| claims.name(claim)).transpose()?;
-        Ok(TokenIdentity { principal: format!("jwt:{}", claims.name("sub")?), tenant })
+    /// The tenant in the token. If no tenant claim is configured or present, a rule or the principal decides. A tenant
+    /// claim that is not a valid name is an error: otherwise its jobs would be charged to another tenant.
+    fn tenant(&self, claims: &Claims) -> Result<Option<String>, TokenFault> {
+        let claim = self.config.tenant_claim.as_deref().filter(|claim| claims.get(claim).is_some());
+        claim.map(|claim| claims.name(claim)).transpose()
     }
 
     fn time_left(&self, claims: &Claims) -> Duration {
-        // Fractions of a second are ignored: the token is checked again a little early.
+        // Fractions of a second are dropped, so the token expires slightly early.
         let end = claims.get("exp").and_then(Value::as_f64).map_or(0, |end| end as u64);
         let left = end.saturating_add(self.config.leeway.as_secs()).saturating_sub(get_current_timestamp());
         Duration::from_secs(left).min(MAX_LIFE)
     }
-}
 
-impl Reload for Tokens {
-    fn files(&self) -> Vec<NamedFile> {
-        vec![keys::file(&self.config)]
-    }
-
-    fn reload(&self, contents: Vec<Contents>) {
+    /// Loads the keys if their file has changed.
+    pub(super) fn reload_if_changed(&self) {
         let path = self.config.jwks.display();
-        let [read] = &contents[..] else { return };
-        if !self.seen.is_new(&[read]) {
+        let read = &keys::contents(&self.config);
+        if !self.seen.is_new(std::slice::from_ref(read)) {
             return;
         }
         let generation = self.next_generation.fetch_add(1, Ordering::Relaxed);
@@ -189,7 +186,7 @@ impl Reload for Tokens {
                     tracing::error!(
                         %path,
                         "the key set of the token issuer is empty: every token is refused; put \
-                         the issuer's keys there, or take [auth.jwt] out of the configuration"
+                         the issuer's keys there, or remove [auth.jwt] from the configuration"
                     );
                 } else {
                     tracing::info!(%path, "loaded new keys of the token issuer");
@@ -229,10 +226,89 @@ impl Claims {
         self.0.get(claim)
     }
 
-    /// A claim that must be a name.
+    /// A claim that must be a valid name.
     pub(super) fn name(&self, claim: &str) -> Result<String, TokenFault> {
         let valid = |name: &&str| !name.is_empty() && name.len() <= MAX_NAME && !name.chars().any(char::is_control);
         let name = self.get(claim).and_then(Value::as_str).filter(valid);
         name.map(str::to_owned).ok_or_else(|| TokenFault::Claim { claim: claim.to_owned() })
+    }
+}
+
+/// Identifies a token without keeping it.
+type Digest = [u8; 32];
+
+/// Verified tokens, by digest. Verifying a signature costs more than the rest of a call.
+struct Cache([Mutex<HashMap<Digest, Verified>>; SHARDS]);
+
+struct Verified {
+    caller: Arc<Caller>,
+    /// When the entry expires.
+    until: Instant,
+    /// The set of keys that verified it.
+    generation: u64,
+}
+
+impl Cache {
+    fn new() -> Self {
+        Self(Default::default())
+    }
+
+    fn get(&self, token: &Digest, generation: u64) -> Option<Arc<Caller>> {
+        let shard = self.shard(token).lock();
+        let verified = shard.get(token)?;
+        let holds = verified.generation == generation && Instant::now() < verified.until;
+        holds.then(|| Arc::clone(&verified.caller))
+    }
+
+    fn put(&self, token: Digest, caller: Arc<Caller>, until: Instant, generation: u64) {
+        let mut shard = self.shard(&token).lock();
+        if shard.len() >= MAX_TOKENS {
+            let now = Instant::now();
+            shard.retain(|_, verified| now < verified.until && verified.generation == generation);
+        }
+        if shard.len() >= MAX_TOKENS {
+            // Any entry may be evicted: the map has no order.
+            let one = shard.keys().next().copied();
+            one.and_then(|one| shard.remove(&one));
+        }
+        shard.insert(token, Verified { caller, until, generation });
+    }
+
+    fn shard(&self, token: &Digest) -> &Mutex<HashMap<Digest, Verified>> {
+        &self.0[usize::from(token[0]) % SHARDS]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn caller() -> Arc<Caller> {
+        Arc::new(Caller::new("jwt:me".into(), None, std::iter::empty()))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_verdict_holds_until_its_time_or_its_keys_are_gone() {
+        let cache = Cache::new();
+        cache.put([7; 32], caller(), Instant::now() + Duration::from_secs(10), 1);
+        assert!(cache.get(&[7; 32], 1).is_some() && cache.get(&[8; 32], 1).is_none());
+        assert!(cache.get(&[7; 32], 2).is_none());
+        tokio::time::advance(Duration::from_secs(10)).await;
+        assert!(cache.get(&[7; 32], 1).is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_does_not_grow_past_its_bound() {
+        let cache = Cache::new();
+        let until = Instant::now() + Duration::from_secs(10);
+        for number in 0..100_000_u32 {
+            let mut token = [0; 32];
+            token[..4].copy_from_slice(&number.to_le_bytes());
+            cache.put(token, caller(), until, 1);
+        }
+        let held: usize = cache.0.iter().map(|shard| shard.lock().len()).sum();
+        assert_eq!(held, SHARDS * MAX_TOKENS);
     }
 }

@@ -8,23 +8,22 @@ use std::{
 
 use clap::Args;
 use http::HeaderValue;
-use thiserror::Error;
 use tokio::net::TcpStream;
 use tokio_rustls::{
     TlsConnector,
     client::TlsStream,
     rustls::{
-        ClientConfig, RootCertStore,
+        ClientConfig, Error, RootCertStore,
         crypto::aws_lc_rs,
         pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
     },
 };
 use zeroize::Zeroizing;
 
-use super::connect::Address;
+use super::{connect::Address, failure::Failure};
 use crate::file::{self, FileFault};
 
-/// Largest file of certificates, of a private key and of a token, in bytes.
+/// Largest file with certificates, a private key or a token, in bytes.
 const MAX_CERTIFICATES: u64 = 4 << 20;
 const MAX_KEY: u64 = 64 << 10;
 const MAX_TOKEN: u64 = 64 << 10;
@@ -57,62 +56,38 @@ pub(crate) struct Access {
     token: Option<HeaderValue>,
 }
 
-/// Why the files cannot be used. Their contents are never quoted.
-#[derive(Debug, Error)]
-pub(crate) enum AccessError {
-    #[error("cannot read {}: {fault}", path.display())]
-    Unread { path: PathBuf, fault: FileFault },
-    #[error("{} contains no {what} in PEM", path.display())]
-    NoPem { path: PathBuf, what: &'static str },
-    #[error("the certificate and the key do not work together: {0}")]
-    Unusable(String),
-    #[error("this system has no root certificates")]
-    NoRoots,
-    #[error("{} contains no token", path.display())]
-    NoToken { path: PathBuf },
-    #[error("the token would be sent to {address} in plaintext")]
-    Exposed { address: Address },
-    #[error("TLS is not supported over the socket {address}")]
-    NoTlsThere { address: Address },
-}
-
-impl AccessError {
-    /// What to do about it.
-    pub(crate) fn help(&self) -> &'static str {
-        match self {
-            Self::Unread { fault: FileFault::Unreadable { .. }, .. } => "pass a file that this user can read",
-            Self::Unread { .. } => "write it to a regular file, and pass that file",
-            Self::NoPem { .. } => "pass a file with a block BEGIN CERTIFICATE, or BEGIN PRIVATE KEY",
-            Self::Unusable(_) => "pass the key that the certificate was made for",
-            Self::NoRoots => "pass --ca with the roots of the server's certificate",
-            Self::NoToken { .. } => "write a token of visible ASCII characters to the file, and nothing else",
-            Self::Exposed { .. } => "pass --tls",
-            Self::NoTlsThere { .. } => "leave out --tls, --ca and --cert",
-        }
-    }
-}
-
 impl AccessArgs {
     /// Reads the files for a call to `address`.
     ///
     /// # Errors
-    /// [`AccessError`].
-    pub(crate) fn load(&self, address: &Address) -> Result<Access, AccessError> {
+    /// If a file cannot be used. The contents are never quoted.
+    pub(crate) fn load(&self, address: &Address) -> Result<Access, Failure> {
         let Self { tls, ca, cert, key: _, token_file } = self;
         let wants_tls = *tls || ca.is_some() || cert.is_some() || matches!(address, Address::Tls(_));
         if wants_tls && matches!(address, Address::Unix(_)) {
-            return Err(AccessError::NoTlsThere { address: address.clone() });
+            let what = format!("TLS is not supported over the socket {address}");
+            return Err(Failure::usage(what, "leave out --tls, --ca and --cert"));
+        }
+        if wants_tls && matches!(address, Address::Plain(_)) {
+            let what = format!("http://{address} is without TLS, which --tls, --ca and --cert ask for");
+            return Err(Failure::usage(what, format!("write https://{address}, or leave out those flags")));
         }
         let token = token_file.as_deref().map(token).transpose()?;
         if token.is_some() && !wants_tls && !address.is_local() {
-            return Err(AccessError::Exposed { address: address.clone() });
+            return Err(Failure::usage(format!("the token would be sent to {address} in plaintext"), "pass --tls"));
         }
         let tls = if wants_tls { Some(Arc::new(self.client_config()?)) } else { None };
         Ok(Access { tls, token })
     }
 
-    fn client_config(&self) -> Result<ClientConfig, AccessError> {
-        let unusable = |error: tokio_rustls::rustls::Error| AccessError::Unusable(error.to_string());
+    fn client_config(&self) -> Result<ClientConfig, Failure> {
+        let unusable = |error: Error| {
+            let help = match error {
+                Error::InconsistentKeys(_) => "pass the key that the certificate was made for",
+                _ => "issue the certificate anew, as X.509 version 3 with an ECDSA, RSA or Ed25519 key",
+            };
+            Failure::usage(format!("TLS cannot use the certificate with its key: {error}"), help)
+        };
         let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()));
         let builder = builder.with_safe_default_protocol_versions().map_err(unusable)?;
         let builder = builder.with_root_certificates(self.roots()?);
@@ -126,14 +101,18 @@ impl AccessArgs {
         Ok(config)
     }
 
-    fn roots(&self) -> Result<RootCertStore, AccessError> {
+    fn roots(&self) -> Result<RootCertStore, Failure> {
         let mut roots = RootCertStore::empty();
         let found = match &self.ca {
             Some(path) => certificates(path)?,
             None => rustls_native_certs::load_native_certs().certs,
         };
         roots.add_parsable_certificates(found);
-        if roots.is_empty() { Err(AccessError::NoRoots) } else { Ok(roots) }
+        if roots.is_empty() {
+            let help = "pass --ca with the roots of the server's certificate";
+            return Err(Failure::usage("this system has no root certificates", help));
+        }
+        Ok(roots)
     }
 }
 
@@ -154,7 +133,7 @@ impl Access {
         if self.tls.is_some() { "https" } else { "http" }
     }
 
-    /// The handshake with the server `host`; without TLS, the socket is returned unchanged.
+    /// Performs the TLS handshake with the server `host`. Without TLS, returns the socket unchanged.
     ///
     /// # Errors
     /// The error of the handshake, such as an untrusted certificate.
@@ -173,12 +152,21 @@ impl Access {
 /// A socket, with or without TLS.
 pub(crate) type Secured = tokio_util::either::Either<TcpStream, TlsStream<TcpStream>>;
 
-fn read(path: &Path, most: u64) -> Result<Vec<u8>, AccessError> {
-    file::read(path, most).map_err(|fault| AccessError::Unread { path: path.into(), fault })
+fn read(path: &Path, most: u64) -> Result<Vec<u8>, Failure> {
+    file::read(path, most).map_err(|fault| {
+        let help = match fault {
+            FileFault::Unreadable { .. } => "pass a file that this user can read",
+            _ => "write it to a regular file, and pass that file",
+        };
+        Failure::usage(format!("cannot read {}: {fault}", path.display()), help)
+    })
 }
 
-fn token(path: &Path) -> Result<HeaderValue, AccessError> {
-    let no_token = || AccessError::NoToken { path: path.into() };
+fn token(path: &Path) -> Result<HeaderValue, Failure> {
+    let no_token = || {
+        let help = "write a token of visible ASCII characters to the file, and nothing else";
+        Failure::usage(format!("{} contains no token", path.display()), help)
+    };
     let read = read(path, MAX_TOKEN).map(Zeroizing::new)?;
     let text = std::str::from_utf8(&read).map_err(|_| no_token())?.trim();
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -190,16 +178,21 @@ fn token(path: &Path) -> Result<HeaderValue, AccessError> {
     Ok(value)
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, AccessError> {
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Failure> {
     let pem = read(path, MAX_CERTIFICATES)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
     let found = found.ok().filter(|found| !found.is_empty());
-    found.ok_or_else(|| AccessError::NoPem { path: path.into(), what: "certificate" })
+    found.ok_or_else(|| no_pem(path, "certificate"))
 }
 
-fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, AccessError> {
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, Failure> {
     let pem = read(path, MAX_KEY).map(Zeroizing::new)?;
-    PrivateKeyDer::from_pem_slice(&pem).map_err(|_| AccessError::NoPem { path: path.into(), what: "private key" })
+    PrivateKeyDer::from_pem_slice(&pem).map_err(|_| no_pem(path, "private key"))
+}
+
+fn no_pem(path: &Path, what: &str) -> Failure {
+    let help = format!("pass a file with a block BEGIN {}", what.to_uppercase());
+    Failure::usage(format!("{} contains no {what} in PEM", path.display()), help)
 }
 
 #[cfg(test)]
@@ -214,7 +207,7 @@ mod tests {
         file
     }
 
-    fn with_token(text: &str, address: &str) -> Result<Access, AccessError> {
+    fn with_token(text: &str, address: &str) -> Result<Access, Failure> {
         let file = file(text);
         let args = AccessArgs { token_file: Some(file.path().into()), ..AccessArgs::default() };
         args.load(&address.parse().unwrap())
@@ -227,7 +220,8 @@ mod tests {
         assert_eq!(token, "Bearer abc.def.ghi");
         assert_eq!(format!("{token:?}"), "Sensitive");
         for wrong in ["", "two words", "\u{e9}"] {
-            assert!(matches!(with_token(wrong, "127.0.0.1:1"), Err(AccessError::NoToken { .. })), "{wrong}");
+            let error = with_token(wrong, "127.0.0.1:1").unwrap_err().to_string();
+            assert!(error.ends_with(" contains no token"), "{wrong}: {error}");
         }
     }
 
@@ -266,9 +260,45 @@ mod tests {
             for (args, what) in args.into_iter().zip(whats) {
                 let error = args.load(&"127.0.0.1:1".parse().unwrap()).err().unwrap();
                 assert_eq!(error.to_string(), format!("cannot read {}: {what}", path.as_ref().unwrap().display()));
-                assert_eq!(error.help(), "write it to a regular file, and pass that file");
+                assert_eq!(error.help().unwrap(), "write it to a regular file, and pass that file");
             }
         }
+    }
+
+    /// Made by OpenSSL 3.0, by `openssl x509 -req` without extensions.
+    const VERSION_1: &str = "\
+        -----BEGIN CERTIFICATE-----\n\
+        MIIBGjCBwgIUf8It/duLbn6oNAw7v2lt7olmXYgwCgYIKoZIzj0EAwIwDTELMAkG\n\
+        A1UEAwwCY2EwHhcNMjYxMTIzMjM0OTMyWhcNMjYxMjIzMjM0OTMyWjAUMRIwEAYD\n\
+        VQQDDAlsb2NhbGhvc3QwWTATBgcqhkjOPQIBBggqhkjOPQMBBwNCAAQARxLuZZRb\n\
+        FshFyOlEhR1RGMrQPX3UeXq2ZZHEttc5N+0fNaOlzI76i+OW1XV8H0IdEQRDzhy4\n\
+        RaeRFXUy/O9cMAoGCCqGSM49BAMCA0cAMEQCIAz6nc77Jf9GvNYDLvEHOXoDwqxc\n\
+        8KgUzYrcZapwhu6FAiAkmhyfiuPuwMryYfQ1KC2HpYx3VgC/26CQ8Qs3kOr0Kw==\n\
+        -----END CERTIFICATE-----\n";
+
+    #[test]
+    fn what_is_wrong_with_a_certificate_has_its_own_help() {
+        let (key, other) = (rcgen::KeyPair::generate().unwrap(), rcgen::KeyPair::generate().unwrap());
+        let new = file(&rcgen::CertificateParams::default().self_signed(&key).unwrap().pem());
+        let (old, key) = (file(VERSION_1), file(&other.serialize_pem()));
+        for (cert, key, help) in [
+            (&old, &key, "issue the certificate anew, as X.509 version 3"),
+            (&new, &key, "pass the key that the certificate was made for"),
+            (&key, &key, "pass a file with a block BEGIN CERTIFICATE"),
+            (&new, &new, "pass a file with a block BEGIN PRIVATE KEY"),
+        ] {
+            let [ca, cert, key] = [&new, cert, key].map(|file| Some(file.path().into()));
+            let args = AccessArgs { ca, cert, key, ..AccessArgs::default() };
+            let error = args.load(&"127.0.0.1:1".parse().unwrap()).unwrap_err();
+            assert!(error.help().unwrap().starts_with(help), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn an_address_without_tls_is_not_called_with_it() {
+        let args = AccessArgs { tls: true, ..AccessArgs::default() };
+        let error = args.load(&"http://127.0.0.1:1".parse().unwrap()).unwrap_err();
+        assert!(error.help().unwrap().starts_with("write https://127.0.0.1:1"), "{error:?}");
     }
 
     #[test]
@@ -277,7 +307,8 @@ mod tests {
             assert!(with_token("abc", local).is_ok(), "{local}");
         }
         for far in ["10.0.0.1:1", "host.example:1", "127.0.0.1.example:1"] {
-            assert!(matches!(with_token("abc", far), Err(AccessError::Exposed { .. })), "{far}");
+            let error = with_token("abc", far).unwrap_err().to_string();
+            assert_eq!(error, format!("the token would be sent to {far} in plaintext"));
         }
     }
 

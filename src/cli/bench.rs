@@ -1,7 +1,5 @@
 //! `waterwheel bench`: a closed-loop load generator over the ordinary client.
 
-mod report;
-
 use std::{
     cell::{Cell, RefCell},
     collections::BTreeMap,
@@ -12,6 +10,7 @@ use clap::{Args, ValueEnum, builder::RangedU64ValueParser};
 use futures_util::{StreamExt, future::try_join_all, stream::FuturesUnordered};
 use hdrhistogram::Histogram;
 use serde::Serialize;
+use serde_json::{Value, json};
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::mpsc,
@@ -21,14 +20,14 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Status};
 use tonic_types::StatusExt;
 
-use self::report::LoadReport;
 use super::{
     access::Access,
     connect::{Address, CONNECT_PATIENCE, Connection, ServerArgs},
     console::Console,
     exit::Exit,
     failure::Failure,
-    output::{Format, OutputArgs, json},
+    output::OutputArgs,
+    values::any_duration,
 };
 use crate::{
     model::CODE_NAMES,
@@ -39,10 +38,15 @@ use crate::{
 const MAX_PAYLOAD: u64 = 64 << 20;
 /// Time between two attempts to connect again.
 const RECONNECT: Duration = Duration::from_millis(100);
-/// Time after the deadline in which last answers are accepted.
+/// Time after the deadline in which late answers are accepted.
 const GRACE: Duration = Duration::from_secs(1);
 /// Longest latency that is recorded, in nanoseconds: ten minutes.
 const MAX_LATENCY: u64 = 600_000_000_000;
+
+/// Latencies of completed calls that are reported.
+const QUANTILES: [(&str, f64); 5] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)];
+/// A debug build's figures are not meaningful.
+const BUILD: &str = if cfg!(debug_assertions) { "debug" } else { "release" };
 
 /// Load a server with calls, and measure their latencies.
 ///
@@ -71,7 +75,7 @@ pub(super) struct BenchArgs {
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = positive)]
     duration: Duration,
     /// Load before the measurement.
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = any_duration)]
     warm_up: Duration,
     /// Deadline of each call. A submit-many call ends this long after the load.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = positive)]
@@ -92,7 +96,7 @@ enum Rpc {
     SubmitMany,
 }
 
-/// A load, with its results so far.
+/// A load, and its results so far.
 struct Load<'a> {
     args: &'a BenchArgs,
     address: Address,
@@ -132,6 +136,7 @@ async fn measure(args: &BenchArgs, console: &mut Console<'_>) -> Result<Exit, Fa
     let (address, access) = (server.clone(), access.load(server)?);
     let open = || Connection::open(&address, &access, CONNECT_PATIENCE);
     let connections = try_join_all((0..args.connections).map(|_| open())).await?;
+    let latencies = Histogram::new_with_bounds(1_000, MAX_LATENCY, 3).expect("the bounds are ordered, the digits few");
     let measured_from = Instant::now() + args.warm_up;
     let load = Load {
         args,
@@ -139,21 +144,18 @@ async fn measure(args: &BenchArgs, console: &mut Console<'_>) -> Result<Exit, Fa
         measured_from,
         end: measured_from + args.duration,
         unanswered: Cell::new(0),
-        counts: RefCell::new(Counts::default()),
+        counts: RefCell::new(Counts { latencies, errors: BTreeMap::new() }),
         address,
         access,
     };
     let connections: FuturesUnordered<_> = connections.into_iter().map(|connection| load.keep_up(connection)).collect();
     let give_up = load.end + args.deadline.saturating_add(GRACE);
-    // Calls without an answer by then are counted as unanswered.
+    // Calls without an answer by then count as unanswered.
     let _ = timeout_at(give_up, connections.collect::<()>()).await;
-    let report = LoadReport::new(args, &load.counts.borrow(), load.unanswered.get());
-    let text = match args.output.format {
-        Format::Text => report.to_string(),
-        Format::Json => format!("{}\n", json::line(&report)),
-    };
-    console.out.text(&text).await?;
-    Ok(if report.has_completed() { Exit::Done } else { Exit::Failed })
+    let Load { counts, unanswered, .. } = load;
+    let (counts, unanswered) = (counts.into_inner(), unanswered.get());
+    console.report(&json(args, &counts, unanswered), || text(args, &counts, unanswered)).await?;
+    Ok(if counts.latencies.is_empty() { Exit::Failed } else { Exit::Done })
 }
 
 impl Load<'_> {
@@ -194,7 +196,7 @@ impl Load<'_> {
         }
     }
 
-    /// Keeps one call open with a window of jobs: each answer allows one more job.
+    /// Keeps one call open with a window of jobs: each answer allows another job.
     async fn submit_many(&self, connection: &Connection) {
         let window = self.args.in_flight;
         let (requests, outgoing) = mpsc::channel(window);
@@ -202,7 +204,7 @@ impl Load<'_> {
         let mut in_flight: Vec<Option<Instant>> = vec![None; window];
         let send = |requests: &Option<mpsc::Sender<_>>, place: usize| {
             let request = SubmitManyRequest { tag: place.to_string(), job: Some(Box::new(self.job.clone())) };
-            // The answered job left its place in the window.
+            // The answered job freed its place in the window.
             requests.as_ref()?.try_send(request).ok().map(|()| self.sent())
         };
         (0..window).for_each(|place| in_flight[place] = send(&requests, place));
@@ -241,7 +243,7 @@ impl Load<'_> {
         self.count(sent, ended);
     }
 
-    /// Counts an answer that came during the measurement.
+    /// Counts an answer that arrived during the measurement.
     fn count(&self, sent: Instant, ended: Result<(), String>) {
         let now = Instant::now();
         if now < self.measured_from || now >= self.end {
@@ -258,12 +260,50 @@ impl Load<'_> {
     }
 }
 
-impl Default for Counts {
-    fn default() -> Self {
-        let latencies =
-            Histogram::new_with_bounds(1_000, MAX_LATENCY, 3).expect("the bounds are ordered, the digits few");
-        Self { latencies, errors: BTreeMap::new() }
+fn json(args: &BenchArgs, counts: &Counts, unanswered: u64) -> Value {
+    let Counts { latencies, errors } = counts;
+    let micros = QUANTILES.map(|(name, at)| (name.replace('.', "_"), latencies.value_at_quantile(at) as f64 / 1e3));
+    let elapsed_s = args.duration.as_secs_f64();
+    json!({
+        "server": args.server.server.to_string(),
+        "rpc": args.rpc,
+        "kind": args.kind,
+        "connections": args.connections,
+        "in_flight_per_connection": args.in_flight,
+        "payload_bytes": args.payload,
+        "deadline_s": args.deadline.as_secs_f64(),
+        "elapsed_s": elapsed_s,
+        "completed": latencies.len(),
+        "throughput_per_s": latencies.len() as f64 / elapsed_s,
+        "latency_us": BTreeMap::from(micros),
+        "errors": errors,
+        "unanswered": unanswered,
+        "build": BUILD,
+        "version": env!("CARGO_PKG_VERSION"),
+    })
+}
+
+fn text(args: &BenchArgs, counts: &Counts, unanswered: u64) -> String {
+    let BenchArgs { server: ServerArgs { server, .. }, kind, connections, in_flight, payload, .. } = args;
+    let Counts { latencies, errors } = counts;
+    let method = match args.rpc {
+        Rpc::Submit => "Submit",
+        Rpc::SubmitMany => "SubmitMany",
+    };
+    let load = format!("{connections} connections × {in_flight} in flight, {payload}-byte payload");
+    let points =
+        QUANTILES.map(|(name, at)| format!("{name} {:.2?}", Duration::from_nanos(latencies.value_at_quantile(at))));
+    let mut lines = vec![
+        format!("{method} of {kind} on {server}: {load}"),
+        format!("throughput  {:.0}/s", latencies.len() as f64 / args.duration.as_secs_f64()),
+        format!("latency     {}", points.join("   ")),
+    ];
+    lines.extend(errors.iter().map(|(reason, count)| format!("error       {reason} × {count}")));
+    if unanswered > 0 {
+        lines.push(format!("unanswered  {unanswered} calls, a second past their deadline"));
     }
+    lines.push(format!("client      {BUILD} build of {}", env!("CARGO_PKG_VERSION")));
+    lines.join("\n")
 }
 
 /// Whether the connection failed, rather than the call.
@@ -285,11 +325,10 @@ fn reason(status: &Status) -> String {
     }
 }
 
-fn positive(text: &str) -> Result<Duration, String> {
-    match humantime::parse_duration(text) {
-        Ok(Duration::ZERO) => Err("must be longer than zero".to_owned()),
-        Ok(duration) => Ok(duration),
-        Err(error) => Err(format!("{error}; write it as 500ms, 10s or 2m")),
+fn positive(text: &str) -> Result<Duration, &'static str> {
+    match any_duration(text)? {
+        Duration::ZERO => Err("must be longer than zero"),
+        duration => Ok(duration),
     }
 }
 

@@ -5,43 +5,47 @@ use std::time::Duration;
 use clap::Args;
 use tokio::time::Instant;
 use tonic::{
-    Request, Status,
+    Request, Response, Status,
     metadata::{Ascii, MetadataValue},
 };
 
 use super::{
     access::AccessArgs,
     connect::{Address, CONNECT_PATIENCE, Connection},
+    exit::Exit,
     failure::Failure,
+    output::setting,
+    values::any_duration,
 };
 
 /// Time after the deadline in which the server's answer may still arrive.
 const SLACK: Duration = Duration::from_millis(250);
 
 /// Flags that become metadata.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 pub(crate) struct CallArgs {
     /// Deadline of the job: queue and run together, such as 2s or 500ms [default: the server's].
-    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
-    pub(crate) deadline: Option<Duration>,
+    #[arg(long, value_name = "DURATION", value_parser = any_duration)]
+    deadline: Option<Duration>,
     /// Id of the job in logs and traces [default: chosen by the server].
     #[arg(long, value_name = "ID", value_parser = request_id)]
-    pub(crate) request_id: Option<MetadataValue<Ascii>>,
+    request_id: Option<MetadataValue<Ascii>>,
 }
 
 impl CallArgs {
-    /// No deadline and no request id.
-    pub(crate) fn none() -> Self {
-        Self { deadline: None, request_id: None }
+    /// With this deadline.
+    pub(crate) fn within(deadline: Duration) -> Self {
+        Self { deadline: Some(deadline), request_id: None }
     }
 }
 
-/// One call. It sends its deadline to the server, and also ends by itself in case the server does not answer.
-#[derive(Debug, Clone)]
+/// One call on its own connection.
+///
+/// It sends its deadline to the server, and also ends itself if the server does not answer.
 pub(crate) struct Call {
+    pub(crate) connection: Connection,
     address: Address,
-    deadline: Option<Duration>,
-    request_id: Option<MetadataValue<Ascii>>,
+    args: CallArgs,
     give_up: Option<Instant>,
 }
 
@@ -49,49 +53,54 @@ impl Call {
     /// Connects, and starts the clock once the connection is open.
     ///
     /// # Errors
-    /// [`Failure::Access`] and [`Failure::Unreachable`].
-    pub(crate) async fn begin(
-        address: &Address,
-        access: &AccessArgs,
-        args: CallArgs,
-    ) -> Result<(Self, Connection), Failure> {
-        let CallArgs { deadline, request_id } = args;
-        let patience = deadline.map_or(CONNECT_PATIENCE, |it| it.min(CONNECT_PATIENCE));
+    /// If a file for the access cannot be used, or the server is unreachable.
+    pub(crate) async fn begin(address: &Address, access: &AccessArgs, args: CallArgs) -> Result<Self, Failure> {
+        let patience = args.deadline.map_or(CONNECT_PATIENCE, |it| it.min(CONNECT_PATIENCE));
         let connection = Connection::open(address, &access.load(address)?, patience).await?;
-        let call = Self {
-            address: address.clone(),
-            deadline,
-            request_id,
-            give_up: deadline.and_then(|it| Instant::now().checked_add(it + SLACK)),
-        };
-        Ok((call, connection))
+        let give_up = args.deadline.and_then(|it| Instant::now().checked_add(it + SLACK));
+        Ok(Self { connection, address: address.clone(), args, give_up })
+    }
+
+    /// Sends `message` with the metadata of this call, and waits for the answer.
+    ///
+    /// # Errors
+    /// The errors of [`wait`](Self::wait).
+    pub(crate) async fn ask<M, A>(
+        &self,
+        message: M,
+        send: impl AsyncFnOnce(&Connection, Request<M>) -> Result<Response<A>, Status>,
+    ) -> Result<A, Failure> {
+        Ok(self.wait(send(&self.connection, self.request(message))).await?.into_inner())
     }
 
     /// The message with the metadata of this call.
-    pub(crate) fn request<T>(&self, message: T) -> Request<T> {
+    fn request<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
-        if let Some(deadline) = self.deadline {
+        if let Some(deadline) = self.args.deadline {
             request.set_timeout(deadline);
         }
-        if let Some(id) = &self.request_id {
+        if let Some(id) = &self.args.request_id {
             request.metadata_mut().insert("x-request-id", id.clone());
         }
         request
     }
 
-    /// The server's answer, unless the deadline passes first.
+    /// Waits for the server's answer, at most until the deadline.
     ///
     /// # Errors
-    /// [`Failure::NoAnswer`], or the failure in the status.
+    /// If the deadline passes, or the status is a failure.
     pub(crate) async fn wait<T>(&self, answer: impl Future<Output = Result<T, Status>>) -> Result<T, Failure> {
-        let answered = match (self.give_up, self.deadline) {
-            (Some(at), Some(deadline)) => {
-                tokio::time::timeout_at(at, answer).await.map_err(|_| Failure::NoAnswer { deadline })?
-            }
+        let answered = match (self.give_up, self.args.deadline) {
+            (Some(at), Some(deadline)) => tokio::time::timeout_at(at, answer).await.map_err(|_| no_answer(deadline))?,
             _ => answer.await,
         };
         answered.map_err(|status| Failure::of_status(status, &self.address))
     }
+}
+
+fn no_answer(deadline: Duration) -> Failure {
+    let what = format!("no answer by the deadline of {}; whether the job started is unknown", setting(deadline));
+    Failure::new(Exit::DeadlineExceeded, what, "see \"waterwheel stats\" for the state of the server")
 }
 
 fn request_id(text: &str) -> Result<MetadataValue<Ascii>, String> {

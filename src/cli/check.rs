@@ -1,8 +1,7 @@
 //! `waterwheel check`: checks a configuration, and with `--env` compares it with the machine.
 
 mod fit;
-mod place;
-mod stop_time;
+mod machine;
 
 use std::{collections::BTreeMap, iter, path::Path};
 
@@ -11,17 +10,14 @@ use serde_json::json;
 
 use self::{
     fit::{Finding, Verdict},
-    place::Place,
+    machine::Place,
 };
 use super::{
-    config_args::{ConfigArgs, Process},
+    config::{ConfigArgs, Process},
     console::{BAD, Console, FAINT, GOOD, WARN, paint},
     exit::Exit,
     failure::Failure,
-    output::{
-        Format, OutputArgs, contents, counted,
-        table::{Align, table},
-    },
+    output::{Align, OutputArgs, contents, counted, table},
 };
 use crate::{
     config::{Config, Faults, Loaded, Pool, Warning},
@@ -45,7 +41,7 @@ Example:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct CheckArgs {
-    /// Compare it with this machine: the time to stop (WATERWHEEL_GRACE, or the systemd unit) with the drain, memory
+    /// Compare it with this machine: the time to stop (WATERWHEEL_GRACE) with the drain, memory
     /// with the pools, open files with connections and programs, CPUs with threads. Connects to the database of
     /// detached jobs.
     #[arg(long)]
@@ -56,13 +52,13 @@ pub(super) struct CheckArgs {
     config: ConfigArgs,
 }
 
-/// What there is to say.
+/// The result of the check.
 struct Checked {
     config: Config,
     warnings: Vec<Warning>,
     /// `None` without `--env`.
     findings: Option<Vec<Finding>>,
-    /// What the database of detached jobs is; `None` without one, and without `--env`.
+    /// Describes the database of detached jobs; `None` without one, and without `--env`.
     database: Option<Result<String, StoreError>>,
 }
 
@@ -71,11 +67,7 @@ pub(super) async fn run(args: CheckArgs, console: &mut Console<'_>) -> Result<Ex
     if let Some(options) = checked.config.store.postgres().filter(|_| args.env) {
         checked.database = Some(inspect_postgres(&options).await);
     }
-    let line = match args.output.format {
-        Format::Text => checked.text(),
-        Format::Json => checked.json().to_string(),
-    };
-    console.out.line(&line).await?;
+    console.report(&checked.json(), || checked.text()).await?;
     Ok(if checked.falls_short() { Exit::Failed } else { Exit::Done })
 }
 
@@ -97,20 +89,15 @@ impl Checked {
     }
 
     fn text(&self) -> String {
-        let mut text = summary(&self.config);
-        for warning in &self.warnings {
-            text.push_str(&format!("\n{}", paint(WARN, warning)));
-        }
-        if let Some(findings) = &self.findings {
-            text.push('\n');
-            text.push_str(&comparison(findings).join("\n"));
-        }
+        let mut lines = vec![summary(&self.config)];
+        lines.extend(self.warnings.iter().map(|warning| paint(WARN, warning)));
+        lines.extend(self.findings.as_deref().into_iter().flat_map(comparison));
         match &self.database {
-            Some(Ok(found)) => text.push_str(&format!("\nstore   {}   {found}", paint(GOOD, "fits"))),
-            Some(Err(error)) => text.push_str(&format!("\nstore   {}  {error}", paint(BAD, "short"))),
+            Some(Ok(found)) => lines.push(format!("store   {}   {found}", paint(GOOD, "fits"))),
+            Some(Err(error)) => lines.push(format!("store   {}  {error}", paint(BAD, "short"))),
             None => {}
         }
-        text
+        lines.join("\n")
     }
 
     fn json(&self) -> serde_json::Value {
@@ -146,12 +133,12 @@ fn comparison(findings: &[Finding]) -> Vec<String> {
         ]
     };
     let rows: Vec<Vec<String>> = findings.iter().map(row).collect();
-    let lines = table(&[Align::Left; 4], &rows).into_iter().zip(findings);
-    let with_help = |(line, finding): (String, &Finding)| {
-        let help = finding.help.as_ref().map(|help| format!("  {} {help}", paint(FAINT, "help:")));
-        [Some(line), help].into_iter().flatten()
-    };
-    lines.flat_map(with_help).collect()
+    let mut lines = Vec::new();
+    for (line, finding) in table(&[Align::Left; 4], &rows).into_iter().zip(findings) {
+        lines.push(line);
+        lines.extend(finding.help.as_ref().map(|help| format!("  {} {help}", paint(FAINT, "help:"))));
+    }
+    lines
 }
 
 fn summary(config: &Config) -> String {
@@ -171,13 +158,13 @@ fn ticks(config: &Config) -> BTreeMap<&str, Vec<String>> {
 }
 
 fn summary_json(config: &Config) -> serde_json::Value {
-    let pool = |pool: &Pool| {
+    let pool = |Pool { name, settings }: &Pool| {
         json!({
-            "name": pool.name,
-            "workers": pool.workers,
-            "max_workers": pool.max_workers,
-            "queue_jobs": pool.queue.jobs,
-            "queue_bytes": pool.queue.bytes,
+            "name": name,
+            "workers": settings.workers,
+            "max_workers": settings.most_workers(),
+            "queue_jobs": settings.queue_jobs,
+            "queue_bytes": settings.queue_bytes,
         })
     };
     json!({
@@ -195,7 +182,7 @@ mod tests {
     use clap::Parser;
 
     use super::{CheckArgs, check};
-    use crate::cli::{config_args::Process, output::Format};
+    use crate::cli::{config::Process, output::Format};
     use crate::config::starter;
 
     #[derive(Parser)]

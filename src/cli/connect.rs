@@ -10,8 +10,7 @@ use std::{
     path::PathBuf,
     pin::Pin,
     str::FromStr,
-    sync::{Arc, OnceLock},
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -27,18 +26,18 @@ use hyper::{
     rt::Executor,
 };
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use thiserror::Error;
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
+    io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpStream, UnixStream},
+    sync::oneshot,
 };
-use tokio_util::io::InspectReader;
 use tonic::{Code, Status, body::Body};
 use tonic_types::{ErrorDetails, StatusExt};
 
 use super::{
     access::{Access, AccessArgs},
     failure::Failure,
+    output::setting,
 };
 use crate::{
     model::Reason,
@@ -70,48 +69,40 @@ pub(crate) struct ServerArgs {
 pub(crate) enum Address {
     /// A host and a port.
     Tcp(Authority),
+    /// A host and a port without TLS.
+    Plain(Authority),
     /// A host and a port with TLS.
     Tls(Authority),
     /// A socket file.
     Unix(PathBuf),
 }
 
-/// The text is not an address.
-#[derive(Debug, Error, PartialEq, Eq)]
-pub(crate) enum AddressError {
-    #[error("no port; pass HOST:PORT, such as {0}:7070")]
-    NoPort(String),
-    #[error("no path after unix:; pass unix:PATH")]
-    NoPath,
-    #[error("not an address; pass HOST:PORT, http://HOST:PORT, https://HOST:PORT or unix:PATH")]
-    Malformed,
-}
-
 impl FromStr for Address {
-    type Err = AddressError;
+    type Err = &'static str;
 
-    fn from_str(text: &str) -> Result<Self, AddressError> {
+    /// The error says what to pass instead.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        const MALFORMED: &str = "not an address; pass HOST:PORT, http://HOST:PORT, https://HOST:PORT or unix:PATH";
         if let Some(path) = text.strip_prefix("unix:") {
             let path = path.strip_prefix("//").unwrap_or(path);
             return match path {
-                "" => Err(AddressError::NoPath),
+                "" => Err("no path after unix:; pass unix:PATH"),
                 path => Ok(Self::Unix(path.into())),
             };
         }
-        let (is_tls, text) = match text.strip_prefix("https://") {
-            Some(text) => (true, text),
-            None => (false, text.strip_prefix("http://").unwrap_or(text)),
+        let (form, text): (fn(Authority) -> Self, _) = match text.split_once("://") {
+            Some(("https", text)) => (Self::Tls, text),
+            Some(("http", text)) => (Self::Plain, text),
+            _ => (Self::Tcp, text),
         };
         let text = text.strip_suffix('/').unwrap_or(text);
-        let authority = Authority::from_str(text).map_err(|_| AddressError::Malformed)?;
+        let authority = Authority::from_str(text).map_err(|_| MALFORMED)?;
         if authority.host().is_empty() || text.contains('@') {
-            Err(AddressError::Malformed)
+            Err(MALFORMED)
         } else if authority.port_u16().is_none() {
-            Err(AddressError::NoPort(authority.host().to_owned()))
-        } else if is_tls {
-            Ok(Self::Tls(authority))
+            Err("no port; pass HOST:PORT, such as 127.0.0.1:7070")
         } else {
-            Ok(Self::Tcp(authority))
+            Ok(form(authority))
         }
     }
 }
@@ -119,7 +110,7 @@ impl FromStr for Address {
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Tcp(authority) => write!(f, "{authority}"),
+            Self::Tcp(authority) | Self::Plain(authority) => write!(f, "{authority}"),
             Self::Tls(authority) => write!(f, "https://{authority}"),
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
         }
@@ -131,7 +122,7 @@ impl Address {
     pub(super) fn is_local(&self) -> bool {
         match self {
             Self::Unix(_) => true,
-            Self::Tcp(authority) | Self::Tls(authority) => {
+            Self::Tcp(authority) | Self::Plain(authority) | Self::Tls(authority) => {
                 let host = authority.host().trim_start_matches('[').trim_end_matches(']');
                 host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
             }
@@ -145,60 +136,37 @@ pub(crate) struct Connection {
     requests: SendRequest<Body>,
     origin: Uri,
     token: Option<HeaderValue>,
-    heard: Heard,
 }
 
-/// The first byte of the peer.
-type Heard = Arc<OnceLock<u8>>;
-
-/// HTTP/2 begins with the length of a frame, whose first byte is zero.
+/// An HTTP/2 frame begins with its length, whose first byte is zero.
 const FRAME: u8 = 0;
 
-/// Why a connection carried no call: its peer did not begin to speak HTTP/2.
-#[derive(Debug, Error)]
-pub(super) enum Unspoken {
-    #[error("it does not speak HTTP/2 in plaintext")]
-    NotPlain,
-    #[error("{0}")]
-    NoTls(String),
-}
-
 impl Connection {
-    /// Connects within `patience`.
+    /// Connects within `patience`, and waits until the peer begins to speak HTTP/2.
     ///
     /// # Errors
-    /// [`Failure::Unreachable`] with the system's error.
+    /// The system's error, or that of TLS, or that the peer speaks something else.
     pub(crate) async fn open(address: &Address, access: &Access, patience: Duration) -> Result<Self, Failure> {
-        let heard = Heard::default();
-        let unreachable = |cause: String| Failure::Unreachable { address: address.clone(), cause, flag: "--server" };
+        let unreachable = |error: io::Error| Failure::unreachable(address, &explain(&error));
         let connected = tokio::time::timeout(patience, async {
-            match address {
-                Address::Tcp(authority) | Address::Tls(authority) => {
-                    let socket = TcpStream::connect(authority.as_str()).await?;
-                    socket.set_nodelay(true)?;
+            let spoken = match address {
+                Address::Tcp(authority) | Address::Plain(authority) | Address::Tls(authority) => {
+                    let socket = TcpStream::connect(authority.as_str()).await.map_err(unreachable)?;
+                    socket.set_nodelay(true).map_err(unreachable)?;
                     let secured = access.secure(authority.host(), socket).await;
-                    Ok(handshake(secured.map_err(Unconnected::NoTls)?, &heard).await)
+                    handshake(secured.map_err(|error| Failure::no_tls(address, &error))?).await
                 }
-                Address::Unix(path) => Ok::<_, Unconnected>(handshake(UnixStream::connect(path).await?, &heard).await),
-            }
+                Address::Unix(path) => handshake(UnixStream::connect(path).await.map_err(unreachable)?).await,
+            };
+            spoken.map_err(|error| match access.scheme() {
+                "https" => Failure::no_tls(address, &error),
+                _ => Failure::not_plain(address),
+            })
         });
-        let requests = match connected.await {
-            Ok(Ok(Ok(requests))) => requests,
-            Ok(Ok(Err(error))) if access.scheme() == "https" => {
-                return Err(Failure::NoTls { address: address.clone(), cause: root_cause(&error) });
-            }
-            Ok(Ok(Err(error))) => return Err(unreachable(root_cause(&error))),
-            Ok(Err(Unconnected::NoTls(error))) => {
-                return Err(Failure::NoTls { address: address.clone(), cause: explain(&error) });
-            }
-            Ok(Err(Unconnected::Io(error))) => return Err(unreachable(explain(&error))),
-            Err(_) => {
-                let waited = super::output::setting(patience);
-                return Err(unreachable(format!("no connection within {waited}")));
-            }
-        };
+        let late = |_| Failure::unreachable(address, &format!("no connection within {}", setting(patience)));
+        let requests = connected.await.map_err(late)??;
         let authority = match address {
-            Address::Tcp(authority) | Address::Tls(authority) => authority.clone(),
+            Address::Tcp(authority) | Address::Plain(authority) | Address::Tls(authority) => authority.clone(),
             Address::Unix(_) => Authority::from_static("localhost"),
         };
         let origin = Uri::builder()
@@ -207,7 +175,7 @@ impl Connection {
             .path_and_query("/")
             .build()
             .expect("scheme, authority and path make a URI");
-        Ok(Self { requests, origin, token: access.token().cloned(), heard })
+        Ok(Self { requests, origin, token: access.token().cloned() })
     }
 
     /// A client for callers, without limits on message sizes.
@@ -229,16 +197,6 @@ impl Connection {
         AdminServiceClient::with_origin(self.clone(), self.origin.clone())
     }
 
-    /// Why a call found its connection broken.
-    fn broken(&self, error: hyper::Error) -> Box<dyn Error + Send + Sync> {
-        match self.heard.get() {
-            Some(&FRAME) => error.into(),
-            // A client without the certificate that it must show is let go at once, after the handshake.
-            _ if self.origin.scheme_str() == Some("https") => Unspoken::NoTls(root_cause(&error)).into(),
-            _ => Unspoken::NotPlain.into(),
-        }
-    }
-
     /// A client of the health service.
     pub(crate) fn health(&self) -> HealthClient<Self> {
         HealthClient::with_origin(self.clone(), self.origin.clone())
@@ -251,7 +209,7 @@ impl tower::Service<Request<Body>> for Connection {
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        self.requests.poll_ready(cx).map_err(|error| self.broken(error))
+        self.requests.poll_ready(cx).map_err(Into::into)
     }
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
@@ -261,21 +219,20 @@ impl tower::Service<Request<Body>> for Connection {
             request.headers_mut().insert(AUTHORIZATION, token.clone());
         }
         let answer = self.requests.send_request(request);
-        let connection = self.clone();
         Box::pin(async move {
             match answer.await {
-                // HTTP/2 itself answers so, before gRPC reads the headers.
+                // HTTP/2 itself answers this, before gRPC reads the headers.
                 Ok(response) if response.status() == StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => {
                     Err(headers_too_large().into())
                 }
                 Ok(response) => Ok(response),
-                Err(error) => Err(connection.broken(error)),
+                Err(error) => Err(error.into()),
             }
         })
     }
 }
 
-/// The refusal that the server itself gives where HTTP/2 lets the headers through.
+/// The refusal that the server itself sends if HTTP/2 accepts the headers.
 fn headers_too_large() -> Status {
     let reason = Reason::HeadersTooLarge;
     let metadata = HashMap::from([("execution".to_owned(), "NOT_STARTED".to_owned())]);
@@ -284,20 +241,7 @@ fn headers_too_large() -> Status {
     Status::with_error_details(Code::ResourceExhausted, reason.words(), details)
 }
 
-/// Why there is no connection.
-enum Unconnected {
-    /// The handshake of TLS failed.
-    NoTls(io::Error),
-    Io(io::Error),
-}
-
-impl From<io::Error> for Unconnected {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
-    }
-}
-
-/// The innermost error, which says what happened.
+/// The innermost error, which describes the cause.
 pub(super) fn root_cause(error: &(dyn Error + 'static)) -> String {
     let mut innermost = error;
     while let Some(source) = innermost.source() {
@@ -320,34 +264,71 @@ pub(super) fn explain(error: &io::Error) -> String {
     letters.next().map_or_else(String::new, |first| first.to_lowercase().chain(letters).collect())
 }
 
-async fn handshake<S>(socket: S, heard: &Heard) -> Result<SendRequest<Body>, hyper::Error>
+/// Begins to speak HTTP/2, and waits for the first byte of the peer: in TLS 1.3 a peer that wants a certificate says so
+/// only after the handshake.
+async fn handshake<S>(socket: S) -> io::Result<SendRequest<Body>>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let first = Arc::clone(heard);
-    let socket = InspectReader::new(socket, move |bytes: &[u8]| {
-        let _ = bytes.first().map(|byte| first.get_or_init(|| *byte));
-    });
+    let (heard, first) = oneshot::channel();
     let (requests, connection) = Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .keep_alive_interval(KEEPALIVE)
-        .handshake(TokioIo::new(socket))
-        .await?;
-    // The calls of the connection report how it broke.
+        .handshake(TokioIo::new(Listening { socket, heard: Some(heard) }))
+        .await
+        .map_err(io::Error::other)?;
+    // The connection's calls report how it broke.
     TokioExecutor::new().execute(async move { drop(connection.await) });
-    Ok(requests)
+    match first.await.unwrap_or(Ok(None))? {
+        Some(FRAME) => Ok(requests),
+        Some(_) => Err(io::Error::other("it does not speak HTTP/2")),
+        None => Err(io::Error::other("it closed the connection")),
+    }
+}
+
+/// A socket that reports the first byte that it reads, or `None` at its end. No write fails: the reason is in what can
+/// still be read, such as an alert of TLS.
+struct Listening<S> {
+    socket: S,
+    heard: Option<oneshot::Sender<io::Result<Option<u8>>>>,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Listening<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = ready!(Pin::new(&mut self.socket).poll_read(cx, buffer));
+        let Some(heard) = self.heard.take() else { return Poll::Ready(read) };
+        let copy = read.as_ref().copied().map_err(|error| error.kind().into());
+        drop(heard.send(read.map(|()| buffer.filled().get(before).copied())));
+        Poll::Ready(copy)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Listening<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.socket).poll_write(cx, bytes).map(|written| Ok(written.unwrap_or(bytes.len())))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_flush(cx).map(|_| Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(cx)
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Access, Address, AddressError, Connection};
+    use super::{Access, Address, Connection};
     use crate::cli::{exit::Exit, fake};
     use std::time::Duration;
 
     #[test]
     fn addresses_are_read_in_every_form() {
+        const MALFORMED: &str = "not an address; pass HOST:PORT, http://HOST:PORT, https://HOST:PORT or unix:PATH";
         let cases = [
             ("127.0.0.1:7070", Ok("127.0.0.1:7070")),
             ("http://127.0.0.1:7071", Ok("127.0.0.1:7071")),
@@ -356,13 +337,13 @@ mod tests {
             ("unix:/run/ww.sock", Ok("unix:/run/ww.sock")),
             ("unix:///run/ww.sock", Ok("unix:/run/ww.sock")),
             ("https://host:1", Ok("https://host:1")),
-            ("host", Err(AddressError::NoPort("host".to_owned()))),
-            ("unix:", Err(AddressError::NoPath)),
-            ("", Err(AddressError::Malformed)),
-            (":7070", Err(AddressError::Malformed)),
-            ("user@host:1", Err(AddressError::Malformed)),
-            ("host:1/path", Err(AddressError::Malformed)),
-            ("host:99999", Err(AddressError::NoPort("host".to_owned()))),
+            ("host", Err("no port; pass HOST:PORT, such as 127.0.0.1:7070")),
+            ("unix:", Err("no path after unix:; pass unix:PATH")),
+            ("", Err(MALFORMED)),
+            (":7070", Err(MALFORMED)),
+            ("user@host:1", Err(MALFORMED)),
+            ("host:1/path", Err(MALFORMED)),
+            ("host:99999", Err("no port; pass HOST:PORT, such as 127.0.0.1:7070")),
         ];
         for (text, expected) in cases {
             let read = text.parse::<Address>().map(|address| address.to_string());

@@ -1,15 +1,25 @@
-//! The output of a command: standard output and standard error, for a person or a program.
+//! The output of a command: standard output and standard error, for people or programs.
 
 use std::{
-    io::{self, Write},
+    fmt::Display,
+    io::{self, IsTerminal, Write},
     os::fd::BorrowedFd,
 };
 
+use anstream::stream::RawStream;
 use clap::{
     ColorChoice,
     builder::styling::{AnsiColor, Style},
 };
+use prost::Name;
+use serde::Serialize;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
+
+use super::{
+    exit::Exit,
+    failure::Failure,
+    output::{Format, message_json},
+};
 
 /// Success.
 pub(super) const GOOD: Style = AnsiColor::Green.on_default();
@@ -32,15 +42,15 @@ pub(super) fn choose_color(choice: ColorChoice) {
     choice.write_global();
 }
 
-/// The text with the codes of a style. A [`Sink`] without colour removes them.
-pub(super) fn paint(style: Style, text: impl std::fmt::Display) -> String {
+/// Text with the codes of a style. A [`Sink`] without colour removes them.
+pub(super) fn paint(style: Style, text: impl Display) -> String {
     format!("{style}{text}{style:#}")
 }
 
 /// Writes a line to the process's standard output, for code without a [`Console`].
 ///
 /// # Errors
-/// If it cannot be written, for example because the disk is full.
+/// If writing fails, for example because the disk is full.
 pub(super) fn say(line: &str) -> io::Result<()> {
     let mut out = anstream::stdout().lock();
     writeln!(out, "{line}")?;
@@ -56,29 +66,58 @@ pub(super) fn complain(line: &str) {
 ///
 /// Writes are asynchronous, so that a slow reader does not block Ctrl-C.
 pub(crate) struct Console<'a> {
+    /// Format of the results, and of a failure.
+    pub(crate) format: Format,
     /// For the command's result.
     pub(crate) out: Sink<'a>,
     /// For everything else: summaries, progress, errors.
     pub(crate) err: Sink<'a>,
 }
 
-impl Console<'static> {
+impl Console<'_> {
     /// The process's own streams.
-    pub(crate) fn standard() -> Self {
-        Self {
-            out: Sink {
-                writer: Box::new(tokio::io::stdout()),
-                descriptor: rustix::stdio::stdout(),
-                audience: Audience::of(&io::stdout()),
-                styles: Styles::of(&io::stdout()),
-            },
-            err: Sink {
-                writer: Box::new(tokio::io::stderr()),
-                descriptor: rustix::stdio::stderr(),
-                audience: Audience::of(&io::stderr()),
-                styles: Styles::of(&io::stderr()),
-            },
+    pub(crate) fn standard(format: Format) -> Self {
+        let out = Sink::of(tokio::io::stdout(), rustix::stdio::stdout(), &io::stdout());
+        let err = Sink::of(tokio::io::stderr(), rustix::stdio::stderr(), &io::stderr());
+        Self { format, out, err }
+    }
+
+    /// An output for programs, as text.
+    #[cfg(test)]
+    pub(crate) fn pipes<'a>(
+        out: impl AsyncWrite + Send + Unpin + 'a,
+        err: impl AsyncWrite + Send + Unpin + 'a,
+    ) -> Console<'a> {
+        Console { format: Format::Text, out: Sink::pipe(out), err: Sink::pipe(err) }
+    }
+
+    /// Prints a message of the server: as `text`, or as one line of JSON.
+    pub(crate) async fn message<M: Name>(&mut self, message: &M, text: impl FnOnce(&M) -> String) -> io::Result<()> {
+        match self.format {
+            Format::Text => self.out.line(text(message).trim_end()).await,
+            Format::Json => self.out.line(&message_json(message)?).await,
         }
+    }
+
+    /// Prints a report of the command: as `text`, or as one line of JSON.
+    pub(crate) async fn report(&mut self, report: &impl Serialize, text: impl FnOnce() -> String) -> io::Result<()> {
+        match self.format {
+            Format::Text => self.out.line(text().trim_end()).await,
+            Format::Json => self.out.line(&serde_json::to_string(report)?).await,
+        }
+    }
+
+    /// Prints a failure, and returns its exit code. If the reader of the output is gone, nothing is printed.
+    pub(crate) async fn fail(&mut self, failure: &Failure) -> Exit {
+        if failure.exit() != Exit::OutputClosed {
+            let line = match self.format {
+                Format::Text => failure.text(),
+                Format::Json => failure.json(),
+            };
+            // If this cannot be written either, only the exit code remains.
+            drop(self.err.line(&line).await);
+        }
+        failure.exit()
     }
 }
 
@@ -87,93 +126,73 @@ pub(crate) struct Sink<'a> {
     writer: Box<dyn AsyncWrite + Send + Unpin + 'a>,
     /// The descriptor of a terminal, for its width.
     descriptor: BorrowedFd<'static>,
-    audience: Audience,
-    styles: Styles,
+    is_terminal: bool,
+    has_colour: bool,
 }
 
 impl<'a> Sink<'a> {
-    /// A sink for a program: no colour, nothing drawn twice.
+    fn of<S: RawStream>(
+        writer: impl AsyncWrite + Send + Unpin + 'a,
+        descriptor: BorrowedFd<'static>,
+        stream: &S,
+    ) -> Self {
+        let has_colour = anstream::AutoStream::choice(stream) != anstream::ColorChoice::Never;
+        Self { writer: Box::new(writer), descriptor, is_terminal: descriptor.is_terminal(), has_colour }
+    }
+
+    /// A sink for a program: without colour, and without redrawing.
     #[cfg(test)]
     pub(crate) fn pipe(writer: impl AsyncWrite + Send + Unpin + 'a) -> Self {
         let descriptor = rustix::stdio::stdout();
-        Self { writer: Box::new(writer), descriptor, audience: Audience::Program, styles: Styles::Strip }
+        Self { writer: Box::new(writer), descriptor, is_terminal: false, has_colour: false }
     }
 
-    /// A sink for a person, without colour.
+    /// A sink for people, without colour.
     #[cfg(test)]
     pub(crate) fn terminal(writer: impl AsyncWrite + Send + Unpin + 'a) -> Self {
-        Self { audience: Audience::Person, ..Self::pipe(writer) }
+        Self { is_terminal: true, ..Self::pipe(writer) }
     }
 
     /// Whether the output is a terminal.
     pub(crate) fn is_terminal(&self) -> bool {
-        self.audience == Audience::Person
+        self.is_terminal
     }
 
     /// Columns of the terminal; `None` without one.
     pub(crate) fn width(&self) -> Option<usize> {
         let size = || rustix::termios::tcgetwinsize(self.descriptor);
-        self.is_terminal().then(size)?.ok().map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0)
+        self.is_terminal.then(size)?.ok().map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0)
     }
 
-    /// Writes exactly these bytes and flushes.
+    /// Writes exactly these bytes, such as output and codes that move the cursor, and flushes.
     pub(crate) async fn bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.writer.write_all(bytes).await?;
         self.writer.flush().await
     }
 
+    /// Writes a job's output as it is; a terminal gets the end of its last line.
+    pub(crate) async fn output(&mut self, output: &[u8]) -> io::Result<()> {
+        self.bytes(output).await?;
+        if self.is_terminal && !output.ends_with(b"\n") { self.bytes(b"\n").await } else { Ok(()) }
+    }
+
     /// Writes text and flushes. Without colour, codes of styles are removed.
     pub(crate) async fn text(&mut self, text: &str) -> io::Result<()> {
-        match self.styles {
-            Styles::Keep => self.bytes(text.as_bytes()).await,
-            Styles::Strip => {
-                let plain = anstream::adapter::strip_str(text).to_string();
-                self.bytes(plain.as_bytes()).await
-            }
+        if self.has_colour {
+            return self.bytes(text.as_bytes()).await;
         }
+        self.bytes(anstream::adapter::strip_str(text).to_string().as_bytes()).await
     }
 
     /// Writes text and the end of the line, and flushes.
     pub(crate) async fn line(&mut self, text: &str) -> io::Result<()> {
         self.text(&format!("{text}\n")).await
     }
-
-    /// Writes codes that move the cursor, which are kept without colour. For terminals only.
-    pub(crate) async fn control(&mut self, codes: &str) -> io::Result<()> {
-        self.bytes(codes.as_bytes()).await
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Audience {
-    Person,
-    Program,
-}
-
-impl Audience {
-    fn of(stream: &impl io::IsTerminal) -> Self {
-        if stream.is_terminal() { Self::Person } else { Self::Program }
-    }
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Styles {
-    Keep,
-    Strip,
-}
-
-impl Styles {
-    fn of<S: anstream::stream::RawStream>(stream: &S) -> Self {
-        match anstream::AutoStream::choice(stream) {
-            anstream::ColorChoice::Never => Self::Strip,
-            _ => Self::Keep,
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{BAD, Sink, Styles, paint};
+    use super::{BAD, Sink, paint};
 
     #[tokio::test]
     async fn a_pipe_gets_text_without_styles_and_bytes_as_they_are() {
@@ -188,7 +207,7 @@ mod tests {
     #[tokio::test]
     async fn a_coloured_sink_keeps_styles() {
         let mut written = Vec::new();
-        let mut sink = Sink { styles: Styles::Keep, ..Sink::terminal(&mut written) };
+        let mut sink = Sink { has_colour: true, ..Sink::terminal(&mut written) };
         sink.text(&paint(BAD, "no")).await.unwrap();
         drop(sink);
         assert!(written.starts_with(b"\x1b["), "{written:?}");

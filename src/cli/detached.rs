@@ -1,11 +1,10 @@
 //! `waterwheel jobs` with a verb: detached jobs, which outlive their calls.
 
-mod watch;
-
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use clap::{Args, Subcommand};
-use tonic::Code;
+use tokio::time::{Instant, sleep};
+use tonic::{Code, Request, Response, Status};
 
 use super::{
     call::{Call, CallArgs},
@@ -13,26 +12,31 @@ use super::{
     console::{BAD, Console, FAINT, GOOD, STRONG, WARN, paint},
     exit::Exit,
     failure::Failure,
-    job::{JobArgs, message, one_of},
-    output::{
-        Format, OutputArgs, counted, json, plain,
-        table::{Align, fitted},
-    },
+    job::{JobArgs, message},
+    output::{Align, Format, OutputArgs, counted, fitted, message_json, percent, plain},
+    values::{any_duration, duration_in, one_of},
 };
-use crate::proto::{
-    CreateJobRequest, DeleteJobRequest, DetachedJob, DetachedJobFilter, GetJobRequest, JobOptions,
-    JobServiceCancelJobRequest, JobServiceListJobsRequest, JobState, PurgeJobsRequest, RetryJobRequest, WaitJobRequest,
-    job_options::Start, job_service_client::JobServiceClient,
+use crate::{
+    detached::wall_clock,
+    proto::{
+        CreateJobRequest, DeleteJobRequest, DetachedJob, DetachedJobFilter, GetJobRequest, JobOptions,
+        JobServiceCancelJobRequest, JobServiceListJobsRequest, JobState, PurgeJobsRequest, RetryJobRequest,
+        RetryPolicy, WaitJobRequest, WatchJobRequest, WatchJobResponse, job_options::Start, watch_job_response::Event,
+    },
 };
 
 /// Longest wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest `--expire-in`.
+const YEAR: Duration = Duration::from_secs(365 * 86_400);
+/// Time between two attempts to reach the server.
+const AGAIN: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Subcommand)]
 pub(super) enum DetachedCommand {
     /// Create a detached job, and print its id once it is durable.
     #[command(after_help = "Example:\n  waterwheel jobs create sha256 \"hello waterwheel\" --id greeting-1")]
-    Create(CreateArgs),
+    Create(Box<CreateArgs>),
     /// List detached jobs, the newest first.
     #[command(after_help = "Example:\n  waterwheel jobs list --state failed")]
     List(ListArgs),
@@ -69,8 +73,17 @@ pub(super) struct CreateArgs {
     #[arg(long, visible_alias = "job-id", value_name = "ID", default_value = "", hide_default_value = true)]
     id: String,
     /// Start it this long after its creation.
-    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = any_duration)]
     delay: Option<Duration>,
+    /// Stop waiting and trying this long after its creation [default: never].
+    #[arg(long, value_name = "DURATION", value_parser = duration_in(Duration::ZERO..=YEAR))]
+    expire_in: Option<Duration>,
+    /// Most attempts [default: those of the kind].
+    #[arg(long, value_name = "NUMBER", default_value = "0", hide_default_value = true)]
+    attempts: u32,
+    /// Keep its result this long [default: as the kind says].
+    #[arg(long, value_name = "DURATION", value_parser = any_duration)]
+    retain: Option<Duration>,
     /// Wait for its end, and print its output.
     #[arg(long)]
     wait: bool,
@@ -138,7 +151,7 @@ struct FilterArgs {
     tenant: Option<String>,
 }
 
-/// The server, and the form of the output.
+/// The server, and the output format.
 #[derive(Debug, Args)]
 struct ToArgs {
     #[command(flatten)]
@@ -147,103 +160,92 @@ struct ToArgs {
     output: OutputArgs,
 }
 
-/// A connection for one command.
-struct Asker<'a> {
-    to: &'a ToArgs,
-    call: Call,
-    client: JobServiceClient<Connection>,
-}
-
 impl DetachedCommand {
     pub(super) fn format(&self) -> Format {
-        let to = match self {
-            Self::Create(args) => &args.to,
-            Self::List(args) => &args.to,
-            Self::Purge(args) => &args.to,
-            Self::Watch(args) => &args.to,
-            Self::Get(args) | Self::Wait(args) | Self::Cancel(args) | Self::Retry(args) | Self::Delete(args) => {
-                &args.to
-            }
-        };
-        to.output.format
+        match self {
+            Self::Create(args) => args.to.output.format,
+            Self::List(ListArgs { to, .. })
+            | Self::Purge(PurgeArgs { to, .. })
+            | Self::Watch(WatchArgs { to, .. })
+            | Self::Get(OneArgs { to, .. })
+            | Self::Wait(OneArgs { to, .. })
+            | Self::Cancel(OneArgs { to, .. })
+            | Self::Retry(OneArgs { to, .. })
+            | Self::Delete(OneArgs { to, .. }) => to.output.format,
+        }
     }
 }
 
 pub(super) async fn run(command: DetachedCommand, console: &mut Console<'_>) -> Result<Exit, Failure> {
     match command {
-        DetachedCommand::Create(args) => create(args, console).await,
-        DetachedCommand::List(args) => list(args, console).await,
+        DetachedCommand::Create(args) => return create(*args, console).await,
+        DetachedCommand::List(args) => list(args, console).await?,
         DetachedCommand::Get(OneArgs { id, to }) => {
-            let mut asker = Asker::connect(&to).await?;
-            let request = asker.call.request(GetJobRequest { job_id: id, with_payload: false });
-            let answer = asker.call.wait(asker.client.get_job(request)).await?.into_inner();
-            asker.show(&answer.job.unwrap_or_default(), console).await
+            let request = GetJobRequest { job_id: id, with_payload: false };
+            let answer = to.ask(request, async |server, request| server.jobs().get_job(request).await).await?;
+            console.message(&answer.job.unwrap_or_default(), text).await?;
         }
-        DetachedCommand::Wait(OneArgs { id, to }) => Asker::connect(&to).await?.wait(id, console).await,
-        DetachedCommand::Watch(args) => watch::watch(args, console).await,
+        DetachedCommand::Wait(OneArgs { id, to }) => return to.wait(id, console).await,
+        DetachedCommand::Watch(args) => return watch(args, console).await,
         DetachedCommand::Cancel(OneArgs { id, to }) => {
-            let mut asker = Asker::connect(&to).await?;
-            let request = asker.call.request(JobServiceCancelJobRequest { job_id: id.clone() });
-            let answer = asker.call.wait(asker.client.cancel_job(request)).await?.into_inner();
+            let request = JobServiceCancelJobRequest { job_id: id.clone() };
+            let answer = to.ask(request, async |server, request| server.jobs().cancel_job(request).await).await?;
             let how = if answer.state() == JobState::Running { "it runs, and is asked to stop" } else { "cancelled" };
-            asker.say(&answer, format!("{}: {how}", plain(&id)), console).await
+            console.message(&answer, |_| format!("{}: {how}", plain(&id))).await?;
         }
         DetachedCommand::Retry(OneArgs { id, to }) => {
-            let mut asker = Asker::connect(&to).await?;
-            let request = asker.call.request(RetryJobRequest { job_id: id.clone() });
-            let answer = asker.call.wait(asker.client.retry_job(request)).await?.into_inner();
-            asker.say(&answer, format!("{}: it runs again", plain(&id)), console).await
+            let request = RetryJobRequest { job_id: id.clone() };
+            let answer = to.ask(request, async |server, request| server.jobs().retry_job(request).await).await?;
+            console.message(&answer, |_| format!("{}: it runs again", plain(&id))).await?;
         }
         DetachedCommand::Delete(OneArgs { id, to }) => {
-            let mut asker = Asker::connect(&to).await?;
-            let request = asker.call.request(DeleteJobRequest { job_id: id.clone() });
-            let answer = asker.call.wait(asker.client.delete_job(request)).await?.into_inner();
-            asker.say(&answer, format!("{}: removed", plain(&id)), console).await
+            let request = DeleteJobRequest { job_id: id.clone() };
+            let answer = to.ask(request, async |server, request| server.jobs().delete_job(request).await).await?;
+            console.message(&answer, |_| format!("{}: removed", plain(&id))).await?;
         }
         DetachedCommand::Purge(PurgeArgs { filter, to }) => {
-            let mut asker = Asker::connect(&to).await?;
-            let request = asker.call.request(PurgeJobsRequest { filter: Some(filter.into_filter()) });
-            let answer = asker.call.wait(asker.client.purge_jobs(request)).await?.into_inner();
-            let removed = counted(usize::try_from(answer.removed).unwrap_or(usize::MAX), "job");
-            asker.say(&answer, format!("{removed} removed"), console).await
+            let request = PurgeJobsRequest { filter: Some(filter.into_filter()) };
+            let answer = to.ask(request, async |server, request| server.jobs().purge_jobs(request).await).await?;
+            console.message(&answer, |answer| format!("{} removed", counted(answer.removed, "job"))).await?;
         }
     }
+    Ok(Exit::Done)
 }
 
 async fn create(args: CreateArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
-    let CreateArgs { job, id, delay, wait, to } = args;
-    let options = JobOptions { start: delay.map(|delay| Start::Delay(message(delay))), ..JobOptions::default() };
+    let CreateArgs { job, id, delay, expire_in, attempts, retain, wait, to } = args;
+    let options = JobOptions {
+        start: delay.map(|delay| Start::Delay(message(delay))),
+        expire_time: expire_in.map(|after| (SystemTime::from(wall_clock()()) + after).into()),
+        retry: Some(RetryPolicy { max_attempts: attempts, ..RetryPolicy::default() }),
+        retain_for: retain.map(message),
+    };
     let request = CreateJobRequest { job: Some(job.into_job().await?), job_id: id, options: Some(options) };
-    let mut asker = Asker::connect(&to).await?;
-    let request = asker.call.request(request);
-    let created = asker.call.wait(asker.client.create_job(request)).await?.into_inner();
+    let created = to.ask(request, async |server, request| server.jobs().create_job(request).await).await?;
     if wait {
-        return asker.wait(created.job_id, console).await;
+        return to.wait(created.job_id, console).await;
     }
-    asker.say(&created, plain(&created.job_id), console).await
+    console.message(&created, |created| plain(&created.job_id)).await?;
+    Ok(Exit::Done)
 }
 
-async fn list(args: ListArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
+async fn list(args: ListArgs, console: &mut Console<'_>) -> Result<(), Failure> {
+    use Align::{Left, Right};
     let ListArgs { filter, limit, to } = args;
-    let mut asker = Asker::connect(&to).await?;
     let filter = Some(filter.into_filter());
     let request = JobServiceListJobsRequest { filter, page_size: limit, page_token: String::new() };
-    let answer = asker.call.wait(asker.client.list_jobs(asker.call.request(request))).await?.into_inner();
-    if to.output.format == Format::Json {
-        console.out.line(&json::message(&answer)?).await?;
-        return Ok(Exit::Done);
+    let answer = to.ask(request, async |server, request| server.jobs().list_jobs(request).await).await?;
+    if console.format == Format::Json {
+        return Ok(console.out.line(&message_json(&answer)?).await?);
     }
-    if !answer.jobs.is_empty() {
-        let mut rows = vec![["job", "state", "tries", "kind", "tenant"].map(|cell| paint(FAINT, cell)).to_vec()];
-        rows.extend(answer.jobs.iter().map(row));
-        let columns = [Align::Left, Align::Left, Align::Right, Align::Left, Align::Left];
-        let lines = fitted(&columns, &mut rows, &[4, 3], console.out.width());
-        console.out.text(&(lines.join("\n") + "\n")).await?;
+    let heads = ["job", "state", "tries", "kind", "tenant"];
+    let columns = [Left, Left, Right, Left, Left];
+    for line in fitted(&heads, &columns, answer.jobs.iter().map(row).collect(), &[4, 3], console.out.width()) {
+        console.out.line(&line).await?;
     }
     let more = if answer.next_page_token.is_empty() { "" } else { ", and there are more" };
     let summary = format!("{}{more}, the newest first", counted(answer.jobs.len(), "job"));
-    console.err.line(&paint(FAINT, summary)).await?;
-    Ok(Exit::Done)
+    Ok(console.err.line(&paint(FAINT, summary)).await?)
 }
 
 fn row(job: &DetachedJob) -> Vec<String> {
@@ -270,56 +272,113 @@ impl FilterArgs {
     }
 }
 
-impl<'a> Asker<'a> {
-    async fn connect(to: &'a ToArgs) -> Result<Self, Failure> {
-        let patient = CallArgs { deadline: Some(PATIENCE), ..CallArgs::none() };
-        let (call, connection) = Call::begin(&to.server.server, &to.server.access, patient).await?;
-        Ok(Self { to, call, client: connection.jobs() })
+impl ToArgs {
+    async fn call(&self, args: CallArgs) -> Result<Call, Failure> {
+        Call::begin(&self.server.server, &self.server.access, args).await
     }
 
-    /// Asks again whenever a call has reached its deadline.
-    async fn wait(mut self, id: String, console: &mut Console<'_>) -> Result<Exit, Failure> {
+    /// Makes one call, and returns its answer.
+    async fn ask<M, A>(
+        &self,
+        message: M,
+        send: impl AsyncFnOnce(&Connection, Request<M>) -> Result<Response<A>, Status>,
+    ) -> Result<A, Failure> {
+        self.call(CallArgs::within(PATIENCE)).await?.ask(message, send).await
+    }
+
+    /// Waits for the end of a job. Calls again whenever a call reaches its deadline.
+    async fn wait(&self, job_id: String, console: &mut Console<'_>) -> Result<Exit, Failure> {
+        let call = self.call(CallArgs::default()).await?;
         let job = loop {
-            // A wait outlasts the deadline of the other calls.
-            let answer = self.client.wait_job(WaitJobRequest { job_id: id.clone() }).await;
-            let answer = answer.map_err(|status| Failure::of_status(status, &self.to.server.server))?;
-            let job = answer.into_inner().job.unwrap_or_default();
+            let request = WaitJobRequest { job_id: job_id.clone() };
+            let answer = call.ask(request, async |server, request| server.jobs().wait_job(request).await).await?;
+            let job = answer.job.unwrap_or_default();
             if job.state() >= JobState::Succeeded {
                 break job;
             }
         };
-        if job.state() != JobState::Succeeded || self.to.output.format == Format::Json {
-            self.show(&job, console).await?;
+        if job.state() != JobState::Succeeded || console.format == Format::Json {
+            console.message(&job, text).await?;
         } else {
-            console.out.bytes(&job.output).await?;
-            if console.out.is_terminal() && !job.output.ends_with(b"\n") {
-                console.out.bytes(b"\n").await?;
-            }
+            console.out.output(&job.output).await?;
         }
-        Ok(if job.state() == JobState::Succeeded { Exit::Done } else { Exit::Failed })
+        Ok(exit_of(job.state()))
     }
+}
 
-    async fn show(&self, job: &DetachedJob, console: &mut Console<'_>) -> Result<Exit, Failure> {
-        let kind = plain(&job.job.clone().unwrap_or_default().kind);
-        let mut text = format!("{}  {}  kind {kind}", paint(STRONG, plain(&job.job_id)), state(job));
-        for attempt in &job.attempts {
-            let outcome = if attempt.outcome.is_empty() { "lease lost" } else { &attempt.outcome };
+/// The job with its attempts.
+fn text(job: &DetachedJob) -> String {
+    let kind = plain(&job.job.clone().unwrap_or_default().kind);
+    let mut text = format!("{}  {}  kind {kind}", paint(STRONG, plain(&job.job_id)), state(job));
+    for attempt in &job.attempts {
+        let outcome = if attempt.outcome.is_empty() { "lease lost" } else { &attempt.outcome };
+        text.push_str(&format!("\n  attempt {}  {}  {}", attempt.number, plain(&attempt.worker), plain(outcome)));
+        if attempt.code != 0 {
             let code = Code::from_i32(attempt.code).description();
-            let line = format!("\n  attempt {}  {}  {}", attempt.number, plain(&attempt.worker), plain(outcome));
-            text.push_str(&line);
-            if attempt.code != 0 {
-                text.push_str(&format!("  {code}: {}", plain(&attempt.message)));
-            }
+            text.push_str(&format!("  {code}: {}", plain(&attempt.message)));
         }
-        self.say(job, text, console).await
     }
+    text
+}
 
-    async fn say<M: prost::Name>(&self, answer: &M, text: String, console: &mut Console<'_>) -> Result<Exit, Failure> {
-        let line = match self.to.output.format {
-            Format::Text => text,
-            Format::Json => json::message(answer)?,
+fn exit_of(end: JobState) -> Exit {
+    if end == JobState::Succeeded { Exit::Done } else { Exit::Failed }
+}
+
+/// Follows a job over broken connections. Output goes to standard output, everything else to standard error.
+async fn watch(args: WatchArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
+    let WatchArgs { id, from, to } = args;
+    let call = to.call(CallArgs::within(PATIENCE)).await?;
+    let mut client = call.connection.jobs();
+    let (mut from_sequence, mut heard_at) = (from, Instant::now());
+    loop {
+        let request = WatchJobRequest { job_id: id.clone(), from_sequence };
+        let broken = match client.watch_job(request).await.map(Response::into_inner) {
+            Err(status) => status,
+            Ok(mut events) => loop {
+                match events.message().await {
+                    Ok(Some(event)) => {
+                        (from_sequence, heard_at) = (event.sequence, Instant::now());
+                        if let Some(end) = show(event, console).await? {
+                            return Ok(exit_of(end));
+                        }
+                    }
+                    Ok(None) => break Status::unavailable("the server ended the call"),
+                    Err(status) => break status,
+                }
+            },
         };
-        console.out.line(&line).await?;
-        Ok(Exit::Done)
+        if broken.code() != Code::Unavailable || heard_at.elapsed() > PATIENCE {
+            return Err(Failure::of_status(broken, &to.server.server));
+        }
+        sleep(AGAIN).await;
     }
+}
+
+/// Shows an event. Returns the final state of the job if this is the last event.
+async fn show(response: WatchJobResponse, console: &mut Console<'_>) -> Result<Option<JobState>, Failure> {
+    let end = match &response.event {
+        Some(Event::Job(job)) => Some(job.state()).filter(|state| *state >= JobState::Succeeded),
+        _ => None,
+    };
+    if console.format == Format::Json {
+        console.out.line(&message_json(&response)?).await?;
+        return Ok(end);
+    }
+    match response.event {
+        Some(Event::Job(job)) => console.err.line(&format!("{}  {}", plain(&job.job_id), state(&job))).await?,
+        Some(Event::Output(output)) => {
+            if output.offset == 0 && output.attempt > 1 {
+                let line = format!("the output of attempt {} begins", output.attempt);
+                console.err.line(&paint(FAINT, line)).await?;
+            }
+            console.out.bytes(&output.data).await?;
+        }
+        Some(Event::Progress(progress)) => {
+            let line = format!("{}  {}", percent(progress.fraction), plain(&progress.message));
+            console.err.line(&paint(FAINT, line.trim_end())).await?;
+        }
+        None => {}
+    }
+    Ok(end)
 }

@@ -10,11 +10,11 @@ use serde_json::json;
 use tonic::Request;
 
 use super::{
-    config_args::{ConfigArgs, Process},
+    config::{ConfigArgs, Process},
     console::complain,
     exit::Exit,
     output,
-    server::{self, Printed},
+    serve::{announcement, print, run_server},
     worker::{WorkerFile, on_path},
 };
 use crate::{
@@ -24,10 +24,10 @@ use crate::{
     proto::{Job, JobResult, SubmitRequest, worker_pool_service_client::WorkerPoolServiceClient},
 };
 
-/// The least that a worker needs; docs/workers.md shows it.
+/// The smallest worker; docs/workers.md shows it.
 const PYTHON: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/workers/upper.py"));
 const GREETING: &str = "hello waterwheel";
-/// Where commands find a server that is not named.
+/// The default address of the server in all commands.
 const USUAL: &str = "http://127.0.0.1:7070";
 
 /// Start a server to try, with built-in kinds, and run a first job.
@@ -69,25 +69,25 @@ pub(super) fn run(args: &DevArgs) -> Exit {
         }
         args.load_dev(&Process::current(), file)
     };
-    server::run_server(load, Vec::new(), async |app, config| {
+    run_server(load, Vec::new(), async |app, config| {
         if let Some(WorkerFile { path, .. }) = worker {
             app.reload_on_change(path);
         }
-        let greeting = format!("{}\n{}{}", server::announcement(app), output::contents(config), store(&config.store));
-        if server::print(&greeting) == Printed::No {
+        let greeting = format!("{}\n{}{}", announcement(app), output::contents(config), store(&config.store));
+        if !print(&greeting) {
             return Ok(());
         }
-        // Its own job would need credentials.
+        // The first job would need credentials.
         let is_open = config.server.tls.is_none() && config.auth.is_none();
         if is_open && config.kinds.iter().any(|kind| kind.name == "sha256") {
             let first = first_job(app).await.map_err(io::Error::other)?;
-            server::print(&report(&first));
+            print(&report(&first));
         }
         let at = match url(app.address()) {
             usual if usual == USUAL => String::new(),
             other => format!(" --server {other}"),
         };
-        server::print(&format!(
+        print(&format!(
             "next:  waterwheel submit sha256 --file README.md{at}      waterwheel stats{at}      Ctrl-C drains"
         ));
         Ok(())
@@ -109,7 +109,7 @@ fn unusable(path: &Path, fault: String) -> Faults {
     Faults::of(message, "run `waterwheel worker test` on it")
 }
 
-/// The line that says where detached jobs are; empty if there is no store.
+/// The line that names the store of detached jobs; empty if there is no store.
 fn store(store: &Store) -> String {
     match &store.path {
         Some(path) => {
@@ -143,11 +143,11 @@ fn url(address: &ListenAddress) -> String {
 
 fn report(first: &JobResult) -> String {
     let digest = String::from_utf8_lossy(&first.output);
-    let waterfall = first.waterfall.unwrap_or_default().parts();
+    let waterfall = first.waterfall.unwrap_or_default();
     format!(
         "first job: sha256 of {GREETING:?} → {digest}  queue {} + run {}  job {}",
-        output::exact(output::duration(waterfall.queue.as_ref())),
-        output::exact(output::duration(waterfall.run.as_ref())),
+        output::exact(output::seconds(waterfall.queue_seconds)),
+        output::exact(output::seconds(waterfall.run_seconds)),
         first.job_id,
     )
 }

@@ -1,21 +1,18 @@
-//! `waterwheel drain`: starts a drain and follows it. The drain itself is in `src/app/drain.rs`.
+//! `waterwheel drain`: starts a drain and follows it. `src/app/drain.rs` carries it out.
 
 use clap::Args;
 use tonic::Streaming;
 
 use super::{
     call::{Call, CallArgs},
+    connect::Connection,
     console::{BAD, Console, GOOD, WARN, paint},
     exit::Exit,
     failure::Failure,
-    output::{Format, countdown, duration, elapsed, json, rough},
-    steer::SteerArgs,
+    operate::SteerArgs,
+    output::{Format, countdown, duration, message_json, rough},
 };
 use crate::proto::{DrainRequest, DrainResponse, Phase};
-
-const EXAMPLE: &str = "\
-Example:
-  waterwheel drain --watch";
 
 /// Finish queued and running jobs, then stop the server.
 ///
@@ -23,7 +20,7 @@ Example:
 /// continues if this command ends. With --pool, the pool refuses new jobs and finishes the others, the rest of the
 /// server continues, and "waterwheel resume" reverts it.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLE)]
+#[command(after_help = "Example:\n  waterwheel drain --watch")]
 pub(super) struct DrainArgs {
     /// Drain this pool only.
     #[arg(long, value_name = "POOL", default_value = "", hide_default_value = true)]
@@ -36,99 +33,93 @@ pub(super) struct DrainArgs {
 }
 
 pub(super) async fn run(args: DrainArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
-    let format = args.steer.operator.format();
-    let DrainArgs { pool, steer: SteerArgs { operator, reason }, .. } = &args;
-    let (call, connection) = operator.begin_with(CallArgs::none()).await?;
-    let request = call.request(DrainRequest { pool: pool.clone(), reason: reason.clone() });
-    let reports = call.wait(connection.admin().drain(request)).await;
-    let mut reports = reports.map_err(|failure| failure.of_ops(&operator.ops))?.into_inner();
-    let mut watch = Watch::default();
-    let followed = follow(&call, &mut reports, &args, &mut watch, console).await;
-    watch.leave(console).await?;
-    if followed? == Followed::First {
-        // An idle server is drained at once, without any progress to show.
-        if let (Format::Text, Some(last)) = (format, watch.last.filter(|last| last.phase() == Phase::Stopped)) {
-            console.out.line(&receipt(&last)).await?;
-        }
-        return Ok(Exit::Done);
+    let DrainArgs { pool, watch, steer: SteerArgs { reason, operator } } = args;
+    let call = operator.call(CallArgs::default()).await?;
+    let send = async |server: &Connection, request| server.admin().drain(request).await;
+    let reports = call.ask(DrainRequest { pool, reason }, send).await;
+    let mut reports = reports.map_err(|failure| failure.of_ops(&operator.ops))?;
+    let mut seen = Reports::default();
+    let followed = seen.follow(&call, &mut reports, watch, console).await;
+    seen.leave(console).await?;
+    followed?;
+    let last = seen.last.unwrap_or_default();
+    if watch || last.phase() == Phase::Unspecified {
+        check_end(&last)?;
     }
-    let last = watch.ended()?;
-    if last.phase() == Phase::Serving {
-        return Err(Failure::DrainResumed { queued: last.queued, running: last.running });
-    }
-    if format == Format::Text {
+    // An idle server drains at once, without progress to show.
+    if console.format == Format::Text && (watch || last.phase() == Phase::Stopped) {
         console.out.line(&receipt(&last)).await?;
     }
-    match last.lost + last.cut {
-        0 => Ok(Exit::Done),
-        _ => Ok(Exit::JobsLost),
-    }
+    Ok(if watch && last.lost + last.cut > 0 { Exit::JobsLost } else { Exit::Done })
 }
 
-/// Where the reports ended.
-#[derive(Debug, PartialEq, Eq)]
-enum Followed {
-    /// After the first one, without --watch.
-    First,
-    /// To the end of the call.
-    End,
-}
-
-async fn follow(
-    call: &Call,
-    reports: &mut Streaming<DrainResponse>,
-    args: &DrainArgs,
-    watch: &mut Watch,
-    console: &mut Console<'_>,
-) -> Result<Followed, Failure> {
-    loop {
-        match call.wait(reports.message()).await {
-            Ok(Some(report)) => {
-                watch.show(report, args.steer.operator.format(), console).await?;
-                if !args.watch {
-                    return Ok(Followed::First);
-                }
-            }
-            // The server closes the connection when it exits.
-            Ok(None) | Err(Failure::Lost { .. }) => return Ok(Followed::End),
-            Err(failure) => return Err(failure),
+/// Whether the last report says that nothing is left to do.
+fn check_end(last: &DrainResponse) -> Result<(), Failure> {
+    let left = format!("with {} queued and {} running", last.queued, last.running);
+    let is_idle = last.queued == 0 && last.running == 0;
+    match last.phase() {
+        Phase::Stopped => Ok(()),
+        Phase::Serving => {
+            let what = format!("the pool was resumed before it was drained, {left}");
+            Err(Failure::new(Exit::Failed, what, "drain it again when it is no longer needed"))
+        }
+        phase if is_idle && phase != Phase::Unspecified => Ok(()),
+        _ => {
+            let help = "the receipt, the last line of the server's output, names what was lost";
+            Err(Failure::new(Exit::Failed, format!("the connection ended during the drain, {left}"), help))
         }
     }
 }
 
 /// The reports so far.
 #[derive(Default)]
-struct Watch {
+struct Reports {
     last: Option<DrainResponse>,
     shown: String,
 }
 
-impl Watch {
-    async fn show(&mut self, report: DrainResponse, format: Format, console: &mut Console<'_>) -> Result<(), Failure> {
-        match format {
-            Format::Json => {
-                let line = json::message(&report)?;
-                console.out.line(&line).await?;
-            }
-            Format::Text => {
-                let line = progress(&report);
-                if report.phase() != Phase::Stopped && line != self.shown {
-                    self.draw(&line, console).await?;
-                    self.shown = line;
+impl Reports {
+    /// Shows the first report, and with `watch` all of them.
+    async fn follow(
+        &mut self,
+        call: &Call,
+        reports: &mut Streaming<DrainResponse>,
+        watch: bool,
+        console: &mut Console<'_>,
+    ) -> Result<(), Failure> {
+        loop {
+            match call.wait(reports.message()).await {
+                Ok(Some(report)) => {
+                    self.show(report, console).await?;
+                    if !watch {
+                        return Ok(());
+                    }
                 }
+                Ok(None) => return Ok(()),
+                // The server closes the connection when it exits.
+                Err(failure) if failure.is_lost() => return Ok(()),
+                Err(failure) => return Err(failure),
             }
         }
-        self.last = Some(report);
-        Ok(())
     }
 
-    /// Draws one line: replaced in place on a terminal, else a line for each change.
-    async fn draw(&self, line: &str, console: &mut Console<'_>) -> Result<(), Failure> {
-        if !console.out.is_terminal() {
-            return Ok(console.out.line(line).await?);
+    async fn show(&mut self, report: DrainResponse, console: &mut Console<'_>) -> Result<(), Failure> {
+        self.last = Some(report);
+        if console.format == Format::Json {
+            return Ok(console.out.line(&message_json(&report)?).await?);
         }
-        console.out.control("\r\x1b[K").await?;
-        Ok(console.out.text(line).await?)
+        let line = progress(&report);
+        if report.phase() != Phase::Stopped && line != self.shown {
+            if console.out.is_terminal() {
+                // Overwrites the previous line.
+                console.out.bytes(b"\r\x1b[K").await?;
+                console.out.text(&line).await?;
+            } else {
+                console.out.line(&line).await?;
+            }
+            self.shown = line;
+        }
+        Ok(())
     }
 
     /// Ends the line on the terminal.
@@ -137,18 +128,6 @@ impl Watch {
             console.out.bytes(b"\n").await?;
         }
         Ok(())
-    }
-
-    /// The last report, if nothing is left to do.
-    fn ended(self) -> Result<DrainResponse, Failure> {
-        let last = self.last.unwrap_or_default();
-        let idle = last.queued == 0 && last.running == 0;
-        let begun = last.phase() != Phase::Unspecified;
-        if matches!(last.phase(), Phase::Stopped | Phase::Serving) || (idle && begun) {
-            Ok(last)
-        } else {
-            Err(Failure::DrainUnseen { queued: last.queued, running: last.running })
-        }
     }
 }
 
@@ -175,24 +154,194 @@ fn progress(report: &DrainResponse) -> String {
 
 fn receipt(last: &DrainResponse) -> String {
     let all = last.finished + last.lost;
-    let time = duration(last.elapsed.as_ref());
-    let time = match time.as_secs() {
-        0 => elapsed(time),
-        _ => rough(time),
-    };
+    let time = rough(duration(last.elapsed.as_ref()));
     let mut lost = format!("lost {}", last.lost);
     if last.cut > 0 {
         lost.push_str(&format!(", answers cut {}", last.cut));
     }
+    let drained = format!("drained {}/{all} in {time}", last.finished);
     match last.lost + last.cut {
-        0 => format!("drained {}/{all} in {time}, {}", last.finished, paint(GOOD, lost)),
+        0 => format!("{drained}, {}", paint(GOOD, lost)),
         _ => format!(
-            "drained {}/{all} in {time}, {}\n  help: the receipt, the last line of the server's output, names them",
-            last.finished,
+            "{drained}, {}\n  help: the receipt, the last line of the server's output, names them",
             paint(BAD, lost)
         ),
     }
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use clap::Parser;
+
+    use super::{DrainArgs, run};
+    use crate::{
+        cli::{
+            console::Console,
+            exit::Exit,
+            fake::{self, DrainEnd, Ran, ReadBy, Script},
+        },
+        proto::{DrainResponse, Phase},
+    };
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: DrainArgs,
+    }
+
+    async fn drain(line: &[&str], drain_end: DrainEnd, reports: Vec<DrainResponse>) -> Ran {
+        drain_for(ReadBy::Program, line, drain_end, reports).await
+    }
+
+    async fn drain_for(read_by: ReadBy, line: &[&str], drain_end: DrainEnd, reports: Vec<DrainResponse>) -> Ran {
+        let line = Line::try_parse_from(["drain"].iter().chain(line)).unwrap();
+        let format = line.args.steer.operator.output.format;
+        let script = Script { reports, drain_end, ..Script::default() };
+        fake::run(script, read_by, format, async |address, console| {
+            let mut args = line.args;
+            args.steer.operator.ops = address;
+            run(args, console).await
+        })
+        .await
+    }
+
+    fn report(phase: Phase, [queued, running, finished, lost]: [u64; 4]) -> DrainResponse {
+        DrainResponse {
+            phase: phase as i32,
+            queued,
+            running,
+            finished,
+            lost,
+            elapsed: Some("6.800s".parse().unwrap()),
+            expected: Some("6.100s".parse().unwrap()),
+            hard_stop: Some("30s".parse().unwrap()),
+            cut: 0,
+        }
+    }
+
+    fn first() -> DrainResponse {
+        report(Phase::Draining, [41, 6, 0, 0])
+    }
+
+    #[tokio::test]
+    async fn without_watching_one_report_is_enough() {
+        let ran = drain(&[], DrainEnd::Cut, vec![first(), first()]).await;
+        assert_eq!(ran.text(), "NOT_SERVING  41 queued  6 running  expected to end in 7s  hard stop 30s\n");
+        assert_eq!(ran.exit, Exit::Done);
+    }
+
+    #[tokio::test]
+    async fn without_watching_what_was_idle_is_drained_in_one_line() {
+        let idle = report(Phase::Stopped, [0, 0, 0, 0]);
+        let ran = drain(&["--pool", "cpu"], DrainEnd::Cut, vec![idle]).await;
+        assert_eq!((ran.text().as_str(), ran.exit), ("drained 0/0 in 6.8s, lost 0\n", Exit::Done));
+        let ran = drain(&["--pool", "cpu", "--output", "json"], DrainEnd::Cut, vec![idle]).await;
+        let line: serde_json::Value = serde_json::from_str(&ran.text()).unwrap();
+        assert_eq!((&line["phase"], ran.exit), (&"PHASE_STOPPED".into(), Exit::Done));
+    }
+
+    #[tokio::test]
+    async fn watching_ends_with_the_receipt() {
+        let stopped = report(Phase::Stopped, [0, 0, 47, 0]);
+        for end in [DrainEnd::Closed, DrainEnd::Cut] {
+            let ran = drain(&["--watch"], end, vec![first(), first(), stopped]).await;
+            assert_eq!(
+                ran.text(),
+                "NOT_SERVING  41 queued  6 running  expected to end in 7s  hard stop 30s\n\
+                 drained 47/47 in 6.8s, lost 0\n"
+            );
+            assert_eq!(ran.exit, Exit::Done);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_terminal_redraws_one_line() {
+        let reports = vec![first(), report(Phase::Draining, [0, 1, 46, 0]), report(Phase::Stopped, [0, 0, 47, 0])];
+        let ran = drain_for(ReadBy::Person, &["--watch"], DrainEnd::Closed, reports).await;
+        assert_eq!(
+            ran.text(),
+            "\r\x1b[KNOT_SERVING  41 queued  6 running  expected to end in 7s  hard stop 30s\
+             \r\x1b[KNOT_SERVING  0 queued  1 running  expected to end in 7s  hard stop 30s\n\
+             drained 47/47 in 6.8s, lost 0\n"
+        );
+        let ran = drain_for(ReadBy::Person, &[], DrainEnd::Cut, vec![first()]).await;
+        assert!(ran.text().ends_with("hard stop 30s\n"), "{}", ran.text());
+    }
+
+    #[tokio::test]
+    async fn a_cut_after_the_last_job_is_the_end() {
+        let idle = report(Phase::Draining, [0, 0, 47, 0]);
+        let ran = drain(&["--watch"], DrainEnd::Cut, vec![first(), idle]).await;
+        assert!(ran.text().ends_with("drained 47/47 in 6.8s, lost 0\n"));
+        assert_eq!(ran.exit, Exit::Done);
+    }
+
+    #[tokio::test]
+    async fn a_cut_before_the_last_job_is_a_failure() {
+        for end in [DrainEnd::Closed, DrainEnd::Cut] {
+            let ran = drain(&["--watch"], end, vec![first()]).await;
+            assert!(
+                ran.err.starts_with("the connection ended during the drain, with 41 queued and 6 running\n"),
+                "{}",
+                ran.err
+            );
+            assert_eq!(ran.exit, Exit::Failed);
+        }
+    }
+
+    #[tokio::test]
+    async fn lost_jobs_have_their_own_code() {
+        let reports = vec![report(Phase::Stopping, [0, 2, 45, 0]), report(Phase::Stopped, [0, 0, 45, 2])];
+        let ran = drain(&["--watch"], DrainEnd::Closed, reports).await;
+        assert_eq!(
+            ran.text(),
+            "STOPPING  0 queued  2 running  expected to end in 7s  hard stop 30s\n\
+             drained 45/47 in 6.8s, lost 2\n  \
+             help: the receipt, the last line of the server's output, names them\n"
+        );
+        assert_eq!(ran.exit, Exit::JobsLost);
+    }
+
+    #[tokio::test]
+    async fn answers_that_were_cut_have_the_code_of_lost_jobs() {
+        let last = DrainResponse { cut: 1, ..report(Phase::Stopped, [0, 0, 47, 0]) };
+        let ran = drain(&["--watch"], DrainEnd::Closed, vec![last]).await;
+        assert!(ran.text().starts_with("drained 47/47 in 6.8s, lost 0, answers cut 1\n"), "{}", ran.text());
+        assert_eq!(ran.exit, Exit::JobsLost);
+    }
+
+    #[tokio::test]
+    async fn json_has_one_line_per_report() {
+        let reports = vec![first(), report(Phase::Stopped, [0, 0, 47, 0])];
+        let line = ["--watch", "--output", "json"];
+        let ran = drain(&line, DrainEnd::Closed, reports).await;
+        let lines: Vec<serde_json::Value> =
+            ran.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(
+            lines[0],
+            serde_json::json!({
+                "phase": "PHASE_DRAINING",
+                "queued": 41,
+                "running": 6,
+                "finished": 0,
+                "lost": 0,
+                "elapsed": "6.800s",
+                "expected": "6.100s",
+                "hard_stop": "30s",
+                "cut": 0,
+            })
+        );
+        assert_eq!(lines[1]["phase"], "PHASE_STOPPED");
+        assert_eq!(lines.len(), 2);
+    }
+
+    #[tokio::test]
+    async fn nothing_there_names_the_flag_for_it() {
+        let mut line = Line::try_parse_from(["drain"]).unwrap();
+        line.args.steer.operator.ops = fake::closed_address().await;
+        let mut console = Console::pipes(tokio::io::sink(), tokio::io::sink());
+        let failure = run(line.args, &mut console).await.unwrap_err();
+        assert!(failure.text().ends_with("or pass --ops"), "{}", failure.text());
+        assert_eq!(failure.exit(), Exit::Unreachable);
+    }
+}

@@ -7,10 +7,10 @@ use std::process::ExitCode;
 pub enum Exit {
     /// Code 0: done.
     Done,
-    /// Code 1: the job or the call failed, the output could not be written, the probed service does not serve, or
-    /// `check --env` found the environment insufficient.
+    /// Code 1: the job or the call failed, the server could not start, the output could not be written, the probed
+    /// service does not serve, or `check --env` found the environment insufficient.
     Failed,
-    /// Code 2: an argument, a file or a request is wrong, or the caller may not do that.
+    /// Code 2: an argument, a file or a request is wrong, or the caller or the state of the job does not allow it.
     Usage,
     /// Code 3: the drain lost jobs, or left answers unfinished.
     JobsLost,
@@ -55,9 +55,10 @@ impl From<Exit> for ExitCode {
 pub(super) const TABLE: &str = "\
 Exit codes:
     0  done
-    1  the job or the call failed, the output could not be written, or `check --env` found
-       the environment insufficient
-    2  wrong usage: an argument, a file, or a request that the server calls invalid or denies
+    1  the job or the call failed, the server could not start (as on a taken address), the
+       output could not be written, or `check --env` found the environment insufficient
+    2  wrong usage: an argument, a file, or a request that the server calls invalid or denies,
+       or that the state of the job does not allow
     3  a drain lost jobs or left answers unfinished
     4  refused: the job did not start, so that sending it again is safe
     5  the deadline passed

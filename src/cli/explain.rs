@@ -6,22 +6,18 @@ use super::{
     console::{BAD, Console, GOOD, STRONG, WARN, paint},
     exit::Exit,
     failure::Failure,
-    output::{Format, duration, json, plain, rough},
-    steer::OperatorArgs,
+    operate::OperatorArgs,
+    output::{duration, plain, rough, seconds},
 };
 use crate::proto::{
-    Binding, EndedState, ExplainRequest, ExplainResponse, HeldState, RunningState, explain_response::State,
+    Binding, EndedState, ExplainRequest, ExplainResponse, HeldState, RunningState, Waterfall, explain_response::State,
 };
-
-const EXAMPLE: &str = "\
-Example:
-  waterwheel explain $JOB";
 
 /// Show the state of a job and what it waits for, or how it ended.
 ///
 /// A server remembers the last jobs that ended in each pool; pool.NAME.ended_jobs is their number.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLE)]
+#[command(after_help = "Example:\n  waterwheel explain $JOB")]
 pub(super) struct ExplainArgs {
     /// Id of the job, from its result, an error, "waterwheel jobs" or the log; or the request id of its call.
     job: String,
@@ -30,13 +26,10 @@ pub(super) struct ExplainArgs {
 }
 
 pub(super) async fn run(args: ExplainArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
-    let request = ExplainRequest { job_id: args.job.clone() };
-    let answer = args.operator.ask(request, async |mut admin, request| admin.explain(request).await).await?;
-    let text = match args.operator.format() {
-        Format::Text => text(&answer),
-        Format::Json => format!("{}\n", json::message(&answer)?),
-    };
-    console.out.text(&text).await?;
+    let ExplainArgs { job: job_id, operator } = args;
+    let request = ExplainRequest { job_id };
+    let answer = operator.ask(request, async |server, request| server.admin().explain(request).await).await?;
+    console.message(&answer, text).await?;
     Ok(Exit::Done)
 }
 
@@ -117,11 +110,12 @@ fn running(running: &RunningState) -> String {
 fn ended(ended: &EndedState) -> String {
     let EndedState { outcome, started, rung, waterfall, since, message, program } = ended;
     let style = if outcome == "COMPLETED" { GOOD } else { BAD };
-    let waterfall = waterfall.unwrap_or_default().parts();
+    let waterfall = waterfall.unwrap_or_default();
+    let Waterfall { budget_seconds, queue_seconds, run_seconds, left_seconds, worker } = waterfall;
     let [budget, queue, run, left] =
-        [waterfall.budget, waterfall.queue, waterfall.run, waterfall.left].map(|it| rough(duration(it.as_ref())));
+        [budget_seconds, queue_seconds, run_seconds, left_seconds].map(|part| rough(seconds(part)));
     let run = match started {
-        true => format!("{run} running on worker {}", waterfall.worker),
+        true => format!("{run} running on worker {worker}"),
         false => "not started".to_owned(),
     };
     let mut text = format!(
@@ -147,7 +141,7 @@ fn indented(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto::{ProgramEnd, WaterfallParts};
+    use crate::proto::ProgramEnd;
 
     fn shown(state: State) -> String {
         let answer = ExplainResponse {
@@ -191,18 +185,13 @@ mod tests {
             shown(State::Running(running)),
             "1-2  kind resize  pool cpu\n  asked to stop on worker 7 for 2.0s, after 100ms in the queue\n  28s left\n"
         );
-        let waterfall = WaterfallParts {
-            budget: time("1s"),
-            queue: time("0.2s"),
-            run: time("0.79s"),
-            left: time("0.01s"),
-            worker: 3,
-        };
+        let waterfall =
+            Waterfall { budget_seconds: 1.0, queue_seconds: 0.2, run_seconds: 0.79, left_seconds: 0.01, worker: 3 };
         let ended = EndedState {
             outcome: "RUN_TIMEOUT".into(),
             started: true,
             rung: "forced".into(),
-            waterfall: Some(waterfall.into()),
+            waterfall: Some(waterfall),
             since: time("60s"),
             message: "first\nsecond".into(),
             program: Some(ProgramEnd { stderr: "a\x1b\nb".into(), ..ProgramEnd::default() }),

@@ -1,158 +1,164 @@
-//! Why a command failed, what to do, and the exit code. `failure/text.rs` words failed calls.
+//! Why a command failed, how to correct it, and the exit code. `failure/status.rs` describes failed calls.
 
 mod status;
-mod text;
 
-use std::{io, path::PathBuf, time::Duration};
+use std::{error::Error, fmt, io, path::Path};
 
-use serde::Serialize;
-use thiserror::Error;
+use serde_json::json;
+use tokio_rustls::rustls::{self, AlertDescription};
 use tonic::Status;
 
 use self::status::CallError;
 use super::{
-    access::AccessError,
-    connect::{Address, Unspoken, explain, root_cause},
-    console::{BAD, Console, FAINT, STRONG, paint},
+    connect::{Address, explain, root_cause},
+    console::{BAD, FAINT, STRONG, paint},
     exit::Exit,
-    output::{self, Format, counted, json, setting},
-    sim::TooMuch,
+    output::{self, counted},
 };
-use crate::{config::Faults, file::FileFault, sim::RecordingError, store::StoreError};
+use crate::{config::Faults, sim::RecordingError, store::StoreError};
 
 /// Why a command failed.
-#[derive(Debug, Error)]
-pub(crate) enum Failure {
-    /// The payload could not be read.
-    #[error("cannot read {}: {fault}", path.display())]
-    ReadPayload { path: PathBuf, fault: FileFault },
+#[derive(Debug)]
+pub(crate) struct Failure {
+    what: String,
+    help: Option<String>,
+    exit: Exit,
+    cause: Cause,
+}
+
+#[derive(Debug)]
+enum Cause {
     /// There is no connection.
-    #[error("cannot reach {address}: {cause}")]
-    Unreachable { address: Address, cause: String, flag: &'static str },
-    /// The server's certificate is not trusted, or the server does not trust this client's.
-    #[error("no TLS with {address}: {cause}")]
-    NoTls { address: Address, cause: String },
-    /// The peer speaks something else, such as TLS.
-    #[error("no call to {address}: {}", Unspoken::NotPlain)]
-    NotPlain { address: Address },
-    /// The address is that of the listener for callers.
-    #[error("{address} is the listener for callers, not for operators")]
-    NotForOperators { address: Address },
+    Unreachable,
     /// The connection broke, or the peer violated the protocol.
-    #[error("lost the call to {address}: {cause}; whether the job started is unknown")]
-    Lost { address: Address, cause: String },
+    Lost,
     /// The server ended the call with a status.
-    #[error("{}", .0.what())]
     Call(Box<CallError>),
-    /// The server did not answer in time.
-    #[error("no answer by the deadline of {}; whether the job started is unknown", setting(*deadline))]
-    NoAnswer { deadline: Duration },
-    /// A required part of the answer is missing.
-    #[error("the answer of {address} has no {missing}")]
-    Incomplete { address: Address, missing: &'static str },
-    /// The server restarted while it was watched.
-    #[error("the server at {address} restarted while it was watched")]
-    Restarted { address: Address },
-    /// The connection ended while the server still had jobs.
-    #[error("the connection ended during the drain, with {queued} queued and {running} running")]
-    DrainUnseen { queued: u64, running: u64 },
-    /// Another operator ended the drain of a pool.
-    #[error("the pool was resumed before it was drained, with {queued} queued and {running} running")]
-    DrainResumed { queued: u64, running: u64 },
-    /// A certificate, a key or a token cannot be used.
-    #[error(transparent)]
-    Access(#[from] AccessError),
     /// The configuration has faults.
-    #[error("the configuration has {}", counted(.0.iter().len(), "fault"))]
-    Config(#[from] Faults),
-    /// A log cannot be replayed.
-    #[error(transparent)]
-    Replay(#[from] RecordingError),
-    /// The simulation is too large.
-    #[error(transparent)]
-    Simulation(#[from] TooMuch),
-    /// The store cannot be opened, or read.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// The output could not be written.
-    #[error("cannot write the output: {}", explain(.0))]
-    Output(#[from] io::Error),
-    /// A file could not be written.
-    #[error("cannot write {}: {}", path.display(), explain(error))]
-    WriteFile { path: PathBuf, error: io::Error },
-    /// The runtime could not be started.
-    #[error("cannot start: {}", explain(.0))]
-    Runtime(io::Error),
+    Config(Faults),
+    Other,
 }
 
 impl Failure {
+    /// The failure, and how to correct it.
+    pub(crate) fn new(exit: Exit, what: impl Into<String>, help: impl Into<String>) -> Self {
+        Self { help: Some(help.into()), ..Self::bare(exit, what.into()) }
+    }
+
+    /// An argument or a file is wrong.
+    pub(crate) fn usage(what: impl Into<String>, help: impl Into<String>) -> Self {
+        Self::new(Exit::Usage, what, help)
+    }
+
+    fn bare(exit: Exit, what: String) -> Self {
+        Self { what, help: None, exit, cause: Cause::Other }
+    }
+
+    /// The runtime could not be started.
+    pub(crate) fn runtime(error: &io::Error) -> Self {
+        Self::bare(Exit::Failed, format!("cannot start: {}", explain(error)))
+    }
+
+    /// There is no connection.
+    pub(crate) fn unreachable(address: &Address, cause: &str) -> Self {
+        let help = "start one with \"waterwheel dev\", or pass --server";
+        let failure = Self::new(Exit::Unreachable, format!("cannot reach {address}: {cause}"), help);
+        Self { cause: Cause::Unreachable, ..failure }
+    }
+
+    /// The server's certificate is not trusted, or the server does not trust this client's.
+    pub(crate) fn no_tls(address: &Address, error: &io::Error) -> Self {
+        let alert = error.get_ref().and_then(|error| error.downcast_ref());
+        let (cause, help) = match alert {
+            Some(rustls::Error::AlertReceived(AlertDescription::CertificateRequired)) => {
+                ("it wants a client certificate".to_owned(), "pass --cert and --key")
+            }
+            Some(rustls::Error::AlertReceived(alert)) => (
+                format!("it refused with the alert {alert:?}"),
+                "pass a --cert and --key that its client CA has issued",
+            ),
+            _ => (explain(error), "pass --ca with the roots of its certificate; leave out --tls if it speaks none"),
+        };
+        Self::new(Exit::Unreachable, format!("no TLS with {address}: {cause}"), help)
+    }
+
+    /// The server does not speak HTTP/2 in plaintext.
+    pub(crate) fn not_plain(address: &Address) -> Self {
+        let help = "pass --tls, and --ca if the system does not know the roots of its certificate";
+        Self::new(Exit::Unreachable, format!("no call to {address}: it does not speak HTTP/2 in plaintext"), help)
+    }
+
+    /// A required part of the answer is missing.
+    pub(crate) fn incomplete(address: &Address, missing: &str) -> Self {
+        let help = "use a client of the same version as the server";
+        Self::new(Exit::Failed, format!("the answer of {address} has no {missing}"), help)
+    }
+
+    /// A file could not be written.
+    pub(crate) fn unwritten(path: &Path, error: &io::Error) -> Self {
+        let help = match error.kind() {
+            io::ErrorKind::AlreadyExists => "move the file that is there away, or choose another name",
+            _ => "name a directory that can be written",
+        };
+        Self::new(Exit::Failed, format!("cannot write {}: {}", path.display(), explain(error)), help)
+    }
+
     /// The failure in a status: of the call, or of the connection.
     pub(crate) fn of_status(status: Status, address: &Address) -> Self {
-        use std::error::Error;
-        let Some(source) = status.source() else { return Self::Call(Box::new(CallError::of(&status))) };
-        let address = address.clone();
-        match std::iter::successors(Some(source), |&error| error.source()).find_map(|error| error.downcast_ref()) {
-            Some(Unspoken::NotPlain) => Self::NotPlain { address },
-            Some(Unspoken::NoTls(cause)) => Self::NoTls { address, cause: cause.clone() },
-            None => Self::Lost { address, cause: root_cause(source) },
+        let Some(source) = status.source() else { return CallError::of(&status).into() };
+        let cause = root_cause(source);
+        let what = format!("lost the call to {address}: {cause}; whether the job started is unknown");
+        let help = "check that the address is a waterwheel server, and read its log";
+        Self { cause: Cause::Lost, ..Self::new(Exit::Failed, what, help) }
+    }
+
+    /// The same failure at the operators' address, which has its own flag.
+    pub(crate) fn of_ops(self, address: &Address) -> Self {
+        match &self.cause {
+            Cause::Unreachable => {
+                Self { help: Some("start one with \"waterwheel dev\", or pass --ops".to_owned()), ..self }
+            }
+            Cause::Call(error) if error.is_unimplemented() => Self::usage(
+                format!("{address} is the listener for callers, not for operators"),
+                "pass --ops with the other address of the server, its `server.ops_listen`, by default 127.0.0.1:7071",
+            ),
+            _ => self,
         }
     }
 
-    /// The same failure at the operators' address, which has a flag of its own.
-    pub(crate) fn of_ops(self, address: &Address) -> Self {
-        match self {
-            Self::Unreachable { address, cause, .. } => Self::Unreachable { address, cause, flag: "--ops" },
-            Self::Call(error) if error.is_unimplemented() => Self::NotForOperators { address: address.clone() },
-            other => other,
-        }
+    /// Whether the connection broke during the call.
+    pub(crate) fn is_lost(&self) -> bool {
+        matches!(self.cause, Cause::Lost)
     }
 
     /// The exit code.
     pub(crate) fn exit(&self) -> Exit {
-        match self {
-            Self::ReadPayload { .. } | Self::Access(_) | Self::Config(_) | Self::Replay(_) | Self::Simulation(_) => {
-                Exit::Usage
-            }
-            Self::NotForOperators { .. } => Exit::Usage,
-            Self::Unreachable { .. } | Self::NoTls { .. } | Self::NotPlain { .. } => Exit::Unreachable,
-            Self::Call(error) => error.exit(),
-            Self::NoAnswer { .. } => Exit::DeadlineExceeded,
-            Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::OutputClosed,
-            Self::Lost { .. }
-            | Self::Incomplete { .. }
-            | Self::Restarted { .. }
-            | Self::DrainUnseen { .. }
-            | Self::DrainResumed { .. }
-            | Self::Output(_)
-            | Self::WriteFile { .. }
-            | Self::Store(_)
-            | Self::Runtime(_) => Exit::Failed,
-        }
+        self.exit
+    }
+
+    /// How to correct the failure, if known.
+    #[cfg(test)]
+    pub(crate) fn help(&self) -> Option<&str> {
+        self.help.as_deref()
     }
 
     /// The failure as text, with styles and without a final line end.
     pub(crate) fn text(&self) -> String {
-        if let Self::Config(faults) = self {
+        if let Cause::Config(faults) = &self.cause {
             return faults.styled();
         }
-        let what = indented(&self.to_string());
-        let mut text = match self {
-            Self::Call(error) => format!("{}  {what}", paint(BAD, error.name())),
-            _ => what,
-        };
-        if let Self::Call(error) = self {
+        let mut text = indented(&self.what);
+        if let Cause::Call(error) = &self.cause {
+            text = format!("{}  {text}", paint(BAD, error.name()));
             for violation in &error.violations {
                 let field = paint(STRONG, &violation.field);
                 text.push_str(&format!("\n  {field}: {}", indented(&violation.description)));
             }
+            if let Some(job) = error.job().filter(|job| !self.help.as_ref().is_some_and(|help| help.contains(job))) {
+                text.push_str(&format!("\n{}", output::job_id(job)));
+            }
         }
-        let help = self.help();
-        if let Self::Call(error) = self
-            && let Some(job) = error.job().filter(|job| !help.as_ref().is_some_and(|help| help.contains(job)))
-        {
-            text.push_str(&format!("\n{}", output::job_id(job)));
-        }
-        if let Some(help) = help {
+        if let Some(help) = &self.help {
             text.push_str(&format!("\n  {} {help}", paint(FAINT, "help:")));
         }
         text
@@ -160,89 +166,55 @@ impl Failure {
 
     /// The failure as one line of JSON.
     pub(crate) fn json(&self) -> String {
-        let call = match self {
-            Self::Call(error) => Some(&**error),
-            _ => None,
+        let mut error = match &self.cause {
+            Cause::Call(error) => error.to_json(),
+            Cause::Config(faults) => json!({ "faults": faults.to_json() }),
+            _ => json!({}),
         };
-        let faults = match self {
-            Self::Config(faults) => Some(faults.to_json()),
-            _ => None,
-        };
-        json::line(&ErrorLine {
-            error: ErrorView {
-                message: self.to_string(),
-                help: self.help(),
-                exit_code: self.exit().code(),
-                call,
-                faults,
-            },
-        })
-    }
-
-    /// What to do about it.
-    fn help(&self) -> Option<String> {
-        let help = match self {
-            Self::ReadPayload { fault: FileFault::NotRegular("pipe"), .. } => "pipe it into the command, and pass -",
-            Self::ReadPayload { .. } => "pass a file that can be read, or - for standard input",
-            Self::WriteFile { error, .. } if error.kind() == io::ErrorKind::AlreadyExists => {
-                "move the file that is there away, or choose another name"
-            }
-            Self::WriteFile { .. } => "name a directory that can be written",
-            Self::Unreachable { flag, .. } => {
-                return Some(format!("start one with \"waterwheel dev\", or pass {flag}"));
-            }
-            Self::NoTls { .. } => {
-                "pass --ca with the roots of its certificate, and --cert and --key if it asks for them; leave out --tls if \
-                 it speaks none"
-            }
-            Self::NotPlain { .. } => "pass --tls, and --ca if the system does not know the roots of its certificate",
-            Self::NotForOperators { .. } => {
-                "pass --ops with the other address of the server, its `server.ops_listen`, by default 127.0.0.1:7071"
-            }
-            Self::Lost { .. } => "check that the address is a waterwheel server, and read its log",
-            Self::NoAnswer { .. } => "see \"waterwheel stats\" for the state of the server",
-            Self::Incomplete { .. } => "use a client of the same version as the server",
-            Self::Restarted { .. } => "run the command again",
-            Self::DrainUnseen { .. } => "the receipt, the last line of the server's output, names what was lost",
-            Self::DrainResumed { .. } => "drain it again when it is no longer needed",
-            Self::Call(error) => return error.help(),
-            Self::Access(error) => error.help(),
-            Self::Replay(error) => error.help(),
-            Self::Simulation(error) => error.help(),
-            Self::Config(_) | Self::Output(_) | Self::Store(_) | Self::Runtime(_) => return None,
-        };
-        Some(help.to_owned())
+        error["message"] = json!(self.what);
+        error["help"] = json!(self.help);
+        error["exit_code"] = json!(self.exit.code());
+        json!({ "error": error }).to_string()
     }
 }
 
-/// Prints the failure and returns its exit code. If the reader of the output is gone, nothing is printed.
-pub(super) async fn report(failure: &Failure, format: Format, console: &mut Console<'_>) -> Exit {
-    let exit = failure.exit();
-    if exit != Exit::OutputClosed {
-        let line = match format {
-            Format::Text => failure.text(),
-            Format::Json => failure.json(),
-        };
-        // The error output cannot be written either; the exit code remains.
-        drop(console.err.line(&line).await);
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)
     }
-    exit
 }
 
-#[derive(Serialize)]
-struct ErrorLine<'a> {
-    error: ErrorView<'a>,
+impl From<CallError> for Failure {
+    fn from(error: CallError) -> Self {
+        Self { what: error.what(), help: error.help(), exit: error.exit(), cause: Cause::Call(Box::new(error)) }
+    }
 }
 
-#[derive(Serialize)]
-struct ErrorView<'a> {
-    message: String,
-    help: Option<String>,
-    exit_code: u8,
-    #[serde(flatten)]
-    call: Option<&'a CallError>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    faults: Option<serde_json::Value>,
+impl From<Faults> for Failure {
+    fn from(faults: Faults) -> Self {
+        let what = format!("the configuration has {}", counted(faults.iter().len(), "fault"));
+        Self { cause: Cause::Config(faults), ..Self::bare(Exit::Usage, what) }
+    }
+}
+
+impl From<RecordingError> for Failure {
+    fn from(error: RecordingError) -> Self {
+        Self::usage(error.to_string(), error.help())
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        Self::bare(Exit::Failed, error.to_string())
+    }
+}
+
+impl From<io::Error> for Failure {
+    /// The output could not be written.
+    fn from(error: io::Error) -> Self {
+        let exit = if error.kind() == io::ErrorKind::BrokenPipe { Exit::OutputClosed } else { Exit::Failed };
+        Self::bare(exit, format!("cannot write the output: {}", explain(&error)))
+    }
 }
 
 /// Indents all lines after the first.

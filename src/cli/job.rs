@@ -2,13 +2,13 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use clap::{
-    Args,
-    builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
-};
+use clap::Args;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-use super::failure::Failure;
+use super::{
+    failure::Failure,
+    values::{any_duration, one_of},
+};
 use crate::{
     file::{self, FileFault},
     proto::{Criticality, Job, WhenFull},
@@ -33,12 +33,12 @@ pub(crate) struct JobArgs {
     #[arg(long, value_name = "TYPE", default_value = "", hide_default_value = true)]
     content_type: String,
     /// Longest run of the job.
-    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = any_duration)]
     run_timeout: Option<Duration>,
     /// Longest wait of the job in the queue.
-    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = any_duration)]
     queue_timeout: Option<Duration>,
-    /// Importance of the job [default: critical].
+    /// Importance of the job [default: critical; of a detached job, sheddable-plus].
     #[arg(long, value_name = "CLASS", value_parser = one_of([
         ("sheddable", Criticality::Sheddable, "Batch work that may be dropped at any time"),
         ("sheddable-plus", Criticality::SheddablePlus, "Work whose loss is tolerable now and then"),
@@ -71,52 +71,26 @@ impl JobArgs {
     /// The job, with its payload read.
     ///
     /// # Errors
-    /// [`Failure::ReadPayload`].
+    /// If the payload cannot be read.
     pub(crate) async fn into_job(self) -> Result<Job, Failure> {
-        let Self {
-            kind,
-            payload,
-            file,
-            content_type,
-            run_timeout,
-            queue_timeout,
-            criticality,
-            tenant,
-            ordering_key,
-            limit_key,
-            when_full,
-            labels,
-        } = self;
-        let payload = match file {
+        let payload = match self.file {
             Some(path) => read(path).await?,
-            None => payload.unwrap_or_default().into_bytes(),
+            None => self.payload.unwrap_or_default().into_bytes(),
         };
         Ok(Job {
-            kind,
+            kind: self.kind,
             payload: payload.into(),
-            content_type,
-            run_timeout: run_timeout.map(message),
-            queue_timeout: queue_timeout.map(message),
-            criticality: criticality.unwrap_or_default().into(),
-            tenant,
-            ordering_key,
-            limit_key,
-            when_full: when_full.unwrap_or_default().into(),
-            labels: labels.into_iter().collect(),
+            content_type: self.content_type,
+            run_timeout: self.run_timeout.map(message),
+            queue_timeout: self.queue_timeout.map(message),
+            criticality: self.criticality.unwrap_or_default().into(),
+            tenant: self.tenant,
+            ordering_key: self.ordering_key,
+            limit_key: self.limit_key,
+            when_full: self.when_full.unwrap_or_default().into(),
+            labels: self.labels.into_iter().collect(),
         })
     }
-}
-
-/// Reads a value of the contract by its name, and tells what each one means.
-pub(super) fn one_of<T, const N: usize>(
-    values: [(&'static str, T, &'static str); N],
-) -> impl TypedValueParser<Value = T>
-where
-    T: Copy + Send + Sync + 'static,
-{
-    let names = values.map(|(name, _, help)| PossibleValue::new(name).help(help));
-    let value = move |chosen: String| values.iter().find(|(name, ..)| *name == chosen).expect("one of the names").1;
-    PossibleValuesParser::new(names).map(value)
 }
 
 async fn read(path: PathBuf) -> Result<Vec<u8>, Failure> {
@@ -128,7 +102,13 @@ async fn read(path: PathBuf) -> Result<Vec<u8>, Failure> {
         let read = off_thread(move || file::read(&path, MAX_BYTES)).await;
         read.unwrap_or_else(|error| Err(std::io::Error::other(error).into()))
     };
-    read.map_err(|fault| Failure::ReadPayload { path, fault })
+    read.map_err(|fault| {
+        let help = match fault {
+            FileFault::NotRegular("pipe") => "pipe it into the command, and pass -",
+            _ => "pass a file that can be read, or - for standard input",
+        };
+        Failure::usage(format!("cannot read {}: {fault}", path.display()), help)
+    })
 }
 
 async fn to_the_end(input: impl AsyncRead + Unpin, max: u64) -> Result<Vec<u8>, FileFault> {
@@ -137,7 +117,7 @@ async fn to_the_end(input: impl AsyncRead + Unpin, max: u64) -> Result<Vec<u8>, 
     if bytes.len() as u64 > max { Err(FileFault::TooLarge { max }) } else { Ok(bytes) }
 }
 
-/// Longer durations are cut to the longest one of the format.
+/// Longer durations are limited to the longest one of the format.
 pub(super) fn message(duration: Duration) -> prost_types::Duration {
     prost_types::Duration::try_from(duration).unwrap_or(prost_types::Duration { seconds: 315_576_000_000, nanos: 0 })
 }

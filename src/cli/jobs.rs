@@ -9,18 +9,12 @@ use super::{
     detached::{self, DetachedCommand},
     exit::Exit,
     failure::Failure,
-    job::{message, one_of},
-    output::{
-        Format, counted, duration, json, plain, rough,
-        table::{Align, fitted},
-    },
-    steer::OperatorArgs,
+    job::message,
+    operate::OperatorArgs,
+    output::{Align, Format, counted, duration, fitted, message_json, plain, rough},
+    values::{any_duration, one_of},
 };
 use crate::proto::{JobOrder, JobStage, ListJobsRequest, ListJobsResponse, ListedJob};
-
-const EXAMPLE: &str = "\
-Example:
-  waterwheel jobs --state failed --older 10s";
 
 /// List queued and running jobs, and the last ones that ended.
 ///
@@ -29,7 +23,10 @@ Example:
 ///
 /// With a command, it is about detached jobs, which outlive their calls: those of the store, not those of the pools.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLE, args_conflicts_with_subcommands = true)]
+#[command(
+    after_help = "Example:\n  waterwheel jobs --state failed --older 10s",
+    args_conflicts_with_subcommands = true
+)]
 pub(super) struct JobsArgs {
     #[command(subcommand)]
     action: Option<DetachedCommand>,
@@ -55,7 +52,7 @@ pub(super) struct JobsArgs {
     #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
     request_id: String,
     /// Only jobs that arrived this long ago, or longer.
-    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = any_duration)]
     older: Option<Duration>,
     /// Show the oldest first.
     #[arg(long)]
@@ -69,7 +66,7 @@ pub(super) struct JobsArgs {
 
 impl JobsArgs {
     pub(super) fn format(&self) -> Format {
-        self.action.as_ref().map_or_else(|| self.operator.format(), DetachedCommand::format)
+        self.action.as_ref().map_or_else(|| self.operator.output.format, DetachedCommand::format)
     }
 }
 
@@ -88,9 +85,9 @@ pub(super) async fn run(args: JobsArgs, console: &mut Console<'_>) -> Result<Exi
         order: if oldest { JobOrder::Oldest } else { JobOrder::Newest }.into(),
         limit,
     };
-    let answer = operator.ask(request, async |mut admin, request| admin.list_jobs(request).await).await?;
-    match operator.format() {
-        Format::Json => console.out.line(&json::message(&answer)?).await?,
+    let answer = operator.ask(request, async |server, request| server.admin().list_jobs(request).await).await?;
+    match console.format {
+        Format::Json => console.out.line(&message_json(&answer)?).await?,
         Format::Text => {
             console.out.text(&text(&answer, console.out.width())).await?;
             console.err.line(&paint(FAINT, summary(&answer))).await?;
@@ -102,15 +99,11 @@ pub(super) async fn run(args: JobsArgs, console: &mut Console<'_>) -> Result<Exi
 /// A line for each job, no longer than `width`.
 fn text(answer: &ListJobsResponse, width: Option<usize>) -> String {
     use Align::{Left, Right};
-    if answer.jobs.is_empty() {
-        return String::new();
-    }
-    let heading = ["job", "state", "age", "run", "kind", "tenant", "request id"];
-    let mut rows = vec![heading.map(|cell| paint(FAINT, cell)).to_vec()];
-    rows.extend(answer.jobs.iter().map(row));
+    let heads = ["job", "state", "age", "run", "kind", "tenant", "request id"];
+    let columns = [Left, Left, Right, Right, Left, Left, Left];
     // Columns that callers fill are shortened, the last first.
-    let lines = fitted(&[Left, Left, Right, Right, Left, Left, Left], &mut rows, &[6, 5, 4], width);
-    lines.join("\n") + "\n"
+    let lines = fitted(&heads, &columns, answer.jobs.iter().map(row).collect(), &[6, 5, 4], width);
+    lines.into_iter().map(|line| line + "\n").collect()
 }
 
 fn row(job: &ListedJob) -> Vec<String> {
@@ -137,7 +130,7 @@ fn summary(answer: &ListJobsResponse) -> String {
     match answer.all {
         0 => "no job".to_owned(),
         all if all > shown => format!("{shown} of {all} jobs, the {first} first"),
-        all => format!("{}, the {first} first", counted(usize::try_from(all).unwrap_or(usize::MAX), "job")),
+        all => format!("{}, the {first} first", counted(all, "job")),
     }
 }
 

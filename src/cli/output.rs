@@ -1,17 +1,19 @@
-//! Formats figures and texts. All functions are pure.
+//! Formats figures, texts, tables and JSON. All functions are pure.
 
-pub(super) mod json;
-pub(super) mod table;
-
-use std::time::Duration;
+use std::{fmt::Display, io, sync::LazyLock, time::Duration};
 
 use clap::{Args, ValueEnum};
+use prost::Name;
+use prost_reflect::{DescriptorPool, DynamicMessage, SerializeOptions};
 
 use super::console::{FAINT, paint};
 use crate::{
     config::{Config, Handler, Kind, Pool},
-    proto::Waterfall,
+    proto::{self, Waterfall},
 };
+
+static MESSAGES: LazyLock<DescriptorPool> =
+    LazyLock::new(|| DescriptorPool::decode(proto::DESCRIPTORS).expect("the build made valid descriptors"));
 
 /// Output format of a command: text, or one JSON object per line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -29,7 +31,7 @@ pub(crate) struct OutputArgs {
     pub(crate) format: Format,
 }
 
-/// Milliseconds, as in `0.02ms`, `0.4ms`, `1503ms`.
+/// Milliseconds, such as `0.02ms`, `0.4ms`, `1503ms`.
 pub(crate) fn exact(duration: Duration) -> String {
     let ms = duration.as_secs_f64() * 1e3;
     if duration.is_zero() {
@@ -43,7 +45,7 @@ pub(crate) fn exact(duration: Duration) -> String {
     }
 }
 
-/// A time to the millisecond, as in `0.4ms`, `497ms`, `1.503s`, `2m 3s`.
+/// A time to the millisecond, such as `0.4ms`, `497ms`, `1.503s`, `2m 3s`.
 pub(crate) fn elapsed(duration: Duration) -> String {
     match duration.as_secs() {
         0 => exact(duration),
@@ -52,7 +54,7 @@ pub(crate) fn elapsed(duration: Duration) -> String {
     }
 }
 
-/// A time to two or three digits, as in `4.1ms`, `120ms`, `1.0s`, `12s`, `2m 3s`.
+/// A time to two or three digits, such as `4.1ms`, `120ms`, `1.0s`, `12s`, `2m 3s`.
 pub(crate) fn rough(duration: Duration) -> String {
     let seconds = duration.as_secs_f64();
     if seconds < 0.9995 {
@@ -66,13 +68,13 @@ pub(crate) fn rough(duration: Duration) -> String {
     }
 }
 
-/// Time left, rounded up to whole seconds, as in `7s`, `1m 30s`.
+/// Time left, rounded up to whole seconds, such as `7s`, `1m 30s`.
 pub(crate) fn countdown(duration: Duration) -> String {
     let whole = Duration::from_secs(duration.as_secs_f64().ceil() as u64);
     if whole.as_secs() < 60 { format!("{}s", whole.as_secs()) } else { clock(whole) }
 }
 
-/// A duration as in a flag, such as `2s`, `1.6s`, `500ms`, `10m`.
+/// A duration in the format of flags, such as `2s`, `1.6s`, `500ms`, `10m`.
 pub(crate) fn setting(duration: Duration) -> String {
     let seconds = duration.as_secs();
     let whole = duration.subsec_nanos() == 0 && seconds > 0;
@@ -87,7 +89,7 @@ pub(crate) fn setting(duration: Duration) -> String {
     }
 }
 
-/// A number of bytes, as in `512B`, `1.5KiB`, `64MiB`.
+/// A number of bytes, such as `512B`, `1.5KiB`, `64MiB`.
 pub(crate) fn bytes(count: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if count < 1024 {
@@ -104,46 +106,46 @@ pub(crate) fn bytes(count: u64) -> String {
     format!("{digits}{}", UNITS[unit])
 }
 
-/// A count with its noun, as in `1 pool`, `3 pools`.
-pub(crate) fn counted(count: usize, what: &str) -> String {
-    let plural = if count == 1 { "" } else { "s" };
+/// A count with its noun, such as `1 pool`, `3 pools`.
+pub(crate) fn counted<N: Display + PartialEq + From<u8>>(count: N, what: &str) -> String {
+    let plural = if count == 1.into() { "" } else { "s" };
     format!("{count} {what}{plural}")
 }
 
 /// The pools of a configuration, with their workers and the capacity of their queues, and its kinds.
 pub(crate) fn contents(config: &Config) -> String {
-    let pool = |Pool { name, workers: min, max_workers: max, queue, .. }: &Pool| {
+    let pool = |Pool { name, settings }: &Pool| {
+        let (min, max) = (settings.workers.get(), settings.most_workers());
         let is_remote = |kind: &Kind| kind.pool == *name && matches!(kind.handler, Handler::Remote { .. });
         let workers = match config.kinds.iter().any(is_remote) {
             true => "attached workers".to_owned(),
             false if min < max => format!("{min} to {max} workers"),
-            false => counted(*min, "worker"),
+            false => counted(min, "worker"),
         };
-        format!("{name} {workers} / {} queued", queue.jobs)
+        format!("{name} {workers} / {} queued", settings.queue_jobs)
     };
     let pools: Vec<String> = config.pools.iter().map(pool).collect();
     let kinds: Vec<&str> = config.kinds.iter().map(|kind| kind.name.as_str()).collect();
     format!("pools  {}\nkinds  {}", pools.join("   "), kinds.join(" "))
 }
 
-/// A share, as in `37%`.
+/// A share, such as `37%`.
 pub(crate) fn percent(share: f64) -> String {
     format!("{:.0}%", share.clamp(0.0, 1.0) * 100.0)
 }
 
-/// The use of a job's budget, as in
+/// The use of a job's budget, such as
 /// `done in 1.503s budget 2s = queue 0.4ms + run 1503ms + left 497ms`.
 pub(crate) fn waterfall(waterfall: &Waterfall) -> String {
-    let parts = waterfall.parts();
-    let queue = duration(parts.queue.as_ref());
-    let run = duration(parts.run.as_ref());
+    let Waterfall { budget_seconds, queue_seconds, run_seconds, left_seconds, worker: _ } = *waterfall;
+    let [budget, queue, run, left] = [budget_seconds, queue_seconds, run_seconds, left_seconds].map(seconds);
     format!(
         "done in {}   budget {} = queue {} + run {} + left {}",
         elapsed(queue + run),
-        setting(duration(parts.budget.as_ref())),
+        setting(budget),
         exact(queue),
         exact(run),
-        exact(duration(parts.left.as_ref())),
+        exact(left),
     )
 }
 
@@ -157,7 +159,12 @@ pub(crate) fn duration(duration: Option<&prost_types::Duration>) -> Duration {
     duration.and_then(|duration| Duration::try_from(*duration).ok()).unwrap_or_default()
 }
 
-/// A peer's text without control characters, which could control a terminal. Line ends and tabs stay.
+/// A duration in seconds; zero if the number is not a valid duration.
+pub(crate) fn seconds(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or_default()
+}
+
+/// A peer's text without control characters, which could control the terminal. Line ends and tabs stay.
 pub(crate) fn plain(text: &str) -> String {
     text.chars()
         .map(|c| match c {
@@ -183,5 +190,88 @@ fn trimmed(number: f64) -> String {
     digits.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
+/// A protobuf message as one line of proto3 JSON: with field names of the proto, with default values, and with numbers
+/// as numbers. Fails for a duration that is longer than the format allows.
+pub(crate) fn message_json<M: Name>(message: &M) -> io::Result<String> {
+    let known = MESSAGES.get_message_by_name(&M::full_name()).expect("the contract has all its messages");
+    let mut dynamic = DynamicMessage::new(known);
+    dynamic.transcode_from(message).map_err(io::Error::other)?;
+    let options =
+        SerializeOptions::new().use_proto_field_name(true).skip_default_fields(false).stringify_64_bit_integers(false);
+    let mut line = Vec::new();
+    dynamic.serialize_with_options(&mut serde_json::Serializer::new(&mut line), &options)?;
+    String::from_utf8(line).map_err(io::Error::other)
+}
+
+/// Alignment of a column.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Align {
+    /// For words.
+    Left,
+    /// For figures.
+    Right,
+}
+
+/// Smallest width of a shortened column.
+const MIN_WIDTH: usize = 6;
+
+/// Rows of cells, two spaces apart, each column as wide as its widest cell. Styles have no width.
+pub(crate) fn table(columns: &[Align], rows: &[Vec<String>]) -> Vec<String> {
+    let widths: Vec<usize> = (0..columns.len()).map(|column| widest(rows, column)).collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(columns.iter().zip(&widths));
+        let cells: Vec<String> = cells.map(|(cell, (align, width))| pad(cell, *align, *width)).collect();
+        cells.join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect()
+}
+
+/// The same with a heading; empty without rows.
+pub(crate) fn headed(heads: &[&str], columns: &[Align], rows: Vec<Vec<String>>) -> Vec<String> {
+    fitted(heads, columns, rows, &[], None)
+}
+
+/// The same, at most `max` columns wide if given. The columns in `cut` are shortened, in that order; their cells must
+/// have no styles.
+pub(crate) fn fitted(
+    heads: &[&str],
+    columns: &[Align],
+    mut rows: Vec<Vec<String>>,
+    cut: &[usize],
+    max: Option<usize>,
+) -> Vec<String> {
+    if rows.is_empty() {
+        return Vec::new();
+    }
+    rows.insert(0, heads.iter().map(|head| paint(FAINT, head)).collect());
+    let whole = |rows: &[Vec<String>]| (0..heads.len()).map(|column| widest(rows, column) + 2).sum::<usize>() - 2;
+    for column in cut {
+        let over = max.map_or(0, |max| whole(&rows).saturating_sub(max));
+        let space = widest(&rows, *column).saturating_sub(over).max(MIN_WIDTH);
+        for row in rows.iter_mut().filter(|row| width(&row[*column]) > space) {
+            let cell = anstream::adapter::strip_str(&row[*column]).to_string();
+            row[*column] = cell.chars().take(space - 1).chain(['…']).collect();
+        }
+    }
+    table(columns, &rows)
+}
+
+fn widest(rows: &[Vec<String>], column: usize) -> usize {
+    rows.iter().filter_map(|row| row.get(column)).map(|cell| width(cell)).max().unwrap_or(0)
+}
+
+fn width(cell: &str) -> usize {
+    anstream::adapter::strip_str(cell).to_string().chars().count()
+}
+
+fn pad(cell: &str, align: Align, to: usize) -> String {
+    let space = " ".repeat(to.saturating_sub(width(cell)));
+    match align {
+        Align::Left => format!("{cell}{space}"),
+        Align::Right => format!("{space}{cell}"),
+    }
+}
+
 #[cfg(test)]
+#[path = "tests/output.rs"]
 mod tests;

@@ -12,7 +12,8 @@ use super::{
     console::{BAD, Console, GOOD, paint},
     exit::Exit,
     failure::Failure,
-    output::{Format, OutputArgs, json, setting},
+    output::{Format, OutputArgs, setting},
+    values::any_duration,
 };
 use crate::proto::health::{HealthCheckRequest, health_check_response::ServingStatus};
 
@@ -37,10 +38,10 @@ pub(super) struct ProbeArgs {
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     service: String,
     /// Longest wait for one answer.
-    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = any_duration)]
     timeout: Duration,
     /// Ask again until it is SERVING, at most this long.
-    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = any_duration)]
     wait: Option<Duration>,
     #[command(flatten)]
     server: ServerArgs,
@@ -48,7 +49,7 @@ pub(super) struct ProbeArgs {
     pub(super) output: OutputArgs,
 }
 
-/// What one check found, or why there was no answer.
+/// The result of one check, or why there was no answer.
 type Health = Result<ServingStatus, String>;
 
 pub(super) async fn run(args: ProbeArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
@@ -63,18 +64,15 @@ pub(super) async fn run(args: ProbeArgs, console: &mut Console<'_>) -> Result<Ex
         }
         tokio::time::sleep(POLL).await;
     };
-    let line = match args.output.format {
-        Format::Text => text(&health, &args.service, address),
-        Format::Json => json(&health, &args.service),
-    };
-    let printed = match (&health, args.output.format) {
-        (Err(_), Format::Text) => console.err.line(&line).await,
-        _ => console.out.line(&line).await,
+    let printed = match (&health, console.format) {
+        (Err(cause), Format::Text) => console.err.line(cause).await,
+        (Ok(status), Format::Text) => console.out.line(&text(*status, &args.service, address)).await,
+        (_, Format::Json) => console.out.line(&json(&health, &args.service).to_string()).await,
     };
     if let Err(failure) = printed.map_err(Failure::from)
         && failure.exit() != Exit::OutputClosed
     {
-        // The exit code is the answer, and must not become that of this failure.
+        // The exit code is the result, so it must not become the code of this failure.
         drop(console.err.line(&failure.text()).await);
     }
     Ok(match health {
@@ -105,20 +103,107 @@ async fn check(address: &Address, access: &Access, service: &str, timeout: Durat
     }
 }
 
-fn text(health: &Health, service: &str, address: &Address) -> String {
-    let (status, style) = match health {
-        Ok(status @ ServingStatus::Serving) => (status, GOOD),
-        Ok(status) => (status, BAD),
-        Err(cause) => return cause.clone(),
-    };
+fn text(status: ServingStatus, service: &str, address: &Address) -> String {
+    let style = if status == ServingStatus::Serving { GOOD } else { BAD };
     let asked = format!("{service} {address}");
     format!("{}  {}", paint(style, status.as_str_name()), asked.trim_start())
 }
 
-fn json(health: &Health, service: &str) -> String {
+fn json(health: &Health, service: &str) -> serde_json::Value {
     let status = health.as_ref().map_or("NO_ANSWER", ServingStatus::as_str_name);
-    json::line(&serde_json::json!({ "service": service, "status": status, "cause": health.as_ref().err() }))
+    serde_json::json!({ "service": service, "status": status, "cause": health.as_ref().err() })
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use std::time::Duration;
+
+    use clap::Parser;
+
+    use super::{ProbeArgs, run};
+    use crate::{
+        cli::{
+            console::Console,
+            exit::Exit,
+            fake::{self, Ran, ReadBy, Script},
+        },
+        proto::health::health_check_response::ServingStatus::{self, NotServing, Serving},
+    };
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: ProbeArgs,
+    }
+
+    async fn probe(line: &[&str], script: Script) -> Ran {
+        let line = Line::try_parse_from(["probe"].iter().chain(line)).unwrap();
+        let format = line.args.output.format;
+        fake::run(script, ReadBy::Program, format, async |address, console| {
+            let mut args = line.args;
+            args.server.server = address;
+            run(args, console).await
+        })
+        .await
+    }
+
+    fn health(health: Vec<(&'static str, Vec<ServingStatus>)>) -> Script {
+        Script { health, ..Script::default() }
+    }
+
+    #[tokio::test]
+    async fn each_answer_has_its_line_and_its_code() {
+        let script = || {
+            health(vec![
+                ("", vec![Serving]),
+                ("readiness", vec![NotServing]),
+                ("pool/x", vec![ServingStatus::ServiceUnknown]),
+            ])
+        };
+        let cases = [
+            ("", "SERVING  ", Exit::Done),
+            ("readiness", "NOT_SERVING  readiness ", Exit::Failed),
+            ("pool/x", "SERVICE_UNKNOWN  pool/x ", Exit::Failed),
+            ("nobody", "SERVICE_UNKNOWN  nobody ", Exit::Failed),
+        ];
+        for (service, start, exit) in cases {
+            let ran = probe(&["--service", service], script()).await;
+            assert!(ran.text().starts_with(start), "{}", ran.text());
+            assert_eq!(ran.text().lines().count(), 1);
+            assert_eq!(ran.exit, exit, "{service}");
+        }
+    }
+
+    #[tokio::test]
+    async fn waiting_asks_until_it_serves() {
+        let starts = || health(vec![("", vec![NotServing, NotServing, Serving])]);
+        assert_eq!(probe(&["--wait", "10s"], starts()).await.exit, Exit::Done);
+        assert_eq!(probe(&[], starts()).await.exit, Exit::Failed);
+        assert_eq!(probe(&["--wait", "0s"], starts()).await.exit, Exit::Failed);
+    }
+
+    #[tokio::test]
+    async fn no_answer_is_told_in_one_line() {
+        let silent = Script { delay: Duration::from_secs(60), ..Script::default() };
+        let ran = probe(&["--timeout", "50ms"], silent).await;
+        assert!(ran.err.ends_with(": no answer within 50ms\n"), "{}", ran.err);
+        assert_eq!(ran.exit.code(), 2);
+
+        let mut line = Line::try_parse_from(["probe"]).unwrap();
+        line.args.server.server = fake::closed_address().await;
+        let mut err = Vec::new();
+        let mut console = Console::pipes(tokio::io::sink(), &mut err);
+        let exit = run(line.args, &mut console).await.unwrap();
+        drop(console);
+        let err = String::from_utf8(err).unwrap();
+        assert!(err.ends_with(": connection refused\n"), "{err}");
+        assert_eq!((exit.code(), err.lines().count()), (2, 1));
+    }
+
+    #[tokio::test]
+    async fn json_names_the_status() {
+        let ran = probe(&["--output", "json"], health(vec![("", vec![Serving])])).await;
+        let value: serde_json::Value = serde_json::from_str(&ran.text()).unwrap();
+        assert_eq!(value["status"], "SERVING");
+    }
+}

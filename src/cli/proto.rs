@@ -6,10 +6,6 @@ use clap::Args;
 
 use super::{console::Console, exit::Exit, failure::Failure};
 
-const EXAMPLE: &str = "\
-Example:
-  waterwheel proto stubs/proto";
-
 macro_rules! files {
     ($($path:literal),* $(,)?) => {
         [$(($path, include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/proto/", $path)))),*]
@@ -32,7 +28,7 @@ const FILES: [(&str, &str); 8] = files![
 ///
 /// It writes waterwheel/v1/*.proto, and google/rpc/*.proto for error details. It replaces existing files.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLE)]
+#[command(after_help = "Example:\n  waterwheel proto stubs/proto")]
 pub(super) struct ProtoArgs {
     /// Directory to write to; it is created if it does not exist.
     #[arg(value_name = "DIR", default_value = "proto")]
@@ -44,7 +40,7 @@ pub(super) async fn run(args: ProtoArgs, console: &mut Console<'_>) -> Result<Ex
         let path = args.directory.join(name);
         let directory = path.parent().unwrap_or(&args.directory);
         let written = fs::create_dir_all(directory).and_then(|()| fs::write(&path, text));
-        written.map_err(|error| Failure::WriteFile { path: path.clone(), error })?;
+        written.map_err(|error| Failure::unwritten(&path, &error))?;
         console.out.line(&path.display().to_string()).await?;
     }
     Ok(Exit::Done)
@@ -53,10 +49,9 @@ pub(super) async fn run(args: ProtoArgs, console: &mut Console<'_>) -> Result<Ex
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::console::Sink;
 
     async fn written(directory: PathBuf) -> Result<Exit, Failure> {
-        let mut console = Console { out: Sink::pipe(tokio::io::sink()), err: Sink::pipe(tokio::io::sink()) };
+        let mut console = Console::pipes(tokio::io::sink(), tokio::io::sink());
         run(ProtoArgs { directory }, &mut console).await
     }
 

@@ -1,11 +1,23 @@
-//! `waterwheel serve`. `server.rs` has the life of the process.
+//! `waterwheel serve`, and the lifecycle of every server process.
+
+use std::{io, process::id};
 
 use clap::Args;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing::{info, warn};
 
 use super::{
-    config_args::{ConfigArgs, Process},
+    config::{ConfigArgs, Process},
+    connect::explain,
+    console::{complain, say},
     exit::Exit,
-    server,
+};
+use crate::{
+    app::{App, Control, OwnKind, Receipt, ServiceManager, StartError},
+    config::{Config, Faults, Loaded, Warning},
+    net::ListenAddress,
+    task::off_thread,
+    telemetry::{self, TelemetryError},
 };
 
 /// Serve the configured pools until a signal or "waterwheel drain".
@@ -27,12 +39,161 @@ pub(super) struct ServeArgs {
 
 pub(super) fn run(args: &ServeArgs) -> Exit {
     let args = args.config.clone();
-    server::run_server(
+    run_server(
         move || args.load(&Process::current(), None),
         Vec::new(),
         async |app, _| {
-            server::print(&server::announcement(app));
+            print(&announcement(app));
             Ok(())
         },
     )
+}
+
+/// Why a server process failed.
+#[derive(Debug, thiserror::Error)]
+enum ServerError {
+    #[error(transparent)]
+    Telemetry(#[from] TelemetryError),
+    #[error(transparent)]
+    Start(#[from] StartError),
+    #[error("cannot start: {0}")]
+    System(#[from] io::Error),
+}
+
+/// Serves the configuration that `load` reads, with additional Rust handlers, until a signal or an operator drains it.
+/// It is `waterwheel serve` for programs with their own handlers. `greet` runs once calls are accepted.
+///
+/// The first SIGTERM or SIGINT starts the drain, the second starts its kill phase. SIGHUP and `waterwheel reload` [call
+/// `load` again](App::reload_by).
+///
+/// The receipt of the drain is the last line on standard output, or on standard error if that fails. The exit is
+/// [`Exit::Done`], or [`Exit::JobsLost`] if the receipt names a job. Errors before serving are printed to standard
+/// error; then the exit is [`Exit::Failed`], or [`Exit::Usage`] for faults of the configuration.
+pub fn run_server(
+    load: impl Fn() -> Result<Loaded, Faults> + Send + Sync + 'static,
+    own: Vec<OwnKind>,
+    greet: impl AsyncFnOnce(&App, &Config) -> io::Result<()>,
+) -> Exit {
+    let loaded = match load() {
+        Ok(loaded) => loaded,
+        Err(faults) => {
+            complain(&faults.styled());
+            return Exit::Usage;
+        }
+    };
+    match serve(loaded, load, own, greet) {
+        Ok(receipt) if receipt.is_clean() => Exit::Done,
+        Ok(_) => Exit::JobsLost,
+        Err(error) => {
+            complain(&format!("error: {error}"));
+            Exit::Failed
+        }
+    }
+}
+
+/// The addresses, for scripts and people.
+pub(super) fn announcement(app: &App) -> String {
+    let of_a_network = |address: &ListenAddress| match address.tcp() {
+        Some(address) => format!("http://{address}"),
+        None => address.to_string(),
+    };
+    let ops = app.ops_addresses().iter().map(of_a_network).collect::<Vec<_>>().join(" ");
+    format!("grpc {} (reflection on)   ops {ops} (metrics, health)", all(app.addresses()))
+}
+
+fn all(addresses: &[ListenAddress]) -> String {
+    addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+}
+
+fn serve(
+    loaded: Loaded,
+    load: impl Fn() -> Result<Loaded, Faults> + Send + Sync + 'static,
+    own: Vec<OwnKind>,
+    greet: impl AsyncFnOnce(&App, &Config) -> io::Result<()>,
+) -> Result<Receipt, ServerError> {
+    let config = &loaded.config;
+    let telemetry = telemetry::init(&config.telemetry)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let receipt = runtime.block_on(async {
+        let (signals, hang_ups) = (Signals::new()?, signal(SignalKind::hangup())?);
+        let app = App::start_with(config, own, telemetry.sample_ratio())?;
+        info!(address = all(app.addresses()), ops_address = all(app.ops_addresses()), pid = id(), "serving");
+        app.reload_by(loaded.clone(), load, telemetry.log());
+        for Warning { message, help } in &loaded.warnings {
+            warn!(help, "{message}");
+        }
+        greet(&app, config).await?;
+        let control = app.control();
+        let informed = app.keep_informed(ServiceManager::from_env()?);
+        let receipt = tokio::select! {
+            receipt = app.run() => receipt,
+            never = signals.steer(&control) => match never {},
+            never = reload(hang_ups, &control) => match never {},
+            never = informed => match never {},
+        };
+        Ok::<_, ServerError>(receipt)
+    })?;
+    // Jobs that do not stop may block this runtime; the process does not wait for them.
+    runtime.shutdown_background();
+    telemetry.shutdown(receipt.flush_within());
+    print_receipt(&receipt);
+    Ok(receipt)
+}
+
+/// Prints a line, and returns whether it could be written. A server continues to serve even if its output cannot.
+pub(super) fn print(text: &str) -> bool {
+    let printed = say(text);
+    if let Err(error) = &printed
+        && error.kind() != io::ErrorKind::BrokenPipe
+    {
+        warn!(error = explain(error), "cannot write to standard output; still serving");
+    }
+    printed.is_ok()
+}
+
+/// Prints the receipt, to standard error if standard output fails.
+fn print_receipt(receipt: &Receipt) {
+    let json = receipt.to_json();
+    if let Err(error) = say(&json) {
+        complain(&format!("error: cannot write to standard output: {}; the receipt is {json}", explain(&error)));
+    }
+}
+
+/// Reloads the configuration at each SIGHUP.
+async fn reload(mut hang_ups: Signal, control: &Control) -> std::convert::Infallible {
+    loop {
+        hang_ups.recv().await;
+        let control = control.clone();
+        // The result is logged.
+        let _ = off_thread(move || control.reload()).await;
+    }
+}
+
+/// SIGTERM and SIGINT.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn steer(mut self, control: &Control) -> std::convert::Infallible {
+        self.next().await;
+        control.drain();
+        loop {
+            self.next().await;
+            info!("a second signal: stopping running jobs");
+            control.kill();
+        }
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
 }

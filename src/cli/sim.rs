@@ -1,37 +1,38 @@
-//! `waterwheel sim`.
+//! `waterwheel sim`. `src/sim.rs` has the simulation itself.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{ops::RangeInclusive, path::PathBuf, sync::Arc, time::Duration};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use super::{
     console::Console,
     exit::Exit,
     failure::Failure,
-    output::{Format, OutputArgs, counted, json, setting},
+    output::{Format, OutputArgs, counted, setting},
+    sim_report::{Figures, json, row, table},
+    values::{duration_in, number_in},
 };
 use crate::{
     file,
     model::Criticality,
-    sim::{self, Load, PassedOver, Pattern, Recording, RecordingError, Retry, Service, Source, Spell},
+    sim::{self, Disturbance, Load, PassedOver, Pattern, Recording, RecordingError, Retry, Service, Source},
 };
-
-mod report;
-mod size;
-
-use report::{Row, Table};
-pub(super) use size::TooMuch;
-
-const EXAMPLE: &str = "\
-Example:
-  waterwheel sim --load 2 --seeds 2 --duration 5s";
 
 /// Largest log that is replayed, in bytes.
 const MAX_LOG: u64 = 1 << 30;
-/// Longest virtual time of anything.
+/// Bounds of virtual times. For shorter jobs, one second would have more jobs than a run can have.
+const MIN_TIME: Duration = Duration::from_nanos(1);
+const MIN_MEAN: Duration = Duration::from_micros(1);
 const MAX_TIME: Duration = Duration::from_secs(86_400);
 /// Duration of the load after the main one.
 const AFTER: Duration = Duration::from_secs(5);
+/// Most jobs of all runs together, and of one run, which keeps them in memory at about 200 bytes each.
+const MAX_JOBS: f64 = 50e6;
+const MAX_JOBS_OF_A_RUN: f64 = 10e6;
+/// Longest virtual time of one run, because the tally keeps each tenth of a second.
+const MAX_RUN: Duration = Duration::from_secs(8 * 24 * 3600);
+/// Bounds of loads and other factors.
+const TIMES: RangeInclusive<f64> = 0.01..=100.0;
 
 /// Simulate a pool under load, on virtual time.
 ///
@@ -39,33 +40,32 @@ const AFTER: Duration = Duration::from_secs(5);
 /// in time, as a share of what could have been had; how many of the accepted jobs did not end in time; what the 99th of
 /// a hundred served jobs waited; and how long after the load fell nearly all were served again.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLE)]
+#[command(after_help = "Example:\n  waterwheel sim --load 2 --seeds 2 --duration 5s")]
 pub(super) struct SimArgs {
     /// Loads, as multiples of what the workers can do; of a replay, of the rate that was recorded. From 0.01 to 100.
     /// [default: 0.7,1,2,4,10; of a replay: 1]
-    #[arg(long = "load", value_name = "TIMES", value_delimiter = ',', value_parser = times)]
+    #[arg(long = "load", value_name = "TIMES", value_delimiter = ',', value_parser = number_in(TIMES))]
     loads: Vec<f64>,
-    /// How service times are spread: exponential, lognormal (with a coefficient of variation of 2), bimodal (one in ten
-    /// takes ten times as long) or heavy-tailed (Pareto 1.5).
-    #[arg(long = "service", value_name = "SPREAD", value_delimiter = ',', default_value = "exponential,lognormal", value_parser = service)]
+    /// How service times are spread.
+    #[arg(long = "service", value_name = "SPREAD", value_delimiter = ',', default_value = "exponential,lognormal")]
     services: Vec<Service>,
-    /// How arrivals are spread: poisson, on-off (each for half a second on average) or bursts (of 16 on average).
-    #[arg(long = "arrivals", value_name = "PATTERN", value_delimiter = ',', default_value = "poisson", value_parser = pattern)]
+    /// How arrivals are spread.
+    #[arg(long = "arrivals", value_name = "PATTERN", value_delimiter = ',', default_value = "poisson")]
     patterns: Vec<Pattern>,
     /// Number of seeds; the figures are means.
     #[arg(long, value_name = "N", default_value = "5", value_parser = clap::value_parser!(u64).range(1..=1000))]
     seeds: u64,
     /// Virtual time in which jobs arrive.
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = positive)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration_in(MIN_TIME..=MAX_TIME))]
     duration: Duration,
     /// The load after that, for five seconds, to measure the recovery. [default: 0.7]
-    #[arg(long, value_name = "TIMES", value_parser = times, conflicts_with_all = ["slow", "lose", "replay"])]
+    #[arg(long, value_name = "TIMES", value_parser = number_in(TIMES), conflicts_with_all = ["slow", "lose", "replay"])]
     then: Option<f64>,
     /// Mean service time, from 1us on.
-    #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = mean)]
+    #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = duration_in(MIN_MEAN..=MAX_TIME))]
     mean: Duration,
     /// Deadline of the jobs.
-    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = positive)]
+    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = duration_in(MIN_TIME..=MAX_TIME))]
     deadline: Duration,
     /// Spread the deadlines from half to one and a half.
     #[arg(long)]
@@ -78,20 +78,19 @@ pub(super) struct SimArgs {
     tenants: u16,
     /// Add one tenant that alone sends so many times what the workers can do, and print the results of the others, which
     /// share --load.
-    #[arg(long, value_name = "TIMES", value_parser = times)]
+    #[arg(long, value_name = "TIMES", value_parser = number_in(TIMES))]
     flood: Option<f64>,
     /// Draw the criticality of each job from the four classes.
     #[arg(long)]
     classes: bool,
-    /// What refused callers do, up to five attempts within their deadline: never retry; obey the retry time of the
-    /// refusal; obey it with gRPC's retry throttling; or ignore it, with a back-off of their own.
-    #[arg(long, value_name = "HOW", default_value = "never", value_parser = retry)]
+    /// What refused callers do, up to five attempts within their deadline.
+    #[arg(long, value_name = "HOW", default_value = "never")]
     retry: Retry,
     /// Most jobs in the queue.
     #[arg(long, value_name = "JOBS", default_value = "1024", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     queue: u32,
     /// Factor by which jobs take longer in the second third of the time.
-    #[arg(long, value_name = "TIMES", value_parser = times)]
+    #[arg(long, value_name = "TIMES", value_parser = number_in(TIMES))]
     slow: Option<f64>,
     /// Number of workers that are stuck in the second third of the time.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
@@ -108,13 +107,13 @@ pub(super) struct SimArgs {
 }
 
 /// One load without its seed, and its name.
-struct Case {
-    load: Load,
-    /// The load without what floods it.
-    times: f64,
-    flood: Option<f64>,
-    service: &'static str,
-    arrivals: &'static str,
+pub(super) struct Case {
+    pub(super) load: Load,
+    /// The load without the flooding tenant.
+    pub(super) times: f64,
+    pub(super) flood: Option<f64>,
+    pub(super) service: String,
+    pub(super) arrivals: String,
 }
 
 impl SimArgs {
@@ -124,7 +123,7 @@ impl SimArgs {
         if let Some(recording) = recording {
             let case = |times| {
                 let load = self.load(Source::Recorded(Arc::clone(recording)), times);
-                Case { load, times, flood: None, service: "recorded", arrivals: "recorded" }
+                Case { load, times, flood: None, service: "recorded".to_owned(), arrivals: "recorded".to_owned() }
             };
             return loads.iter().copied().map(case).collect();
         }
@@ -133,7 +132,7 @@ impl SimArgs {
             for pattern in self.patterns.iter().copied() {
                 for times in loads.iter().copied() {
                     let load = self.load(Source::Drawn { pattern, mean: self.mean, service }, times);
-                    let (service, arrivals) = (service.name(), pattern.name());
+                    let (service, arrivals) = (name(&service), name(&pattern));
                     cases.push(Case { load, times, flood: self.flood, service, arrivals });
                 }
             }
@@ -163,10 +162,41 @@ impl SimArgs {
             tenants,
             retry: self.retry,
             queue: usize::try_from(self.queue).unwrap_or(usize::MAX),
-            slow: self.slow.map(|what| Spell { from, until, what }),
-            lost: self.lose.map(|what| Spell { from, until, what: usize::from(what.min(self.workers)) }),
+            slow: self.slow.map(|what| Disturbance { from, until, what }),
+            lost: self.lose.map(|what| Disturbance { from, until, what: usize::from(what.min(self.workers)) }),
             seed: 0,
         }
+    }
+
+    /// Refuses simulations that would take too much time or memory.
+    fn check(&self, cases: &[Case]) -> Result<(), Failure> {
+        let (help_of_one, help_of_all) = match self.replay {
+            Some(_) => ("replay a part of the log", "lower --seeds, or the number of loads"),
+            None => (
+                "lower --duration, --load, --flood or --workers, or raise --mean",
+                "lower --duration, --load, --flood, --workers or --seeds, or raise --mean",
+            ),
+        };
+        for Case { load, .. } in cases {
+            let (jobs, lasts) = (jobs_of(load), load.end());
+            if jobs > MAX_JOBS_OF_A_RUN {
+                let most = count(MAX_JOBS_OF_A_RUN);
+                let what =
+                    format!("one run would simulate {} jobs; at most {most} are simulated at a time", count(jobs));
+                return Err(Failure::usage(what, help_of_one));
+            }
+            if lasts > MAX_RUN {
+                let what = format!("one run would last {}; at most {} are simulated", setting(lasts), setting(MAX_RUN));
+                return Err(Failure::usage(what, "raise --load, or replay a part of the log"));
+            }
+        }
+        let jobs = cases.iter().map(|case| jobs_of(&case.load)).sum::<f64>() * self.seeds as f64;
+        if jobs > MAX_JOBS {
+            let (runs, most) = (counted(cases.len() as u64 * self.seeds, "run"), count(MAX_JOBS));
+            let what = format!("that would simulate {} jobs in {runs}; at most {most} are simulated", count(jobs));
+            return Err(Failure::usage(what, help_of_all));
+        }
+        Ok(())
     }
 
     fn recording(&self) -> Result<Option<Arc<Recording>>, Failure> {
@@ -181,37 +211,33 @@ impl SimArgs {
 pub(super) async fn run(args: SimArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
     let recording = args.recording()?;
     let cases = args.cases(recording.as_ref());
-    args.check(cases.iter().map(|case| &case.load))?;
+    args.check(&cases)?;
     if let Some(note) = recording.as_deref().and_then(|recording| passed_over(recording.passed_over())) {
         console.err.line(&note).await?;
     }
-    if let Some(recording) = recording.as_deref().filter(|_| args.output.format == Format::Text) {
+    if let Some(recording) = recording.as_deref().filter(|_| console.format == Format::Text) {
         let (jobs, measured) = recording.counts();
         let lasts = setting(Duration::from_millis(u64::try_from(recording.lasts().as_millis()).unwrap_or(u64::MAX)));
-        console
-            .out
-            .text(&format!(
-                "{jobs} jobs in {lasts}; {measured} of them completed, and lend the others their service times\n"
-            ))
-            .await?;
+        let line =
+            format!("{jobs} jobs in {lasts}; {measured} of them completed, and lend the others their service times");
+        console.out.line(&line).await?;
     }
-    let mut table = Table::new(args.flood.is_some());
+    let mut rows = Vec::new();
     for case in cases {
-        let mut rows = Vec::new();
+        let mut figures = Vec::new();
         for seed in 0..args.seeds {
             let outcome = sim::run(&Load { seed, ..case.load.clone() });
-            let row = Row::new(&case, seed, &outcome);
-            if args.output.format == Format::Json {
-                console.out.text(&format!("{}\n", json::line(&row))).await?;
+            if console.format == Format::Json {
+                console.out.line(&json(&case, seed, &outcome).to_string()).await?;
             }
-            rows.push(row);
-            // So that Ctrl-C is heard.
+            figures.push(Figures::new(&case, &outcome));
+            // Lets Ctrl-C be noticed.
             tokio::task::yield_now().await;
         }
-        table.add(&rows);
+        rows.push(row(&case, &figures));
     }
-    if args.output.format == Format::Text {
-        console.out.text(&table.to_string()).await?;
+    if console.format == Format::Text {
+        console.out.line(&table(args.flood.is_some(), rows)).await?;
     }
     Ok(Exit::Done)
 }
@@ -232,46 +258,68 @@ fn passed_over(PassedOver { lines, first, is_cut }: PassedOver) -> Option<String
     Some(format!("note: left out of the log: {what}"))
 }
 
-fn service(text: &str) -> Result<Service, String> {
-    choose(text, Service::ALL, Service::name)
+/// Name of a value in its flag.
+pub(super) fn name(value: &impl ValueEnum) -> String {
+    value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
-fn pattern(text: &str) -> Result<Pattern, String> {
-    choose(text, Pattern::ALL, Pattern::name)
+/// Expected number of jobs of one run.
+fn jobs_of(load: &Load) -> f64 {
+    let mean = match &load.source {
+        Source::Recorded(recording) => return Recording::counts(recording).0 as f64,
+        Source::Drawn { mean, .. } => mean.as_secs_f64(),
+    };
+    let then = load.then.map_or(0.0, |(times, lasts)| times * lasts.as_secs_f64());
+    (load.times * load.lasts.as_secs_f64() + then) * load.workers as f64 / mean
 }
 
-fn retry(text: &str) -> Result<Retry, String> {
-    choose(text, Retry::ALL, Retry::name)
-}
-
-fn choose<T: Copy, const N: usize>(text: &str, all: [T; N], name: fn(T) -> &'static str) -> Result<T, String> {
-    let found = all.into_iter().find(|choice| name(*choice) == text);
-    found.ok_or_else(|| format!("choose from {}", all.map(name).join(", ")))
-}
-
-fn positive(text: &str) -> Result<Duration, String> {
-    match humantime::parse_duration(text) {
-        Ok(Duration::ZERO) => Err("must be more than zero".to_owned()),
-        Ok(duration) if duration > MAX_TIME => Err("must be at most a day".to_owned()),
-        Ok(duration) => Ok(duration),
-        Err(error) => Err(error.to_string()),
+/// With two or three digits.
+fn count(jobs: f64) -> String {
+    match jobs {
+        jobs if jobs < 1e9 => format!("{} million", (jobs / 1e5).round() / 10.0),
+        jobs => format!("{} billion", (jobs / 1e8).round() / 10.0),
     }
-}
-
-/// Where jobs take less, a second is more of them than a run can have.
-fn mean(text: &str) -> Result<Duration, String> {
-    let mean = positive(text)?;
-    if mean < Duration::from_micros(1) { Err("must be at least 1us".to_owned()) } else { Ok(mean) }
-}
-
-fn times(text: &str) -> Result<f64, String> {
-    let times: f64 = text.parse().map_err(|_| "must be a number, such as 2 or 0.7".to_owned())?;
-    if (0.01..=100.0).contains(&times) { Ok(times) } else { Err("must be from 0.01 to 100".to_owned()) }
 }
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: SimArgs,
+    }
+
+    fn check(line: &str) -> Result<(), Failure> {
+        let args = Line::try_parse_from(["sim"].into_iter().chain(line.split_whitespace())).unwrap().args;
+        args.check(&args.cases(None))
+    }
+
+    #[test]
+    fn what_is_too_much_is_refused_with_how_much_it_is() {
+        check("").expect("what is done without any flag");
+        let of = |line: &str| {
+            let refused = check(line).unwrap_err();
+            (refused.to_string(), refused.help().unwrap().to_owned())
+        };
+        let (error, help) = of("--load 100 --duration 1h --workers 65535 --mean 1us --seeds 1");
+        assert!(error.starts_with("one run would simulate 23592829.4 billion jobs; at most 10 million"), "{error}");
+        assert!(help.contains("--workers"), "{help}");
+        // 8,000 each second for 1,000 s, and once 560 for five; four times.
+        let (error, _) = of("--load 1 --duration 1000s --mean 1ms --seeds 7 --service exponential");
+        assert_eq!(error, "that would simulate 56.2 million jobs in 7 runs; at most 50 million are simulated");
+        check("--load 1 --duration 1000s --mean 1ms --seeds 6 --service exponential").unwrap();
+    }
+
+    #[test]
+    fn the_shortest_mean_is_a_microsecond() {
+        let parse = |mean| Line::try_parse_from(["sim", "--mean", mean]);
+        assert!(parse("999ns").unwrap_err().to_string().contains("must be from 1us to 1day"));
+        assert!(parse("1us").is_ok());
+    }
 
     #[test]
     fn what_is_left_out_of_a_log_is_told_in_one_line() {

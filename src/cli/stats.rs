@@ -1,34 +1,56 @@
-//! `waterwheel stats`.
+//! `waterwheel stats`: one snapshot, or one after another. On a terminal, each snapshot redraws the screen.
 
-mod runners;
 mod screen;
 mod text;
-mod watch;
 
-use std::{io, time::Duration};
+use std::{
+    io::{self, Write, stdout},
+    pin::pin,
+    time::Duration,
+};
 
 use clap::Args;
+use crossterm::{
+    cursor::{Hide, MoveTo, Show},
+    event::{Event, EventStream, KeyCode, KeyEvent, KeyEventKind, KeyModifiers},
+    execute, queue,
+    style::Print,
+    terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode, size},
+};
+use futures_util::{Stream, StreamExt, stream};
+use tonic::Streaming;
 
+use self::{
+    screen::{View, lines},
+    text::snapshot,
+};
 use super::{
+    access::AccessArgs,
     call::{Call, CallArgs},
-    connect::{Address, ServerArgs},
+    connect::{Address, Connection, ServerArgs},
     console::Console,
     exit::Exit,
     failure::Failure,
-    output::{Format, OutputArgs, json},
+    output::{Format, OutputArgs},
+    values::duration_in,
 };
-use crate::proto::{Stats, StatsRequest, WatchStatsRequest};
-
-const EXAMPLE: &str = "\
-Example:
-  waterwheel stats --pool cpu";
+use crate::proto::{
+    JobOrder, JobStage, ListJobsRequest, ListJobsResponse, Stats, StatsRequest, WatchStatsRequest, WatchStatsResponse,
+};
 
 /// Longest wait for a snapshot.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Bounds of `--interval`, the same as the server's.
+const MIN_INTERVAL: Duration = Duration::from_millis(100);
+const MAX_INTERVAL: Duration = Duration::from_secs(60);
+/// Longest wait for the jobs that are shown with the snapshot.
+const JOBS_PATIENCE: Duration = Duration::from_secs(2);
+/// More jobs than fit on a screen.
+const MAX_JOBS: u32 = 200;
 
 /// Show the state of the pools: queue, jobs, kinds and workers.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLE)]
+#[command(after_help = "Example:\n  waterwheel stats --pool cpu")]
 pub(super) struct StatsArgs {
     /// Show this pool only.
     #[arg(long, value_name = "POOL", default_value = "", hide_default_value = true)]
@@ -37,14 +59,8 @@ pub(super) struct StatsArgs {
     /// jobs and the tenants that ask most.
     #[arg(long)]
     watch: bool,
-    /// Time between two snapshots, from 100ms to 60s.
-    #[arg(
-        long,
-        value_name = "DURATION",
-        default_value = "1s",
-        requires = "watch",
-        value_parser = interval
-    )]
+    /// Time between two snapshots, from 100ms to 1m.
+    #[arg(long, value_name = "DURATION", default_value = "1s", requires = "watch", value_parser = duration_in(MIN_INTERVAL..=MAX_INTERVAL))]
     interval: Duration,
     /// Address of the operators' listener, which has the jobs and tenants for --watch on a terminal.
     #[arg(long, value_name = "ADDR", env = "WATERWHEEL_OPS", default_value = "127.0.0.1:7071")]
@@ -60,57 +76,140 @@ pub(super) async fn run(args: StatsArgs, console: &mut Console<'_>) -> Result<Ex
 }
 
 async fn once(args: StatsArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
-    let format = args.output.format;
-    let address = &args.server.server;
-    let patient = CallArgs { deadline: Some(PATIENCE), ..CallArgs::none() };
-    let (call, connection) = Call::begin(address, &args.server.access, patient).await?;
-    let request = call.request(StatsRequest { pool: args.pool });
-    let response = call.wait(connection.worker_pool().stats(request)).await?;
-    let stats = response
-        .into_inner()
-        .stats
-        .ok_or_else(|| Failure::Incomplete { address: address.clone(), missing: "snapshot" })?;
-    console.out.text(&shown(&stats, format)?).await?;
+    console.message(&ask(&args.server, args.pool).await?, snapshot).await?;
     Ok(Exit::Done)
+}
+
+/// A snapshot of a pool, or of all.
+pub(super) async fn ask(server: &ServerArgs, pool: String) -> Result<Stats, Failure> {
+    let ServerArgs { server, access } = server;
+    let call = Call::begin(server, access, CallArgs::within(PATIENCE)).await?;
+    let send = async |server: &Connection, request| server.worker_pool().stats(request).await;
+    let answer = call.ask(StatsRequest { pool }, send).await?;
+    answer.stats.ok_or_else(|| Failure::incomplete(server, "snapshot"))
 }
 
 async fn watch(args: StatsArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
-    let format = args.output.format;
-    let (call, connection) = Call::begin(&args.server.server, &args.server.access, CallArgs::none()).await?;
+    let call = Call::begin(&args.server.server, &args.server.access, CallArgs::default()).await?;
     let interval_ms = u32::try_from(args.interval.as_millis()).unwrap_or(u32::MAX);
-    let request = call.request(WatchStatsRequest { pool: args.pool.clone(), interval_ms });
-    let watching = connection.worker_pool().watch_stats(request).await;
-    let mut snapshots = call.wait(async { watching }).await?.into_inner();
-    if console.out.is_terminal() && format == Format::Text {
-        return watch::watch(&args, &call, snapshots).await;
+    let request = WatchStatsRequest { pool: args.pool.clone(), interval_ms };
+    let send = async |server: &Connection, request| server.worker_pool().watch_stats(request).await;
+    let mut snapshots = call.ask(request, send).await?;
+    if console.out.is_terminal() && console.format == Format::Text {
+        return fill_screen(&args, &call, snapshots).await;
     }
-    let mut frames = 0u64;
+    let mut is_first = true;
     while let Some(response) = call.wait(snapshots.message()).await? {
-        let Some(stats) = response.stats else {
-            continue;
-        };
-        if frames > 0 && format == Format::Text {
+        let Some(stats) = response.stats else { continue };
+        if !is_first && console.format == Format::Text {
             console.out.text("\n").await?;
         }
-        console.out.text(&shown(&stats, format)?).await?;
-        frames += 1;
+        console.message(&stats, snapshot).await?;
+        is_first = false;
     }
     Ok(Exit::Done)
 }
 
-fn shown(stats: &Stats, format: Format) -> io::Result<String> {
-    Ok(match format {
-        Format::Text => text::snapshot(stats),
-        Format::Json => format!("{}\n", json::message(stats)?),
+/// Shows snapshots until a key or the server ends it.
+async fn fill_screen(args: &StatsArgs, call: &Call, snapshots: Streaming<WatchStatsResponse>) -> Result<Exit, Failure> {
+    let mut views = pin!(views(args, call, snapshots));
+    let mut keys = EventStream::new();
+    let screen = Screen::enter()?;
+    let mut shown = None;
+    loop {
+        tokio::select! {
+            biased;
+            event = keys.next() => match event {
+                Some(Ok(event)) if leaves(&event) => return Ok(Exit::Done),
+                Some(Ok(_)) => {}
+                Some(Err(error)) => return Err(error.into()),
+                None => return Ok(Exit::Done),
+            },
+            view = views.next() => match view {
+                Some(view) => shown = Some(view?),
+                None => return Ok(Exit::Done),
+            },
+        }
+        if let Some(view) = &shown {
+            screen.draw(view)?;
+        }
+    }
+}
+
+fn views(
+    args: &StatsArgs,
+    call: &Call,
+    snapshots: Streaming<WatchStatsResponse>,
+) -> impl Stream<Item = Result<View, Failure>> {
+    stream::try_unfold((snapshots, None), async move |(mut snapshots, before): (_, Option<Stats>)| {
+        loop {
+            let Some(response) = call.wait(snapshots.message()).await? else { return Ok(None) };
+            if let Some(stats) = response.stats {
+                let jobs = jobs(args).await.map_err(|failure| failure.of_ops(&args.ops).to_string());
+                return Ok(Some((View { stats: stats.clone(), before, jobs }, (snapshots, Some(stats)))));
+            }
+        }
     })
 }
 
-fn interval(text: &str) -> Result<Duration, String> {
-    let interval = humantime::parse_duration(text).map_err(|error| error.to_string())?;
-    if (Duration::from_millis(100)..=Duration::from_secs(60)).contains(&interval) {
-        Ok(interval)
-    } else {
-        Err("must be from 100ms to 60s".to_owned())
+/// The oldest jobs and the tenants with the highest request rates, from the operators' listener.
+async fn jobs(args: &StatsArgs) -> Result<ListJobsResponse, Failure> {
+    let access = &args.server.access;
+    let access = match args.ops {
+        Address::Tls(_) => access.clone(),
+        // That listener has no TLS of its own.
+        Address::Tcp(_) | Address::Plain(_) | Address::Unix(_) => {
+            AccessArgs { token_file: access.token_file.clone(), ..AccessArgs::default() }
+        }
+    };
+    let request = ListJobsRequest {
+        stages: [JobStage::Waiting, JobStage::Queued, JobStage::Running].map(i32::from).to_vec(),
+        pool: args.pool.clone(),
+        order: JobOrder::Oldest.into(),
+        limit: MAX_JOBS,
+        ..ListJobsRequest::default()
+    };
+    let call = Call::begin(&args.ops, &access, CallArgs::within(JOBS_PATIENCE)).await?;
+    call.ask(request, async |server, request| server.admin().list_jobs(request).await).await
+}
+
+/// Whether a key ends the watch. The terminal is in raw mode, so Ctrl-C arrives as a key.
+fn leaves(event: &Event) -> bool {
+    let Event::Key(KeyEvent { code, modifiers, kind: KeyEventKind::Press, .. }) = event else { return false };
+    match code {
+        KeyCode::Char('q') | KeyCode::Esc => true,
+        KeyCode::Char('c') => modifiers.contains(KeyModifiers::CONTROL),
+        _ => false,
+    }
+}
+
+/// The terminal. Dropping this restores its previous state.
+struct Screen;
+
+impl Screen {
+    fn enter() -> io::Result<Self> {
+        enable_raw_mode()?;
+        // From here on, a drop restores the terminal.
+        let screen = Self;
+        execute!(stdout(), EnterAlternateScreen, Hide)?;
+        Ok(screen)
+    }
+
+    /// Overwrites the screen: each line is as wide as the terminal.
+    fn draw(&self, view: &View) -> io::Result<()> {
+        let (width, height) = size()?;
+        let mut out = stdout().lock();
+        for (row, line) in (0..height).zip(lines(view, width.into(), height.into())) {
+            queue!(out, MoveTo(0, row), Print(line))?;
+        }
+        out.flush()
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        // This fails only if the terminal is gone.
+        let _ = execute!(stdout(), LeaveAlternateScreen, Show).and_then(|()| disable_raw_mode());
     }
 }
 

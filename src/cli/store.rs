@@ -1,4 +1,4 @@
-//! `waterwheel store`: looks at the file of a store whose server does not run.
+//! `waterwheel store`: inspects the file of a store while no server has it open.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use super::{
     console::{Console, GOOD, paint},
     exit::Exit,
     failure::Failure,
-    output::{Format, OutputArgs, bytes, counted, json},
+    output::{Format, OutputArgs, bytes, counted, message_json},
 };
 use crate::{
     detached::wall_clock,
@@ -62,20 +62,14 @@ impl StoreCommand {
 
 pub(super) async fn run(command: StoreCommand, console: &mut Console<'_>) -> Result<Exit, Failure> {
     match command.action {
-        StoreAction::Check(FileCheckArgs { file, output }) => {
+        StoreAction::Check(FileCheckArgs { file, output: _ }) => {
             let facts = inspect_sqlite(&file)?;
-            let line = match output.format {
-                Format::Text => text(&facts),
-                Format::Json => {
-                    let SqliteFacts { version, known, jobs, unfinished, file_bytes } = facts;
-                    json!({
-                        "ok": true, "version": version, "newest_version": known, "jobs": jobs,
-                        "unfinished": unfinished, "file_bytes": file_bytes,
-                    })
-                    .to_string()
-                }
-            };
-            console.out.line(&line).await?;
+            let SqliteFacts { version, known, jobs, unfinished, file_bytes } = &facts;
+            let report = json!({
+                "ok": true, "version": version, "newest_version": known, "jobs": jobs,
+                "unfinished": unfinished, "file_bytes": file_bytes,
+            });
+            console.report(&report, || text(&facts)).await?;
         }
         StoreAction::Export(FileExportArgs { file }) => export(file, console).await?,
     }
@@ -89,13 +83,13 @@ fn text(facts: &SqliteFacts) -> String {
     } else {
         format!("{version}, the newest")
     };
-    let jobs = counted(usize::try_from(*jobs).unwrap_or(usize::MAX), "job");
+    let jobs = counted(*jobs, "job");
     let ok = paint(GOOD, "intact");
     format!("{ok}\nschema  {schema}\njobs    {jobs}, {unfinished} of them not ended\nfile    {}", bytes(*file_bytes))
 }
 
 async fn export(file: PathBuf, console: &mut Console<'_>) -> Result<(), Failure> {
-    // A store would be made where there is none.
+    // Without this check, opening would create a store.
     inspect_sqlite(&file)?;
     let store = open_sqlite(&SqliteOptions::new(file), wall_clock())?;
     let mut page = None;
@@ -103,7 +97,7 @@ async fn export(file: PathBuf, console: &mut Console<'_>) -> Result<(), Failure>
         let found = store.list(Filter::default(), page, BATCH).await?;
         for record in found.jobs {
             if let Some(job) = store.get(&record.request.id, true).await? {
-                console.out.line(&json::message(&detached_job(job))?).await?;
+                console.out.line(&message_json(&detached_job(job))?).await?;
             }
         }
         page = found.next;

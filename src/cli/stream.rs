@@ -5,24 +5,20 @@ use tonic::Streaming;
 
 use super::{
     call::{Call, CallArgs},
-    connect::ServerArgs,
+    connect::{Connection, ServerArgs},
     console::{Console, FAINT, paint},
     exit::Exit,
     failure::Failure,
     job::JobArgs,
-    output::{self, Format, OutputArgs, bytes, json, percent, plain},
+    output::{self, Format, OutputArgs, bytes, message_json, percent, plain},
 };
 use crate::proto::{Finished, Progress, StreamRequest, StreamResponse, stream_response::Event};
-
-const EXAMPLE: &str = "\
-Example:
-  waterwheel stream gzip --file README.md > README.md.gz";
 
 /// Run one job and print its output as it arrives.
 ///
 /// The output goes to standard output piece by piece. Progress and timing go to standard error.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLE)]
+#[command(after_help = "Example:\n  waterwheel stream gzip --file README.md > README.md.gz")]
 pub(super) struct StreamArgs {
     #[command(flatten)]
     job: JobArgs,
@@ -38,86 +34,28 @@ pub(super) struct StreamArgs {
 }
 
 pub(super) async fn run(args: StreamArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
-    let format = args.output.format;
-    let address = &args.server.server;
-    let meter = Meter::of(&args, console);
-    let job = Some(args.job.into_job().await?);
-    let (call, connection) = Call::begin(address, &args.server.access, args.call).await?;
-    let mut client = connection.worker_pool();
-    let request = call.request(StreamRequest { job });
-    let mut events = call.wait(client.stream(request)).await?.into_inner();
-    let finished = match format {
-        Format::Json => as_json(&call, &mut events, console).await?,
-        Format::Text => as_text(&call, &mut events, meter, console).await?,
-    };
-    match finished {
-        Some(_) => Ok(Exit::Done),
-        None => Err(Failure::Incomplete { address: address.clone(), missing: "end of the job" }),
-    }
-}
-
-async fn as_json(
-    call: &Call,
-    events: &mut Streaming<StreamResponse>,
-    console: &mut Console<'_>,
-) -> Result<Option<Finished>, Failure> {
-    let mut end = None;
-    while let Some(response) = call.wait(events.message()).await? {
-        let line = json::message(&response)?;
-        console.out.line(&line).await?;
-        if let Some(Event::Finished(finished)) = response.event {
-            end = Some(finished);
-        }
-    }
-    Ok(end)
-}
-
-async fn as_text(
-    call: &Call,
-    events: &mut Streaming<StreamResponse>,
-    mut meter: Meter,
-    console: &mut Console<'_>,
-) -> Result<Option<Finished>, Failure> {
-    let outcome = async {
-        let mut end = None;
-        while let Some(response) = call.wait(events.message()).await? {
-            match response.event {
-                Some(Event::OutputChunk(chunk)) => {
-                    if meter.shares_line {
-                        meter.clear(console).await?;
-                    }
-                    console.out.bytes(&chunk.data).await?;
-                    meter.written += chunk.data.len() as u64;
-                    meter.in_line = chunk.data.last().map_or(meter.in_line, |last| *last != b'\n');
-                    meter.draw(Drawn::Figures, console).await?;
-                }
-                Some(Event::Progress(progress)) => {
-                    meter.progress = Some(progress);
-                    meter.draw(Drawn::Progress, console).await?;
-                }
-                Some(Event::Finished(finished)) => end = Some(finished),
-                Some(Event::Started(started)) => console.err.line(&output::job_id(&started.job_id)).await?,
-                None => {}
-            }
-        }
-        Ok(end)
-    }
-    .await;
+    let StreamArgs { job, progress, call, server: ServerArgs { server, access }, output: _ } = args;
+    let job = Some(job.into_job().await?);
+    let call = Call::begin(&server, &access, call).await?;
+    let send = async |server: &Connection, request| server.worker_pool().stream(request).await;
+    let mut events = call.ask(StreamRequest { job }, send).await?;
+    let mut meter = Meter::new(progress, console);
+    let followed = meter.follow(&call, &mut events, console).await;
     meter.clear(console).await?;
     if meter.in_line && console.out.is_terminal() {
         console.out.bytes(b"\n").await?;
     }
-    if let Ok(Some(finished)) = &outcome {
-        let waterfall = finished.waterfall.unwrap_or_default();
-        console.err.line(&output::waterfall(&waterfall)).await?;
+    let finished = followed?.ok_or_else(|| Failure::incomplete(&server, "end of the job"))?;
+    if console.format == Format::Text {
+        console.err.line(&output::waterfall(&finished.waterfall.unwrap_or_default())).await?;
     }
-    outcome
+    Ok(Exit::Done)
 }
 
-/// Progress: redrawn in place on a terminal, else a line per report of the handler.
+/// Progress: redrawn in place on a terminal, otherwise a line per report of the handler.
 struct Meter {
     style: MeterStyle,
-    /// Whether the output goes to the same terminal, so that nothing may be drawn into its lines.
+    /// Whether the output goes to the same terminal. If so, progress must not be drawn into its lines.
     shares_line: bool,
     /// Whether the output is within a line.
     in_line: bool,
@@ -132,42 +70,80 @@ enum MeterStyle {
     Lines,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Drawn {
-    Figures,
-    Progress,
-}
-
 impl Meter {
-    fn of(args: &StreamArgs, console: &Console<'_>) -> Self {
+    /// Shows progress on a terminal, and elsewhere only with `progress`.
+    fn new(progress: bool, console: &Console<'_>) -> Self {
         let shared = console.out.is_terminal() && console.err.is_terminal();
-        let style = match args.output.format {
-            Format::Json => MeterStyle::Hidden,
-            Format::Text if args.progress && (shared || !console.err.is_terminal()) => MeterStyle::Lines,
-            Format::Text if !console.err.is_terminal() => MeterStyle::Hidden,
-            Format::Text => MeterStyle::Redrawn,
+        let style = match console.err.is_terminal() {
+            _ if console.format == Format::Json => MeterStyle::Hidden,
+            is_terminal if progress && (shared || !is_terminal) => MeterStyle::Lines,
+            true => MeterStyle::Redrawn,
+            false => MeterStyle::Hidden,
         };
         Self { style, shares_line: shared, in_line: false, written: 0, progress: None }
     }
 
-    async fn draw(&self, drawn: Drawn, console: &mut Console<'_>) -> Result<(), Failure> {
-        match (self.style, drawn) {
-            (MeterStyle::Redrawn, _) if self.shares_line && self.in_line => {}
-            (MeterStyle::Redrawn, _) => {
-                console.err.control("\r\x1b[K").await?;
-                console.err.text(&self.line()).await?;
+    /// Shows all events. Returns the last one if the job completed.
+    async fn follow(
+        &mut self,
+        call: &Call,
+        events: &mut Streaming<StreamResponse>,
+        console: &mut Console<'_>,
+    ) -> Result<Option<Finished>, Failure> {
+        let mut end = None;
+        while let Some(response) = call.wait(events.message()).await? {
+            if console.format == Format::Json {
+                console.out.line(&message_json(&response)?).await?;
             }
-            (MeterStyle::Lines, Drawn::Progress) => console.err.line(&self.line()).await?,
-            (MeterStyle::Lines, Drawn::Figures) | (MeterStyle::Hidden, _) => {}
+            match response.event {
+                Some(Event::Finished(finished)) => end = Some(finished),
+                Some(event) if console.format == Format::Text => self.show(event, console).await?,
+                _ => {}
+            }
+        }
+        Ok(end)
+    }
+
+    async fn show(&mut self, event: Event, console: &mut Console<'_>) -> Result<(), Failure> {
+        match event {
+            Event::OutputChunk(chunk) => {
+                if self.shares_line {
+                    self.clear(console).await?;
+                }
+                console.out.bytes(&chunk.data).await?;
+                self.written += chunk.data.len() as u64;
+                self.in_line = chunk.data.last().map_or(self.in_line, |last| *last != b'\n');
+                self.redraw(console).await
+            }
+            Event::Progress(progress) => {
+                self.progress = Some(progress);
+                if self.style == MeterStyle::Lines {
+                    console.err.line(&self.line()).await?;
+                }
+                self.redraw(console).await
+            }
+            Event::Started(started) => Ok(console.err.line(&output::job_id(&started.job_id)).await?),
+            Event::Finished(_) => Ok(()),
+        }
+    }
+
+    async fn redraw(&self, console: &mut Console<'_>) -> Result<(), Failure> {
+        self.clear(console).await?;
+        if self.is_drawn() {
+            console.err.text(&self.line()).await?;
         }
         Ok(())
     }
 
     async fn clear(&self, console: &mut Console<'_>) -> Result<(), Failure> {
-        if self.style == MeterStyle::Redrawn && !(self.shares_line && self.in_line) {
-            console.err.control("\r\x1b[K").await?;
+        if self.is_drawn() {
+            console.err.bytes(b"\r\x1b[K").await?;
         }
         Ok(())
+    }
+
+    fn is_drawn(&self) -> bool {
+        self.style == MeterStyle::Redrawn && !(self.shares_line && self.in_line)
     }
 
     fn line(&self) -> String {
@@ -184,4 +160,147 @@ impl Meter {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use clap::Parser;
+    use tonic::Status;
+
+    use super::{StreamArgs, run};
+    use crate::{
+        cli::{
+            exit::Exit,
+            fake::{self, Ran, ReadBy, Script},
+        },
+        proto::{Finished, OutputChunk, Progress, Started, StreamResponse, stream_response::Event},
+    };
+
+    const JOB: &str = "  job j1\n";
+    const WATERFALL: &str = "done in 1.503s   budget 2s = queue 0.4ms + run 1503ms + left 497ms\n";
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: StreamArgs,
+    }
+
+    async fn stream(line: &[&str], read_by: ReadBy, events: Vec<Result<Event, Status>>) -> Ran {
+        let line = Line::try_parse_from(["stream"].iter().chain(line)).unwrap();
+        let format = line.args.output.format;
+        let numbered = |(event, sequence): (Result<Event, Status>, u64)| {
+            event.map(|event| StreamResponse { sequence, event: Some(event) })
+        };
+        let script = Script { events: events.into_iter().zip(1..).map(numbered).collect(), ..Script::default() };
+        fake::run(script, read_by, format, async |address, console| {
+            let mut args = line.args;
+            args.server.server = address;
+            run(args, console).await
+        })
+        .await
+    }
+
+    fn started() -> Result<Event, Status> {
+        Ok(Event::Started(Started { job_id: "j1".to_owned(), worker: 3 }))
+    }
+
+    fn chunk(data: &'static [u8]) -> Result<Event, Status> {
+        Ok(Event::OutputChunk(OutputChunk { data: data.into() }))
+    }
+
+    fn progress(fraction: f64, message: &str) -> Result<Event, Status> {
+        Ok(Event::Progress(Progress { fraction, message: message.to_owned() }))
+    }
+
+    fn finished(output_bytes: u64) -> Result<Event, Status> {
+        Ok(Event::Finished(Finished {
+            job_id: "j1".to_owned(),
+            content_type: "text/plain".to_owned(),
+            output_bytes,
+            waterfall: Some(fake::waterfall()),
+        }))
+    }
+
+    fn whole() -> Vec<Result<Event, Status>> {
+        vec![started(), chunk(b"a\0"), progress(0.5, "half\x1b"), chunk(b"\xffz"), finished(4)]
+    }
+
+    #[tokio::test]
+    async fn the_output_is_the_pieces_in_order() {
+        let ran = stream(&["gzip", "x"], ReadBy::Program, whole()).await;
+        assert_eq!(ran.out, b"a\0\xffz");
+        assert_eq!(ran.err, format!("{JOB}{WATERFALL}"));
+        assert_eq!(ran.exit, Exit::Done);
+    }
+
+    #[tokio::test]
+    async fn asked_for_progress_comes_in_lines_without_a_terminal() {
+        let ran = stream(&["gzip", "x", "--progress"], ReadBy::Program, whole()).await;
+        assert_eq!(ran.err, format!("{JOB}50%  2B written  half\u{fffd}\n{WATERFALL}"));
+    }
+
+    #[tokio::test]
+    async fn a_person_sees_one_line_redrawn_and_then_gone() {
+        let ran = stream(&["gzip", "x"], ReadBy::FileAndPerson, whole()).await;
+        assert_eq!(
+            ran.err,
+            format!(
+                "{JOB}\r\x1b[K2B written\r\x1b[K50%  2B written  half\u{fffd}\
+                 \r\x1b[K50%  4B written  half\u{fffd}\r\x1b[K{WATERFALL}"
+            )
+        );
+    }
+
+    #[tokio::test]
+    async fn progress_keeps_out_of_lines_of_output_on_the_same_terminal() {
+        let ran = stream(&["gzip", "x"], ReadBy::Person, whole()).await;
+        assert_eq!((ran.out.as_slice(), ran.err), (&b"a\0\xffz\n"[..], format!("{JOB}\r\x1b[K{WATERFALL}")));
+        let ran = stream(&["gzip", "x", "--progress"], ReadBy::Person, whole()).await;
+        assert_eq!(ran.err, format!("{JOB}50%  2B written  half\u{fffd}\n{WATERFALL}"));
+        let lines = vec![started(), progress(0.5, "half"), chunk(b"a\n"), finished(2)];
+        let ran = stream(&["gzip", "x"], ReadBy::Person, lines).await;
+        let drawn = "\r\x1b[K50%  0B written  half\r\x1b[K\r\x1b[K50%  2B written  half\r\x1b[K";
+        assert_eq!((ran.out.as_slice(), ran.err), (&b"a\n"[..], format!("{JOB}{drawn}{WATERFALL}")));
+    }
+
+    #[tokio::test]
+    async fn json_has_one_line_per_event() {
+        let ran = stream(&["gzip", "--output", "json"], ReadBy::Program, whole()).await;
+        let lines: Vec<serde_json::Value> =
+            ran.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let waterfall = lines[4]["finished"]["waterfall"].clone();
+        assert_eq!(waterfall["run_seconds"], 1.503);
+        assert_eq!(
+            lines,
+            [
+                serde_json::json!({"sequence": 1, "started": {"job_id": "j1", "worker": 3}}),
+                serde_json::json!({"sequence": 2, "output_chunk": {"data": "YQA="}}),
+                serde_json::json!({"sequence": 3, "progress": {"fraction": 0.5, "message": "half\u{1b}"}}),
+                serde_json::json!({"sequence": 4, "output_chunk": {"data": "/3o="}}),
+                serde_json::json!({"sequence": 5, "finished": {
+                    "job_id": "j1",
+                    "content_type": "text/plain",
+                    "output_bytes": 4,
+                    "waterfall": waterfall,
+                }}),
+            ]
+        );
+        assert_eq!(ran.err, "");
+    }
+
+    #[tokio::test]
+    async fn a_failure_in_the_middle_keeps_what_came_and_fails() {
+        let events = vec![started(), chunk(b"ab"), Err(Status::aborted("killed"))];
+        let ran = stream(&["gzip"], ReadBy::FileAndPerson, events).await;
+        assert_eq!(ran.out, b"ab");
+        assert_eq!(ran.err, format!("{JOB}\r\x1b[K2B written\r\x1b[KABORTED  killed\n"));
+        assert_eq!(ran.exit, Exit::Failed);
+    }
+
+    #[tokio::test]
+    async fn a_stream_without_its_end_is_reported() {
+        for format in ["text", "json"] {
+            let events = vec![started(), chunk(b"ab")];
+            let ran = stream(&["gzip", "--output", format], ReadBy::Program, events).await;
+            assert!(ran.err.contains("has no end of the job"), "{}", ran.err);
+            assert_eq!(ran.exit, Exit::Failed);
+        }
+    }
+}

@@ -1,13 +1,12 @@
-//! Checks between keys: values that are valid alone, but not together. Single values are checked in `values.rs`.
+//! Checks between keys: finds values that are valid alone, but not together. `values.rs` checks single values.
 
 use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
 use super::{
     fault::closest,
-    keys, program, settings,
+    handler, keys, program, redact, settings,
     value_type::{plain, size},
     values::Values,
-    withhold,
 };
 use crate::{
     auth,
@@ -19,11 +18,11 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoKinds {
     Fault,
-    /// The program has handlers of its own.
+    /// The program has its own handlers.
     Fine,
 }
 
-/// Reports every contradiction. Keys whose own value was reported are ignored.
+/// Reports every contradiction. Keys whose value was already reported are ignored.
 pub(super) fn report(values: &mut Values, no_kinds: NoKinds, env: &[(String, String)]) {
     report_listeners(values);
     report_deadlines(values);
@@ -40,14 +39,14 @@ pub(super) fn report(values: &mut Values, no_kinds: NoKinds, env: &[(String, Str
     report_schedules(values, no_kinds);
 }
 
-/// Keys of which each makes a store.
+/// The keys that set up a store.
 const STORES: [&str; 3] = ["store.path", "store.url", "store.memory"];
 
 fn report_listeners(values: &mut Values) {
     let may = |key: &str| values.get::<bool>(key) != Some(false);
     let (any, ops) = (may("server.allow_plaintext"), may("server.ops_allow_plaintext"));
     let has_tls = ["server.tls.cert", "server.tls.key"].iter().all(|file| values.is_set(file));
-    // The operator's listener speaks no TLS.
+    // The operators' listener has no TLS.
     for (keys, may_be_public, otherwise) in [
         (&["server.listen"][..], any || has_tls, "add [server.tls], or set `server.allow_plaintext = true`"),
         (&["server.ops_listen", "server.listen"], any || ops, "or set `server.ops_allow_plaintext = true`"),
@@ -59,7 +58,7 @@ fn report_listeners(values: &mut Values) {
                 values.contradiction(keys, message, "give each listener an address of its own");
             }
             if !may_be_public && address.is_public() {
-                let message = format!("`{}` is {address}, where other machines would be served in plaintext", keys[0]);
+                let message = format!("`{}` is {address}, which would serve other machines in plaintext", keys[0]);
                 let help = format!("listen on a loopback address or a Unix socket, {otherwise}");
                 values.contradiction(&keys[..1], message, help);
             }
@@ -91,7 +90,7 @@ fn report_memory(values: &mut Values) {
     }
 }
 
-/// A payload that the server accepts must fit in the queue and in the memory bounds.
+/// The largest payload must fit in the queue and in the memory bounds.
 fn report_payload(values: &mut Values, key: &str) {
     let [payload, bound] = ["server.max_payload", key].map(|key| values.get::<u64>(key).unwrap_or_default());
     if payload > bound {
@@ -168,7 +167,7 @@ fn report_store(values: &mut Values) {
     }
 }
 
-/// Reports a key that must be set where another is, or where its table is.
+/// Reports that `path` is not set, if `beside` is: a key or a table.
 fn report_lack(values: &mut Values, path: &str, beside: &str) {
     if values.get::<toml::Value>(path).is_none() && values.has(beside) {
         let help = format!("add `{path} = {}`", keys::example(path));
@@ -176,7 +175,7 @@ fn report_lack(values: &mut Values, path: &str, beside: &str) {
     }
 }
 
-/// Reports a key that has no effect without one of others.
+/// Reports that a key has no effect, if none of `needs` is set.
 fn report_need(values: &mut Values, path: &str, needs: &[&str]) {
     let is_there = |key: &&str| values.is_set(key) || values.is_faulty(key);
     if values.is_set(path) && !needs.iter().any(is_there) {
@@ -209,7 +208,7 @@ fn report_pools(values: &mut Values) {
             values.contradiction(&[&waiting, &when_full], message, help);
         }
         report_remote(values, pool);
-        // Probably a mistake in the name of a variable or a flag.
+        // The name of a variable or a flag is probably misspelled.
         if !used.contains(pool) && !in_file {
             let else_add = format!("add [pool.{pool}] to the file");
             let help = meant(pool, &pools, &else_add).unwrap_or(format!("{else_add}, or a kind that uses it"));
@@ -219,16 +218,15 @@ fn report_pools(values: &mut Values) {
     }
 }
 
-/// A pool whose workers attach has no other ones.
+/// Reports kinds without attached workers in a pool of remote kinds.
 fn report_remote(values: &mut Values, pool: &str) {
-    let kinds = values.names("kind").into_iter().map(|(kind, _)| kind);
-    let kinds = kinds.filter(|kind| pool_of(values, kind).as_deref() == Some(pool));
+    let kinds = values.kinds_of(pool).into_iter();
     let (remote, own): (Vec<_>, Vec<_>) =
         kinds.partition(|kind| values.get::<bool>(&format!("kind.{kind}.remote")) == Some(true));
     let [Some(remote), own] = [remote.first(), own.first()] else { return };
     let remote = format!("kind.{remote}.remote");
     if let Some(own) = own {
-        let message = format!("workers attach for pool `{pool}`, and for its kind `{own}` none would");
+        let message = format!("pool `{pool}` has attached workers, but its kind `{own}` is not remote");
         let help = format!("give [kind.{own}] another pool, or `remote = true`");
         values.contradiction(&[&format!("kind.{own}"), &remote], message, help);
     }
@@ -253,34 +251,14 @@ fn report_kinds(values: &mut Values, no_kinds: NoKinds, env: &[(String, String)]
         let per_key = ["concurrency", "rate"].map(|bound| key(&format!("limit.per_key.{bound}")));
         report_need(values, &key("limit.per_key.keys"), &per_key.each_ref().map(String::as_str));
         let table = format!("kind.{kind}");
-        let handlers: Vec<&str> =
-            ["exec", "program", "remote", "builtin"].into_iter().filter(|name| values.has(&key(name))).collect();
-        match &handlers[..] {
-            [] if *in_file => {
-                let message = format!("kind `{kind}` has none of `exec`, `program`, `remote` and `builtin`");
-                let help = "add `exec = [\"/path/to/program\"]` or `builtin = \"echo\"`";
-                values.contradiction(&[&table], message, help);
-            }
-            [] => {
-                let help = meant(kind, &kinds, "give it `exec` or `builtin`")
-                    .unwrap_or(format!("add [kind.{kind}] to the file, or set its `exec` or `builtin` too"));
-                values.contradiction(&[&table], format!("kind `{kind}` is not in the file"), help);
-                continue;
-            }
-            [one, other, ..] => {
-                let message = format!("kind `{kind}` has both `{one}` and `{other}`");
-                values.contradiction(&[&key(one), &key(other)], message, "keep one of the two");
-            }
-            ["remote"] if values.get::<bool>(&key("remote")) == Some(false) => {
-                let message = format!("kind `{kind}` has `remote = false`, and nothing else that runs its jobs");
-                values.contradiction(
-                    &[&key("remote")],
-                    message,
-                    "set it to true, or replace it by `exec` or `program`",
-                );
-            }
-            [_] => {}
+        let is_absent = !in_file && handler::keys_of(kind, values).is_empty();
+        if is_absent {
+            let help = meant(kind, &kinds, "give it `exec` or `builtin`")
+                .unwrap_or(format!("add [kind.{kind}] to the file, or set its `exec` or `builtin` too"));
+            values.contradiction(&[&table], format!("kind `{kind}` is not in the file"), help);
+            continue;
         }
+        handler::report(kind, values);
         report_pool_of(values, kind);
         program::report(&table, "exec", values, env);
     }
@@ -298,7 +276,7 @@ fn report_programs(values: &mut Values, kinds: &[(String, bool)], env: &[(String
         if !is_known && !values.is_faulty("program") {
             let add = format!("add [program.{program}] with its `command`");
             let help = meant(&program, &programs, &add).unwrap_or(add);
-            let program = withhold::value(&program);
+            let program = redact::quote(&program);
             let message = format!("kind `{kind}` is run by program `{program}`, which is not declared");
             values.contradiction(&[&key], message, help);
         }
@@ -329,7 +307,7 @@ fn report_schedules(values: &mut Values, no_kinds: NoKinds) {
         let name = values.get::<String>(&kind);
         if let Some(name) = name.filter(|name| no_kinds == NoKinds::Fault && !kinds.iter().any(|(it, _)| it == name)) {
             let help = meant(&name, &kinds, "add it").unwrap_or_else(|| format!("add [kind.{name}]"));
-            let message = format!("`{kind}` is `{}`, which is not declared", withhold::value(&name));
+            let message = format!("`{kind}` is `{}`, which is not declared", redact::quote(&name));
             values.contradiction(&[&kind], message, help);
         }
         if !has_store {
@@ -349,7 +327,7 @@ fn report_pool_of(values: &mut Values, kind: &str) {
     let is_known = pools.iter().any(|(name, _)| *name == pool) || values.is_faulty(&format!("pool.{pool}"));
     if !is_known && !values.is_faulty("pool") {
         let help = meant(&pool, &pools, &format!("add [pool.{pool}]")).unwrap_or(format!("add [pool.{pool}]"));
-        let pool = withhold::value(&pool);
+        let pool = redact::quote(&pool);
         let message = format!("kind `{kind}` runs in pool `{pool}`, which is not declared");
         values.contradiction(&[&key], message, help);
     }
@@ -359,13 +337,13 @@ fn pool_of(values: &Values, kind: &str) -> Option<String> {
     values.get(&format!("kind.{kind}.pool"))
 }
 
-/// The most similar name in the file, as help.
+/// Help that suggests the most similar name in the file, and `otherwise`.
 fn meant(given: &str, names: &[(String, bool)], otherwise: &str) -> Option<String> {
     let known: Vec<&String> = names.iter().filter(|(_, in_file)| *in_file).map(|(name, _)| name).collect();
     closest(given, &known).map(|close| format!("did you mean `{close}`? else {otherwise}"))
 }
 
-/// Whether two addresses conflict. Port 0 never does; an unspecified address takes its port on all addresses.
+/// Whether two addresses conflict. Port 0 never conflicts; an unspecified address uses its port on all addresses.
 fn overlap(a: &ListenAddress, b: &ListenAddress) -> bool {
     match (a, b) {
         (ListenAddress::Tcp(a), ListenAddress::Tcp(b)) => {

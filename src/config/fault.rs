@@ -1,4 +1,4 @@
-//! Faults with their places, and their display with carets. Unknown keys are found in `values.rs`.
+//! Faults with their positions, and their display with carets. `values.rs` finds unknown keys.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,23 +11,25 @@ use annotate_snippets::{Annotation, AnnotationKind, Group, Level, Renderer, Snip
 
 use serde_json::json;
 
+use super::redact::{self, Excerpt};
 use super::source::{Medium, Span, Texts};
-use super::withhold::{self, Excerpt};
 use crate::model::without_userinfo;
 
-/// Byte ranges of the secrets of each text.
+/// Byte ranges of the secrets in each text.
 type Secrets = BTreeMap<usize, Vec<Range<usize>>>;
 
-/// One problem, and its places.
+/// One fault, and its positions.
 #[derive(Clone, Debug)]
 pub struct Fault {
-    message: String,
-    help: String,
+    /// What is wrong, in one line.
+    pub message: String,
+    /// How to correct it, in one line.
+    pub help: String,
     places: Vec<Span>,
 }
 
-/// Every fault of a configuration, in the order of the sources. `Display` and `Debug` show them as plain text with
-/// carets, and nothing that is secret.
+/// All faults of a configuration, in the order of the sources. `Display` and `Debug` show them as plain text with
+/// carets, without secrets.
 #[derive(Clone)]
 pub struct Faults {
     texts: Texts,
@@ -35,12 +37,12 @@ pub struct Faults {
 }
 
 impl Fault {
-    /// A fault that lies in no text.
+    /// A fault without a position.
     pub(super) fn new(message: impl Into<String>, help: impl Into<String>) -> Self {
         Self { message: message.into(), help: help.into(), places: Vec::new() }
     }
 
-    /// A text that is not TOML, by what the parser said.
+    /// A text that is not TOML, with the parser's message.
     pub(super) fn syntax(said: &str) -> Self {
         let help = match said {
             said if said.contains("duplicate") => "merge the two, or remove one",
@@ -50,23 +52,13 @@ impl Fault {
         Self::new(format!("not valid TOML: {said}"), help)
     }
 
-    /// Points to one more place.
+    /// Adds a position.
     pub(super) fn and(mut self, span: &Span) -> Self {
         self.places.push(span.clone());
         self
     }
 
-    /// What is wrong, in one line.
-    pub fn message(&self) -> &str {
-        &self.message
-    }
-
-    /// What to do about it, in one line.
-    pub fn help(&self) -> &str {
-        &self.help
-    }
-
-    /// Sort key: source and place; faults without a place come last.
+    /// Sort key: source and position; faults without a position come last.
     fn position(&self) -> (usize, usize) {
         let first = self.places.first();
         first.map_or((usize::MAX, 0), |span| (span.text, span.range.start))
@@ -85,7 +77,7 @@ impl Faults {
         Self::of(format!("cannot read `{}`: {detail}", path.display()), help)
     }
 
-    /// One fault that lies in no text: what is wrong, and what to do about it.
+    /// A single fault without a position.
     pub fn of(message: String, help: &str) -> Self {
         Self::new(Texts::default(), vec![Fault::new(message, help)])
     }
@@ -95,13 +87,13 @@ impl Faults {
         self.faults.iter()
     }
 
-    /// As `Display`, with colours for a terminal. Write it through `anstream`, which strips them elsewhere.
+    /// The same as `Display`, with terminal colours. Write it through `anstream`, which removes the colours elsewhere.
     pub fn styled(&self) -> String {
         self.render(&Renderer::styled())
     }
 
-    /// The faults as JSON: `[{"message", "help", "places": [{"source", …, "column"}]}]`, lines and columns counted
-    /// from 1.
+    /// The faults as JSON: `[{"message", "help", "places": [{"source", …, "column"}]}]`. Lines and columns count from
+    /// 1.
     pub fn to_json(&self) -> serde_json::Value {
         let fault = |fault: &Fault| {
             let places = fault.places.iter().map(|span| self.place(span));
@@ -122,9 +114,9 @@ impl Faults {
 
     fn render(&self, renderer: &Renderer) -> String {
         let faults = self.faults.iter();
-        // Each text once: it may have as many faults as lines.
+        // Each text is scanned once, because it may have as many faults as lines.
         let texts = faults.clone().flat_map(|fault| &fault.places).map(|place| place.text).collect::<BTreeSet<_>>();
-        let secrets = texts.into_iter().map(|text| (text, withhold::secrets(self.texts.get(text)))).collect();
+        let secrets = texts.into_iter().map(|text| (text, redact::secrets(self.texts.get(text)))).collect();
         let reports = faults.map(|fault| renderer.render(&[self.report(fault, &secrets)]));
         let reports: Vec<String> = reports.collect();
         reports.join("\n\n")
@@ -142,7 +134,7 @@ impl Faults {
             let text = self.texts.get(first.text);
             let ranges: Vec<_> = places.iter().map(|(_, place)| place.range.clone()).collect();
             let line = places.iter().map(|(_, place)| text.line(place)).min().unwrap_or_default();
-            let Excerpt { text: lines, places: ranges } = withhold::excerpt(&text.text, &ranges, &secrets[&first.text]);
+            let Excerpt { text: lines, places: ranges } = redact::excerpt(&text.text, &ranges, &secrets[&first.text]);
             let annotations = places.iter().zip(ranges).map(|((index, _), range)| annotation(*index, range));
             let snippet = Snippet::source(lines).line_start(line).annotations(annotations);
             group = match &text.medium {
@@ -160,7 +152,7 @@ fn annotation<'a>(index: usize, range: Range<usize>) -> Annotation<'a> {
     kind.span(range)
 }
 
-/// The most similar value, or all values.
+/// Help that suggests the most similar value, or lists all values.
 pub(super) fn choose(given: &str, known: &[&str]) -> String {
     match closest(given, known) {
         Some(close) => format!("did you mean `{close}`?"),
@@ -168,7 +160,7 @@ pub(super) fn choose(given: &str, known: &[&str]) -> String {
     }
 }
 
-/// The most similar candidate, if it is similar enough.
+/// The most similar candidate, if one is similar enough.
 pub(super) fn closest<'a, S: AsRef<str>>(given: &str, known: &'a [S]) -> Option<&'a str> {
     let given = given.to_lowercase().replace('-', "_");
     let distance = |candidate: &&str| strsim::damerau_levenshtein(&given, &candidate.to_lowercase());

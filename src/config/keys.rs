@@ -1,5 +1,5 @@
-//! The table of keys: for each its type, its default, a value to copy and what it is for. Every check of a value comes from
-//! here, and so do `config init`, `config show` and docs/configuration.md. A new key is a row here and a field in the settings.
+//! The table of keys: the type, default, example and purpose of each. Every check of a value comes from it, and so do
+//! `config init`, `config show` and docs/configuration.md. A new key needs a row here and a field in the settings.
 
 use super::syntax::{
     ADDRESS, COLLECTOR, CRON, DATABASE, ENV_COPY, HOST, LOG_FILTER, NETWORK, ORIGIN, PRINCIPAL, RPC, STRING, TENANT,
@@ -16,14 +16,14 @@ pub(super) struct Key {
     pub(super) takes: ValueType,
     /// Its default, as TOML.
     pub(super) default: Option<&'static str>,
-    /// An example value, as TOML, if the default is not a good one.
+    /// An example value, as TOML, if the default is not a good example.
     example: Option<&'static str>,
     /// Its purpose, in one to three sentences.
     doc: &'static str,
 }
 
 impl Key {
-    /// A part of the path.
+    /// A segment of the path.
     pub(super) fn segment(&self, depth: usize) -> Option<&'static str> {
         self.path.split('.').nth(depth)
     }
@@ -38,9 +38,6 @@ impl Key {
         self.doc.trim_start()
     }
 }
-
-/// Keys of a kind that only `exec` has, the last ones of a kind.
-pub(super) const OF_PROGRAMS: [&str; 6] = ["workspace", "env", "pass_env", "exit_codes", "stderr_tail", "kill_grace"];
 
 /// An example value for a key, as TOML.
 pub(super) fn example(path: &str) -> String {
@@ -61,7 +58,7 @@ const fn optional(given: &[&'static str]) -> Option<&'static str> {
 
 macro_rules! keys {
     ($($(#[doc = $doc:literal])+ $path:literal: $takes:expr $(, default $default:literal)? $(, like $example:literal)?;)+) => {
-        /// All keys, those of a table beside each other, in the order in which they are shown.
+        /// All keys in display order. The keys of one table are adjacent.
         pub(super) const KEYS: &[Key] = &[$(Key {
             path: $path,
             takes: $takes,
@@ -79,34 +76,34 @@ const SECOND: Time = Time::from_secs(1);
 const HOUR: Time = Time::from_secs(3600);
 const DAY: Time = Time::from_secs(24 * 3600);
 
-/// One gRPC message.
+/// Size of one gRPC message.
 const MESSAGE: ValueType = Size(1, GIB);
-/// What many messages hold, or one stream.
+/// Memory for many messages, or for one stream.
 const MEMORY: ValueType = Size(1, 1024 * GIB);
-/// Windows of HTTP/2: from the initial one of a connection to the largest below 2 GiB.
+/// HTTP/2 flow-control windows: from the initial one of a connection to the largest one below 2 GiB.
 const WINDOW: ValueType = Size(64 * KIB, GIB);
-/// Time limits of peers: with less, distant ones would fail.
+/// Time limits of peers: shorter ones would fail distant peers.
 const WAIT: ValueType = Duration(Time::from_millis(100), HOUR);
-/// Of 365.25 days, as it is written.
+/// 365.25 days.
 const YEAR: Time = Time::from_secs(31_557_600);
-/// Ages of connections: with less, each call would need a new connection. The largest is practically unlimited.
+/// Ages of connections: with shorter ones, each call would need a new connection. The largest is practically unlimited.
 const AGE: ValueType = Duration(SECOND, YEAR);
-/// Deadlines and runs: long enough to finish something, short enough that a wrong unit shows.
+/// Deadlines and run limits: long enough for any job, and short enough to reveal a wrong unit.
 const RUN: ValueType = Duration(MILLI, Time::from_secs(7 * 24 * 3600));
-/// Ended jobs: not at all, or up to a year.
+/// Retention of ended jobs: from none to a year.
 const RETENTION: ValueType = Duration(Time::ZERO, YEAR);
-/// Phases of a stop, which may be skipped.
+/// Phases of a shutdown; 0 skips the phase.
 const GRACE: ValueType = Duration(Time::ZERO, DAY);
 const MILLION: ValueType = Integer(1, 1_000_000);
 /// Entries of an index of 24 bits.
 const ENTRIES: i64 = 1 << 24;
-/// Starts per second: from one in a quarter of an hour, to the resolution of timers.
+/// Starts per second: from one in a quarter of an hour to the resolution of timers.
 const RATE: ValueType = Number(0.001, 1_000_000.0);
 
 const CLASSES: Syntax = OneOf(&["CRITICAL_PLUS", "CRITICAL", "SHEDDABLE_PLUS", "SHEDDABLE"]);
-/// Signature algorithms with a private key. With a shared secret, each reader of the file could sign.
+/// Signature algorithms with a private key. With a shared secret, each reader of the file could sign tokens.
 const ALGORITHMS: Syntax = OneOf(&["ES256", "ES384", "EdDSA", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512"]);
-/// Codes of failures that describe the work of a program, never the pool.
+/// Status codes that a program may report: they describe its work, never the pool.
 const FAILURES: Syntax = OneOf(&[
     "INVALID_ARGUMENT",
     "NOT_FOUND",
@@ -133,7 +130,7 @@ keys! {
     "server.ops_hosts": Texts(HOST), default "[]", like "['ops.example']";
     /// Networks of proxies whose connections begin with a PROXY header.
     "server.proxies": Texts(NETWORK), default "[]", like "['10.0.0.0/8', '192.0.2.1']";
-    /// Networks of proxies without that header, such as nginx. `max_per_address` does not bound them.
+    /// Networks of proxies without that header, such as nginx. `max_per_address` does not limit them.
     "server.http_proxies": Texts(NETWORK), default "[]", like "['10.0.0.0/8', '192.0.2.1']";
     /// Threads that serve connections.
     "server.threads": Count(256), default "'cpus'", like "8";
@@ -185,7 +182,7 @@ keys! {
     "server.http2.max_local_resets": MILLION, default "1024";
     /// Calls that a peer may reset before the server accepts them.
     "server.http2.max_pending_resets": MILLION, default "20";
-    /// Time without activity of a peer until it is pinged.
+    /// Time without activity after which a peer is pinged.
     "server.http2.keepalive_interval": WAIT, default "'5s'";
     /// Time that the peer has to answer the ping.
     "server.http2.keepalive_timeout": WAIT, default "'10s'";
@@ -211,7 +208,7 @@ keys! {
     /// deadline is added.
     "deadline.reply_margin": Duration(Time::ZERO, SECOND), default "'10ms'";
 
-    /// Phase of a drain in which health says NOT_SERVING and jobs are still accepted.
+    /// Phase of a drain in which health is NOT_SERVING and jobs are still accepted.
     "drain.notice": GRACE, default "'5s'";
     /// Phase in which new jobs are refused while queued and running ones finish.
     "drain.finish": GRACE, default "'30s'";
@@ -268,7 +265,7 @@ keys! {
     "store.url": Text(DATABASE), like "'postgres://waterwheel@db.example/jobs?sslmode=require'";
     /// File with the password for the database.
     "store.password_file": Path, like "'database.password'";
-    /// Certificates that the one of the database is checked against. Those of the system by default.
+    /// Certificate authorities that may sign the database's certificate. Those of the system by default.
     "store.ca_file": Path, like "'database.crt'";
     /// Keep detached jobs in memory if there is no `path` and no `url`. They end with the process.
     "store.memory": Boolean, default "false";
@@ -277,7 +274,7 @@ keys! {
     /// Most bytes of payloads and outputs of detached jobs, those of ended ones included.
     "store.max_bytes": MEMORY, default "'16GiB'";
 
-    /// When the job runs: minute, hour, day, month and weekday, as cron has them. Six fields begin with seconds.
+    /// When the job runs, in cron syntax: minute, hour, day, month and weekday. With six fields, the first is seconds.
     "schedule.*.cron": Text(CRON), like "'0 3 * * *'";
     /// Time zone of the fields.
     "schedule.*.timezone": Text(TIMEZONE), default "'UTC'", like "'Europe/Berlin'";
@@ -285,7 +282,7 @@ keys! {
     "schedule.*.kind": Text(STRING), like "'NAME'";
     /// Payload of the job.
     "schedule.*.payload": Text(STRING), default "''", like "'text'";
-    /// What a tick does while the job of an earlier one has not ended: nothing, or its job waits too.
+    /// What a tick does if the job of an earlier tick has not ended: create no job, or let its job wait.
     "schedule.*.overlap": Text(OneOf(&["skip", "queue"])), default "'skip'";
 
     /// Filter of log lines.
@@ -309,7 +306,7 @@ keys! {
     "pool.*.workers.max": Count(65_536), default "'cpus'", like "8";
     /// Most jobs in the queue.
     "pool.*.queue.jobs": Integer(1, ENTRIES), default "1024";
-    /// Most payload in the queue. Each worker holds one payload beside that.
+    /// Most payload in the queue. Each worker may hold one more payload.
     "pool.*.queue.bytes": MEMORY, default "'64MiB'";
     /// Most callers that wait for capacity.
     "pool.*.queue.waiting": Integer(0, ENTRIES), default "1024";
@@ -324,7 +321,8 @@ keys! {
     /// Ended jobs that the pool remembers, 0.3 to 5 KiB each. Half are for failures.
     "pool.*.ended_jobs": Integer(0, 1 << 20), default "1024";
 
-    /// Program and its arguments, which stays and runs the jobs of kinds. `{config_dir}` is the directory of the file.
+    /// Program and its arguments. It keeps running, and runs the jobs of kinds. `{config_dir}` is the directory of the
+    /// file.
     "program.*.command": Command, like "['/usr/bin/python3', '{config_dir}/worker.py']";
     /// Jobs that one process runs at once.
     "program.*.jobs_per_process": Integer(1, 65_536), default "1", like "8";
@@ -332,7 +330,7 @@ keys! {
     "program.*.start_timeout": WAIT, default "'10s'";
     /// Jobs after which a process is replaced by a fresh one.
     "program.*.recycle.jobs": Integer(1, 1_000_000_000), like "10000";
-    /// Age at which a process is replaced, once it has finished what it runs.
+    /// Age at which a process is replaced, once it has finished its jobs.
     "program.*.recycle.age": AGE, like "'1h'";
     /// Resident memory over which a process is replaced. It is read after each job, without what the process started.
     "program.*.recycle.memory": MEMORY, like "'512MiB'";
@@ -351,13 +349,13 @@ keys! {
     "kind.*.exec": Command, like "['/usr/bin/convert', '-']";
     /// `[program.NAME]` that runs the jobs. Several kinds may name one.
     "kind.*.program": Text(STRING), like "'NAME'";
-    /// Whether workers that attach from elsewhere run the jobs. Then so do those of all kinds of the pool.
+    /// Whether attached workers run the jobs. All kinds of a pool must agree.
     "kind.*.remote": Boolean, like "true";
-    /// Handler of this program.
+    /// Built-in handler. `sleep` takes `{"ms": 1500}` or `1500`, the others any bytes.
     "kind.*.builtin": Text(OneOf(&["echo", "sha256", "sleep", "gzip"])), like "'echo'";
-    /// Longest run of one job. By default the deadline alone bounds it.
+    /// Longest run of one job. By default only the deadline limits it.
     "kind.*.run_timeout": RUN, like "'5s'";
-    /// Most output. By default `server.max_output` bounds unary results, and nothing streams.
+    /// Most output. By default `server.max_output` limits unary results, and streams have no limit.
     "kind.*.max_output": MEMORY, like "'16MiB'";
     /// Whether a job may run twice, so that a drain may ask for a retry.
     "kind.*.idempotent": Boolean, default "false";
@@ -377,9 +375,9 @@ keys! {
     "kind.*.limit.per_key.keys": Integer(1, ENTRIES), like "10000";
     /// Most attempts of a detached job that count.
     "kind.*.retry.max_attempts": Integer(1, 1000), default "5";
-    /// Bound of the delay before the second attempt, which is random. It doubles with each further attempt.
+    /// Upper limit of the random delay before the second attempt. It doubles with each further attempt.
     "kind.*.retry.initial": Duration(MILLI, DAY), default "'1s'";
-    /// Largest bound of the delay.
+    /// Largest upper limit of the delay.
     "kind.*.retry.max": RUN, default "'10m'";
     /// How long the result of a detached job is kept.
     "kind.*.retain_for": RETENTION, default "'24h'";

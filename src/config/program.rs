@@ -1,26 +1,26 @@
-//! What a kind with `exec`, or a program that stays, says about what is run.
+//! Checks and reads the program of a kind with `exec`, or of `[program.NAME]`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use rustix::fs::{Access, access};
 
 use super::{
     Warning,
+    redact::quote as shown,
     source::Span,
     tree::{Data, Node},
     value_type::{Invalid, unmasked},
     values::Values,
-    withhold::value as shown,
 };
 use crate::handler::{ExecCommand, WorkerProgram};
 
-/// Stands for the directory of the configuration file in a command line.
+/// Placeholder for the directory of the configuration file.
 const CONFIG_DIR: &str = "{config_dir}";
 
-/// A word of a command line as the program gets it.
+/// A command-line word with the placeholder replaced.
 pub(super) fn word(word: &str, directory: &Path) -> Result<String, Invalid> {
     let word = unmasked(word)?;
     if !word.contains(CONFIG_DIR) {
@@ -30,7 +30,7 @@ pub(super) fn word(word: &str, directory: &Path) -> Result<String, Invalid> {
     Ok(directory.map_or(word.clone(), |directory| word.replace(CONFIG_DIR, &directory.to_string_lossy())))
 }
 
-/// Why a program cannot be started, if so.
+/// Why the program cannot be started, if it cannot.
 pub(super) fn fault(path: &Path) -> Option<Invalid> {
     let program = path.to_string_lossy();
     let chmod = format!("`chmod +x {program}`, or run the server as a user with that permission");
@@ -46,7 +46,7 @@ pub(super) fn fault(path: &Path) -> Option<Invalid> {
     Some(Invalid::text(&program, expected, Some(help.to_owned())))
 }
 
-/// Checks what a table, such as `kind.NAME`, says about its program, where it has one. `command` is the key of that.
+/// Checks the program of a table such as `kind.NAME`, if it has one. `command` is the key of its command line.
 pub(super) fn report(table: &str, command: &str, values: &mut Values, server_env: &[(String, String)]) {
     warn_of_relative(&format!("{table}.{command}"), values);
     let env = format!("{table}.env");
@@ -70,60 +70,58 @@ pub(super) fn report(table: &str, command: &str, values: &mut Values, server_env
     }
 }
 
-/// The program of a kind, if it has one.
-pub(super) fn read(kind: &str, values: &Values, server_env: &[(String, String)]) -> Option<ExecCommand> {
+/// The program of a kind with `exec`.
+pub(super) fn read(kind: &str, values: &Values, server_env: &[(String, String)]) -> ExecCommand {
     let key = |key: &str| format!("kind.{kind}.{key}");
-    let mut words = values.get::<Vec<String>>(&key("exec"))?.into_iter();
+    let (program, args) = command(&key("exec"), values);
     let codes: BTreeMap<String, _> = values.section(&key("exit_codes"));
-    Some(ExecCommand {
-        program: words.next()?.into(),
-        args: words.collect(),
-        workspace: values.get(&key("workspace"))?,
-        env: environment(&format!("kind.{kind}"), values, server_env)?,
+    ExecCommand {
+        program,
+        args,
+        workspace: values.required(&key("workspace")),
+        env: environment(&format!("kind.{kind}"), values, server_env),
         exit_codes: codes.into_iter().filter_map(|(code, failure)| Some((code.parse().ok()?, failure))).collect(),
         content_type: String::new(),
-        stderr_tail: values.get(&key("stderr_tail"))?,
-        kill_grace: values.get(&key("kill_grace"))?,
-    })
+        stderr_tail: values.required(&key("stderr_tail")),
+        kill_grace: values.required(&key("kill_grace")),
+    }
 }
 
-/// The program that runs the jobs of a kind in `pool`, and of others there.
-pub(super) fn read_worker(
-    name: &str,
-    pool: &str,
-    values: &Values,
-    server_env: &[(String, String)],
-) -> Option<WorkerProgram> {
+/// A program and its arguments.
+fn command(key: &str, values: &Values) -> (PathBuf, Vec<String>) {
+    let mut words = values.required::<Vec<String>>(key).into_iter();
+    (words.next().expect("a command has a program").into(), words.collect())
+}
+
+/// The program that runs the jobs of a kind in `pool`, and of other kinds of the pool.
+pub(super) fn read_worker(name: &str, pool: &str, values: &Values, server_env: &[(String, String)]) -> WorkerProgram {
     let table = format!("program.{name}");
     let key = |key: &str| format!("{table}.{key}");
-    let mut words = values.get::<Vec<String>>(&key("command"))?.into_iter();
-    let is_of_it = |kind: &String| {
-        let of = |key: &str| values.get::<String>(&format!("kind.{kind}.{key}"));
-        of("program").as_deref() == Some(name) && of("pool").as_deref() == Some(pool)
-    };
-    Some(WorkerProgram {
+    let (path, args) = command(&key("command"), values);
+    let runs = |kind: &String| values.get::<String>(&format!("kind.{kind}.program")).as_deref() == Some(name);
+    WorkerProgram {
         name: name.to_owned(),
-        path: words.next()?.into(),
-        args: words.collect(),
+        path,
+        args,
         directory: values.get(&key("directory")),
-        env: environment(&table, values, server_env)?,
-        kinds: values.names("kind").into_iter().map(|(kind, _)| kind).filter(is_of_it).collect(),
-        jobs_per_process: values.get(&key("jobs_per_process"))?,
-        start_timeout: values.get(&key("start_timeout"))?,
+        env: environment(&table, values, server_env),
+        kinds: values.kinds_of(pool).into_iter().filter(runs).collect(),
+        jobs_per_process: values.required(&key("jobs_per_process")),
+        start_timeout: values.required(&key("start_timeout")),
         recycle: values.section(&key("recycle")),
-        stderr_tail: values.get(&key("stderr_tail"))?,
-        cancel_grace: values.get(&format!("pool.{pool}.cancel_grace"))?,
-    })
+        stderr_tail: values.required(&key("stderr_tail")),
+        cancel_grace: values.required(&format!("pool.{pool}.cancel_grace")),
+    }
 }
 
-/// The variables that a table gives its program.
-fn environment(table: &str, values: &Values, server_env: &[(String, String)]) -> Option<BTreeMap<String, String>> {
-    let passed: Vec<String> = values.get(&format!("{table}.pass_env"))?;
+/// The variables that a table sets for its program.
+fn environment(table: &str, values: &Values, server_env: &[(String, String)]) -> BTreeMap<String, String> {
+    let passed: Vec<String> = values.required(&format!("{table}.pass_env"));
     let passed = server_env.iter().filter(|(name, _)| passed.contains(name)).cloned();
-    Some(values.section::<BTreeMap<_, _>>(&format!("{table}.env")).into_iter().chain(passed).collect())
+    values.section::<BTreeMap<_, _>>(&format!("{table}.env")).into_iter().chain(passed).collect()
 }
 
-/// Warns of a relative file name, because jobs do not run in the directory of the configuration.
+/// Warns about a relative file name, because jobs do not run in the directory of the configuration.
 fn warn_of_relative(key: &str, values: &mut Values) {
     for (word, span) in words(key, values).into_iter().skip(1) {
         let is_beside = Path::new(&word).is_relative() && values.texts.directory(&span).join(&word).is_file();
@@ -132,13 +130,13 @@ fn warn_of_relative(key: &str, values: &mut Values) {
             let message = format!(
                 "`{key}` has `{word}`, which is relative, but jobs do not run in the directory of the configuration"
             );
-            let help = format!("write `{CONFIG_DIR}/{word}` for the file beside the configuration");
+            let help = format!("write `{CONFIG_DIR}/{word}` for the file in the directory of the configuration");
             values.warnings.push(Warning { message, help });
         }
     }
 }
 
-/// Strings of an array as a source has them, with their places.
+/// The strings of an array as a source has them, with their positions.
 fn words(key: &str, values: &Values) -> Vec<(String, Span)> {
     let Some(Node { data: Data::Array(items), .. }) = values.node(key) else { return Vec::new() };
     let word = |item: &Node| match &item.data {

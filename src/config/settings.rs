@@ -1,32 +1,34 @@
 //! Builds the configuration of `model.rs` from valid values.
 
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroUsize};
 
 use super::{
-    model::{Config, Handler, Kind, Pool, Server},
-    program,
+    handler,
+    model::{Config, Kind, Pool, Server},
     values::Values,
 };
 use crate::{
-    auth::{self, Jwt, Pattern, QuotaConfig, Rpc, Rpcs, Rule},
-    detached::{KindPolicy, Schedule},
+    auth::{self, Jwt, Pattern, PrincipalPattern, QuotaConfig, Rpc, Rpcs, Rule},
+    detached::Schedule,
     handler::KindOptions,
-    model::{KindLimits, Limit, Rate},
+    model::{DeadlinePolicy, KindLimits, Limit, Rate},
     net::{Http2, ListenAddress, TlsConfig},
+    pool,
 };
 
-/// All settings. The environment is for `pass_env`.
+/// All settings. `env` is the environment for `pass_env`.
 pub(super) fn read(values: &Values, env: &[(String, String)]) -> Config {
     let names = |table| values.names(table).into_iter().map(|(name, _)| name);
+    let server = server(values);
+    let deadline = values.section("deadline");
     Config {
-        server: server(values),
         ops: values.section("ops"),
-        deadline: values.section("deadline"),
+        deadline,
         drain: values.section("drain"),
         auth: auth(values),
         quota: QuotaConfig {
             each: values.section("quota"),
-            tenants: value(values, "quota.tenants"),
+            tenants: values.required("quota.tenants"),
             named: names("quota.tenant")
                 .map(|name| (name.clone(), values.section(&format!("quota.tenant.{name}"))))
                 .collect(),
@@ -36,17 +38,18 @@ pub(super) fn read(values: &Values, env: &[(String, String)]) -> Config {
             .map(|name| Schedule { name: name.clone(), ..values.section(&format!("schedule.{name}")) })
             .collect(),
         telemetry: values.section("telemetry"),
-        pools: names("pool").map(|name| pool(values, name)).collect(),
+        pools: names("pool").map(|name| pool(values, name, &server, deadline)).collect(),
         kinds: names("kind").map(|name| kind(values, name, env)).collect(),
+        server,
     }
 }
 
-/// Addresses of a key; none if they were reported.
+/// The addresses of a key; empty if they were reported.
 pub(super) fn addresses(values: &Values, key: &str) -> Vec<ListenAddress> {
     parsed(&values.get::<Vec<String>>(key).unwrap_or_default())
 }
 
-/// `[server.tls]`, if it names its files.
+/// `[server.tls]`, if both of its files are set.
 pub(super) fn tls(values: &Values) -> Option<TlsConfig> {
     let is_whole = values.is_set("server.tls.cert") && values.is_set("server.tls.key");
     if !is_whole || values.is_faulty_within("server.tls") {
@@ -62,30 +65,22 @@ pub(super) fn jwt(values: &Values) -> Option<Jwt> {
     (is_whole && !values.is_faulty_within("auth.jwt")).then(|| values.section("auth.jwt"))
 }
 
-fn value<T: serde::de::DeserializeOwned>(values: &Values, path: &str) -> T {
-    values.get(path).expect("a key with a default has a value")
-}
-
-/// Parses texts that were checked before.
+/// Parses texts that are known to be valid.
 fn parsed<T: std::str::FromStr>(texts: &[String]) -> Vec<T> {
     texts.iter().filter_map(|text| text.parse().ok()).collect()
 }
 
 fn server(values: &Values) -> Server {
-    let networks = |key| parsed(&value::<Vec<String>>(values, key));
+    let networks = |key| parsed(&values.required::<Vec<String>>(key));
+    let read: Server = values.section("server");
     Server {
         listen: addresses(values, "server.listen"),
         ops_listen: addresses(values, "server.ops_listen"),
         proxies: networks("server.proxies"),
         http_proxies: networks("server.http_proxies"),
         tls: tls(values),
-        http2: Http2 {
-            max_concurrent_streams: value(values, "server.max_concurrent_streams"),
-            ..values.section("server.http2")
-        },
-        connections: values.section("server.connections"),
-        memory: values.section("server.memory"),
-        ..values.section("server")
+        http2: Http2 { max_concurrent_streams: values.required("server.max_concurrent_streams"), ..read.http2 },
+        ..read
     }
 }
 
@@ -93,83 +88,65 @@ fn auth(values: &Values) -> Option<auth::Config> {
     let jwt = jwt(values);
     let has_client_ca = tls(values).is_some_and(|tls| tls.client_ca.is_some());
     let rules = values.names("auth.rule").into_iter().map(|(name, _)| rule(values, name)).collect();
-    (jwt.is_some() || has_client_ca).then(|| auth::Config { jwt, rules, ops: value(values, "auth.ops") })
+    (jwt.is_some() || has_client_ca).then(|| auth::Config { jwt, rules, ops: values.required("auth.ops") })
 }
 
 fn rule(values: &Values, name: String) -> Rule {
     let key = |key: &str| format!("auth.rule.{name}.{key}");
-    let texts = |name| value::<Vec<String>>(values, &key(name));
+    let texts = |name| values.required::<Vec<String>>(&key(name));
     let rpcs = texts("rpcs").iter().fold(Rpcs::default(), |rpcs, name| match Rpc::named(name) {
         Some(rpc) => rpcs.with(rpc),
         None => Rpcs::ALL,
     });
     Rule {
-        principals: parsed(&texts("principals")),
+        principals: texts("principals").iter().filter_map(|text| PrincipalPattern::parse(text)).collect(),
         rpcs,
         kinds: texts("kinds").iter().map(|kind| Pattern::new(kind)).collect(),
         tenant: values.get(&key("tenant")),
-        max_criticality: value(values, &key("max_criticality")),
-        may_shed: value(values, &key("may_shed")),
+        max_criticality: values.required(&key("max_criticality")),
+        may_shed: values.required(&key("may_shed")),
         name,
     }
 }
 
-fn pool(values: &Values, name: String) -> Pool {
+fn pool(values: &Values, name: String, server: &Server, deadline: DeadlinePolicy) -> Pool {
     let key = |key: &str| format!("pool.{name}.{key}");
-    let fixed: Option<usize> = values.get(&key("workers"));
-    let bound = |bound: &str| fixed.unwrap_or_else(|| value(values, &key(bound)));
-    Pool {
-        workers: bound("workers.min"),
-        max_workers: bound("workers.max"),
-        queue: values.section(&key("queue")),
-        when_full: value(values, &key("when_full")),
-        cancel_grace: value(values, &key("cancel_grace")),
-        max_stuck: value(values, &key("max_stuck")),
-        tenant_share: value(values, &key("tenant_share")),
-        ended_jobs: value(values, &key("ended_jobs")),
-        name,
-    }
+    let fixed = values.get(&key("workers"));
+    let [workers, most]: [NonZeroUsize; 2] =
+        ["workers.min", "workers.max"].map(|bound| fixed.unwrap_or_else(|| values.required(&key(bound))));
+    let settings = pool::Settings {
+        workers,
+        max_workers: Some(most).filter(|most| *most > workers),
+        queue_jobs: values.required(&key("queue.jobs")),
+        queue_bytes: values.required(&key("queue.bytes")),
+        queue_waiting: values.required(&key("queue.waiting")),
+        when_full: values.required(&key("when_full")),
+        tenant_share: values.required(&key("tenant_share")),
+        cancel_grace: values.required(&key("cancel_grace")),
+        max_stuck: values.required(&key("max_stuck")),
+        ended_jobs: values.required(&key("ended_jobs")),
+        max_payload: server.max_payload,
+        max_output: server.max_output,
+        deadline,
+        shards: server.threads,
+    };
+    Pool { name, settings }
 }
 
 fn kind(values: &Values, name: String, env: &[(String, String)]) -> Kind {
-    let key = |key: &str| format!("kind.{name}.{key}");
-    let pool: String = value(values, &key("pool"));
-    let worker = values.get::<String>(&key("program")).and_then(|of| program::read_worker(&of, &pool, values, env));
-    let handler = match (values.get(&key("builtin")), worker) {
-        (Some(builtin), _) => Handler::Builtin(builtin),
-        (None, Some(worker)) => Handler::Program(worker),
-        (None, None) if values.has(&key("remote")) => Handler::Remote {
-            kinds: values
-                .names("kind")
-                .into_iter()
-                .map(|(kind, _)| kind)
-                .filter(|kind| runs_in(values, kind, &pool))
-                .collect(),
-            cancel_grace: value(values, &format!("pool.{pool}.cancel_grace")),
-        },
-        (None, None) => Handler::Exec(program::read(&name, values, env).expect("a kind has a handler")),
-    };
+    let table = format!("kind.{name}");
+    let key = |key: &str| format!("{table}.{key}");
+    let pool: String = values.required(&key("pool"));
+    let handler = handler::read(&name, &pool, values, env);
     let options = KindOptions {
-        run_timeout: values.get(&key("run_timeout")),
-        max_output: values.get(&key("max_output")),
-        idempotent: value(values, &key("idempotent")),
-        cancel_grace: None,
         limits: KindLimits {
             all: limit(values, &key("limit")),
             per_key: limit(values, &key("limit.per_key")),
             keys: values.get(&key("limit.per_key.keys")).unwrap_or(KindLimits::default().keys),
         },
+        ..values.section(&table)
     };
-    let policy = KindPolicy {
-        retry: values.section(&key("retry")),
-        retain_for: value(values, &key("retain_for")),
-        retain_dead_for: value(values, &key("retain_dead_for")),
-    };
-    Kind { pool, options, policy, handler, name }
-}
-
-fn runs_in(values: &Values, kind: &str, pool: &str) -> bool {
-    values.get::<String>(&format!("kind.{kind}.pool")).as_deref() == Some(pool)
+    Kind { pool, options, policy: values.section(&table), handler, name }
 }
 
 fn limit(values: &Values, table: &str) -> Limit {
@@ -181,7 +158,8 @@ fn limit(values: &Values, table: &str) -> Limit {
     }
 }
 
-/// The starts of a tenth of a second, at least one: timers are inexact, and the starts that they delay must not be lost.
+/// The burst for `rate`: the starts of a tenth of a second, at least one. Timers are inexact, and delayed starts must
+/// not be lost.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate in its range, over ten")]
 fn tenth(rate: f64) -> NonZeroU32 {
     NonZeroU32::new((rate / 10.0) as u32).unwrap_or(NonZeroU32::MIN)

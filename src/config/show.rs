@@ -1,31 +1,34 @@
-//! `config show`: effective values and their origins, as TOML and JSON. Values of programs' variables and the userinfo
-//! of URLs are replaced by `(withheld)`, which no configuration may contain.
+//! `config show`: effective values and their origins, as TOML and JSON. `(withheld)` replaces the variables of programs
+//! and the userinfo of URLs; no configuration may contain that text.
 
 use serde_json::json;
 
-use super::{source::Origin, withhold};
+use super::{redact, source::Origin, values::is_of_names};
 
 /// One effective value.
 #[derive(Clone, Debug)]
 pub struct Setting {
-    path: String,
-    value: Option<toml::Value>,
-    origin: Origin,
-    /// Whether the value was `"cpus"`, and is shown as a number.
+    /// Dotted key, such as `pool.cpu.queue.jobs`.
+    pub path: String,
+    /// The displayed value; `None` if the key is not set and has no default.
+    pub value: Option<toml::Value>,
+    /// Origin of the value.
+    pub origin: Origin,
+    /// Whether the value was `"cpus"`, which is displayed as a number.
     per_cpu: bool,
 }
 
-/// The settings as a TOML file with the same meaning, unless a value is `(withheld)`.
+/// The settings as a TOML file. It has the same meaning unless a value is `(withheld)`.
 pub fn to_toml(settings: &[Setting]) -> String {
     tables(settings, |_| None)
 }
 
-/// As [`to_toml`], with the origin of each value as a comment, aligned within each table.
+/// The same as [`to_toml`], with the origin of each value in a comment.
 pub fn to_toml_with_origins(settings: &[Setting]) -> String {
     tables(settings, |setting| Some(setting.comment()))
 }
 
-/// The settings as JSON: `{"settings": [{"key", "value", "origin"}]}`. A `value` is null where the key is not set.
+/// The settings as JSON: `{"settings": [{"key", "value", "origin"}]}`. `value` is null if the key is not set.
 pub fn to_json(settings: &[Setting]) -> serde_json::Value {
     let setting = |setting: &Setting| {
         json!({
@@ -38,37 +41,17 @@ pub fn to_json(settings: &[Setting]) -> serde_json::Value {
 }
 
 impl Setting {
-    /// A value; `per_cpu` if it was `"cpus"`.
-    pub(super) fn new(path: String, value: toml::Value, origin: Origin, per_cpu: bool) -> Self {
-        Self { path, value: Some(withhold::from_value(value)), origin, per_cpu }
+    /// `per_cpu` if the value was `"cpus"`.
+    pub(super) fn new(path: String, value: Option<toml::Value>, origin: Origin, per_cpu: bool) -> Self {
+        Self { path, value: value.map(redact::redacted), origin, per_cpu }
     }
 
-    /// A key without a value: not set, and without a default.
-    pub(super) fn unset(path: String) -> Self {
-        Self { path, value: None, origin: Origin::Default, per_cpu: false }
-    }
-
-    /// Dotted key, such as `pool.cpu.queue.jobs`.
-    pub fn path(&self) -> &str {
-        &self.path
-    }
-
-    /// The displayed value; `None` if the key is not set and has no default.
-    pub fn value(&self) -> Option<&toml::Value> {
-        self.value.as_ref()
-    }
-
-    /// Origin of the value.
-    pub fn origin(&self) -> &Origin {
-        &self.origin
-    }
-
-    /// The table that displays the key, and the key in it. Queues and similar tables are displayed as dotted keys.
+    /// The table under which the key is displayed, and the key within it. Small tables such as queues are displayed as
+    /// dotted keys.
     fn split(&self) -> (&str, &str) {
-        let named = ["pool.", "kind.", "program."].iter().any(|table| self.path.starts_with(table));
-        let mut dots = self.path.match_indices('.');
-        let dot = dots.nth(usize::from(named));
-        let (dot, _) = dot.expect("every setting lies in a table");
+        let mut dots = self.path.match_indices('.').map(|(at, _)| at);
+        let first = dots.next().expect("every setting lies in a table");
+        let dot = if is_of_names(&self.path[..first]) { dots.next().unwrap_or(first) } else { first };
         (&self.path[..dot], &self.path[dot + 1..])
     }
 
@@ -83,7 +66,7 @@ impl Setting {
     fn comment(&self) -> String {
         let per_cpu = if self.per_cpu { ", one per CPU" } else { "" };
         let comment = format!("{}{per_cpu}", self.origin);
-        // A file name may contain anything, and a comment ends with its line.
+        // A file name may contain a line break, which would end the comment.
         comment.replace(char::is_control, "?")
     }
 }

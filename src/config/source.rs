@@ -1,30 +1,45 @@
-//! The sources of a configuration: their texts, and places in them.
+//! The sources of a configuration: their texts, positions in them, and how variables and flags override the file.
 
-use std::fmt;
-use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::{
+    fmt,
+    ops::Range,
+    path::{Path, PathBuf},
+};
+
+use super::{
+    fault::{Fault, closest},
+    keys::KEYS,
+    tree::{Data, Node, Step, Table},
+    values::{Values, is_of_names},
+};
+
+/// Prefix of configuration variables.
+const PREFIX: &str = "WATERWHEEL_";
+
+/// Separator of the segments of a key in the name of a variable.
+const SEPARATOR: &str = "__";
 
 /// The sources of a configuration. Later ones override earlier ones: file, environment, flags.
 ///
-/// `Debug` shows no values, because they may be secret.
+/// Not `Debug`, because values may be secret.
 #[derive(Clone, Default)]
 pub struct Sources {
-    /// The TOML file. If absent, only the other sources count.
+    /// The TOML file; `None` if there is only the environment and flags.
     pub file: Option<SourceFile>,
-    /// The process environment. Variables named `WATERWHEEL_SECTION__KEY` are configuration; the others are for
-    /// `pass_env`.
+    /// The process environment. Variables named `WATERWHEEL_SECTION__KEY` are configuration; `pass_env` reads the
+    /// others.
     pub env: Vec<(String, String)>,
     /// Command-line flags, in the order in which they apply.
     pub flags: Vec<Flag>,
-    /// The number for `"cpus"`; 0 counts as 1.
+    /// The value of `"cpus"`; 0 counts as 1.
     pub cpus: usize,
 }
 
 /// A TOML text, and its name in faults.
 #[derive(Clone)]
 pub struct SourceFile {
-    /// Name in faults and origins, usually the path. Relative paths in the text start in its directory: those of
-    /// `/etc/ww.toml` in `/etc`, those of `ww.toml` in the working directory.
+    /// Name in faults and origins, usually the path. Relative paths in the text start in the file's directory: `/etc`
+    /// for `/etc/ww.toml`, and the working directory for `ww.toml`.
     pub name: String,
     /// Contents.
     pub text: String,
@@ -33,7 +48,7 @@ pub struct SourceFile {
 /// A command-line flag that sets one key.
 #[derive(Clone)]
 pub struct Flag {
-    /// The flag as it was written, such as `--listen`. `--set` is shown with its key.
+    /// The flag as written, such as `--listen`. `--set` is displayed with its key.
     pub flag: &'static str,
     /// Dotted key, such as `server.listen`.
     pub key: String,
@@ -46,7 +61,7 @@ pub struct Flag {
 pub enum Origin {
     /// No source sets the key.
     Default,
-    /// No source sets the key; it follows the named one.
+    /// No source sets the key; its default follows the named key.
     Inherited(String),
     /// A line of the file, counted from 1.
     File {
@@ -61,7 +76,7 @@ pub enum Origin {
     Flag(&'static str),
 }
 
-/// Type of a text, which determines how it is cited.
+/// Kind of a source text, which determines how it is cited.
 #[derive(Clone, Debug)]
 pub(super) enum Medium {
     File(String),
@@ -114,7 +129,7 @@ impl Texts {
         matches!(self.get(span.text).medium, Medium::File(_))
     }
 
-    /// The directory for relative paths in the text: that of the file, else the working directory.
+    /// The directory for relative paths in the text: that of the file, or else the working directory.
     pub(super) fn directory(&self, span: &Span) -> PathBuf {
         match &self.get(span.text).medium {
             Medium::File(name) => Path::new(name).parent().unwrap_or(Path::new("")).to_owned(),
@@ -129,7 +144,7 @@ impl Texts {
         1 + text.text[line..span.range.start].chars().count()
     }
 
-    /// The origin of a place, for people.
+    /// The origin of a position, for display.
     pub(super) fn origin(&self, span: &Span) -> Origin {
         let text = self.get(span.text);
         match &text.medium {
@@ -140,24 +155,102 @@ impl Texts {
     }
 }
 
-impl fmt::Debug for Sources {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { file, env: _, flags, cpus } = self;
-        let mut sources = f.debug_struct("Sources");
-        sources.field("file", file).field("flags", flags).field("cpus", cpus).finish_non_exhaustive()
+/// Reports variables that look like keys but have no double underscore. Variables that Kubernetes sets for services are
+/// ignored.
+pub(super) fn report_strays(values: &mut Values, env: &[(String, String)]) {
+    let variable = |key: &str| format!("{PREFIX}{}", key.replace('.', SEPARATOR).replace('-', "_").to_uppercase());
+    let is_stray = |name: &str| {
+        let section = name.strip_prefix(PREFIX).and_then(|key| key.split_once('_'));
+        let is_ours =
+            section.is_some_and(|(section, _)| KEYS.iter().any(|key| key.segment(0) == Some(&*section.to_lowercase())));
+        is_ours && !name.contains(SEPARATOR) && !["_SERVICE_", "_PORT"].iter().any(|service| name.contains(service))
+    };
+    for (name, value) in env.iter().filter(|(name, _)| is_stray(name)) {
+        let known: Vec<String> = values.settings.iter().map(|setting| variable(&setting.path)).collect();
+        let help = match closest(name, &known) {
+            Some(close) => format!("did you mean `{close}`?"),
+            None => "write two underscores between the parts of a key, as in WATERWHEEL_POOL__CPU__WORKERS".into(),
+        };
+        let text = values.texts.add(Medium::Environment(name.clone()), format!("{name}={value}"));
+        values.contradiction_at(&[Span { text, range: 0..name.len() }], format!("variable `{name}` sets no key"), help);
     }
 }
 
-impl fmt::Debug for SourceFile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SourceFile").field("name", &self.name).finish_non_exhaustive()
-    }
+/// Overrides values by variables. A name without a double underscore is not a key: the command line uses
+/// `WATERWHEEL_CONFIG` and similar ones.
+pub(super) fn lay_environment(tree: &mut Table, texts: &mut Texts, env: &[(String, String)]) -> Vec<Fault> {
+    let ours = |(name, _): &&(String, String)| {
+        let key = name.strip_prefix(PREFIX);
+        key.is_some_and(|key| key.contains(SEPARATOR))
+    };
+    let mut variables: Vec<&(String, String)> = env.iter().filter(ours).collect();
+    // The order of an environment has no meaning. Sorted, a table comes before the keys in it.
+    variables.sort();
+    let lay = |(name, value): &(String, String)| {
+        let medium = Medium::Environment(name.clone());
+        let text = texts.add(medium, format!("{name}={value}"));
+        let path = steps(&name[PREFIX.len()..], SEPARATOR, text, PREFIX.len());
+        let node = Node::from_bare(value, text, name.len() + 1);
+        tree.set(&canonical(path, tree), node).err()
+    };
+    variables.into_iter().filter_map(lay).collect()
 }
 
-impl fmt::Debug for Flag {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Flag").field("flag", &self.flag).finish_non_exhaustive()
+/// Overrides values by flags, in their order.
+pub(super) fn lay_flags(tree: &mut Table, texts: &mut Texts, flags: &[Flag]) -> Vec<Fault> {
+    let lay = |Flag { flag, key, value }: &Flag| {
+        let start = flag.len() + 1;
+        let spelled = *flag == "--set";
+        let shown = if spelled { format!("{flag} {key}={value}") } else { format!("{flag} {value}") };
+        let offset = shown.len() - value.len();
+        let text = texts.add(Medium::Flag(flag), shown);
+        let mut path = steps(key, ".", text, start);
+        if !spelled {
+            let range = 0..flag.len();
+            path.iter_mut().for_each(|step| step.span.range = range.clone());
+        }
+        let node = Node::from_bare(value, text, offset);
+        tree.set(&canonical(path, tree), node).err()
+    };
+    flags.iter().filter_map(lay).collect()
+}
+
+/// The segments of a key that begins at `offset` of a text.
+fn steps(key: &str, separator: &str, text: usize, offset: usize) -> Vec<Step> {
+    let mut start = offset;
+    let step = |segment: &str| {
+        let range = start..start + segment.len();
+        start = range.end + separator.len();
+        Step { key: segment.to_owned(), span: Span { text, range } }
+    };
+    key.split(separator).map(step).collect()
+}
+
+/// Normalizes the segments of a key. Keys of the table become lower case with `_`. Names of pools and kinds are spelled
+/// as in the file. Names of a program's variables stay.
+fn canonical(mut path: Vec<Step>, tree: &Table) -> Vec<Step> {
+    let fold = |key: &str| key.to_lowercase().replace('-', "_");
+    for index in 0..path.len() {
+        let (before, rest) = path.split_at_mut(index);
+        let key = &mut rest[0].key;
+        match before {
+            [section] if is_of_names(&section.key) => {
+                let lower = key.to_lowercase();
+                let declared = tree.get(&section.key).map(|entry| &entry.node.data);
+                let same = match declared {
+                    Some(Data::Table(names)) => names
+                        .get(&lower)
+                        .or_else(|| names.iter().find(|entry| fold(&entry.key) == fold(&lower)))
+                        .map(|entry| entry.key.clone()),
+                    _ => None,
+                };
+                *key = same.unwrap_or(lower);
+            }
+            [_, _, env] if env.key == "env" => {}
+            _ => *key = fold(key),
+        }
     }
+    path
 }
 
 impl fmt::Display for Origin {

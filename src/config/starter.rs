@@ -5,13 +5,13 @@ use super::{
     source::SourceFile,
 };
 
-/// The file, with `#= TABLE` where the other keys of a table are inserted.
+/// The file. A line `#= TABLE` marks where the other keys of a table are inserted.
 const TEMPLATE: &str = include_str!("starter.toml");
 
 /// Its name in faults and origins.
 pub const NAME: &str = "built-in";
 
-/// A commented file to start from: two pools, the built-in kinds, every default.
+/// A commented configuration to start from: two pools, the built-in kinds, every default.
 pub fn text() -> String {
     let mut text = String::new();
     for line in TEMPLATE.lines() {
@@ -28,17 +28,17 @@ pub fn file() -> SourceFile {
     SourceFile { name: NAME.to_owned(), text: text() }
 }
 
-/// The file for `dev`: its drain has no notice, because there is no load balancer.
+/// The configuration of `dev`: its drain has no notice phase, because there is no load balancer.
 pub fn dev_file() -> SourceFile {
     SourceFile { text: text().replace("# notice = \"5s\"", "notice = \"0s\"  "), ..file() }
 }
 
-/// The same file, with detached jobs in the working directory.
+/// The same configuration, with detached jobs in the working directory.
 pub fn with_store(file: SourceFile) -> SourceFile {
     SourceFile { text: file.text.replace("## path = \"waterwheel.db\"", "path = \"waterwheel.db\"   "), ..file }
 }
 
-/// A key of a table as a comment: one `#` with its default, two with an example if it has none.
+/// A key of a table as a comment: one `#` before its default, or two before an example.
 fn shown(key: &Key, table: &str, above: &str) -> Option<String> {
     let name = key.path.strip_prefix(table)?.strip_prefix('.')?;
     let section = above.rfind("\n[").map_or(above, |at| &above[at..]);

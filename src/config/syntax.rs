@@ -1,4 +1,4 @@
-//! Syntaxes of strings, with help for invalid ones.
+//! The syntaxes of strings, with help for invalid ones.
 
 use std::net::IpAddr;
 
@@ -18,7 +18,7 @@ use crate::{
     store::DatabaseUrl,
 };
 
-/// The displayed text, or help if an example of the key is not enough.
+/// The text to display, or help if the key's example is not enough.
 pub(super) type Checked = Result<String, Option<String>>;
 
 pub(super) const STRING: Syntax = Parsed("a string", |text| Ok(text.to_owned()));
@@ -58,7 +58,7 @@ pub(super) const TENANT: Syntax = Parsed("a name of 1 to 128 bytes", |text| {
 pub(super) const PRINCIPAL: Syntax = Parsed("a pattern of callers", |text| {
     let help = "begin with `spiffe://`, `subject:` or `jwt:`; `**` is everyone with credentials, `anonymous` everyone \
                 without";
-    check(text, text.parse::<PrincipalPattern>().is_ok()).map_err(|_| Some(help.to_owned()))
+    check(text, PrincipalPattern::parse(text).is_some()).map_err(|_| Some(help.to_owned()))
 });
 pub(super) const RPC: Syntax = Parsed("a name of an RPC, or `*`", |text| {
     let known = Rpc::NAMES.map(|(name, _)| name);
@@ -71,28 +71,28 @@ pub(super) const ENV_NAME: Syntax = Parsed("a name of a variable", |text| {
     check(text, is_name).map_err(|_| help()).and_then(|name| unreserved(&name))
 });
 pub(super) const ENV_COPY: Syntax = Parsed("a name of a variable that a job may have", unreserved);
-/// Names are part of metrics, health names and variables, so they stay simple.
+/// Metrics, health names and variables contain these names, so they stay simple.
 pub(super) const NAME: Syntax = Parsed("a name", |text| name(text).map_err(Some));
-/// The same text where it can be a name of a pool, a kind or a program.
+/// The text, if it is a valid name of a pool, a kind or a program.
 ///
 /// # Errors
-/// What a name is.
+/// The rules for names.
 pub(crate) fn name(text: &str) -> Result<String, String> {
     let tail = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '_' | '-');
     let is_name = text.starts_with(|c: char| c.is_ascii_lowercase()) && text.len() <= 63 && text.chars().all(tail);
     let help = "write a lower-case letter, then up to 62 of a-z, 0-9, `_` and `-`";
     if is_name { Ok(text.to_owned()) } else { Err(help.to_owned()) }
 }
-/// Only in canonical form, so that "3" and "03" are not the same code twice.
+/// Only the canonical form is valid, so that "3" and "03" are not the same code twice.
 pub(super) const EXIT_CODE: Syntax = Parsed("an exit code of a failure", |text| {
     let is_code = text.parse::<u8>().is_ok_and(|code| code > 0 && code.to_string() == text);
     check(text, is_code).map_err(|_| Some("give a code from 1 to 255, like `\"3\" = \"NOT_FOUND\"`".to_owned()))
 });
 pub(super) const LOG_FILTER: Syntax = Parsed("a filter of log lines", |text| {
-    // An empty part would parse: as a filter that mutes everything, or as the target of all.
+    // An empty part would be valid for the parser: it would mute everything, or apply to all targets.
     let whole = text.split([',', '=']).all(|part| !part.trim().is_empty());
     check(text, whole && text.parse::<Targets>().is_ok())?;
-    // A misspelled level would count as a target, which mutes all others.
+    // The parser would take a misspelled level as a target, which mutes all others.
     let is_directive = |word: &str| {
         let is_level = LEVELS.iter().any(|level| level.eq_ignore_ascii_case(word)) || word.parse::<u8>().is_ok();
         is_level || word.contains(['=', '[', ':']) || word == "waterwheel"
@@ -110,14 +110,18 @@ fn check(text: &str, fits: bool) -> Checked {
     if fits { Ok(text.to_owned()) } else { Err(None) }
 }
 
-/// Accepts names that no variable of a job has.
+/// Accepts names that are not reserved for the variables of a job.
 fn unreserved(text: &str) -> Checked {
     let reserved = ExecCommand::RESERVED;
-    let help = || Some(format!("choose a name that does not begin with {reserved}, as those do that each job sets"));
+    let help = || {
+        Some(format!(
+            "choose a name that does not begin with {reserved}, which is reserved for the variables of each job"
+        ))
+    };
     check(text, !text.starts_with(reserved)).map_err(|_| help())
 }
 
-/// Spans go over gRPC without TLS, so the URL has no path, no user and no other scheme.
+/// Spans are exported by gRPC without TLS, so the URL has no path, no user and no other scheme.
 fn is_collector(url: &str) -> bool {
     let Some(authority) = url.strip_prefix("http://") else {
         return false;

@@ -6,20 +6,15 @@ use std::time::Duration;
 use super::*;
 
 mod clashes;
-mod documented;
 mod kinds;
 mod origins;
-mod precedence;
 mod programs;
 mod samples;
-mod schedules;
+mod secrets;
 mod security;
-mod stores;
 mod syntax;
-mod unprinted;
 mod values;
 mod variables;
-mod withheld;
 mod written;
 
 /// A pool and a kind that are fine, so that a case shows only its own faults.
@@ -55,12 +50,28 @@ fn check(cases: &[Case]) {
     }
 }
 
+/// Every file reports exactly its faults: the line and column of each place, what is wrong, and what to do. `FINE`
+/// follows each.
+fn check_files(cases: &[(&str, &str)]) {
+    for (file, expected) in cases {
+        let faults = load(&sources(&format!("{file}{FINE}"), &[], &[])).expect_err(file).to_json();
+        let text = |value: &serde_json::Value| value.as_str().expect("a text").to_owned();
+        let brief = |fault: &serde_json::Value| {
+            let places = fault["places"].as_array().expect("a list").iter();
+            let places: String = places.map(|place| format!("{}:{} ", place["line"], place["column"])).collect();
+            format!("{places}{}\n  = {}", text(&fault["message"]), text(&fault["help"]))
+        };
+        let found: Vec<String> = faults.as_array().expect("a list").iter().map(brief).collect();
+        assert_eq!(found.join("\n"), expected.trim_matches('\n'), "{file}");
+    }
+}
+
 /// Every line of TOML reports one fault: what is wrong, and what to do. `FINE` follows each.
 fn check_lines(cases: &[(&str, &str, &str)]) {
     for (line, what, help) in cases {
         let faults = load(&sources(&format!("{line}{FINE}"), &[], &[])).expect_err(line);
         let found: Vec<(String, String)> =
-            faults.iter().map(|fault| (fault.message().to_owned(), fault.help().to_owned())).collect();
+            faults.iter().map(|fault| (fault.message.clone(), fault.help.clone())).collect();
         assert_eq!(found, [((*what).to_owned(), (*help).to_owned())], "{line}");
     }
 }

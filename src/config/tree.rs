@@ -1,17 +1,18 @@
-//! A tree of values with their places in the sources, and how one source overrides another.
+//! A tree of values with their positions in the sources, and the rules for overriding values.
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::fault::Fault;
+use super::redact;
 use super::source::Span;
 
-/// A value and its place.
+/// A value and its position.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     pub(super) data: Data,
     pub(super) span: Span,
-    /// The bare text where it came from a variable or a flag, for readers that want a string.
+    /// The bare text of a value from a variable or a flag, for keys that expect a string.
     pub(super) bare: Option<String>,
 }
 
@@ -27,7 +28,7 @@ pub(super) enum Data {
     Table(Table),
 }
 
-/// Entries in the order in which they were written.
+/// Entries in the order of the source.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Table(Vec<Entry>);
 
@@ -39,7 +40,7 @@ pub(super) struct Entry {
     pub(super) node: Node,
 }
 
-/// One segment of a key that a variable or a flag sets.
+/// One segment of a key from a variable or a flag.
 #[derive(Clone, Debug)]
 pub(super) struct Step {
     pub(super) key: String,
@@ -47,7 +48,7 @@ pub(super) struct Step {
 }
 
 impl Data {
-    /// The type with its article, as a message names it.
+    /// The type with its article, for messages.
     pub(super) fn type_name(&self) -> &'static str {
         match self {
             Self::String(_) => "a string",
@@ -63,7 +64,7 @@ impl Data {
 }
 
 impl Node {
-    /// Reads what stands behind `=` in a variable or a flag: TOML where it is TOML, a bare string else.
+    /// Reads the value of a variable or a flag: TOML if it is valid TOML, otherwise a bare string.
     pub(super) fn from_bare(bare: &str, text: usize, offset: usize) -> Self {
         let data = match DeValue::parse(bare) {
             Ok(value) => data(value.get_ref(), text, offset),
@@ -84,11 +85,15 @@ impl Node {
 }
 
 impl Table {
-    /// Parses a whole file, or returns every syntax error that the parser found.
+    /// Parses a whole file. Returns all syntax errors that the parser found.
     pub(super) fn parse(toml: &str, text: usize) -> Result<Self, Vec<Fault>> {
         let (table, errors) = DeTable::parse_recoverable(toml);
         if errors.is_empty() {
             return Ok(Self::from_toml(table.get_ref(), text, 0));
+        }
+        if redact::is_foreign(toml) {
+            let fault = Fault::new("it is not TOML", "name a configuration; `waterwheel config init` prints one");
+            return Err(vec![fault.and(&Span { text, range: 0..0 })]);
         }
         let fault = |error: &toml::de::Error| {
             let range = error.span().unwrap_or(0..0);
@@ -109,7 +114,7 @@ impl Table {
         Self(entries)
     }
 
-    /// Removes an entry. Entries that are left at the end are unknown keys.
+    /// Removes an entry. Entries that remain at the end are unknown keys.
     pub(super) fn take(&mut self, key: &str) -> Option<Entry> {
         let index = self.0.iter().position(|entry| entry.key == key)?;
         Some(self.0.remove(index))
@@ -127,8 +132,8 @@ impl Table {
         self.0
     }
 
-    /// Lays one value over the table. Tables are merged, everything else is replaced; a value under which the path
-    /// would have to go on stays, and is a fault.
+    /// Overrides a value of the table. Tables are merged; everything else is replaced. A fault if the path leads
+    /// through an existing value that is not a table.
     pub(super) fn set(&mut self, path: &[Step], node: Node) -> Result<(), Fault> {
         let (step, rest) = path.split_first().expect("a path has at least one step");
         let Some(entry) = self.0.iter_mut().find(|entry| entry.key == step.key) else {
@@ -164,7 +169,7 @@ impl Table {
     }
 }
 
-/// Whether a key is there twice because its whole table is; `twice` has where such tables begin.
+/// Whether a duplicate key only follows from a duplicate table. `twice` collects the positions of such tables.
 fn follows_from(error: &toml::de::Error, toml: &str, twice: &mut Vec<usize>) -> bool {
     let Some(at) = error.span().map(|span| span.start).filter(|_| error.message().contains("duplicate")) else {
         return false;
@@ -181,7 +186,7 @@ fn data(value: &DeValue<'_>, text: usize, offset: usize) -> Data {
     match value {
         DeValue::String(string) => Data::String(string.to_string()),
         DeValue::Integer(integer) => {
-            // Too large for 64 bits is out of every range, so the nearest bound reports it.
+            // An integer of more than 64 bits is out of every range. The nearest bound makes the range check report it.
             let bound = if integer.as_str().starts_with('-') { i64::MIN } else { i64::MAX };
             Data::Integer(i64::from_str_radix(integer.as_str(), integer.radix()).unwrap_or(bound))
         }

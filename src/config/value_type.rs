@@ -4,11 +4,10 @@ use std::{ops::RangeInclusive, path::Path, time::Duration};
 
 use super::{
     fault::choose,
-    program,
+    program, redact,
     source::Span,
     syntax::Checked,
     tree::{Data, Node},
-    withhold,
 };
 use crate::model::WITHHELD;
 
@@ -20,7 +19,7 @@ pub(super) enum ValueType {
     /// A number from 1, or `"cpus"`: one for each CPU.
     Count(i64),
     Number(f64, f64),
-    /// Above 0, because a share of 0 would refuse everything, and at most 1.
+    /// Above 0 and at most 1. A share of 0 would refuse everything.
     Share,
     /// A number of bytes.
     Size(u64, u64),
@@ -28,11 +27,11 @@ pub(super) enum ValueType {
     Text(Syntax),
     Texts(Syntax),
     OneOrMore(Syntax),
-    /// A file, from the directory of its source.
+    /// A file name, relative to the directory of its source.
     Path,
     /// A program and its arguments.
     Command,
-    /// A text that is never shown.
+    /// A text that is never displayed.
     Secret,
 }
 
@@ -40,30 +39,30 @@ pub(super) enum ValueType {
 #[derive(Clone, Copy)]
 pub(super) enum Syntax {
     OneOf(&'static [&'static str]),
-    /// With its article, and how it is checked.
+    /// Name of the syntax with its article, and its check.
     Parsed(&'static str, fn(&str) -> Checked),
 }
 
-/// A value of the type of its key.
+/// A valid value of a key.
 #[derive(Clone, Debug)]
 pub(super) struct Value {
-    /// As TOML that reads as the same value.
+    /// The displayed value, as TOML with the same meaning.
     pub(super) shown: toml::Value,
-    /// As the settings have it: bytes for a size, an array where there may be one.
+    /// The value for the settings: bytes for a size, an array if the key allows several values.
     pub(super) typed: toml::Value,
 }
 
-/// What is wrong with a value.
+/// The fault of a value.
 #[derive(Clone, Debug)]
 pub(super) struct Invalid {
-    /// Behind the name of its key.
+    /// The rest of the message, after the name of the key.
     pub(super) what: String,
-    /// Where there is better help than an example.
+    /// Help, if the key's example is not enough.
     pub(super) help: Option<String>,
 }
 
 impl ValueType {
-    /// The value of a node, or what is wrong with it, and where. Relative paths begin in `directory`.
+    /// Checks the value of a node. Returns a fault with its position. Relative paths start in `directory`.
     pub(super) fn read(self, node: &Node, directory: &Path) -> Result<Value, (Invalid, Span)> {
         let value = match (self, &node.data) {
             (Self::OneOrMore(syntax) | Self::Texts(syntax), Data::Array(items)) if self.takes(items) => {
@@ -98,7 +97,7 @@ impl ValueType {
         matches!(self, Self::Texts(_)) || !items.is_empty()
     }
 
-    /// A number, or a text that stands for one; `None` for other types and values.
+    /// A number, or a text that represents one; `None` for other types and values.
     fn number(self, data: &Data) -> Option<Result<Value, Invalid>> {
         let integer = toml::Value::Integer;
         Some(match (self, data) {
@@ -109,7 +108,7 @@ impl ValueType {
             (Self::Number(low, high), Data::Float(value)) => within(*value, low..=high, toml::Value::Float),
             (Self::Share, Data::Float(value)) if *value > 0.0 && *value <= 1.0 => Ok(toml::Value::Float(*value).into()),
             (Self::Share, Data::Float(value)) => Err(Invalid::range(&value.to_string(), "0 (excluded)", "1")),
-            // Such numbers are small; integers beyond 2^53 are out of range in any case.
+            // Such numbers are small; integers beyond 2^53 are out of range anyway.
             (Self::Number(..) | Self::Share, Data::Integer(value)) => return self.number(&Data::Float(*value as f64)),
             (Self::Size(..), Data::Integer(value @ 1..1024)) => {
                 let help = format!("write the unit, as in `\"{value}MiB\"`, or `\"{value}B\"`");
@@ -124,12 +123,12 @@ impl ValueType {
         })
     }
 
-    /// What is a text, and all that no type takes.
+    /// Checks texts, and reports every value that no type accepts.
     fn text(self, node: &Node, directory: &Path) -> Result<Value, Invalid> {
         let (text, is_bare) = match (&node.data, &node.bare) {
             (Data::String(text), bare) => (text.clone(), bare.is_some()),
             (_, Some(bare)) => (bare.clone(), true),
-            // The sign is what does not fit.
+            // A negative number of bytes: the unit is not the fault.
             (Data::Integer(value @ ..0), None) if matches!(self, Self::Size(..)) => (value.to_string(), false),
             (data, None) => return Err(Invalid::kind(self.expected(), data.type_name())),
         };
@@ -161,17 +160,17 @@ impl Syntax {
 }
 
 impl Invalid {
-    /// It has another type than belongs here.
+    /// The value has another type than expected.
     fn kind(expected: &str, found: &str) -> Self {
         Self { what: format!(" must be {expected}, not {found}"), help: None }
     }
 
-    /// The text is not what belongs here.
+    /// The text has another syntax than expected.
     pub(super) fn text(text: &str, expected: &str, help: Option<String>) -> Self {
-        Self { what: format!(": `{}` is not {expected}", withhold::value(text)), help }
+        Self { what: format!(": `{}` is not {expected}", redact::quote(text)), help }
     }
 
-    /// It is outside of its bounds.
+    /// The value is outside of its bounds.
     fn range(value: &str, low: &str, high: &str) -> Self {
         let help = Some(format!("give a value from {low} to {high}"));
         Self { what: format!(" is {value}, outside of {low} to {high}"), help }
@@ -185,7 +184,7 @@ impl<T: Into<toml::Value>> From<T> for Value {
     }
 }
 
-/// A value as a message shows it: without quotes.
+/// A value for a message: without quotes.
 pub(super) fn plain(value: &Value) -> String {
     match &value.shown {
         toml::Value::String(string) => string.clone(),
@@ -213,7 +212,7 @@ fn bytes(text: &str) -> Option<u64> {
 
 pub(super) fn duration(duration: Duration) -> Value {
     let secs = i64::try_from(duration.as_secs()).unwrap_or(i64::MAX);
-    // As serde has it.
+    // In serde's format of a duration.
     let fields = [("secs", secs), ("nanos", duration.subsec_nanos().into())];
     let fields = fields.map(|(name, value)| (name.to_owned(), toml::Value::Integer(value)));
     let typed = toml::Value::Table(fields.into_iter().collect());
@@ -241,13 +240,13 @@ fn texts(items: &[Node], read: impl Fn(&str) -> Result<String, Invalid>) -> Resu
     items.collect::<Result<Vec<_>, _>>().map(|items| toml::Value::Array(items).into())
 }
 
-/// A text that can be passed to a program, and is not a placeholder.
+/// A text that a program can receive, and that is not the placeholder of a secret.
 pub(super) fn unmasked(text: &str) -> Result<String, Invalid> {
     if text.contains('\0') {
         return Err(Invalid::kind("a string without NUL", "one with it"));
     }
     if text.contains(WITHHELD) {
-        return Err(Invalid::kind("the value itself", "what `config show` prints in its place"));
+        return Err(Invalid::kind("the value itself", "the text that `config show` prints instead of it"));
     }
     Ok(text.to_owned())
 }

@@ -1,4 +1,4 @@
-//! Reads the values of all keys by the table in `keys.rs`. Invalid values and unknown keys are found here.
+//! Reads and checks the values of all keys by the table in `keys.rs`. Reports invalid values and unknown keys.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,18 +10,19 @@ use serde::de::DeserializeOwned;
 use super::{
     Setting, Warning,
     fault::{Fault, choose, closest},
-    keys::{KEYS, Key, OF_PROGRAMS},
+    handler::{EXEC_KEYS, HandlerKey},
+    keys::{KEYS, Key},
     source::{Origin, Span, Texts},
     syntax::{ENV_NAME, EXIT_CODE, NAME},
     tree::{Data, Entry, Node, Table},
     value_type::{Invalid, Value, ValueType, size},
 };
 
-/// All values, from the sources and the defaults. A key with an invalid value has none.
+/// All values, from the sources and the defaults. A key with an invalid value has no value.
 pub(super) struct Values {
     pub(super) texts: Texts,
     pub(super) faults: Vec<Fault>,
-    /// Every value, in the order in which they are shown.
+    /// All values in display order.
     pub(super) settings: Vec<Setting>,
     pub(super) warnings: Vec<Warning>,
     values: BTreeMap<String, (Value, Option<Node>)>,
@@ -32,7 +33,7 @@ pub(super) struct Values {
 }
 
 impl Values {
-    /// Reads the tree. `cpus` is the number for `"cpus"`; 0 counts as 1.
+    /// Reads the tree. `cpus` is the value of `"cpus"`; 0 counts as 1.
     pub(super) fn read(tree: Table, texts: Texts, faults: Vec<Fault>, cpus: usize) -> Self {
         let mut values = Self {
             texts,
@@ -54,7 +55,12 @@ impl Values {
         Some(value.typed.clone().try_into().expect("a value of the table has the type of its key"))
     }
 
-    /// Every value below a path, as a table of settings.
+    /// The value of a key that has a default, or is known to be set.
+    pub(super) fn required<T: DeserializeOwned>(&self, path: &str) -> T {
+        self.get(path).unwrap_or_else(|| panic!("`{path}` has a value"))
+    }
+
+    /// All values below a path, as a table for the settings.
     pub(super) fn section<T: DeserializeOwned>(&self, path: &str) -> T {
         let mut section = toml::Table::new();
         let prefix = format!("{path}.");
@@ -70,7 +76,7 @@ impl Values {
         section.try_into().expect("the values of the table have the types of the settings")
     }
 
-    /// Where a source sets the key.
+    /// The node of a key that a source sets.
     pub(super) fn node(&self, path: &str) -> Option<&Node> {
         self.values.get(path)?.1.as_ref()
     }
@@ -80,7 +86,7 @@ impl Values {
         self.node(path).is_some()
     }
 
-    /// Whether a source has the key, or the table, valid or not.
+    /// Whether a source has the key or the table, valid or not.
     pub(super) fn has(&self, path: &str) -> bool {
         self.is_set(path) || self.is_faulty(path) || self.tables.iter().any(|(table, _)| table == path)
     }
@@ -97,7 +103,7 @@ impl Values {
         self.faulty.iter().any(inside)
     }
 
-    /// Names of the tables in a table of tables, and whether the file has them.
+    /// Names in a table of tables, and whether the file has them.
     pub(super) fn names(&self, table: &str) -> Vec<(String, bool)> {
         let name = |(path, span): &(String, Span)| {
             let name = path.strip_prefix(table)?.strip_prefix('.')?;
@@ -106,8 +112,14 @@ impl Values {
         self.tables.iter().filter_map(name).collect()
     }
 
-    /// Reports a contradiction of some keys, unless the value of one was reported. Keys that a source sets are
-    /// pointed at.
+    /// Kinds whose jobs run in a pool.
+    pub(super) fn kinds_of(&self, pool: &str) -> Vec<String> {
+        let is_of_pool = |kind: &String| self.get::<String>(&format!("kind.{kind}.pool")).as_deref() == Some(pool);
+        self.names("kind").into_iter().map(|(kind, _)| kind).filter(is_of_pool).collect()
+    }
+
+    /// Reports a contradiction between keys, unless the value of one was already reported. It points at the keys that a
+    /// source sets.
     pub(super) fn contradiction(&mut self, keys: &[&str], message: impl Into<String>, help: impl Into<String>) {
         if keys.iter().any(|key| self.is_faulty(key)) {
             return;
@@ -120,12 +132,12 @@ impl Values {
         self.contradiction_at(&spans, message, help);
     }
 
-    /// Reports a problem at some places.
+    /// Reports a fault at some positions.
     pub(super) fn contradiction_at(&mut self, spans: &[Span], message: impl Into<String>, help: impl Into<String>) {
         self.faults.push(spans.iter().fold(Fault::new(message, help), Fault::and));
     }
 
-    /// Reads one table by its keys, which agree on the first `depth` parts of their paths.
+    /// Reads one table by its keys. All of them share the first `depth` segments of their paths.
     fn read_table(&mut self, path: &str, keys: &'static [Key], depth: usize, mut table: Table) {
         let mut known = Vec::new();
         for keys in keys.chunk_by(|a, b| a.segment(depth) == b.segment(depth)) {
@@ -144,14 +156,15 @@ impl Values {
             let (key, within) = (&entry.key, if path.is_empty() { String::new() } else { format!(" in [{path}]") });
             let fault = Fault::new(format!("unknown key `{key}`{within}"), choose(key, &known));
             self.faults.push(fault.and(&entry.key_span));
-            // One slip, as [pools.cpu], is one fault: that the kinds have no pool follows from it.
+            // A misspelled [pools.cpu] is reported once. It also means that the kinds have no pool, which is not
+            // reported.
             if path.is_empty() && closest(key, &["pool"]).is_some() {
                 self.faulty.insert("pool".to_owned());
             }
         }
     }
 
-    /// Reads an entry whose key is a name.
+    /// Reads an entry whose key is a chosen name.
     fn read_named(&mut self, path: &str, keys: &'static [Key], depth: usize, mut entry: Entry) {
         let syntax = match keys[0].path {
             "kind.*.env.*" | "program.*.env.*" => ENV_NAME,
@@ -166,7 +179,7 @@ impl Values {
         self.read_entry(&path, keys, depth + 1, Some(entry));
     }
 
-    /// Reads what stands under a key: a value, or a table.
+    /// Reads the value or the table under a key.
     fn read_entry(&mut self, path: &str, keys: &'static [Key], depth: usize, entry: Option<Entry>) {
         let (key, below) = match keys {
             [key, below @ ..] if key.segment(depth).is_none() => (Some(key), below),
@@ -182,7 +195,7 @@ impl Values {
                 table
             }
             Some(Entry { node, .. }) => {
-                let names = if matches!(path, "pool" | "kind" | "program" | "schedule") { ".NAME" } else { "" };
+                let names = if is_of_names(path) { ".NAME" } else { "" };
                 let help = format!("start a section [{path}{names}]");
                 let message = format!("`{path}` must be a table, not {}", node.data.type_name());
                 self.faulty.insert(path.to_owned());
@@ -208,9 +221,10 @@ impl Values {
     fn read_default(&mut self, path: &str, key: &Key) {
         let (default, origin) = self.default_of(path, key);
         let Some(default) = default else {
-            // Of the handlers a kind has one.
-            if !matches!(key.path, "kind.*.exec" | "kind.*.builtin" | "kind.*.program" | "kind.*.remote") {
-                self.settings.push(Setting::unset(path.to_owned()));
+            // Only the chosen handler key of a kind is displayed.
+            let is_handler = |handler: HandlerKey| key.path.strip_prefix("kind.*.") == Some(handler.name());
+            if !HandlerKey::ALL.into_iter().any(is_handler) {
+                self.settings.push(Setting::new(path.to_owned(), None, Origin::Default, false));
             }
             return;
         };
@@ -219,7 +233,7 @@ impl Values {
         self.keep(path, key, value, origin, None);
     }
 
-    /// What a key is where no source sets it: that of the table, or what another key makes of it.
+    /// The value of a key that no source sets: the default of the table, or one that depends on another key.
     fn default_of(&self, path: &str, key: &Key) -> (Option<String>, Origin) {
         let of_payloads = |least: u64, count: u64| {
             let payload = self.get::<u64>("server.max_payload").unwrap_or_default();
@@ -247,7 +261,7 @@ impl Values {
             }
             _ => false,
         };
-        self.settings.push(Setting::new(path.to_owned(), value.shown.clone(), origin, per_cpu));
+        self.settings.push(Setting::new(path.to_owned(), Some(value.shown.clone()), origin, per_cpu));
         self.values.insert(path.to_owned(), (value, node));
     }
 
@@ -259,27 +273,28 @@ impl Values {
         self.faults.push(fault.and(span));
     }
 
-    /// Keys of a kind: those of programs only if it has one. Others are reported and ignored.
+    /// The keys of a kind. Keys of `exec` are reported and ignored if the kind has another handler.
     fn of_kind(&mut self, path: &str, keys: &'static [Key], kind: &mut Entry) -> &'static [Key] {
         let Data::Table(table) = &mut kind.node.data else { return keys };
-        if table.get("exec").is_some() {
+        let handler = HandlerKey::ALL.into_iter().find(|key| table.get(key.name()).is_some());
+        if handler == Some(HandlerKey::Exec) {
             return keys;
         }
-        for name in OF_PROGRAMS {
+        for name in EXEC_KEYS {
             let Some(entry) = table.take(name) else { continue };
-            let message = format!("`{path}.{name}` works only with `exec`");
-            if table.get("builtin").is_some() {
-                self.contradiction_at(&[entry.key_span], message, "remove it, or replace `builtin` by `exec`");
-            } else if table.get("program").is_some() {
-                let help = "remove it, or set what the program has in [program.NAME]";
-                self.contradiction_at(&[entry.key_span], message, help);
-            } else if table.get("remote").is_some() {
-                self.contradiction_at(&[entry.key_span], message, "remove it: what a worker runs is its own matter");
+            // A kind without a handler is reported once, elsewhere.
+            if let Some(help) = handler.and_then(HandlerKey::help_for_exec_key) {
+                self.contradiction_at(&[entry.key_span], format!("`{path}.{name}` works only with `exec`"), help);
             }
         }
-        let is_of_program = |key: &Key| key.segment(2).is_some_and(|name| OF_PROGRAMS.contains(&name));
-        &keys[..keys.iter().position(is_of_program).unwrap_or(keys.len())]
+        let is_of_exec = |key: &Key| key.segment(2).is_some_and(|name| EXEC_KEYS.contains(&name));
+        &keys[..keys.iter().position(is_of_exec).unwrap_or(keys.len())]
     }
+}
+
+/// Whether a section is a table of names, such as `pool`.
+pub(super) fn is_of_names(section: &str) -> bool {
+    KEYS.iter().any(|key| key.segment(0) == Some(section) && key.segment(1) == Some("*"))
 }
 
 fn join(path: &str, key: &str) -> String {

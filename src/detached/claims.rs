@@ -1,53 +1,56 @@
-//! What each pool has room for.
+//! Counts the room of each pool for detached jobs. [`Detached::create`] reserves a place for a new job if no other job
+//! waits before it; such a job is leased when it is created.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    sync::Arc,
+    mem,
+    sync::{Arc, atomic::Ordering::Relaxed},
 };
 
 use tokio::time::Instant;
 
+use super::{Detached, Inner, Starter};
 use crate::{
     pool::{Pool, Pools},
-    store::{Claimed, Room, SessionId},
+    store::{Claimed, NewJob, Room, SessionId, StoreError, Submission, Submitted, Token},
 };
 
 /// Most jobs that are taken for a pool beyond its free workers.
 const MAX_AHEAD: usize = 1024;
-/// Payloads of the jobs of a kind that are taken and have not begun, and of one claim; the last job may exceed it.
+/// Most payload bytes of the taken jobs of a kind that have not begun, and of one claim. The last job may exceed it.
 const MAX_BYTES: usize = 64 << 20;
 
 /// Jobs that were taken from the store, by pool.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
     pools: HashMap<Arc<str>, PoolClaims>,
-    /// Kinds that a pool refused, and until when none are taken.
+    /// Kinds that a pool refused, and the time until which no jobs of them are taken.
     refused: HashMap<String, Instant>,
 }
 
 #[derive(Debug, Default)]
 struct PoolClaims {
-    /// Jobs that have not begun, by kind: those of a kind that is at its limit must not take the room of others.
+    /// Jobs that have not begun, by kind. A kind at its limit must not use up the room of others.
     waiting: HashMap<String, Waiting>,
-    /// Jobs that ended since the store last answered.
+    /// Jobs that ended since the store last answered a claim.
     ended: usize,
-    /// When it was asked, and when it answered before.
+    /// When the last claim was sent, and when the claim before it was answered.
     asked: Option<(Instant, Instant)>,
-    /// Jobs that are taken beyond the free workers.
+    /// Number of jobs that may be taken beyond the free workers.
     ahead: usize,
-    /// Kinds of which no job waits in the store, as far as is known. It is not asked for them.
+    /// Kinds of which no job is known to wait in the store. The store is not asked for them.
     clear: HashSet<Arc<str>>,
 }
 
 #[derive(Debug, Default)]
 struct Waiting {
     jobs: usize,
-    /// Size of their payloads.
+    /// Bytes of their payloads.
     bytes: usize,
 }
 
 impl PoolClaims {
-    /// Jobs that the pool has room for, if those of `kinds` share it.
+    /// The pool's room for jobs of one kind, if `kinds` kinds share it.
     fn room(&self, pool: &Pool, kind: &str, kinds: usize) -> usize {
         let share = (pool.free_workers() + self.ahead.max(1)).div_ceil(kinds);
         match self.waiting.get(kind) {
@@ -59,8 +62,8 @@ impl PoolClaims {
 }
 
 impl Claims {
-    /// How many jobs of each kind the pools have room for. The kinds of a pool of which jobs may wait share its room.
-    /// `None` if no job waits for which there is room.
+    /// The pools' room for each kind. Kinds of one pool that may have waiting jobs share its room. `None` if there is
+    /// room for no waiting job.
     pub(super) fn room(&mut self, pools: &Pools, session: SessionId, now: Instant) -> Option<Room> {
         self.refused.retain(|_, until| *until > now);
         let mut kinds = BTreeMap::new();
@@ -79,21 +82,18 @@ impl Claims {
         (!kinds.is_empty()).then_some(Room { session, kinds, bytes: MAX_BYTES })
     }
 
-    /// Keeps a place for a new job of a kind, unless others go first.
-    pub(super) fn reserve(&mut self, pool: &Pool, kind: &str, bytes: usize) -> bool {
+    /// Whether a new job of a kind may start at once: its pool has room, and no other job goes first.
+    fn may_start(&mut self, pool: &Pool, kind: &str) -> bool {
         let claims = self.pools.entry(Arc::clone(pool.name())).or_default();
-        let has_room = claims.room(pool, kind, 1) > 0;
         let is_first = pool.kind_names().all(|(_, kind)| claims.clear.contains(&**kind));
-        let is_reserved = is_first && has_room && pool.is_serving() && !self.refused.contains_key(kind);
-        if is_reserved {
-            self.taken(pool.name(), kind, bytes);
-        } else {
+        let has_room = claims.room(pool, kind, 1) > 0 && pool.is_serving() && !self.refused.contains_key(kind);
+        if !(is_first && has_room) {
             claims.clear.remove(kind);
         }
-        is_reserved
+        is_first && has_room
     }
 
-    /// The store has given what it has. Short jobs need more look-ahead: twice as many as end while it is asked.
+    /// The store has answered a claim. Short jobs need more look-ahead: twice as many jobs as end during a claim.
     pub(super) fn claimed(&mut self, pools: &Pools, room: &Room, jobs: &[Claimed], now: Instant) {
         let is_cut = jobs.iter().map(|job| job.request.job.payload.len()).sum::<usize>() >= room.bytes;
         let given = |kind: &str| jobs.iter().filter(|job| job.request.job.kind == kind).count();
@@ -108,40 +108,150 @@ impl Claims {
             }
             let (asked, before) = claims.asked.unwrap_or((now, now));
             let part = (now - asked).as_secs_f64() / (now - before).as_secs_f64().max(f64::MIN_POSITIVE);
-            let ends = (std::mem::take(&mut claims.ended) as f64 * part).round() as usize;
+            let ends = (mem::take(&mut claims.ended) as f64 * part).round() as usize;
             claims.asked = Some((now, now));
             claims.ahead = (2 * ends).max(claims.ahead / 2).clamp(1, MAX_AHEAD);
         }
     }
 
     /// Jobs may wait in the store.
-    pub(super) fn look(&mut self) {
+    pub(super) fn may_wait(&mut self) {
         self.pools.values_mut().for_each(|claims| claims.clear.clear());
     }
 
-    pub(super) fn taken(&mut self, pool: &Arc<str>, kind: &str, bytes: usize) {
+    /// Takes a place for a job, even if there is no room.
+    pub(super) fn take(&mut self, inner: &Arc<Inner>, starter: Starter, pool: &Arc<str>, job: &NewJob) -> Place {
+        let (kind, bytes) = (job.job.kind.clone(), job.job.payload.len());
         let waiting = &mut self.pools.entry(Arc::clone(pool)).or_default().waiting;
-        let waiting = waiting.entry(kind.to_owned()).or_default();
+        let waiting = waiting.entry(kind.clone()).or_default();
         waiting.jobs += 1;
         waiting.bytes += bytes;
+        Place { inner: Arc::clone(inner), starter, pool: Arc::clone(pool), kind, bytes, has_begun: false }
     }
 
-    /// A job has begun, or is given back.
-    pub(super) fn left(&mut self, pool: &Arc<str>, kind: &str, bytes: usize) {
-        let waiting = self.pools.get_mut(pool).and_then(|claims| claims.waiting.get_mut(kind));
+    /// The job of a place no longer waits.
+    fn left(&mut self, place: &Place) {
+        let waiting = self.pools.get_mut(&place.pool).and_then(|claims| claims.waiting.get_mut(&place.kind));
         if let Some(waiting) = waiting {
             waiting.jobs -= 1;
-            waiting.bytes -= bytes;
+            waiting.bytes -= place.bytes;
         }
     }
 
-    pub(super) fn ended(&mut self, pool: &Arc<str>) {
-        self.pools.entry(Arc::clone(pool)).or_default().ended += 1;
-    }
-
-    /// Takes no jobs of a kind until then.
+    /// Takes no jobs of a kind until `until`.
     pub(super) fn refuse(&mut self, kind: &str, until: Instant) {
         self.refused.insert(kind.to_owned(), until);
-        self.look();
+        self.may_wait();
+    }
+}
+
+/// The place of a taken job in its pool, counted until it is dropped.
+pub(super) struct Place {
+    pub(super) inner: Arc<Inner>,
+    starter: Starter,
+    pub(super) pool: Arc<str>,
+    kind: String,
+    /// Bytes of the payload.
+    bytes: usize,
+    has_begun: bool,
+}
+
+impl Place {
+    /// Runs the job in its own task, and sends its result to be stored.
+    pub(super) fn start(self, job: Claimed) {
+        let (inner, Starter { runtime, ends }) = (Arc::clone(&self.inner), self.starter.clone());
+        let run = async move {
+            let end = self.run(job).await;
+            // The receiver reads until the last sender is gone.
+            let _ = ends.send(end).await;
+        };
+        inner.tasks.spawn_on(run, &runtime);
+    }
+
+    /// The job no longer waits.
+    pub(super) fn begin(&mut self) {
+        if !mem::replace(&mut self.has_begun, true) {
+            self.inner.claims.lock().left(self);
+            self.inner.freed.notify_one();
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut claims = self.inner.claims.lock();
+        if self.has_begun {
+            claims.pools.entry(Arc::clone(&self.pool)).or_default().ended += 1;
+        } else {
+            claims.left(self);
+        }
+        drop(claims);
+        self.inner.freed.notify_one();
+    }
+}
+
+/// The place of a job that is being created, and the token of its possible lease.
+struct Reserved {
+    token: Token,
+    /// Taken when the job starts.
+    place: Option<Place>,
+    /// Whether the store has answered. If it has not, there may be a lease.
+    is_answered: bool,
+}
+
+impl Reserved {
+    /// `None` if the job must wait in the store, or if no more jobs may start.
+    fn new(inner: &Arc<Inner>, job: &NewJob) -> Option<Self> {
+        let session = (*inner.session.lock())?;
+        let starter = inner.starter.lock().clone()?;
+        let pool = inner.pools.get(&job.pool).filter(|_| !inner.stop.is_cancelled())?;
+        let token = job.token(1, session);
+        // A job with this id may already run here.
+        if inner.held.lock().contains_key(&token) {
+            return None;
+        }
+        let place = {
+            let mut claims = inner.claims.lock();
+            claims.may_start(pool, &job.job.kind).then(|| claims.take(inner, starter, pool.name(), job))?
+        };
+        inner.held.lock().insert(token.clone(), None);
+        Some(Self { token, place: Some(place), is_answered: false })
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        if let Some(place) = &self.place {
+            place.inner.held.lock().remove(&self.token);
+            if !self.is_answered {
+                place.inner.may_have_more.store(true, Relaxed);
+            }
+        }
+    }
+}
+
+impl Detached {
+    /// Creates a job, and returns once it is durable.
+    ///
+    /// # Errors
+    /// The errors of [`JobStore::submit`](crate::store::JobStore::submit).
+    pub async fn create(&self, job: NewJob) -> Result<Option<Submitted>, StoreError> {
+        let mut reserved = Reserved::new(&self.0, &job);
+        let room = reserved.as_ref().map(|reserved| {
+            let kinds = [(job.job.kind.clone(), 1)].into();
+            Room { session: reserved.token.session, kinds, bytes: usize::MAX }
+        });
+        let answers = self.store().submit(Submission { jobs: vec![job], room }).await?;
+        let mut answer = answers.into_iter().next();
+        if let Some(reserved) = &mut reserved {
+            reserved.is_answered = true;
+            if let Some(Submitted::Leased(claimed)) = answer {
+                answer = Some(Submitted::Created);
+                if let Some(place) = reserved.place.take() {
+                    place.start(*claimed);
+                }
+            }
+        }
+        Ok(answer)
     }
 }

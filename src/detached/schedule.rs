@@ -1,4 +1,4 @@
-//! Jobs that recur: the ticks of their calendars, each of which runs once over all servers that share the store.
+//! Recurring jobs: each tick of a calendar runs once over all servers that share the store.
 
 use std::{str::FromStr, time::SystemTime};
 
@@ -10,19 +10,19 @@ use tracing::warn;
 use super::Inner;
 use crate::{
     model::{Criticality, Job},
-    store::{Fired, NewJob, Overlap, StoreError, Tick, Timestamp},
+    store::{Fired, NewJob, Overlap, Tick, Timestamp},
 };
 
-/// How the ids of the jobs of schedules begin. No caller may create such a job.
+/// Prefix of the ids of scheduled jobs. Callers must not create jobs with such ids.
 pub const SCHEDULE_PREFIX: &str = "schedule/";
 
-/// `[schedule.NAME]`: a job that is created at each tick of a calendar.
+/// `[schedule.NAME]`: creates a job at each tick of a calendar.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Schedule {
-    /// Its name, which the store keeps its last tick under.
+    /// Name of the schedule. The store keeps its last tick under this name.
     #[serde(skip)]
     pub name: String,
-    /// Minutes, hours, days, months and weekdays, as [`Calendar::parse`] reads them.
+    /// Minutes, hours, days, months and weekdays, in the syntax of [`Calendar::parse`].
     pub cron: String,
     /// Name of a time zone, such as `Europe/Berlin`.
     pub timezone: String,
@@ -30,11 +30,11 @@ pub struct Schedule {
     pub kind: String,
     /// Their payload.
     pub payload: String,
-    /// What a tick does while the run of an earlier one has not ended.
+    /// What a tick does if the run of an earlier tick has not ended.
     pub overlap: Overlap,
 }
 
-/// When a schedule ticks.
+/// The ticks of a schedule.
 #[derive(Debug, Clone)]
 pub struct Calendar {
     cron: Cron,
@@ -45,7 +45,7 @@ impl Calendar {
     /// A pattern of five fields, or of six with seconds first, in a time zone.
     ///
     /// # Errors
-    /// What is wrong, for people.
+    /// The fault, as a sentence.
     pub fn parse(cron: &str, zone: &str) -> Result<Self, String> {
         let cron = Cron::from_str(cron).map_err(|error| error.to_string())?;
         let zone = TimeZone::get(zone).map_err(|error| error.to_string())?;
@@ -75,68 +75,56 @@ fn timestamp(at: &Zoned) -> Timestamp {
     Timestamp::from_millis(at.timestamp().as_millisecond())
 }
 
-/// The schedules of a process.
-#[derive(Default)]
-pub(super) struct Schedules {
-    all: Vec<Scheduled>,
-    /// When the first of them ticks next; `None` before the first look.
-    next: Option<Timestamp>,
-}
-
-struct Scheduled {
+/// A schedule of this process.
+pub(super) struct Scheduled {
     schedule: Schedule,
     calendar: Calendar,
-    /// Its next tick; `None` before the first look, which is for a tick that all servers missed.
+    /// The next tick; `None` before the first check, which looks for a tick that all servers missed.
     next: Option<Timestamp>,
 }
 
-impl Schedules {
-    /// Schedules with valid calendars; others are left out.
-    pub(super) fn new(schedules: Vec<Schedule>) -> Self {
-        let scheduled = |schedule: Schedule| {
-            let calendar = Calendar::parse(&schedule.cron, &schedule.timezone).ok()?;
-            Some(Scheduled { schedule, calendar, next: None })
-        };
-        Self { all: schedules.into_iter().filter_map(scheduled).collect(), next: None }
+impl Scheduled {
+    /// `None` if its calendar is invalid.
+    pub(super) fn new(schedule: Schedule) -> Option<Self> {
+        let calendar = Calendar::parse(&schedule.cron, &schedule.timezone).ok()?;
+        Some(Self { schedule, calendar, next: None })
     }
 
-    /// The schedules that have ticked until `now`, and the last tick of each.
-    fn due(&self, now: Timestamp) -> impl Iterator<Item = (&Scheduled, Timestamp)> {
-        let is_due = move |it: &&Scheduled| it.next.is_none_or(|next| next <= now);
-        self.all.iter().filter(is_due).filter_map(move |it| Some((it, it.calendar.last(now)?)))
+    /// The last tick up to `now` that has not fired.
+    fn due(&self, now: Timestamp) -> Option<Timestamp> {
+        if self.next > Some(now) { None } else { self.calendar.last(now) }
     }
 
-    /// The ticks until `now` are in the store.
-    fn passed(&mut self, now: Timestamp) {
-        for it in &mut self.all {
-            if it.next.is_none_or(|next| next <= now) {
-                // A calendar may end; then it is looked at no more.
-                it.next = Some(it.calendar.next(now).unwrap_or(Timestamp::from_millis(i64::MAX)));
-            }
+    /// All ticks up to `now` are stored.
+    fn pass(&mut self, now: Timestamp) {
+        if self.next <= Some(now) {
+            // A calendar may have no further tick.
+            self.next = Some(self.calendar.next(now).unwrap_or(Timestamp::from_millis(i64::MAX)));
         }
-        self.next = self.all.iter().filter_map(|it| it.next).min();
     }
 }
 
 impl Inner {
-    /// Creates the jobs of the schedules that have ticked. Of several missed ticks, the last one counts.
-    pub(super) async fn fire(&self) -> Result<(), StoreError> {
+    /// Creates the jobs of due schedules. Of several missed ticks, only the last one fires. If the store fails, the
+    /// next call tries again.
+    pub(super) async fn fire(&self) {
         let now = (self.clock)();
-        if self.schedules.lock().next > Some(now) {
-            return Ok(());
+        if self.schedules.lock().iter().all(|it| it.next > Some(now)) {
+            return;
         }
-        let ticks: Vec<_> = self.schedules.lock().due(now).filter_map(|(it, at)| self.tick_of(it, at)).collect();
-        if ticks.is_empty() {
-            self.schedules.lock().passed(now);
-            return Ok(());
+        let due = |it: &Scheduled| self.tick_of(it, it.due(now)?);
+        let ticks: Vec<_> = self.schedules.lock().iter().filter_map(due).collect();
+        if !ticks.is_empty() {
+            let names: Vec<_> = ticks.iter().map(|tick| tick.schedule.clone()).collect();
+            let Ok(fired) = self.note(self.store.fire(ticks).await) else { return };
+            for (name, _) in names.iter().zip(fired).filter(|(_, fired)| *fired == Fired::Refused) {
+                warn!(
+                    schedule = name,
+                    "the job of a schedule was not created: the store is full, or has another job with its id"
+                );
+            }
         }
-        let names: Vec<_> = ticks.iter().map(|tick| tick.schedule.clone()).collect();
-        let fired = self.note(self.store.fire(ticks).await)?;
-        for (name, _) in names.iter().zip(fired).filter(|(_, fired)| *fired == Fired::Refused) {
-            warn!(schedule = name, "the store had no room for the job of a schedule, or had another job of its id");
-        }
-        self.schedules.lock().passed(now);
-        Ok(())
+        self.schedules.lock().iter_mut().for_each(|it| it.pass(now));
     }
 
     fn tick_of(&self, scheduled: &Scheduled, at: Timestamp) -> Option<Tick> {
@@ -147,12 +135,7 @@ impl Inner {
         let pool = self.pools.all().iter().find(|pool| pool.kind(kind).is_some())?.name().to_string();
         let id = format!("{SCHEDULE_PREFIX}{name}/{}", humantime::format_rfc3339_seconds(SystemTime::from(at)));
         let policy = self.policies.load().get(kind).copied().unwrap_or_default();
-        let job = NewJob {
-            retry: policy.retry,
-            retain_for: policy.retain_for,
-            retain_dead_for: policy.retain_dead_for,
-            ..NewJob::new(id, pool, job)
-        };
+        let job = NewJob { policy, ..NewJob::new(id, pool, job) };
         Some(Tick { schedule: name.clone(), at, overlap: *overlap, job, is_missed: scheduled.next.is_none() })
     }
 }
@@ -189,22 +172,18 @@ mod tests {
     fn of_missed_ticks_the_last_one_is_due_and_each_is_due_once() {
         let [cron, timezone, kind, payload] = ["0 * * * *", "UTC", "k", ""].map(str::to_owned);
         let overlap = Overlap::Skip;
-        let mut schedules =
-            Schedules::new(vec![Schedule { name: "hourly".into(), cron, timezone, kind, payload, overlap }]);
+        let schedule = Schedule { name: "hourly".into(), cron, timezone, kind, payload, overlap };
+        let mut hourly = Scheduled::new(schedule).expect("a calendar");
         for (now, due) in [
-            ("2026-03-01T10:20:00Z", vec![("2026-03-01T10:00:00Z", true)]),
-            ("2026-03-01T10:59:59Z", vec![]),
-            ("2026-03-01T11:00:00Z", vec![("2026-03-01T11:00:00Z", false)]),
-            ("2026-03-01T11:00:01Z", vec![]),
-            ("2026-03-01T15:30:00Z", vec![("2026-03-01T15:00:00Z", false)]),
+            ("2026-03-01T10:20:00Z", Some(("2026-03-01T10:00:00Z", true))),
+            ("2026-03-01T10:59:59Z", None),
+            ("2026-03-01T11:00:00Z", Some(("2026-03-01T11:00:00Z", false))),
+            ("2026-03-01T11:00:01Z", None),
+            ("2026-03-01T15:30:00Z", Some(("2026-03-01T15:00:00Z", false))),
         ] {
-            let found: Vec<_> = schedules.due(at(now)).map(|(it, tick)| (tick, it.next.is_none())).collect();
-            assert_eq!(
-                found,
-                due.into_iter().map(|(tick, is_missed)| (at(tick), is_missed)).collect::<Vec<_>>(),
-                "{now}"
-            );
-            schedules.passed(at(now));
+            let found = hourly.due(at(now)).map(|tick| (tick, hourly.next.is_none()));
+            assert_eq!(found, due.map(|(tick, is_missed)| (at(tick), is_missed)), "{now}");
+            hourly.pass(at(now));
         }
     }
 }

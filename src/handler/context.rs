@@ -1,6 +1,4 @@
-//! What a handler sees of its job: budget, cancel token, output, request id.
-
-mod start;
+//! What a handler sees of its job: budget, request to stop, output, request id.
 
 use std::{
     fmt,
@@ -15,12 +13,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use tokio::time::Instant;
+use tokio::{sync::SetOnce, time::Instant};
 use tracing::{Instrument, Span};
 
-pub use self::start::RunStart;
-use self::start::StartMark;
-use super::{CancelToken, OutputSink, StopReason, cancel::StopState};
+use super::{OutputSink, RunStart, Runner, StopReason, run::StartMark};
 use crate::{
     model::{Attempt, AttemptToken, Call, Deadline, HandlerError, JobId, ProgramEnd, RequestId, TraceContext},
     task::Tasks,
@@ -34,40 +30,17 @@ pub struct Context(Arc<Inner>);
 
 struct Inner {
     parts: ContextParts,
-    /// Made where the parts have none and somebody asks: a job whose lines nobody writes needs none.
+    /// Created on first use if the call has none: an unlogged job needs no id.
     request_id: OnceLock<RequestId>,
-    stop: StopState,
+    stop: SetOnce<StopReason>,
     start: StartMark,
-    runner: OnceLock<Box<KnownRunner>>,
-    /// Microseconds from the arrival to the last sign of progress; 0 before the first.
+    runner: OnceLock<Runner>,
+    program_end: OnceLock<Box<ProgramEnd>>,
+    /// Microseconds from the arrival to the last progress; 0 before the first.
     progress: AtomicU64,
 }
 
-/// What runs a job outside of this process.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Runner {
-    /// A process of this machine, by its id.
-    Process(u32),
-    /// An attached worker, by its name and its peer.
-    Worker(Arc<str>),
-}
-
-impl fmt::Display for Runner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Process(pid) => write!(f, "process {pid}"),
-            Self::Worker(shown) => write!(f, "worker {shown}"),
-        }
-    }
-}
-
-struct KnownRunner {
-    runner: Runner,
-    /// How the process ended.
-    end: OnceLock<ProgramEnd>,
-}
-
-/// What a [`Context`] is made of.
+/// The parts of a [`Context`].
 #[derive(Debug)]
 pub struct ContextParts {
     /// Id of the job.
@@ -76,24 +49,24 @@ pub struct ContextParts {
     pub site: Arc<Site>,
     /// When the job must be answered.
     pub deadline: Deadline,
-    /// The call that the job came with; `None` where it has neither name nor span.
+    /// The call of the job; `None` if the call has neither a caller name nor a span.
     pub call: Option<Arc<Call>>,
-    /// Who the work is for; `None` for the default tenant.
+    /// Tenant; `None` for the default one.
     pub tenant: Option<Arc<str>>,
-    /// Takes the chunks.
+    /// Receives the output chunks.
     pub output: OutputSink,
 }
 
-/// What all jobs of a kind share.
+/// State that all jobs of a kind share.
 #[derive(Debug)]
-// Its references are counted with every job: apart from what another thread counts.
+// Each job changes the reference count, so the count must not share a cache line with another thread's data.
 #[repr(align(128))]
 pub struct Site {
     /// The kind.
     pub kind: Arc<str>,
     /// Pool that runs it.
     pub pool: Arc<str>,
-    /// Where shielded work runs.
+    /// Runs shielded work.
     pub tasks: Tasks,
 }
 
@@ -104,15 +77,16 @@ impl fmt::Debug for Inner {
 }
 
 impl Context {
-    /// A context of a job that has not begun.
+    /// The context of a job that has not started.
     #[must_use]
     pub fn new(parts: ContextParts) -> Self {
         Self(Arc::new(Inner {
             parts,
             request_id: OnceLock::new(),
-            stop: StopState::default(),
+            stop: SetOnce::new(),
             start: StartMark::default(),
             runner: OnceLock::new(),
+            program_end: OnceLock::new(),
             progress: AtomicU64::new(0),
         }))
     }
@@ -141,57 +115,55 @@ impl Context {
         self.known_request_id().unwrap_or_else(|| self.0.request_id.get_or_init(RequestId::generate))
     }
 
-    /// The same, where one was given or asked for.
+    /// The request id, if the call has one or it was created before.
     #[must_use]
     pub fn known_request_id(&self) -> Option<&RequestId> {
         self.call().and_then(|call| call.request_id.as_ref()).or_else(|| self.0.request_id.get())
     }
 
-    /// Name of the caller; `None` where callers are not told apart.
+    /// Name of the caller; `None` without authentication.
     #[must_use]
     pub fn principal(&self) -> Option<&Arc<str>> {
         self.call()?.principal.as_ref()
     }
 
-    /// The attempt of a detached job; `None` for a caller that waits.
+    /// The attempt of a detached job; `None` if a caller waits for the job.
     #[must_use]
     pub fn attempt(&self) -> Option<&AttemptToken> {
         self.watched().map(|attempt| &attempt.token)
     }
 
-    /// The same, with those that watch it.
+    /// The attempt, with its watchers.
     fn watched(&self) -> Option<&Attempt> {
         self.call()?.attempt.as_deref()
     }
 
-    /// Who the work is for; `None` for the default tenant.
+    /// Tenant; `None` for the default one.
     #[must_use]
     pub fn tenant(&self) -> Option<&Arc<str>> {
         self.0.parts.tenant.as_ref()
     }
 
-    /// What runs the job, if that is not this process.
+    /// The process or worker outside of the server that runs the job, if there is one.
     #[must_use]
     pub fn runner(&self) -> Option<&Runner> {
-        self.0.runner.get().map(|known| &known.runner)
+        self.0.runner.get()
     }
 
-    /// How its process ended; `None` while it runs, and where it was killed with its handler.
+    /// How the process ended; `None` while it runs, and if it was killed with its handler.
     #[must_use]
     pub fn program_end(&self) -> Option<&ProgramEnd> {
-        self.0.runner.get()?.end.get()
+        self.0.program_end.get().map(|end| &**end)
     }
 
-    /// Notes what runs the job, of which there is one.
+    /// Records what runs the job. A job has at most one runner.
     pub(super) fn note_runner(&self, runner: Runner) {
-        self.0.runner.get_or_init(|| Box::new(KnownRunner { runner, end: OnceLock::new() }));
+        self.0.runner.get_or_init(|| runner);
     }
 
-    /// Notes how its process ended.
+    /// Records how the process ended.
     pub(super) fn note_program_end(&self, end: ProgramEnd) {
-        if let Some(known) = self.0.runner.get() {
-            known.end.get_or_init(|| end);
-        }
+        self.0.program_end.get_or_init(|| Box::new(end));
     }
 
     /// When the job must be answered.
@@ -200,7 +172,7 @@ impl Context {
         self.0.parts.deadline
     }
 
-    /// What is left until the job is stopped. Zero when it is over.
+    /// Time left until the job is stopped; zero afterwards.
     #[must_use]
     pub fn budget(&self) -> Duration {
         self.until().saturating_duration_since(Instant::now())
@@ -212,7 +184,7 @@ impl Context {
         self.start().map_or(self.deadline().reply_by(), |start| start.until)
     }
 
-    /// The trace that the job belongs to, as received.
+    /// The received trace context of the job.
     #[must_use]
     pub fn trace(&self) -> Option<&TraceContext> {
         self.call().and_then(|call| call.trace.as_ref())
@@ -234,40 +206,41 @@ impl Context {
         self.0.parts.call.as_deref()
     }
 
-    /// Tells the handler to stop.
+    /// Asks the job to stop. The first reason stays; returns whether this was the first time.
+    pub fn stop(&self, reason: StopReason) -> bool {
+        self.0.stop.set(reason).is_ok()
+    }
+
+    /// Why the job must stop; `None` while it may continue. Blocking handlers check this between steps.
     #[must_use]
-    pub fn cancel_token(&self) -> CancelToken {
-        CancelToken::of(self)
-    }
-
-    /// Returns when the job is asked to stop. Cancel safe.
-    pub async fn cancelled(&self) -> StopReason {
-        self.0.stop.stopped().await
-    }
-
-    pub(super) fn stop_state(&self) -> &StopState {
-        &self.0.stop
-    }
-
-    /// Runs `future` in the span that the handler is in, or else in that of the call, so that its log lines carry the
-    /// request id. A task that a handler spawns needs it.
-    pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
-        let current = Span::current();
-        future.instrument(if current.is_none() { self.span().clone() } else { current })
+    pub fn stop_reason(&self) -> Option<StopReason> {
+        self.0.stop.get().copied()
     }
 
     /// Whether the job was asked to stop.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        self.0.stop.reason().is_some()
+        self.stop_reason().is_some()
     }
 
-    /// Writes a piece of the output. Waits for a slow reader, but not once the job is asked to stop. Cancel safe: a
-    /// chunk is sent whole or not at all.
+    /// Returns when the job is asked to stop. Cancel safe.
+    pub async fn cancelled(&self) -> StopReason {
+        *self.0.stop.wait().await
+    }
+
+    /// Runs `future` in the handler's span, or else in the span of the call, so that its log lines carry the request
+    /// id. Wrap the tasks that a handler spawns in it.
+    pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
+        let current = Span::current();
+        future.instrument(if current.is_none() { self.span().clone() } else { current })
+    }
+
+    /// Writes a chunk of the output. Waits for a slow reader, unless the job is asked to stop. Cancel safe: a chunk is
+    /// sent whole or not at all.
     ///
     /// # Errors
-    /// [`HandlerError::OutputTooLarge`] over the kind's limit, [`HandlerError::Stopped`] where the caller left or the
-    /// reader is too slow for a job that was asked to stop: hand either on with `?`.
+    /// [`HandlerError::OutputTooLarge`] over the kind's limit. [`HandlerError::Stopped`] if the caller has left, or the
+    /// job is asked to stop while the reader is slow. Return either one with `?`.
     pub async fn write(&self, chunk: impl Into<Bytes>) -> Result<(), HandlerError> {
         let chunk = chunk.into();
         let watched = self.watched().filter(|_| !chunk.is_empty()).map(|attempt| (attempt, chunk.clone()));
@@ -291,7 +264,7 @@ impl Context {
         block_on(self.write(chunk))
     }
 
-    /// Tells how far the job is: `fraction` from 0 to 1. It is advice, and dropped where nobody reads it.
+    /// Reports progress: `fraction` from 0 to 1. The report is dropped if no caller reads progress.
     pub fn progress(&self, fraction: f64, message: impl Into<String>) {
         let (fraction, message) = (if fraction.is_finite() { fraction.clamp(0.0, 1.0) } else { 0.0 }, message.into());
         match self.watched() {
@@ -301,11 +274,11 @@ impl Context {
         self.touch();
     }
 
-    /// Runs a clean-up that cancellation does not cut: it goes on in a task of its own when the handler is dropped.
-    /// The end of the drain still bounds it.
+    /// Runs a clean-up that cancellation does not interrupt: it continues in its own task when the handler is dropped.
+    /// The end of the drain still cuts it off.
     ///
     /// # Errors
-    /// [`HandlerError::Crashed`] where the clean-up panicked or the runtime went away.
+    /// [`HandlerError::Crashed`] if the clean-up panicked or the runtime shut down.
     pub async fn shield<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
@@ -314,25 +287,25 @@ impl Context {
         shielded.await.ok_or_else(|| HandlerError::Crashed { message: "the shielded work did not end".into() })
     }
 
-    /// Where work goes that outlives the handler, such as the reaping of a process.
+    /// Runs work that outlives the handler, such as the reaping of a process.
     #[must_use]
     pub fn tasks(&self) -> &Tasks {
         &self.0.parts.site.tasks
     }
 
-    /// The begin of the run; `None` while the job is queued.
+    /// The start of the run; `None` while the job is queued.
     #[must_use]
     pub fn start(&self) -> Option<RunStart> {
         self.0.start.get(self.deadline())
     }
 
-    /// Time from the arrival to the begin of the run; `None` while the job is queued.
+    /// Time from the arrival to the start of the run; `None` while the job is queued.
     #[must_use]
     pub fn waited(&self) -> Option<Duration> {
         self.0.start.waited()
     }
 
-    /// Time from the begin of the run to `now`; zero while the job is queued.
+    /// Time from the start of the run to `now`; zero while the job is queued.
     #[must_use]
     pub fn ran(&self, now: Instant) -> Duration {
         let here = now.saturating_duration_since(self.deadline().arrival());
@@ -345,23 +318,23 @@ impl Context {
         self.0.start.worker()
     }
 
-    /// Marks the begin of the run, once: on `worker`, at `now`, and at most for `limit`.
+    /// Marks the start of the run, once: on `worker`, at `now`, with a run limit of `limit`.
     pub(crate) fn begin(&self, worker: u32, now: Instant, limit: Option<Duration>) {
         debug_assert!(self.waited().is_none(), "a job begins once");
         self.0.start.set(worker, now.saturating_duration_since(self.deadline().arrival()), limit);
     }
 
-    /// Where chunks go.
+    /// Receives the output chunks.
     #[must_use]
     pub fn output(&self) -> &OutputSink {
         &self.0.parts.output
     }
 
-    /// When the job last showed progress; its begin counts.
+    /// When the job last showed progress; its start counts.
     #[must_use]
     pub fn last_progress(&self) -> Instant {
-        let told = self.deadline().arrival() + Duration::from_micros(self.0.progress.load(Ordering::Relaxed));
-        self.start().map_or(told, |start| start.at.max(told))
+        let reported = self.deadline().arrival() + Duration::from_micros(self.0.progress.load(Ordering::Relaxed));
+        self.start().map_or(reported, |start| start.at.max(reported))
     }
 
     fn touch(&self) {
@@ -393,6 +366,3 @@ fn block_on<F: Future>(future: F) -> F::Output {
 fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
-
-#[cfg(test)]
-pub(super) mod bench;

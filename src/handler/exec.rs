@@ -1,27 +1,20 @@
 //! One process for each job: payload on its standard input, output from its standard output.
 
-use std::{future::pending, sync::Arc, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use tokio::{process::ChildStdout, sync::oneshot};
+use tokio::{process::ChildStdout, sync::SetOnce};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Context, Handler, Runner,
-    child::{self, Child, Pipe, Process, Program},
+    Context, ExecCommand, Handler, Runner,
+    child::{self, Child, Pipe, Process, Program, Tail, quoting, shown},
 };
-use crate::model::{HandlerError, Job, Output};
-
-mod command;
-mod judge;
-#[cfg(test)]
-mod tests;
-
-pub use command::{ExecCommand, InvalidExecCommand};
+use crate::model::{FailureCode, HandlerError, Job, Output, ProgramEnd};
 
 /// Runs the operator's program once for each job.
-struct Exec {
-    command: Arc<ExecCommand>,
+pub(super) struct Exec {
+    pub(super) command: Arc<ExecCommand>,
 }
 
 impl Handler for Exec {
@@ -40,21 +33,21 @@ impl Handler for Exec {
     }
 }
 
-/// Feeds, reads and watches the process until its leader has exited. The exit of the leader ends the job: what the
-/// rest of its group holds open, or still does, is not waited for.
+/// Feeds, reads and watches the process until it exits, which ends the job. The rest of its group is not waited for,
+/// even if it still runs or holds pipes open.
 async fn run(command: &ExecCommand, child: Child, cx: &Context) -> Result<Output, HandlerError> {
     let Child { mut process, input, stdout, stderr, messages: _ } = child;
     cx.note_runner(Runner::Process(process.pid()));
     let ended = CancellationToken::new();
-    let (alarm, alarmed) = oneshot::channel();
+    let unsent = SetOnce::new();
     let watch = async {
-        let stopped = watch(&mut process, cx, alarmed, command.kill_grace).await;
+        let stopped = watch(&mut process, cx, &unsent, command.kill_grace).await;
         ended.cancel();
         stopped
     };
-    let (stopped, sent, tail, ()) = tokio::join!(
+    let (stopped, (), tail, ()) = tokio::join!(
         watch,
-        send_output(stdout, cx, &ended, alarm),
+        send_output(stdout, cx, &ended, &unsent),
         child::drain(stderr, command.stderr_tail, &ended),
         input.feed(&ended),
     );
@@ -62,32 +55,25 @@ async fn run(command: &ExecCommand, child: Child, cx: &Context) -> Result<Output
     if let Ok(end) = &status {
         cx.note_program_end(end.clone());
     }
-    sent?;
-    stopped.map_or(Ok(()), Err)?;
-    judge::judge(command, status, &tail)?;
+    if let Some(error) = unsent.into_inner().or(stopped) {
+        return Err(error);
+    }
+    judge(command, status, &tail)?;
     Ok(Output::typed(Bytes::new(), command.content_type.clone()))
 }
 
-/// Returns when the leader has exited and everything in its group has been told to die; with an error where it was
-/// made to exit.
+/// Waits until the process has exited, and kills the rest of its group. Returns an error if the process was stopped.
 async fn watch(
     process: &mut Process,
     cx: &Context,
-    alarm: oneshot::Receiver<HandlerError>,
+    unsent: &SetOnce<HandlerError>,
     grace: Duration,
 ) -> Option<HandlerError> {
-    let alarm = async {
-        match alarm.await {
-            Ok(error) => error,
-            // The output ended well.
-            Err(_) => pending().await,
-        }
-    };
     let stopped = tokio::select! {
         biased;
         () = process.exited() => None,
         _ = cx.cancelled() => Some(HandlerError::Stopped),
-        error = alarm => Some(error),
+        error = unsent.wait() => Some(error.clone()),
     };
     match stopped {
         Some(HandlerError::Stopped) => process.stop(grace).await,
@@ -96,26 +82,63 @@ async fn watch(
     stopped
 }
 
-/// Hands the output on until it ends. Where it cannot go on it raises the alarm, and empties the pipe so that a program
-/// that is asked to stop is not stuck in a write.
+/// Passes on the output until it ends. If the output cannot be passed on, returns the error, and discards the rest: a
+/// full pipe would block a program that is asked to stop.
 async fn send_output(
     mut stdout: Pipe<ChildStdout>,
     cx: &Context,
     ended: &CancellationToken,
-    alarm: oneshot::Sender<HandlerError>,
-) -> Result<(), HandlerError> {
+    unsent: &SetOnce<HandlerError>,
+) {
     while let Some(chunk) = stdout.next(ended).await {
-        let sent = tokio::select! {
-            biased;
-            _ = cx.cancelled() => Err(HandlerError::Stopped),
-            sent = cx.write(chunk) => sent,
-        };
+        if unsent.initialized() {
+            continue;
+        }
+        // Bytes that are written after the request to stop are not output.
+        let sent = if cx.is_cancelled() { Err(HandlerError::Stopped) } else { cx.write(chunk).await };
         if let Err(error) = sent {
-            // A leader that has exited is not watched any more.
-            let _ = alarm.send(error.clone());
-            while stdout.next(ended).await.is_some() {}
-            return Err(error);
+            let _ = unsent.set(error);
         }
     }
-    Ok(())
 }
+
+/// The result of a program that ended by itself.
+pub(super) fn judge(command: &ExecCommand, end: io::Result<ProgramEnd>, tail: &Tail) -> Result<(), HandlerError> {
+    let ProgramEnd { summary, exit_code, signal, stderr: _ } = end.map_err(|fault| {
+        let program = shown(&command.program);
+        let message = format!("the exit code of {program} is lost: {fault}; start the server without ignoring SIGCHLD");
+        HandlerError::Crashed { message }
+    })?;
+    match exit_code {
+        Some(0) => Ok(()),
+        Some(code) => {
+            let failure = u8::try_from(code).ok().map_or(FailureCode::Unknown, |code| failure_code(command, code));
+            Err(HandlerError::new(failure, quoting(summary, tail, command.stderr_tail)))
+        }
+        None => {
+            let hint = if signal == Some(9) { ", which the kernel sends when memory runs out" } else { "" };
+            Err(HandlerError::Crashed { message: quoting(summary + hint, tail, command.stderr_tail) })
+        }
+    }
+}
+
+fn failure_code(command: &ExecCommand, code: u8) -> FailureCode {
+    command.exit_codes.get(&code).copied().unwrap_or(match code {
+        // EX_USAGE, EX_DATAERR
+        64 | 65 => FailureCode::InvalidArgument,
+        // EX_NOINPUT
+        66 => FailureCode::NotFound,
+        // EX_UNAVAILABLE, EX_TEMPFAIL
+        69 | 75 => FailureCode::Unavailable,
+        // EX_CANTCREAT
+        73 => FailureCode::AlreadyExists,
+        // EX_NOPERM
+        77 => FailureCode::PermissionDenied,
+        // EX_CONFIG
+        78 => FailureCode::FailedPrecondition,
+        _ => FailureCode::Unknown,
+    })
+}
+
+#[cfg(test)]
+mod tests;

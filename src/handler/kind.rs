@@ -1,31 +1,42 @@
-//! The interface of handlers, and kinds of them. Runs are in `src/pool/attempt.rs`, and blocking ones in
-//! `src/pool/blocking.rs`.
+//! The handler traits, kinds, and the code that catches panics of handlers. `src/pool/attempt.rs` and
+//! `src/pool/blocking.rs` run the handlers. `src/pool/outcome.rs` turns a panic into the job's outcome.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    any::Any,
+    fmt,
+    mem::ManuallyDrop,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    time::Duration,
+};
 
 use futures_util::future::BoxFuture;
+use tracing::error;
 
-use super::{Context, Processes, RemoteWorkers, Site, unwind::Contained};
+use super::{Context, Processes, RemoteWorkers, Site};
 use crate::{
     model::{HandlerError, Job, KindLimits, Output},
     task::off_thread,
 };
 
+/// Characters of a panic's message that are kept.
+const LONGEST_MESSAGE: usize = 512;
+
 /// Runs jobs that mostly wait: I/O-bound work on the serving threads.
 ///
-/// The job comes in a box because it goes through many hands, and a future holds what it is given more than once.
+/// The job is boxed because it is moved often, and a future may hold several copies of an argument.
 ///
-/// A single poll must stay short. One that takes longer than 100 ms is named in a warning, for it holds up every call
-/// of its thread; use a [`BlockingHandler`] for work that computes or blocks.
+/// A single poll must stay short: a poll that takes longer than 100 ms delays every call of its thread, and is logged.
+/// Use a [`BlockingHandler`] for work that computes or blocks.
 ///
-/// A worker keeps its handler from job to job: one `start`, any number of jobs, one `close`. A handler that panics, is cut
-/// off, or ends with [`HandlerError::Crashed`] or [`HandlerError::Unavailable`] is dropped instead of closed.
+/// A worker reuses its handler: one `start`, any number of jobs, one `close`. A handler that panics, is cut off, or
+/// ends with [`HandlerError::Crashed`] or [`HandlerError::Unavailable`] is dropped without `close`.
 pub trait Handler: Send + 'static {
-    /// Makes the handler ready for its first job, which waits for it: connects, or starts a process. Does nothing by
-    /// default.
+    /// Prepares the handler for its first job, for example by connecting or starting a process. The job waits
+    /// meanwhile. Does nothing by default.
     ///
-    /// An error, or a panic, is as one of the [factory](Kind::try_new). A start that takes longer than its job may is
-    /// dropped, and the handler with it.
+    /// An error or a panic counts as one of the [factory](Kind::try_new). If the start takes longer than its job may,
+    /// the start and the handler are dropped.
     fn start(&mut self, site: Arc<Site>) -> impl Future<Output = Result<(), HandlerError>> + Send {
         drop(site);
         std::future::ready(Ok(()))
@@ -33,13 +44,13 @@ pub trait Handler: Send + 'static {
 
     /// Runs one job.
     ///
-    /// When the job is to stop, its [`CancelToken`](super::CancelToken) fires; after the grace the future is dropped.
+    /// When the job must stop, [`Context::cancelled`] returns; after the grace, the future is dropped.
     fn handle(&mut self, job: Box<Job>, cx: Context) -> impl Future<Output = Result<Output, HandlerError>> + Send;
 
-    /// Lets go of what the handler holds: its worker goes, by a drain or a resize, or a reload replaced its kind.
-    /// Does nothing by default.
+    /// Releases the handler's resources: a drain or a resize removed its worker, or a reload replaced its kind. Does
+    /// nothing by default.
     ///
-    /// The drain waits for it. After `grace`, which is the cancel grace of the kind, the future is dropped.
+    /// A drain waits for the future. It is dropped after `grace`, the cancel grace of the kind.
     fn close(self, grace: Duration) -> impl Future<Output = ()> + Send
     where
         Self: Sized,
@@ -50,16 +61,16 @@ pub trait Handler: Send + 'static {
     }
 }
 
-/// Runs jobs that compute or block, on a thread of the worker's own.
+/// Runs jobs that compute or block, on the worker's own thread.
 pub trait BlockingHandler: Send + 'static {
     /// Runs one job.
     ///
     /// # Errors
-    /// What the caller is told. A handler that sees [`Context::is_cancelled`] should return
-    /// [`HandlerError::Stopped`]; one that goes on past the grace is counted as stuck.
+    /// The error that the caller gets. A handler that sees [`Context::is_cancelled`] should return
+    /// [`HandlerError::Stopped`]; one that continues after the grace is counted as stuck.
     fn handle(&mut self, job: Box<Job>, cx: Context) -> Result<Output, HandlerError>;
 
-    /// [`Handler::close`], on a thread where it may block. Past `grace` it is not waited for.
+    /// The same as [`Handler::close`], on a thread that may block. The drain does not wait longer than `grace`.
     fn close(self, grace: Duration)
     where
         Self: Sized,
@@ -73,40 +84,29 @@ pub trait BlockingHandler: Send + 'static {
 pub struct Kind {
     name: Arc<str>,
     options: KindOptions,
-    factory: Factory,
-    runners: Runners,
+    is_blocking: bool,
+    make: Arc<dyn Fn() -> Result<Instance, HandlerError> + Send + Sync>,
+    processes: Option<Arc<Processes>>,
+    remote_workers: Option<Arc<RemoteWorkers>>,
 }
 
-/// What runs the jobs besides the handlers.
-#[derive(Clone)]
-enum Runners {
-    None,
-    Processes(Arc<Processes>),
-    Remote(Arc<RemoteWorkers>),
-}
-
-/// What an operator sets for a kind.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// Operator settings of a kind.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Deserialize)]
 pub struct KindOptions {
-    /// Longest run of one job. `None` means that only the deadline bounds it.
+    /// Longest run of one job. `None` means that only the deadline limits it.
     pub run_timeout: Option<Duration>,
     /// Most bytes of output. `None` means the pool's default.
     pub max_output: Option<usize>,
-    /// Running a job twice does no harm: a drain that kills one then answers UNAVAILABLE, which invites a retry.
+    /// Whether a job may safely run twice. If a drain kills an idempotent job, it answers UNAVAILABLE, so that the
+    /// client retries.
     pub idempotent: bool,
     /// Time between the request to stop and the forced stop. `None` means the pool's default.
+    #[serde(skip)]
     pub cancel_grace: Option<Duration>,
-    /// Bounds for the sake of what the jobs call. None by default.
+    /// Limits that protect what the jobs call. None by default.
+    #[serde(skip)]
     pub limits: KindLimits,
 }
-
-#[derive(Clone)]
-enum Factory {
-    Async(Arc<Make<dyn AsyncInstance>>),
-    Blocking(Arc<Make<dyn BlockingInstance>>),
-}
-
-type Make<T> = dyn Fn() -> Result<Box<T>, HandlerError> + Send + Sync;
 
 /// One worker's handler of one kind.
 pub enum Instance {
@@ -118,18 +118,18 @@ pub enum Instance {
 
 /// A [`Handler`] whose type is erased.
 pub trait AsyncInstance: Send {
-    /// Makes it ready for its first job.
+    /// Prepares the handler for its first job.
     fn start(self: Box<Self>, site: Arc<Site>) -> AsyncRun<()>;
 
     /// Runs one job.
     fn run(self: Box<Self>, job: Box<Job>, cx: Context) -> AsyncRun;
 
-    /// Lets go of what it holds.
+    /// Releases the handler's resources.
     fn close(self: Box<Self>, grace: Duration) -> BoxFuture<'static, ()>;
 }
 
-/// What an asynchronous handler does, which gives the handler back at its end. One that is cut off, or panics, takes the
-/// handler along.
+/// A call of an asynchronous handler. It returns the handler at its end; if it is cut off or panics, the handler is
+/// lost.
 pub type AsyncRun<T = Output> = BoxFuture<'static, (Box<dyn AsyncInstance>, Result<T, HandlerError>)>;
 
 /// A [`BlockingHandler`] whose type is erased.
@@ -137,19 +137,19 @@ pub trait BlockingInstance: Send {
     /// Runs one job.
     ///
     /// # Errors
-    /// As the handler.
+    /// The error of the handler.
     fn run(&mut self, job: Box<Job>, cx: Context) -> Result<Output, HandlerError>;
 
-    /// Lets go of what it holds.
+    /// Releases the handler's resources.
     fn close(self: Box<Self>, grace: Duration);
 }
 
 impl Instance {
-    /// Closes the handler. It may panic as the handler does.
+    /// Closes the handler. Panics if the handler does.
     pub(crate) fn close(self, grace: Duration) -> BoxFuture<'static, ()> {
         match self {
             Self::Async(handler) => handler.close(grace),
-            // Where the runtime goes away, the handler is dropped.
+            // If the runtime shuts down, the handler is dropped.
             Self::Blocking(handler) => Box::pin(async move {
                 if let Err(error) = off_thread(move || handler.close(grace)).await
                     && let Ok(panic) = error.try_into_panic()
@@ -172,7 +172,8 @@ impl<H: Handler> AsyncInstance for H {
 
     fn run(self: Box<Self>, job: Box<Job>, cx: Context) -> AsyncRun {
         Box::pin(async move {
-            // Where the run is cut off and panics in its drop, the handler's own drop must not panic on top of that.
+            // A run that is cut off may panic in its drop. A second panic, in the handler's own drop, would abort the
+            // process.
             let mut handler = Contained::new(self);
             let result = handler.get_mut().handle(job, cx).await;
             (handler.into_inner() as Box<dyn AsyncInstance>, result)
@@ -200,16 +201,15 @@ impl Kind {
         Self::try_new(name, move || Ok(factory()))
     }
 
-    /// A kind whose jobs mostly wait, and whose handlers cannot always be made. `factory` is called on a serving thread,
-    /// for the first job of each worker and after a panic, a cut-off or a [crash](HandlerError::Crashed). Where it fails,
-    /// it is left alone for a while, longer each time, and jobs that need it are answered with
+    /// A kind whose jobs mostly wait, and whose factory may fail. A serving thread calls `factory` for the first job of
+    /// each worker and after a panic, a cut-off or a [crash](HandlerError::Crashed). A failing factory is retried with
+    /// a growing back-off. Meanwhile its jobs end with
     /// [`Outcome::HandlerUnavailable`](crate::model::Outcome::HandlerUnavailable).
     pub fn try_new<H: Handler>(
         name: impl Into<Arc<str>>,
         factory: impl Fn() -> Result<H, HandlerError> + Send + Sync + 'static,
     ) -> Self {
-        let factory = Factory::Async(Arc::new(move || Ok(Box::new(factory()?))));
-        Self { name: name.into(), options: KindOptions::default(), factory, runners: Runners::None }
+        Self::of(name.into(), false, move || Ok(Instance::Async(Box::new(factory()?))))
     }
 
     /// A kind whose jobs compute or block. `factory` makes one handler for each worker.
@@ -220,14 +220,22 @@ impl Kind {
         Self::try_blocking(name, move || Ok(factory()))
     }
 
-    /// A kind whose jobs compute or block, and whose handlers cannot always be made, as [`try_new`](Self::try_new) has
-    /// it. `factory` is called on the worker's own thread.
+    /// A kind whose jobs compute or block, and whose factory may fail, as in [`try_new`](Self::try_new). The worker's
+    /// own thread calls `factory`.
     pub fn try_blocking<H: BlockingHandler>(
         name: impl Into<Arc<str>>,
         factory: impl Fn() -> Result<H, HandlerError> + Send + Sync + 'static,
     ) -> Self {
-        let factory = Factory::Blocking(Arc::new(move || Ok(Box::new(factory()?))));
-        Self { name: name.into(), options: KindOptions::default(), factory, runners: Runners::None }
+        Self::of(name.into(), true, move || Ok(Instance::Blocking(Box::new(factory()?))))
+    }
+
+    fn of(
+        name: Arc<str>,
+        is_blocking: bool,
+        make: impl Fn() -> Result<Instance, HandlerError> + Send + Sync + 'static,
+    ) -> Self {
+        let options = KindOptions::default();
+        Self { name, options, is_blocking, make: Arc::new(make), processes: None, remote_workers: None }
     }
 
     /// Sets the options.
@@ -237,35 +245,29 @@ impl Kind {
         self
     }
 
-    /// Its jobs are run by `processes`, which the pool lets have as many as its workers need.
+    /// Lets `processes` run its jobs. The pool adjusts their number to its workers.
     pub(super) fn run_by(mut self, processes: Arc<Processes>) -> Self {
         self.options.cancel_grace = Some(processes.program().cancel_grace);
-        self.runners = Runners::Processes(processes);
+        self.processes = Some(processes);
         self
     }
 
-    /// Its jobs are run by `workers`, and the pool has as many workers as these have slots.
+    /// Lets attached `workers` run its jobs. The pool has as many workers as these have slots.
     pub(super) fn run_remotely(mut self, workers: Arc<RemoteWorkers>) -> Self {
-        self.runners = Runners::Remote(workers);
+        self.remote_workers = Some(workers);
         self
     }
 
-    /// The processes that run its jobs; `None` where they are run otherwise.
+    /// The processes that run its jobs, if processes do.
     #[must_use]
     pub fn processes(&self) -> Option<&Arc<Processes>> {
-        match &self.runners {
-            Runners::Processes(processes) => Some(processes),
-            Runners::None | Runners::Remote(_) => None,
-        }
+        self.processes.as_ref()
     }
 
-    /// The workers that attach for its jobs; `None` where they are run otherwise.
+    /// The attached workers that run its jobs, if such workers do.
     #[must_use]
     pub fn remote_workers(&self) -> Option<&Arc<RemoteWorkers>> {
-        match &self.runners {
-            Runners::Remote(workers) => Some(workers),
-            Runners::None | Runners::Processes(_) => None,
-        }
+        self.remote_workers.as_ref()
     }
 
     /// Name of the kind.
@@ -274,38 +276,30 @@ impl Kind {
         &self.name
     }
 
-    /// What the operator set.
+    /// Operator settings.
     #[must_use]
     pub fn get_options(&self) -> &KindOptions {
         &self.options
     }
 
-    /// Whether it runs the same jobs in the same way as `other`, whatever its name.
+    /// Whether both kinds run jobs in the same way, whatever their names.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
-        let makes_the_same = match (&self.factory, &other.factory) {
-            (Factory::Async(one), Factory::Async(another)) => Arc::ptr_eq(one, another),
-            (Factory::Blocking(one), Factory::Blocking(another)) => Arc::ptr_eq(one, another),
-            _ => false,
-        };
-        makes_the_same && self.options == other.options
+        Arc::ptr_eq(&self.make, &other.make) && self.options == other.options
     }
 
     /// Whether jobs run on the worker's own thread.
     #[must_use]
     pub fn is_blocking(&self) -> bool {
-        matches!(self.factory, Factory::Blocking(_))
+        self.is_blocking
     }
 
-    /// Makes a handler for one worker. It panics where the factory does.
+    /// Makes a handler for one worker. Panics if the factory does.
     ///
     /// # Errors
-    /// What the factory says.
+    /// The error of the factory.
     pub fn make(&self) -> Result<Instance, HandlerError> {
-        match &self.factory {
-            Factory::Async(make) => make().map(Instance::Async),
-            Factory::Blocking(make) => make().map(Instance::Blocking),
-        }
+        (self.make)()
     }
 }
 
@@ -313,4 +307,50 @@ impl fmt::Debug for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Kind").field("name", &self.name).field("options", &self.options).finish_non_exhaustive()
     }
+}
+
+/// A value that belongs to a handler, and may panic when it is dropped. The panic is logged and not propagated.
+pub(crate) struct Contained<T>(Option<T>);
+
+impl<T> Contained<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self(Some(value))
+    }
+
+    pub(crate) fn get_mut(&mut self) -> &mut T {
+        self.0.as_mut().expect("the value stays until it is taken for good")
+    }
+
+    pub(crate) fn into_inner(mut self) -> T {
+        self.0.take().expect("the value stays until it is taken for good")
+    }
+}
+
+impl<T> Drop for Contained<T> {
+    fn drop(&mut self) {
+        let Some(value) = self.0.take() else { return };
+        if let Err(panic) = contain(|| drop(value)) {
+            error!(panic, "a handler panicked while it was dropped");
+        }
+    }
+}
+
+/// Runs code of a handler. Returns the message of a panic as an error.
+pub(crate) fn contain<T>(code: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(code)).map_err(panic_message)
+}
+
+/// The message of a panic, shortened.
+pub(crate) fn panic_message(panic: Box<dyn Any + Send>) -> String {
+    let text = panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("a value that is no text");
+    let text = text.chars().take(LONGEST_MESSAGE).collect();
+    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
+        // Dropping this panic payload may panic as well, without end, so it is leaked.
+        let _ = ManuallyDrop::new(again);
+    }
+    text
 }

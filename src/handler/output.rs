@@ -8,12 +8,12 @@ use tokio::sync::mpsc;
 
 use crate::model::HandlerError;
 
-/// What a running job tells a caller that streams.
+/// What a running job sends to a streaming caller.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// A piece of the output; never empty.
     Chunk(Bytes),
-    /// How far the job is.
+    /// Progress of the job.
     Progress {
         /// Share of the work that is done, from 0 to 1.
         fraction: f64,
@@ -22,45 +22,29 @@ pub enum Event {
     },
 }
 
-/// The caller no longer reads: the handler should stop.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the caller no longer reads the output")]
-pub struct OutputClosed;
-
-impl From<OutputClosed> for HandlerError {
-    fn from(_: OutputClosed) -> Self {
-        Self::Stopped
-    }
-}
-
-/// Where the chunks of a job go.
+/// Receives the output chunks of a job.
 #[derive(Debug)]
 pub struct OutputSink {
-    target: Target,
+    /// Receives the chunks at once; `None` if the caller waits for the whole output.
+    reader: Option<mpsc::Sender<Event>>,
     limit: usize,
     /// Bytes written so far.
     written: AtomicUsize,
-    /// What is collected of them. Chunks are counted under its lock.
+    /// The collected chunks. They are counted under this lock.
     collected: Mutex<BytesMut>,
 }
 
-#[derive(Debug)]
-enum Target {
-    Collect,
-    Stream(mpsc::Sender<Event>),
-}
-
 impl OutputSink {
-    /// Collects up to `limit` bytes, for a caller that waits for the whole.
+    /// Collects up to `limit` bytes, for a caller that waits for the whole output.
     #[must_use]
     pub fn collect(limit: usize) -> Self {
-        Self { target: Target::Collect, limit, written: AtomicUsize::new(0), collected: Mutex::default() }
+        Self { reader: None, limit, written: AtomicUsize::new(0), collected: Mutex::default() }
     }
 
-    /// Hands on up to `limit` bytes, as fast as `events` is read.
+    /// Passes on up to `limit` bytes, as fast as `events` is read.
     #[must_use]
     pub fn stream(limit: usize, events: mpsc::Sender<Event>) -> Self {
-        Self { target: Target::Stream(events), limit, written: AtomicUsize::new(0), collected: Mutex::default() }
+        Self { reader: Some(events), limit, written: AtomicUsize::new(0), collected: Mutex::default() }
     }
 
     /// Bytes written so far.
@@ -70,55 +54,53 @@ impl OutputSink {
     }
 
     pub(super) async fn write(&self, chunk: Bytes) -> Result<(), HandlerError> {
-        match self.admit(chunk)? {
-            Some((events, chunk)) => Ok(events.send(Event::Chunk(chunk)).await.map_err(|_| OutputClosed)?),
+        if chunk.is_empty() {
+            return Ok(());
+        }
+        self.admit(&chunk)?;
+        match &self.reader {
+            // The caller no longer reads.
+            Some(events) => events.send(Event::Chunk(chunk)).await.map_err(|_| HandlerError::Stopped),
             None => Ok(()),
         }
     }
 
-    /// Progress is advice: it is dropped where the reader is behind, so that it never slows a handler.
+    /// Drops the report if the reader is behind, so that progress never slows a handler.
     pub(super) fn progress(&self, fraction: f64, message: String) {
-        if let Target::Stream(events) = &self.target {
+        if let Some(events) = &self.reader {
             let _ = events.try_send(Event::Progress { fraction, message });
         }
     }
 
-    /// The whole output of a job that ended with `last`, for a caller that waits for it; for one that streams, what is
-    /// left to send.
+    /// Ends the output of a job with `last`. Returns the whole output, or for a streaming caller the part that is not
+    /// sent yet.
     ///
     /// # Errors
-    /// [`HandlerError::OutputTooLarge`] where `last` does not fit any more.
+    /// [`HandlerError::OutputTooLarge`] if `last` exceeds the limit.
     pub fn finish(&self, last: Bytes) -> Result<Bytes, HandlerError> {
-        // Most handlers wrote nothing before, and are spared the lock. A task that one left behind may still write: what
-        // it writes now comes after the end, and is not in the output.
+        // Most handlers wrote nothing before, and need no lock. A task that a handler left running may still write;
+        // such late chunks are not part of the output.
         if self.written() == 0 {
             self.count(last.len())?;
             return Ok(last);
         }
         let mut collected = self.collected.lock();
         self.count(last.len())?;
-        match self.target {
-            Target::Collect if !collected.is_empty() => {
-                collected.extend_from_slice(&last);
-                Ok(collected.split().freeze())
-            }
-            Target::Collect | Target::Stream(_) => Ok(last),
+        if self.reader.is_some() || collected.is_empty() {
+            return Ok(last);
         }
+        collected.extend_from_slice(&last);
+        Ok(collected.split().freeze())
     }
 
-    fn admit(&self, chunk: Bytes) -> Result<Option<(&mpsc::Sender<Event>, Bytes)>, HandlerError> {
-        if chunk.is_empty() {
-            return Ok(None);
-        }
+    /// Counts a chunk, and collects it unless the output is streamed.
+    fn admit(&self, chunk: &Bytes) -> Result<(), HandlerError> {
         let mut collected = self.collected.lock();
         self.count(chunk.len())?;
-        match &self.target {
-            Target::Collect => {
-                collected.extend_from_slice(&chunk);
-                Ok(None)
-            }
-            Target::Stream(events) => Ok(Some((events, chunk))),
+        if self.reader.is_none() {
+            collected.extend_from_slice(chunk);
         }
+        Ok(())
     }
 
     fn count(&self, more: usize) -> Result<(), HandlerError> {

@@ -1,30 +1,133 @@
-//! Workers that attach from elsewhere, and are sent jobs as long as they stay.
+//! Attached workers: processes on other machines that connect to the server, and get jobs while they are connected.
 //!
-//! [`RemoteWorkers`] knows the workers of the remote kinds of one pool, and their slots. The pool has as many workers as
-//! there are slots; a handler takes one of them, and follows its own job ([`job`]). The messages are those of `process`.
-//! `src/rpc/attach.rs` speaks to the workers, and `src/pool/remote.rs` fits the pool.
+//! [`RemoteWorkers`] knows the workers of one pool's remote kinds, their slots and their jobs. The pool has as many
+//! workers as there are slots. A handler takes a slot and [follows](follow) its own job. The messages are those of
+//! `process`. `src/rpc/attach.rs` talks to the workers, and `src/pool/remote.rs` adjusts the size of the pool.
 
-use std::sync::Arc;
+mod attachment;
 
-use super::{Context, Handler, Kind};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use tokio::sync::{Notify, mpsc};
+use tokio_util::sync::CancellationToken;
+
+pub(crate) use self::attachment::Attachment;
+use super::{
+    Context, Handler, Kind, Runner,
+    protocol::{Failed, OfJob, Run, ToWorker},
+    worker_job::{JobEvent, WorkerJob, follow},
+};
 use crate::model::{HandlerError, Job, Output};
 
-mod job;
-mod workers;
+/// Output pieces and the end of one job that are buffered for it. A worker that respects the limit never waits for a
+/// slow job.
+const EVENTS: usize = 5;
 
-pub use workers::{AttachedWorkerStats, NewWorker, RemoteWorkers};
-pub(crate) use workers::{Attachment, Order};
+/// A message to a worker, with the payload of a job.
+pub(crate) type Order = (ToWorker, Bytes);
 
-/// Hands each job to a worker that has a free slot.
-struct RemoteHandler {
-    workers: Arc<RemoteWorkers>,
+/// The workers that run the remote kinds of one pool.
+#[derive(Default)]
+pub struct RemoteWorkers {
+    kinds: BTreeSet<String>,
+    cancel_grace: Mutex<Duration>,
+    state: Mutex<State>,
+    /// Notified when a slot is free.
+    freed: Notify,
+    /// Called after the number of slots changed, without a lock.
+    on_resize: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
-impl Handler for RemoteHandler {
-    async fn handle(&mut self, job: Box<Job>, cx: Context) -> Result<Output, HandlerError> {
-        let run = self.workers.begin(&job, &cx).await?;
-        drop(job);
-        run.follow(&cx).await
+/// What a worker announces when it attaches.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewWorker {
+    /// Name and version, to show to people.
+    pub name: String,
+    /// Its address, to show to people.
+    pub peer: String,
+    /// Labels, to show to people.
+    pub labels: BTreeMap<String, String>,
+    /// Jobs that it runs at the same time, at least one.
+    pub concurrency: usize,
+}
+
+/// One attached worker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AttachedWorkerStats {
+    /// The worker's announcement.
+    pub worker: NewWorker,
+    /// Jobs in its slots.
+    pub running: usize,
+    /// Those of its jobs that were given up, but are not answered yet.
+    pub abandoned: usize,
+    /// Answered jobs.
+    pub jobs: u64,
+    /// Whether it gets no more jobs.
+    pub is_leaving: bool,
+}
+
+#[derive(Default)]
+struct State {
+    last_worker: u64,
+    last_job: u64,
+    workers: BTreeMap<u64, Worker>,
+    /// The workers with a free slot, each once; the next job goes to the first.
+    free: VecDeque<u64>,
+    is_closed: bool,
+}
+
+struct Worker {
+    about: NewWorker,
+    /// Name and address.
+    shown: Arc<str>,
+    orders: mpsc::Sender<Order>,
+    /// The sender for the events of each job; `None` if the job was given up.
+    jobs: FxHashMap<u64, Option<mpsc::Sender<JobEvent>>>,
+    answered: u64,
+    is_leaving: bool,
+    /// Cancelled when the server has no more work for the worker.
+    done: CancellationToken,
+}
+
+impl Worker {
+    fn abandoned(&self) -> usize {
+        self.jobs.values().filter(|events| events.is_none()).count()
+    }
+
+    /// Number of slots for the pool.
+    fn slots(&self) -> usize {
+        if self.is_leaving { self.jobs.len() - self.abandoned() } else { self.about.concurrency - self.abandoned() }
+    }
+
+    fn has_free_slot(&self) -> bool {
+        !self.is_leaving && self.jobs.len() < self.about.concurrency
+    }
+
+    /// Gives the worker no more jobs. `tell` says whether to send it a message about that.
+    fn leave(&mut self, tell: bool) {
+        if std::mem::replace(&mut self.is_leaving, true) {
+            return;
+        }
+        if tell {
+            self.send((ToWorker::leave(Duration::ZERO), Bytes::new()));
+        }
+        if self.jobs.is_empty() {
+            self.done.cancel();
+        }
+    }
+
+    fn send(&self, order: Order) {
+        // Only a worker that sends answers without reading can fill the channel, which breaks the protocol.
+        if let Err(mpsc::error::TrySendError::Full(_)) = self.orders.try_send(order) {
+            self.done.cancel();
+        }
     }
 }
 
@@ -34,5 +137,216 @@ impl RemoteWorkers {
     pub fn kind(self: &Arc<Self>, name: &str) -> Kind {
         let workers = Arc::clone(self);
         Kind::new(name, move || RemoteHandler { workers: Arc::clone(&workers) }).run_remotely(Arc::clone(self))
+    }
+
+    /// Serves `kinds`, without workers yet. A job that must stop is given up after `cancel_grace`.
+    #[must_use]
+    pub fn new(kinds: BTreeSet<String>, cancel_grace: Duration) -> Arc<Self> {
+        Arc::new(Self { kinds, cancel_grace: Mutex::new(cancel_grace), ..Self::default() })
+    }
+
+    /// Sets the time between asking a job to stop and giving it up.
+    pub fn set_cancel_grace(&self, cancel_grace: Duration) {
+        *self.cancel_grace.lock() = cancel_grace;
+    }
+
+    /// The kinds that each worker runs.
+    #[must_use]
+    pub fn kinds(&self) -> &BTreeSet<String> {
+        &self.kinds
+    }
+
+    /// Sets the function to call when the number of slots changes. Only the first call counts.
+    pub(crate) fn on_resize(&self, resized: impl Fn() + Send + Sync + 'static) {
+        let _ = self.on_resize.set(Box::new(resized));
+    }
+
+    /// Jobs that the workers can run at the same time.
+    #[must_use]
+    pub fn slots(&self) -> usize {
+        self.state.lock().workers.values().map(Worker::slots).sum()
+    }
+
+    /// A snapshot.
+    #[must_use]
+    pub fn stats(&self) -> Vec<AttachedWorkerStats> {
+        let stats = |worker: &Worker| AttachedWorkerStats {
+            worker: worker.about.clone(),
+            running: worker.jobs.len(),
+            abandoned: worker.abandoned(),
+            jobs: worker.answered,
+            is_leaving: worker.is_leaving,
+        };
+        self.state.lock().workers.values().map(stats).collect()
+    }
+
+    /// Adds a worker. Returns its attachment and the messages to send to it. `None` if the workers are no longer
+    /// needed.
+    pub(crate) fn attach(self: &Arc<Self>, about: NewWorker) -> Option<(Attachment, mpsc::Receiver<Order>)> {
+        // For each job: `run`, `cancel` and a `taken` per piece. For the worker: one `leave`.
+        let (orders, to_send) = mpsc::channel((2 + EVENTS) * about.concurrency + 1);
+        let done = CancellationToken::new();
+        let mut state = self.state.lock();
+        if state.is_closed {
+            return None;
+        }
+        state.last_worker += 1;
+        let id = state.last_worker;
+        let worker = Worker {
+            shown: format!("{} at {}", about.name, about.peer).into(),
+            about,
+            orders: orders.clone(),
+            jobs: FxHashMap::default(),
+            answered: 0,
+            is_leaving: false,
+            done: done.clone(),
+        };
+        state.workers.insert(id, worker);
+        state.free.push_back(id);
+        drop(state);
+        self.resized();
+        self.freed.notify_waiters();
+        Some((Attachment { workers: Arc::clone(self), id, orders, done }, to_send))
+    }
+
+    /// Asks all workers to leave, and accepts no more.
+    pub(crate) fn close(&self) {
+        let mut state = self.state.lock();
+        state.is_closed = true;
+        state.workers.values_mut().for_each(|worker| worker.leave(true));
+        drop(state);
+        self.resized();
+    }
+
+    /// Ends the calls of all workers for good.
+    pub(crate) fn end(&self) {
+        self.close();
+        self.state.lock().workers.values().for_each(|worker| worker.done.cancel());
+    }
+
+    /// Gives a job to a worker as soon as one has a free slot.
+    async fn begin(self: &Arc<Self>, job: &Job, cx: &Context) -> Result<RemoteJob, HandlerError> {
+        loop {
+            let freed = self.freed.notified();
+            {
+                let mut state = self.state.lock();
+                if state.workers.is_empty() {
+                    return Err(HandlerError::Unavailable { message: "no worker is attached".to_owned() });
+                }
+                if let Some((worker, id, events)) = state.give(job, cx) {
+                    let shown = Arc::clone(&state.workers[&worker].shown);
+                    cx.note_runner(Runner::Worker(Arc::clone(&shown)));
+                    let workers = Arc::clone(self);
+                    return Ok(RemoteJob { workers, worker, id, events, shown, is_answered: false });
+                }
+            }
+            tokio::select! {
+                biased;
+                _ = cx.cancelled() => return Err(HandlerError::Stopped),
+                () = freed => {}
+            }
+        }
+    }
+
+    fn send(&self, worker: u64, message: ToWorker) {
+        if let Some(worker) = self.state.lock().workers.get(&worker) {
+            worker.send((message, Bytes::new()));
+        }
+    }
+
+    /// Gives a job up. Its slot stays occupied until the worker answers.
+    fn abandon(&self, worker: u64, id: u64) {
+        let is_open =
+            self.state.lock().workers.get_mut(&worker).and_then(|worker| worker.jobs.get_mut(&id)).map(Option::take);
+        if is_open.is_some() {
+            self.resized();
+        }
+    }
+
+    fn resized(&self) {
+        if let Some(resized) = self.on_resize.get() {
+            resized();
+        }
+    }
+}
+
+impl State {
+    /// Gives a job to the first worker with a free slot.
+    fn give(&mut self, job: &Job, cx: &Context) -> Option<(u64, u64, mpsc::Receiver<JobEvent>)> {
+        while let Some(id) = self.free.pop_front() {
+            let Some(worker) = self.workers.get_mut(&id).filter(|worker| worker.has_free_slot()) else { continue };
+            self.last_job += 1;
+            let (events, received) = mpsc::channel(EVENTS);
+            worker.jobs.insert(self.last_job, Some(events));
+            worker.send((ToWorker::Run(Run::of(self.last_job, job, cx)), job.payload.clone()));
+            if worker.has_free_slot() {
+                self.free.push_back(id);
+            }
+            return Some((id, self.last_job, received));
+        }
+        None
+    }
+}
+
+/// Sends each job to a worker with a free slot.
+struct RemoteHandler {
+    workers: Arc<RemoteWorkers>,
+}
+
+impl Handler for RemoteHandler {
+    async fn handle(&mut self, job: Box<Job>, cx: Context) -> Result<Output, HandlerError> {
+        let run = self.workers.begin(&job, &cx).await?;
+        drop(job);
+        follow(run, &cx).await
+    }
+}
+
+/// A job of an attached worker.
+struct RemoteJob {
+    workers: Arc<RemoteWorkers>,
+    worker: u64,
+    id: u64,
+    events: mpsc::Receiver<JobEvent>,
+    /// Name and address of the worker.
+    shown: Arc<str>,
+    is_answered: bool,
+}
+
+impl WorkerJob for RemoteJob {
+    async fn next(&mut self) -> Option<JobEvent> {
+        let event = self.events.recv().await;
+        self.is_answered = event.as_ref().is_none_or(JobEvent::is_answer);
+        event
+    }
+
+    async fn stop(&mut self, reason: &str, cx: &Context) {
+        let grace = *self.workers.cancel_grace.lock();
+        self.workers.send(self.worker, ToWorker::cancel(self.id, reason, grace));
+        // The pool's stop ladder limits this wait. If the pool does not stop the job, it is given up at once.
+        while cx.is_cancelled() && !self.is_answered {
+            if let Some(JobEvent::Piece(_)) = self.next().await {
+                self.passed_on();
+            }
+        }
+    }
+
+    fn passed_on(&self) {
+        self.workers.send(self.worker, ToWorker::Taken(OfJob { id: self.id.to_string() }));
+    }
+
+    fn failed(&self, failed: Failed, _cx: &Context) -> HandlerError {
+        failed.error("the worker")
+    }
+
+    fn lost(&self, _cx: &Context) -> HandlerError {
+        HandlerError::Lost { message: format!("worker {} is no longer attached", self.shown) }
+    }
+}
+
+impl Drop for RemoteJob {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            self.workers.abandon(self.worker, self.id);
+        }
     }
 }

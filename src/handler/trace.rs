@@ -10,10 +10,10 @@ use super::Context;
 use crate::model::TraceContext;
 
 impl Context {
-    /// The trace context to hand on to whatever the handler calls.
+    /// The trace context for calls that the handler makes.
     ///
-    /// If the call is sampled, the parent is the current exported span: the attempt's, or one that the handler made. Where
-    /// no such span is entered, it is the call's. Otherwise this is the received context, unchanged. The baggage is always
+    /// In a sampled call, the parent is the current exported span: the span of the attempt, one that the handler
+    /// created, or else the span of the call. Otherwise this is the received context, unchanged. The baggage is always
     /// the received one.
     #[must_use]
     pub fn outgoing_trace(&self) -> Option<TraceContext> {

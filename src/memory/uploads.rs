@@ -1,57 +1,48 @@
 //! Flow control for incomplete messages.
 //!
-//! A message proceeds freely while its connection holds less than a quarter of its bound, and less than what half of
-//! the total bound leaves free. So the more is held, the less each connection may add, and new ones find memory
-//! (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998).
+//! A message may proceed freely while its connection holds less than a quarter of its limit, and less than half of the
+//! total limit leaves free. So the more memory is used, the less each connection may add, and new connections find
+//! memory (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998).
 //!
-//! Beyond that, messages proceed in order of age. Their missing bytes must fit into a quarter of each bound, and into
-//! what is free of three quarters. The other messages are held back by flow control; the last quarter is for bytes that
-//! they have already sent. The oldest message of all always proceeds, so that messages cannot wait for each other in a
-//! circle.
+//! Beyond that, messages proceed in order of age. Their missing bytes must fit in a quarter of each limit, and in the
+//! free part of three quarters. Flow control holds the other messages back; the last quarter is for bytes that they
+//! have already sent. The oldest message of all always proceeds, so that messages cannot deadlock.
 //!
-//! A message that may proceed and does not, while others wait, is evicted. So is the oldest one when a bound is reached
-//! at last, by bytes that were on their way before their senders were held back.
+//! A message is evicted if it may proceed but makes no progress while others wait. The oldest message is evicted if
+//! bytes in flight, sent before their senders were held back, reach a limit.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    sync::{
-        Arc,
-        atomic::{
-            AtomicU8,
-            Ordering::{Acquire, Relaxed, Release},
-        },
-    },
+    sync::{Arc, atomic::Ordering::Relaxed},
     task::{Context, Poll},
     time::Duration,
 };
 
 use futures_util::{FutureExt, task::AtomicWaker};
+use parking_lot::Mutex;
 use tokio::time::{Instant, Sleep, sleep};
 use tracing::debug;
 
 use super::{ConnectionMemory, MemoryLimits};
 
-/// Messages that are checked in the order of their age.
+/// Messages that are checked, by age.
 const MAX_CHECKED: usize = 64;
-/// Time in which a message that others wait for must make progress.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Time within which a message must make progress while others wait.
+const MAX_STALL: Duration = Duration::from_secs(2);
 /// How often an incomplete message is checked.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Bytes that count as progress.
 const PROGRESS: usize = 64 << 10;
 
-const GO: u8 = 0;
-const WAIT: u8 = 1;
-const EVICTED: u8 = 2;
-
-/// What an incomplete message may do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Turn {
+/// Whether an incomplete message may proceed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum UploadState {
     /// Its sender may send more.
+    #[default]
     Go,
     /// Its sender must be held back.
     Wait,
-    /// It was evicted for others.
+    /// It was evicted in favour of others.
     Evicted,
 }
 
@@ -59,7 +50,7 @@ pub enum Turn {
 #[derive(Debug, Default)]
 pub(super) struct Uploads {
     bytes: usize,
-    /// The next age. Messages get theirs when a second piece is needed.
+    /// The next age. A message gets its age when it needs a second chunk.
     next: u64,
     by_age: BTreeMap<u64, Unfinished>,
     by_connection: HashMap<u64, BTreeSet<u64>>,
@@ -78,25 +69,31 @@ struct Unfinished {
 
 #[derive(Debug, Default)]
 struct Signal {
-    turn: AtomicU8,
+    state: Mutex<UploadState>,
     waker: AtomicWaker,
 }
 
-/// The account of one incomplete message. Dropping it gives its memory back.
+/// The account of one incomplete message. Dropping it returns the memory.
 #[derive(Debug)]
 pub struct Upload {
     connection: Arc<ConnectionMemory>,
     age: u64,
     signal: Arc<Signal>,
     bytes: usize,
-    /// Bytes at the last progress check, and the checks since then.
+    /// Bytes at the last progress, and the checks since then.
     seen: usize,
     checks: u32,
     alarm: Option<std::pin::Pin<Box<Sleep>>>,
 }
 
+impl Signal {
+    fn state(&self) -> UploadState {
+        *self.state.lock()
+    }
+}
+
 impl ConnectionMemory {
-    /// Begins to count a message that will be of `length` bytes.
+    /// Starts to count a message of `length` bytes.
     #[must_use]
     pub fn upload(self: &Arc<Self>, length: usize) -> Upload {
         let signal = Arc::<Signal>::default();
@@ -112,24 +109,24 @@ impl ConnectionMemory {
 
 impl Upload {
     /// Records that `bytes` of the message have arrived. Returns whether its sender may send more.
-    pub fn hold(&mut self, bytes: usize) -> Turn {
+    pub fn hold(&mut self, bytes: usize) -> UploadState {
         self.bytes = bytes;
         self.connection.memory.0.uploads.lock().hold(self.age, bytes)
     }
 
-    /// Ready when a waiting message may proceed, or is evicted. A message that may proceed is checked ten times a
-    /// second, and must make progress. Its window may have shrunk since bytes were given back, and h2 notices that only
-    /// when more bytes are given back.
-    pub fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Turn> {
+    /// Ready when a waiting message may proceed, or is evicted. A message that may proceed is checked ten times per
+    /// second, and must make progress. Its window may have shrunk since bytes were returned; h2 notices that only when
+    /// more bytes are returned.
+    pub fn poll_state(&mut self, cx: &mut Context<'_>) -> Poll<UploadState> {
         self.signal.waker.register(cx.waker());
-        match self.signal.turn.load(Acquire) {
-            WAIT => Poll::Pending,
-            EVICTED => Poll::Ready(Turn::Evicted),
-            _ => {
+        match self.signal.state() {
+            UploadState::Wait => Poll::Pending,
+            UploadState::Evicted => Poll::Ready(UploadState::Evicted),
+            UploadState::Go => {
                 let alarm = self.alarm.get_or_insert_with(|| Box::pin(sleep(CHECK_INTERVAL)));
                 while alarm.poll_unpin(cx).is_ready() {
                     self.checks += 1;
-                    if CHECK_INTERVAL * self.checks >= PATIENCE {
+                    if CHECK_INTERVAL * self.checks >= MAX_STALL {
                         if self.bytes - self.seen < PROGRESS {
                             self.connection.memory.0.uploads.lock().give_way(self.age);
                         }
@@ -137,7 +134,7 @@ impl Upload {
                     }
                     alarm.as_mut().reset(Instant::now() + CHECK_INTERVAL);
                 }
-                Poll::Ready(if self.signal.turn.load(Acquire) == EVICTED { Turn::Evicted } else { Turn::Go })
+                Poll::Ready(self.signal.state())
             }
         }
     }
@@ -156,8 +153,8 @@ impl Uploads {
         self.bytes
     }
 
-    fn hold(&mut self, age: u64, bytes: usize) -> Turn {
-        let Some(message) = self.by_age.get_mut(&age) else { return Turn::Evicted };
+    fn hold(&mut self, age: u64, bytes: usize) -> UploadState {
+        let Some(message) = self.by_age.get_mut(&age) else { return UploadState::Evicted };
         let grown = bytes.saturating_sub(message.bytes);
         message.bytes += grown;
         self.bytes += grown;
@@ -175,15 +172,15 @@ impl Uploads {
             self.evict(oldest);
         }
         if !self.by_age.contains_key(&age) {
-            return Turn::Evicted;
+            return UploadState::Evicted;
         }
-        let turn = if self.may_go_on(age) { GO } else { WAIT };
-        self.turn(age, turn);
+        let state = if self.may_go_on(age) { UploadState::Go } else { UploadState::Wait };
+        self.set_state(age, state);
         if self.waiting > 0 {
-            // It misses less now, so that the next one may fit too.
+            // The message now misses fewer bytes, so the next one may also fit.
             self.advance(connection.number);
         }
-        if turn == GO { Turn::Go } else { Turn::Wait }
+        state
     }
 
     fn may_go_on(&self, age: u64) -> bool {
@@ -199,8 +196,8 @@ impl Uploads {
             && self.fits(age, of_connection, free(per_connection, own))
     }
 
-    /// Whether the missing bytes of a message fit into `free`, beside those of the messages before it. The first one
-    /// always fits.
+    /// Whether the missing bytes of a message fit in `free`, together with those of the messages before it. The first
+    /// message always fits.
     fn fits(&self, age: u64, ages: impl Iterator<Item = u64>, free: usize) -> bool {
         let mut missing = 0;
         for (index, other) in ages.take(MAX_CHECKED).enumerate() {
@@ -212,7 +209,7 @@ impl Uploads {
         false
     }
 
-    /// Lets messages proceed as far as they may.
+    /// Lets messages proceed as far as the limits allow.
     fn advance(&mut self, connection: u64) {
         if self.waiting == 0 {
             return;
@@ -221,23 +218,23 @@ impl Uploads {
         let ages: Vec<_> =
             of_connection.take(MAX_CHECKED).chain(self.by_age.keys().copied().take(MAX_CHECKED)).collect();
         for age in ages {
-            let waits = self.by_age.get(&age).is_some_and(|message| message.signal.turn.load(Relaxed) == WAIT);
+            let waits = self.by_age.get(&age).is_some_and(|message| message.signal.state() == UploadState::Wait);
             if waits && self.may_go_on(age) {
-                self.turn(age, GO);
+                self.set_state(age, UploadState::Go);
             }
         }
     }
 
-    fn turn(&mut self, age: u64, turn: u8) {
+    fn set_state(&mut self, age: u64, state: UploadState) {
         let Some(message) = self.by_age.get(&age) else { return };
-        let before = message.signal.turn.swap(turn, Release);
-        if before == turn {
+        let before = std::mem::replace(&mut *message.signal.state.lock(), state);
+        if before == state {
             return;
         }
         message.signal.waker.wake();
-        if turn == WAIT {
+        if state == UploadState::Wait {
             self.waiting += 1;
-        } else if before == WAIT {
+        } else if before == UploadState::Wait {
             self.waiting -= 1;
         }
     }
@@ -252,7 +249,7 @@ impl Uploads {
     }
 
     fn evict(&mut self, age: u64) {
-        self.turn(age, EVICTED);
+        self.set_state(age, UploadState::Evicted);
         if let Some(Unfinished { bytes, connection, .. }) = self.remove(age) {
             debug!(connection = connection.number, size_bytes = bytes, "an incomplete message was evicted for others");
         }
@@ -261,7 +258,7 @@ impl Uploads {
     fn remove(&mut self, age: u64) -> Option<Unfinished> {
         let message = self.by_age.remove(&age)?;
         let Unfinished { bytes, connection, signal, length: _ } = &message;
-        self.waiting -= usize::from(signal.turn.load(Relaxed) == WAIT);
+        self.waiting -= usize::from(signal.state() == UploadState::Wait);
         self.bytes -= bytes;
         connection.uploads.fetch_sub(*bytes, Relaxed);
         if let Some(ages) = self.by_connection.get_mut(&connection.number) {
@@ -285,18 +282,18 @@ mod tests {
         Memory::new(MemoryLimits { total, per_connection, ..MemoryLimits::default() })
     }
 
-    fn turn(upload: &mut Upload) -> Option<Turn> {
-        match upload.poll_turn(&mut Context::from_waker(noop_waker_ref())) {
-            Poll::Ready(turn) => Some(turn),
+    fn state(upload: &mut Upload) -> Option<UploadState> {
+        match upload.poll_state(&mut Context::from_waker(noop_waker_ref())) {
+            Poll::Ready(state) => Some(state),
             Poll::Pending => None,
         }
     }
 
     /// Has a message make no progress for as long as it may.
     async fn stand(upload: &mut Upload) {
-        for _ in 0..=PATIENCE.as_millis() / CHECK_INTERVAL.as_millis() {
+        for _ in 0..=MAX_STALL.as_millis() / CHECK_INTERVAL.as_millis() {
             tokio::time::advance(CHECK_INTERVAL).await;
-            turn(upload);
+            state(upload);
         }
     }
 
@@ -310,14 +307,14 @@ mod tests {
         let memory = memory(4000, 400);
         let connection = memory.of(1);
         let mut uploads: Vec<_> = (0..4).map(|_| connection.upload(90)).collect();
-        assert_eq!([0, 1, 2].map(|at: usize| uploads[at].hold(30)), [Turn::Go; 3]);
-        assert_eq!(uploads[3].hold(30), Turn::Wait, "three miss 180 of the 100 that a quarter leaves");
-        assert_eq!([uploads[1].hold(31), uploads[0].hold(31)], [Turn::Wait, Turn::Go]);
-        assert_eq!((turn(&mut uploads[1]), held(&memory)), (None, (122, 4, 1, 2)));
+        assert_eq!([0, 1, 2].map(|at: usize| uploads[at].hold(30)), [UploadState::Go; 3]);
+        assert_eq!(uploads[3].hold(30), UploadState::Wait, "three miss 180 of the 100 that a quarter leaves");
+        assert_eq!([uploads[1].hold(31), uploads[0].hold(31)], [UploadState::Wait, UploadState::Go]);
+        assert_eq!((state(&mut uploads[1]), held(&memory)), (None, (122, 4, 1, 2)));
         // The oldest becomes whole.
         drop(uploads.remove(0));
-        assert_eq!(turn(&mut uploads[0]), Some(Turn::Go), "it is the oldest now");
-        assert_eq!(turn(&mut uploads[2]), Some(Turn::Go), "there is capacity again");
+        assert_eq!(state(&mut uploads[0]), Some(UploadState::Go), "it is the oldest now");
+        assert_eq!(state(&mut uploads[2]), Some(UploadState::Go), "there is capacity again");
         drop(uploads);
         assert_eq!(held(&memory), (0, 0, 0, 0));
     }
@@ -327,26 +324,26 @@ mod tests {
         let memory = memory(4 << 20, 1 << 20);
         let connection = memory.of(1);
         let (mut still, mut next) = (connection.upload(900 << 10), connection.upload(900 << 10));
-        assert_eq!(still.hold(300 << 10), Turn::Go);
-        assert_eq!(turn(&mut still), Some(Turn::Go));
+        assert_eq!(still.hold(300 << 10), UploadState::Go);
+        assert_eq!(state(&mut still), Some(UploadState::Go));
         stand(&mut still).await;
-        assert_eq!(turn(&mut still), Some(Turn::Go), "no message waits");
-        assert_eq!(next.hold(100), Turn::Wait);
+        assert_eq!(state(&mut still), Some(UploadState::Go), "no message waits");
+        assert_eq!(next.hold(100), UploadState::Wait);
         stand(&mut still).await;
-        assert_eq!(turn(&mut still), Some(Turn::Evicted));
-        assert_eq!(turn(&mut next), Some(Turn::Go));
-        assert_eq!(still.hold(400 << 10), Turn::Evicted);
+        assert_eq!(state(&mut still), Some(UploadState::Evicted));
+        assert_eq!(state(&mut next), Some(UploadState::Go));
+        assert_eq!(still.hold(400 << 10), UploadState::Evicted);
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_more_is_held_the_less_each_connection_may_add() {
         let memory = memory(1000, 1000);
         let mut uploads: Vec<_> = (0..5).map(|number| memory.of(number).upload(500)).collect();
-        assert_eq!(uploads[0].hold(240), Turn::Go, "the oldest");
-        assert_eq!(uploads[1].hold(100), Turn::Go, "160 are free");
-        assert_eq!(uploads[2].hold(50), Turn::Go, "110 are free");
-        assert_eq!(uploads[3].hold(60), Turn::Wait, "50 are free");
-        assert_eq!(uploads[4].hold(20), Turn::Go, "30 are free");
+        assert_eq!(uploads[0].hold(240), UploadState::Go, "the oldest");
+        assert_eq!(uploads[1].hold(100), UploadState::Go, "160 are free");
+        assert_eq!(uploads[2].hold(50), UploadState::Go, "110 are free");
+        assert_eq!(uploads[3].hold(60), UploadState::Wait, "50 are free");
+        assert_eq!(uploads[4].hold(20), UploadState::Go, "30 are free");
     }
 
     #[tokio::test(start_paused = true)]
@@ -355,11 +352,15 @@ mod tests {
         let connection = memory.of(1);
         let mut uploads: Vec<_> = (0..14).map(|_| connection.upload(30)).collect();
         let turns: Vec<_> = uploads.iter_mut().map(|upload| upload.hold(25)).collect();
-        assert_eq!(turns[..10], [Turn::Go; 10], "ten miss 50, and 50 of 300 are free");
-        assert_eq!(turns[10..], [Turn::Wait; 4], "all of them miss 70, which would fit into a quarter");
-        assert_eq!([uploads[0].hold(26), uploads[1].hold(26)], [Turn::Go, Turn::Wait], "only the oldest goes on");
+        assert_eq!(turns[..10], [UploadState::Go; 10], "ten miss 50, and 50 of 300 are free");
+        assert_eq!(turns[10..], [UploadState::Wait; 4], "all of them miss 70, which would fit into a quarter");
+        assert_eq!(
+            [uploads[0].hold(26), uploads[1].hold(26)],
+            [UploadState::Go, UploadState::Wait],
+            "only the oldest goes on"
+        );
         drop(uploads.remove(0));
-        assert_eq!(turn(&mut uploads[0]), Some(Turn::Go));
+        assert_eq!(state(&mut uploads[0]), Some(UploadState::Go));
     }
 
     #[test]
@@ -370,10 +371,10 @@ mod tests {
         let mut second = connections[0].upload(90);
         first.hold(40);
         second.hold(30);
-        assert_eq!(first.hold(41), Turn::Evicted, "the bound of its connection");
+        assert_eq!(first.hold(41), UploadState::Evicted, "the bound of its connection");
         let mut other = connections[1].upload(90);
-        assert_eq!(other.hold(60), Turn::Wait);
+        assert_eq!(other.hold(60), UploadState::Wait);
         second.hold(45);
-        assert_eq!((second.hold(46), held(&memory).0), (Turn::Evicted, 60), "the bound of all");
+        assert_eq!((second.hold(46), held(&memory).0), (UploadState::Evicted, 60), "the bound of all");
     }
 }

@@ -1,31 +1,31 @@
-//! One attempt of a detached job: its token, and what it has told, for those that watch it.
+//! One attempt of a detached job: its token, and its last events for watchers.
 
 use std::{collections::VecDeque, fmt};
 
 use bytes::Bytes;
 use tokio::sync::watch;
 
-/// Bytes of output that an attempt keeps for those that come later; its last chunk stays, even if it is larger.
+/// Bytes of output that an attempt keeps for late watchers. The last chunk is kept even if it is larger.
 const MAX_REPLAY: usize = 256 << 10;
-/// Bytes that each chunk counts for beside its own.
+/// Bytes that each chunk counts in addition to its contents.
 const CHUNK: usize = 64;
 
-/// An attempt of a detached job that runs.
+/// A running attempt of a detached job.
 #[derive(Debug)]
 pub struct Attempt {
     /// Its token.
     pub token: AttemptToken,
-    told: watch::Sender<Replay>,
+    events: watch::Sender<Replay>,
 }
 
-/// Names one attempt of a detached job. As text, `JOB/NUMBER/EPOCH`: no other attempt has the same.
+/// Identifies one attempt of a detached job. The text form is `JOB/NUMBER/EPOCH`, which is unique.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttemptToken {
-    /// Id of the detached job, the same for each attempt: a key that makes an effect idempotent.
+    /// Id of the detached job, the same for each attempt. Use it as an idempotency key.
     pub job: String,
-    /// Number of the attempt, from 1. It only grows: what has seen a larger one may refuse this one.
+    /// Number of the attempt, from 1. It only increases: a receiver that has seen a larger number may refuse this one.
     pub number: u32,
-    /// The session of the server at its store.
+    /// The server's session at its store.
     pub epoch: i64,
 }
 
@@ -35,36 +35,36 @@ impl fmt::Display for AttemptToken {
     }
 }
 
-/// What an attempt told last.
+/// The last events of an attempt.
 #[derive(Debug, Default)]
 pub struct Replay {
     chunks: VecDeque<Bytes>,
     /// Offset of the first chunk in the output.
     begin: u64,
-    /// What the chunks count for.
+    /// Bytes of all chunks, including the overhead.
     size: usize,
-    /// How far the attempt is, from 0 to 1, and what it does.
+    /// Progress from 0 to 1, and a message.
     pub progress: Option<(f64, String)>,
-    /// How often it told that.
+    /// Number of progress reports.
     pub progresses: u64,
 }
 
 impl Attempt {
-    /// An attempt that has told nothing.
+    /// An attempt without events.
     #[must_use]
     pub fn new(token: AttemptToken) -> Self {
-        Self { token, told: watch::Sender::default() }
+        Self { token, events: watch::Sender::default() }
     }
 
-    /// What it tells. It ends with the attempt.
+    /// Watches the events. The channel closes when the attempt ends.
     #[must_use]
     pub fn watch(&self) -> watch::Receiver<Replay> {
-        self.told.subscribe()
+        self.events.subscribe()
     }
 
-    /// Adds a piece of output.
+    /// Adds a chunk of output.
     pub fn write(&self, chunk: Bytes) {
-        self.told.send_modify(|replay| {
+        self.events.send_modify(|replay| {
             replay.size += chunk.len() + CHUNK;
             replay.chunks.push_back(chunk);
             while replay.size > MAX_REPLAY && replay.chunks.len() > 1 {
@@ -75,9 +75,9 @@ impl Attempt {
         });
     }
 
-    /// Tells how far it is.
+    /// Reports progress.
     pub fn progress(&self, fraction: f64, message: String) {
-        self.told.send_modify(|replay| {
+        self.events.send_modify(|replay| {
             replay.progress = Some((fraction, message));
             replay.progresses += 1;
         });
@@ -85,7 +85,8 @@ impl Attempt {
 }
 
 impl Replay {
-    /// A piece of the output from `offset` on, and its own offset, which is larger if the bytes between were dropped.
+    /// A part of the output from `offset` on, and its own offset. That is larger than `offset` if bytes in between were
+    /// dropped.
     #[must_use]
     pub fn output(&self, offset: u64) -> Option<(u64, Bytes)> {
         let mut begin = self.begin;

@@ -1,4 +1,4 @@
-//! The deadline of a job, and how it follows from the caller's timeout. `src/rpc/timeout.rs` parses the header.
+//! The deadline of a job, computed from the caller's timeout. `src/rpc/timeout.rs` parses the header.
 
 use std::time::Duration;
 
@@ -6,9 +6,9 @@ use tokio::time::Instant;
 
 /// The instant by which a job must be answered, fixed when the job arrives.
 ///
-/// The answer goes out [`reply_by`](Self::reply_by), a margin before the end: a status that is sent exactly at the
-/// deadline loses the race against the caller's own timer. A hundredth of the budget is added to the margin, because gRPC
-/// of C++, Python, Ruby and PHP rounds `grpc-timeout` up to two or three digits.
+/// The answer is sent at [`reply_by`](Self::reply_by), a margin before the deadline. A status that is sent exactly at
+/// the deadline loses the race against the caller's own timer. The margin includes a hundredth of the budget, because
+/// gRPC of C++, Python, Ruby and PHP rounds `grpc-timeout` up to two or three digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deadline {
     arrival: Instant,
@@ -16,15 +16,15 @@ pub struct Deadline {
     reply_by: Instant,
 }
 
-/// How deadlines follow from callers' timeouts.
+/// Computes deadlines from callers' timeouts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 pub struct DeadlinePolicy {
-    /// Budget of a job whose caller set none. Default 30 s.
+    /// Budget of a job whose caller sets no timeout.
     pub default: Duration,
-    /// Largest budget of any job. Default 10 min.
+    /// Largest budget of any job.
     pub max: Duration,
-    /// Time before the deadline at which the answer is sent, beside a hundredth of the budget; at most a tenth of it in
-    /// all. Default 10 ms.
+    /// Time before the deadline at which the answer is sent. A hundredth of the budget is added; the sum is at most a
+    /// tenth of the budget.
     pub reply_margin: Duration,
 }
 
@@ -39,7 +39,7 @@ impl Default for DeadlinePolicy {
 }
 
 impl DeadlinePolicy {
-    /// The deadline of a job that arrived at `arrival` with a timeout of `asked`.
+    /// The deadline of a job that arrived at `arrival` with the caller's timeout `asked`.
     #[must_use]
     pub fn fix(&self, arrival: Instant, asked: Option<Duration>) -> Deadline {
         let budget = asked.unwrap_or(self.default).min(self.max);
@@ -48,8 +48,8 @@ impl DeadlinePolicy {
 }
 
 impl Deadline {
-    /// A deadline `budget` after `arrival`. It is answered early: by `margin` and a hundredth of the budget, and at most a
-    /// tenth of it.
+    /// A deadline `budget` after `arrival`. The answer is sent earlier, by `margin` plus a hundredth of the budget, but
+    /// at most by a tenth of it.
     #[must_use]
     pub fn new(arrival: Instant, budget: Duration, margin: Duration) -> Self {
         let end = after(arrival, budget);
@@ -58,7 +58,7 @@ impl Deadline {
         Self { arrival, end, reply_by: end - margin }
     }
 
-    /// The same end, for a job that arrives later.
+    /// The same deadline, for a job that arrives later.
     #[must_use]
     pub fn shared_by(self, arrival: Instant) -> Self {
         Self { arrival, ..self }
@@ -76,7 +76,7 @@ impl Deadline {
         self.end
     }
 
-    /// When the answer must be sent at the latest.
+    /// Latest time to send the answer.
     #[must_use]
     pub fn reply_by(&self) -> Instant {
         self.reply_by
@@ -88,14 +88,14 @@ impl Deadline {
         self.end - self.arrival
     }
 
-    /// Time left at `now` until the answer must be sent; zero when that has passed.
+    /// Time left at `now` until the answer must be sent; zero afterwards.
     #[must_use]
     pub fn left(&self, now: Instant) -> Duration {
         self.reply_by.saturating_duration_since(now)
     }
 }
 
-/// The instant `wait` after `from`. A wait that overflows the clock becomes a century.
+/// The instant `wait` after `from`. If that overflows the clock, the instant a century after `from`.
 fn after(from: Instant, wait: Duration) -> Instant {
     const CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);
     from.checked_add(wait).unwrap_or_else(|| from + CENTURY)

@@ -1,4 +1,4 @@
-//! A job as its caller describes it, its importance and its id. Bounds of its fields are checked in `job/check.rs`.
+//! A job as its caller describes it, its importance and its id. `job/check.rs` checks the bounds of its fields.
 
 mod check;
 
@@ -22,10 +22,10 @@ use super::{Call, Deadline, RequestId};
 
 /// Longest tenant, in bytes.
 pub const MAX_TENANT: usize = 128;
-/// Ids that a thread reserves at once.
+/// Ids that a thread reserves at a time.
 const IDS_PER_BLOCK: u64 = 256;
 
-/// Free-form facts that a caller attaches to a job for its handler.
+/// Key-value pairs that a caller attaches to a job for its handler.
 pub type Labels = BTreeMap<String, String>;
 
 /// One unit of work, as its caller describes it.
@@ -48,34 +48,34 @@ pub struct Job {
     pub payload: Bytes,
     /// Media type of the payload; empty when unspecified. At most 128 bytes.
     pub content_type: String,
-    /// Time that the caller allows for the whole job. `None` means the default of the pool.
+    /// Time limit of the caller for the whole job. `None` means the default of the pool.
     pub timeout: Option<Duration>,
     /// Longest run that the caller allows.
     pub run_timeout: Option<Duration>,
     /// Longest wait in the queue that the caller allows.
     pub queue_timeout: Option<Duration>,
-    /// How important the job is.
+    /// Importance of the job.
     pub criticality: Criticality,
     /// Tenant that the job is charged to; empty is the shared default tenant. At most 128 bytes.
     pub tenant: String,
-    /// Jobs of one pool with the same key run one at a time in order of acceptance; empty means unordered. At most
-    /// 256 bytes.
+    /// Jobs of one pool with the same key run one at a time, in order of acceptance; empty means unordered. At most 256
+    /// bytes.
     pub ordering_key: String,
-    /// Jobs of one kind with the same key share the kind's limits per key; empty is a key like any other. At most 256
+    /// Jobs of one kind with the same key share the kind's limits per key; the empty key is one of them. At most 256
     /// bytes.
     pub limit_key: String,
-    /// What to do when the pool is full. `None` means the policy of the pool.
+    /// What to do if the pool is full. `None` means the policy of the pool.
     pub when_full: Option<WhenFull>,
-    /// At most 16; keys of `[a-z0-9_.-]` up to 64 bytes, values up to 256 bytes.
+    /// At most 16 labels; keys of `[a-z0-9_.-]` up to 64 bytes, values up to 256 bytes.
     pub labels: Labels,
     /// The deadline, if it was fixed before the job reached the pool. It overrides `timeout`.
     pub deadline: Option<Deadline>,
-    /// The call that the job belongs to. `None` means no request id; the current tracing span at submit is used.
+    /// The call of the job. `None` means no request id, and the tracing span that is current at submission.
     pub call: Option<Arc<Call>>,
 }
 
 impl Job {
-    /// A job of `kind` with `payload` as its input and defaults for the rest.
+    /// A job of `kind` with `payload` as its input, and defaults for the rest.
     #[must_use]
     pub fn new(kind: impl Into<String>, payload: impl Into<Bytes>) -> Self {
         Self {
@@ -212,10 +212,11 @@ pub enum WhenFull {
     /// Refuse at once.
     #[default]
     Reject,
-    /// Wait for capacity until the deadline. More important classes go first, then the order of arrival; tenants at
-    /// their share of the queue let others pass.
+    /// Wait for capacity until the deadline, by importance and then by arrival. Tenants at their share of the queue are
+    /// passed by others.
     Wait,
-    /// Evict the newest queued job of the lowest class below the arriving one, else refuse.
+    /// Evict the newest queued job of the lowest class below the arriving one. Refuse the arriving job if there is
+    /// none.
     Shed,
 }
 
@@ -236,8 +237,8 @@ pub enum JobStage {
 
 /// Identifies a job in answers, logs, traces and receipts; unique across restarts.
 ///
-/// Written as two hexadecimal numbers: one drawn at the start of the process, and one of the job in it. The numbers of
-/// one thread increase.
+/// The text form is two hexadecimal numbers: one of the process, chosen at its start, and one of the job in it. The
+/// numbers that one thread assigns increase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct JobId {
     process: u64,
@@ -252,7 +253,7 @@ impl JobId {
         thread_local! {
             static BLOCK: Cell<Range<u64>> = const { Cell::new(0..0) };
         }
-        // Threads reserve numbers in blocks: one counter for all of them would cost as much as the rest of the id.
+        // Threads reserve numbers in blocks, because one shared counter would cost as much as the rest of the id.
         static BLOCKS: AtomicU64 = AtomicU64::new(0);
         let mut block = BLOCK.take();
         if block.is_empty() {
@@ -261,15 +262,16 @@ impl JobId {
         }
         let sequence = block.start;
         BLOCK.set(sequence + 1..block.end);
-        // The upper half of a UUIDv7: milliseconds and twelve random bits, so that ids of later processes sort later.
+        // The upper half of a UUIDv7 has milliseconds and twelve random bits, so that ids of later processes sort
+        // later.
         let process = *PROCESS.get_or_init(|| uuid::Uuid::now_v7().as_u64_pair().0);
         Self { process, sequence }
     }
 }
 
 impl JobId {
-    /// Passes the text of the id to `read`. Hand-written: every result carries an id, and the formatter is five times
-    /// slower.
+    /// Passes the text of the id to `read`. It is written by hand because every result has an id, and the formatter is
+    /// five times slower.
     pub(crate) fn with_text<T>(self, read: impl FnOnce(&str) -> T) -> T {
         let sequence = hex(self.sequence);
         let zeros = (self.sequence.leading_zeros() / 4).min(15) as usize;
@@ -324,12 +326,12 @@ pub struct InvalidJobId;
 impl FromStr for JobId {
     type Err = InvalidJobId;
 
-    /// Parses an id in the form in which it is displayed.
+    /// Parses the text form of an id.
     fn from_str(text: &str) -> Result<Self, InvalidJobId> {
         let (process, sequence) = text.split_once('-').ok_or(InvalidJobId)?;
         let number = |digits: &str| u64::from_str_radix(digits, 16).map_err(|_| InvalidJobId);
         let id = Self { process: number(process)?, sequence: number(sequence)? };
-        // Another spelling of the same numbers is not an id.
+        // Another spelling of the same numbers is not a valid id.
         if id.to_string() == text { Ok(id) } else { Err(InvalidJobId) }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{num::NonZeroU32, time::Duration};
 
-/// Limits of one kind, which protect what its handlers call: a database, an API, a device. A job over a limit waits in
+/// Limits of one kind. They protect what its handlers call: a database, an API, a device. A job over a limit waits in
 /// the queue, or is refused if it would wait too long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KindLimits {
@@ -10,16 +10,16 @@ pub struct KindLimits {
     pub all: Limit,
     /// Limits on the jobs of each limit key.
     pub per_key: Limit,
-    /// Most limit keys that are counted separately; further ones share the limits of the empty key. Default 10,000.
+    /// Most limit keys that are counted separately; further ones share the limits of the empty key.
     pub keys: usize,
 }
 
-/// A limit on running jobs, and one on starts.
+/// A limit on running jobs, and a limit on the rate of starts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Limit {
     /// Most jobs that hold a worker at the same time.
     pub concurrency: Option<NonZeroU32>,
-    /// Most starts per time.
+    /// Highest rate of starts.
     pub rate: Option<Rate>,
 }
 
@@ -28,11 +28,11 @@ pub struct Limit {
 pub struct Rate {
     /// Time in which one token is added.
     pub interval: Duration,
-    /// Size of the bucket: starts at once after a pause.
+    /// Size of the bucket: starts that are possible at once after a pause.
     pub burst: NonZeroU32,
 }
 
-/// The limit that a job has to wait for.
+/// The limit that a job waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limiter {
     /// The kind's concurrency.

@@ -1,4 +1,4 @@
-//! How jobs end: results, failures and what handlers return. `reason.rs` has the texts.
+//! How jobs end: results, failures and the values that handlers return. `reason.rs` has the texts.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -6,12 +6,12 @@ use bytes::Bytes;
 
 use super::{JobId, Reason, Rejection};
 
-/// What a handler gives back.
+/// The output of a handler.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Output {
-    /// The bytes. They follow any chunks that the handler wrote before.
+    /// The bytes. They follow the chunks that the handler wrote before.
     pub bytes: Bytes,
-    /// Media type of all of the output; empty when unspecified.
+    /// Media type of the whole output; empty when unspecified.
     pub content_type: String,
 }
 
@@ -34,13 +34,13 @@ impl Output {
 pub struct Completed {
     /// Id of the job.
     pub job: JobId,
-    /// What the handler gave.
+    /// The output of the handler.
     pub output: Output,
-    /// How the budget was used.
+    /// Durations of its phases.
     pub waterfall: Waterfall,
 }
 
-/// How the budget of a job was used.
+/// How a job used its budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Waterfall {
     /// From arrival to the deadline.
@@ -61,7 +61,7 @@ pub enum JobError {
     /// The job was not accepted.
     #[error(transparent)]
     Rejected(Box<Rejection>),
-    /// The job was accepted and did not complete.
+    /// The job was accepted, but did not complete.
     #[error(transparent)]
     Failed(Box<Failure>),
 }
@@ -92,7 +92,7 @@ pub struct Failure {
     pub outcome: Outcome,
     /// The handler's error, if the job ended with one.
     pub error: Option<HandlerError>,
-    /// When a retry may succeed, if known.
+    /// Retry time, if known.
     pub retry_after: Option<Duration>,
     /// Whether the handler had begun.
     pub execution: Execution,
@@ -114,16 +114,16 @@ pub enum Outcome {
     HandlerFailed,
     /// The handler's process crashed.
     WorkerCrashed,
-    /// The worker that ran it is not attached any more.
+    /// The worker that ran it is no longer attached.
     WorkerLost {
         /// Whether the kind is marked safe to run twice.
         idempotent: bool,
     },
     /// The output was larger than allowed.
     OutputTooLarge,
-    /// No handler could be made for it. It did not start.
+    /// No handler could be made, so the job did not start.
     HandlerUnavailable,
-    /// The handler panicked; or its factory did, and the job did not start.
+    /// The handler panicked. If its factory panicked instead, the job did not start.
     HandlerPanicked,
     /// The deadline passed while the handler ran.
     DeadlineExceeded,
@@ -184,25 +184,25 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// Whether the handler had begun when the job ended. It decides whether a retry is safe.
+/// Whether the handler had begun when the job ended, which decides whether a retry is safe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Execution {
-    /// It had not; a retry is safe.
+    /// The handler had not begun, so a retry is safe.
     NotStarted,
-    /// It had.
+    /// The handler had begun.
     Started,
 }
 
 /// A rung of the stop ladder: ask, wait the grace, force.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Rung {
-    /// The handler was asked to stop; the answer did not wait for it.
+    /// The handler was asked to stop. The answer did not wait for it.
     Asked,
     /// The handler stopped by itself within the grace.
     Yielded,
     /// The handler was forced to stop after the grace.
     Forced,
-    /// The handler cannot be stopped, and still runs.
+    /// The handler cannot be stopped, and is still running.
     Stuck,
 }
 
@@ -217,7 +217,7 @@ impl fmt::Display for Rung {
     }
 }
 
-/// How a handler fails: its refusal, its panic, or the crash of its process.
+/// How a handler fails: it refuses the job, panics, or its process crashes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandlerError {
@@ -226,28 +226,28 @@ pub enum HandlerError {
     Refused {
         /// Code of the status.
         code: FailureCode,
-        /// What went wrong, for people. On the wire, its middle is cut if the status would exceed 4 KiB.
+        /// Error message. On the wire, its middle is cut if the status would exceed 4 KiB.
         message: String,
-        /// Whether another attempt of a detached job may do better; `None` where the code decides.
+        /// Whether another attempt of a detached job may succeed; if `None`, the code decides.
         retryable: Option<bool>,
     },
-    /// The job could not start, for example because its program could not be started. The worker gets a new handler,
-    /// and the caller may retry.
+    /// The job could not start, for example because its program is missing. The worker gets a new handler, and the
+    /// caller may retry.
     #[error("{message}")]
     Unavailable {
         /// What was missing.
         message: String,
     },
-    /// The process of the job was ended by a signal. The worker gets a new handler.
+    /// A signal ended the process of the job. The worker gets a new handler.
     #[error("{message}")]
     Crashed {
         /// What happened.
         message: String,
     },
-    /// The worker that ran the job is not attached any more.
+    /// The worker that ran the job is no longer attached.
     #[error("{message}")]
     Lost {
-        /// Which worker it was.
+        /// The worker.
         message: String,
     },
     /// The handler wrote more output than its kind allows.
@@ -274,7 +274,7 @@ impl HandlerError {
         Self::Refused { code, message: message.into(), retryable: None }
     }
 
-    /// A refusal, and whether another attempt of a detached job may do better. Other errors stay as they are.
+    /// Sets whether another attempt of a detached job may succeed. Changes only refusals.
     #[must_use]
     pub fn retryable(self, retryable: bool) -> Self {
         match self {
@@ -283,7 +283,7 @@ impl HandlerError {
         }
     }
 
-    /// The outcome of a job with this error, of a kind that is not marked as idempotent.
+    /// The outcome of a job with this error, if its kind is not marked as idempotent.
     #[must_use]
     pub fn outcome(&self) -> Outcome {
         match self {
@@ -297,7 +297,7 @@ impl HandlerError {
         }
     }
 
-    /// A refusal because the payload makes no sense.
+    /// A refusal of an invalid payload.
     #[must_use]
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::new(FailureCode::InvalidArgument, message)
@@ -312,31 +312,31 @@ pub enum FailureCode {
     /// No better code fits.
     #[default]
     Unknown = 2,
-    /// The payload makes no sense, whatever the state of the system.
+    /// The payload is invalid, whatever the state of the system.
     InvalidArgument = 3,
-    /// What the job names does not exist.
+    /// Something that the job refers to does not exist.
     NotFound = 5,
-    /// What the job would make exists.
+    /// Something that the job would create exists already.
     AlreadyExists = 6,
     /// The caller may not do this.
     PermissionDenied = 7,
     /// The system is not in the state that the job needs.
     FailedPrecondition = 9,
-    /// The job points past a valid range.
+    /// The job refers to a position outside of the valid range.
     OutOfRange = 11,
-    /// The handler does not do that.
+    /// The handler does not support the operation.
     Unimplemented = 12,
-    /// Something that the handler needs is away; a retry may help.
+    /// A dependency of the handler is not available; a retry may help.
     Unavailable = 14,
-    /// Data is lost or damaged.
+    /// Data was lost or damaged.
     DataLoss = 15,
 }
 
 /// The end of a job's program.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ProgramEnd {
-    /// A sentence for people, without the program's own output.
-    pub told: String,
+    /// A sentence that excludes the program's own output.
+    pub summary: String,
     /// Its exit code; `None` if a signal ended it.
     pub exit_code: Option<i32>,
     /// The signal that ended it.

@@ -1,7 +1,7 @@
-//! The table of reasons: for each its name, code, message and help. Statuses, metrics, logs, docs and the command line
+//! The table of reasons: the name, code, message and help of each. Statuses, metrics, logs, docs and the command line
 //! use it.
 
-/// A code of gRPC, by its number on the wire.
+/// A gRPC status code, by its number on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Code {
     /// A success.
@@ -10,13 +10,13 @@ pub enum Code {
     Cancelled = 1,
     /// The handler gave no better code.
     Unknown = 2,
-    /// The call makes no sense, whatever the state of the server.
+    /// The call is invalid, whatever the state of the server.
     InvalidArgument = 3,
-    /// The deadline came first.
+    /// The deadline passed.
     DeadlineExceeded = 4,
-    /// What the call names does not exist.
+    /// Something that the call refers to does not exist.
     NotFound = 5,
-    /// What the call would make exists.
+    /// Something that the call would create exists already.
     AlreadyExists = 6,
     /// The caller may not do that.
     PermissionDenied = 7,
@@ -26,11 +26,11 @@ pub enum Code {
     FailedPrecondition = 9,
     /// The work was interrupted.
     Aborted = 10,
-    /// The server does not do that.
+    /// The server does not support the operation.
     Unimplemented = 12,
     /// The server, or a handler, failed.
     Internal = 13,
-    /// The server cannot do it now.
+    /// The server is temporarily unable to do it.
     Unavailable = 14,
     /// The caller is not authenticated.
     Unauthenticated = 16,
@@ -89,7 +89,7 @@ macro_rules! reasons {
     };
 }
 
-// Name, code, message, and what the caller should do; empty if the message of the call says that.
+// Name, code, message, and advice for the caller; the advice is empty if the message of the call includes it.
 reasons! {
     QueueFull "QUEUE_FULL" ResourceExhausted
         "the pool is full"
@@ -238,7 +238,7 @@ reasons! {
 }
 
 impl Reason {
-    /// Reasons for which jobs are refused, in the order of the pools' counters.
+    /// Reasons of refused jobs, in the order of the pools' counters.
     pub const REFUSALS: [Self; 10] = [
         Self::QueueFull,
         Self::DeadlineUnreachable,
@@ -264,19 +264,19 @@ impl Reason {
         self.row().name
     }
 
-    /// Code of the status, unless the call has a better one.
+    /// Code of the status, unless the call has a more specific one.
     #[must_use]
     pub const fn code(self) -> Code {
         self.row().code
     }
 
-    /// The message of the status, unless the call has a better one.
+    /// The message of the status, unless the call has a more specific one.
     #[must_use]
     pub const fn words(self) -> &'static str {
         self.row().words
     }
 
-    /// What the caller should do, in `google.rpc.Help`. Empty if there is nothing to do, or the message says it.
+    /// Advice for the caller, in `google.rpc.Help`; empty if there is none, or the message includes it.
     #[must_use]
     pub const fn help(self) -> &'static str {
         self.row().help

@@ -1,23 +1,24 @@
-//! Why a job was not accepted, with its figures. The words are in `reason.rs`, and `src/rpc/status/job.rs` encodes it.
+//! Why a job was not accepted, with its figures. The texts are in `reason.rs`; `src/rpc/status/job.rs` encodes the
+//! status.
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use super::{FieldViolation, Limiter, Reason};
 
-/// Longest time after which a caller is asked to retry.
+/// Longest retry time.
 pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
 
 /// A job that was not accepted. It did not start.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct Rejection {
-    /// Why.
+    /// The reason.
     pub reason: RejectionReason,
     /// The pool that refused; `None` if no pool was found.
     pub pool: Option<Arc<str>>,
-    /// The kind that the caller named.
+    /// The kind in the job.
     pub kind: Arc<str>,
-    /// When to retry. `None` means not on this server, or not with this job.
+    /// Retry time. `None` means not on this server, or not with this job.
     pub retry_after: Option<Duration>,
 }
 
@@ -27,7 +28,7 @@ pub struct Rejection {
 pub enum RejectionReason {
     /// The queue is full, by jobs or by payload bytes.
     QueueFull,
-    /// The queue has capacity, but its wait is longer than the pool allows.
+    /// The queue has capacity, but the expected wait is longer than the pool allows.
     QueueTooLong {
         /// Predicted wait.
         expected: Duration,
@@ -38,7 +39,7 @@ pub enum RejectionReason {
     DeadlineUnreachable {
         /// Predicted wait.
         expected: Duration,
-        /// Smallest budget that would be enough at present.
+        /// Smallest budget that is enough at present.
         needed: Duration,
         /// Time left of the budget.
         budget: Duration,
@@ -50,11 +51,11 @@ pub enum RejectionReason {
         /// The queue timeout.
         patience: Duration,
     },
-    /// The tenant holds its share of the queue, and other tenants are present.
+    /// The tenant has reached its share of the queue, and other tenants are present.
     TenantShare {
         /// The tenant.
         tenant: String,
-        /// What it holds, and its bounds.
+        /// Its use of the queue, and its bounds.
         part: TenantPart,
     },
     /// The job would wait too long for a limit of its kind.
@@ -68,19 +69,19 @@ pub enum RejectionReason {
     },
     /// The tenant sent more jobs than its rate allows.
     OverRate {
-        /// Jobs per second that are allowed.
+        /// Allowed jobs per second.
         rate: u32,
     },
-    /// The tenant reached its bound of queued and running jobs.
+    /// The tenant has reached its limit of queued and running jobs.
     OverInFlight {
-        /// Jobs that are allowed.
+        /// Allowed jobs.
         limit: usize,
     },
-    /// The pool accepts no more jobs: the server drains.
+    /// The server is draining, so the pool accepts no more jobs.
     Draining,
-    /// The operator drains the pool.
+    /// An operator is draining the pool.
     PoolDraining,
-    /// The kind is run by workers that attach, and none is attached.
+    /// Attached workers run the kind, and none is attached.
     NoWorkers,
     /// No handler has that name.
     UnknownKind {
@@ -89,7 +90,7 @@ pub enum RejectionReason {
     },
     /// Fields are out of bounds.
     Invalid {
-        /// Each of them.
+        /// All violations.
         violations: Vec<FieldViolation>,
     },
     /// The payload is larger than allowed.
@@ -101,16 +102,16 @@ pub enum RejectionReason {
     },
 }
 
-/// A tenant's part of a queue, without jobs that are less important than the arriving one.
+/// A tenant's use of a queue. Jobs that are less important than the arriving one do not count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TenantPart {
     /// Its queued jobs.
     pub jobs: usize,
-    /// Payload bytes of these.
+    /// Their payload bytes.
     pub bytes: usize,
-    /// Most jobs that it may have there at present.
+    /// Most queued jobs that are allowed at present.
     pub most_jobs: usize,
-    /// Most payload bytes that it may have there at present.
+    /// Most payload bytes that are allowed at present.
     pub most_bytes: usize,
 }
 
@@ -124,7 +125,7 @@ impl RejectionReason {
     pub(crate) const PAST: Self =
         Self::DeadlineUnreachable { expected: Duration::ZERO, needed: Duration::ZERO, budget: Duration::ZERO };
 
-    /// The reason in statuses and counters; its [`index`](Self::index) is that in [`Reason::REFUSALS`].
+    /// The reason in statuses and counters. Its position in [`Reason::REFUSALS`] is [`index`](Self::index).
     #[must_use]
     pub fn reason(&self) -> Reason {
         match self {

@@ -1,5 +1,4 @@
-//! Request ids: their form, and how they are generated. `src/rpc/context.rs` chooses between the caller's and a new
-//! one.
+//! Request ids: their syntax, and how they are generated. `src/rpc/context.rs` uses the caller's id, or generates one.
 
 use std::{fmt, str::FromStr, sync::Arc, time::SystemTime};
 
@@ -16,7 +15,7 @@ impl RequestId {
     /// A new id: a UUID of version 7.
     #[must_use]
     pub fn generate() -> Self {
-        // Ids of the same millisecond have no order: to keep one would take a lock that all threads share.
+        // Ids of the same millisecond have no order, because an order would need a lock that all threads share.
         let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
         let millis = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
         let id = uuid::Builder::from_unix_timestamp_millis(millis, &rand::random()).into_uuid();

@@ -5,7 +5,7 @@ use std::{borrow::Cow, ops::Range};
 /// Replaces a value that must not be shown.
 pub(crate) const WITHHELD: &str = "(withheld)";
 
-/// The text with `(withheld)` in place of the userinfo of each URL.
+/// Replaces the userinfo of each URL in a text with `(withheld)`.
 pub(crate) fn without_userinfo(text: &str) -> Cow<'_, str> {
     let found = userinfo(text);
     if found.is_empty() {
@@ -24,7 +24,7 @@ pub(crate) fn without_userinfo(text: &str) -> Cow<'_, str> {
 
 /// Byte ranges of the userinfo of each URL in the text.
 ///
-/// A password may contain a `/` that should have been encoded. So with a `:`, the userinfo ends at the last `@`.
+/// A password may contain a `/` that was not encoded. So if there is a `:`, the userinfo ends at the last `@`.
 pub(crate) fn userinfo(text: &str) -> Vec<Range<usize>> {
     const BEGIN: &str = "://";
     let mut found = Vec::new();

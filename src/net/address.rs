@@ -7,7 +7,7 @@ use std::{
     str::FromStr,
 };
 
-/// Default permissions of a socket file: its user and its group.
+/// Default permissions of a socket file: for its user and its group.
 pub(super) const DEFAULT_MODE: u32 = 0o660;
 
 /// Where a server listens: `IP:PORT`, `unix:/path`, `unix:/path?mode=600` or `systemd:N`.
@@ -22,17 +22,17 @@ pub enum ListenAddress {
         /// Its permissions. Default 660.
         mode: u32,
     },
-    /// A socket that the service manager passes, by its index in the unit, from 0.
+    /// A socket that the service manager passes, by its index in the unit file, from 0.
     Systemd(usize),
 }
 
 /// The text is not a listen address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidListenAddress {
-    /// It has none of the forms.
+    /// It has an unknown format.
     #[error("not an address; write IP:PORT, unix:/path or systemd:N")]
     Form,
-    /// Unknown parameter behind the `?` of a path.
+    /// Unknown parameter after the `?` of a path.
     #[error("unknown parameter {0:?}; the only one is mode, as in unix:/path?mode=660")]
     Parameter(String),
     /// The mode is not a valid file mode.
@@ -50,7 +50,8 @@ impl ListenAddress {
         }
     }
 
-    /// Whether other machines may reach it. For a socket of the service manager, this is known only once it is open.
+    /// Whether other machines can reach it. For a socket of the service manager, this is known only once the socket is
+    /// open.
     #[must_use]
     pub fn is_public(&self) -> bool {
         self.tcp().is_some_and(|address| !address.ip().to_canonical().is_loopback())
@@ -94,8 +95,8 @@ impl FromStr for ListenAddress {
     }
 }
 
-/// The mode, if it is the only parameter. Anything else is an error, because a misread mode would give access to
-/// others.
+/// The mode, if it is the only parameter. Any other parameter is an error, because a misread mode could give access to
+/// other users.
 fn mode(parameters: &str) -> Result<u32, InvalidListenAddress> {
     let (parameter, more) = parameters.split_once('&').map_or((parameters, None), |(first, more)| (first, Some(more)));
     let octal = match parameter.split_once('=') {

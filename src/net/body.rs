@@ -7,7 +7,7 @@ use std::{
 
 use bytes::Bytes;
 use h2::{Reason, RecvStream};
-use http_body::{Body, Frame, SizeHint};
+use http_body::{Body, Frame};
 use hyper::body::Incoming;
 
 use crate::memory::HeldBack;
@@ -44,10 +44,10 @@ impl HeldBack for RequestBody {
         self.is_free = false;
     }
 
-    /// HTTP/1.1 has no windows: its peers may always send.
+    /// HTTP/1.1 has no windows, so its peers may always send.
     fn give_back(&mut self, bytes: usize) {
         if let Inner::Http2(body) = &mut self.body {
-            // This fails if the stream is gone, and then nothing needs to be given back.
+            // Fails only if the stream is gone; then no bytes need to be returned.
             let _ = body.flow_control().release_capacity(bytes);
         }
     }
@@ -66,7 +66,7 @@ impl Body for RequestBody {
         if let Some(data) = ready!(body.poll_data(cx)) {
             let data = match data {
                 Ok(data) => data,
-                // The peer needs no answer. The end of the call reports why it ended.
+                // The peer expects no answer. The end of the call reports the reason.
                 Err(error) if matches!(error.reason(), Some(Reason::NO_ERROR | Reason::CANCEL)) => {
                     return Poll::Ready(None);
                 }
@@ -85,13 +85,6 @@ impl Body for RequestBody {
         match &self.body {
             Inner::Http1(body) => body.is_end_stream(),
             Inner::Http2(body) => body.is_end_stream(),
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match &self.body {
-            Inner::Http1(body) => body.size_hint(),
-            Inner::Http2(_) => SizeHint::default(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The life of one connection: stages, HTTP, keepalive, age, GOAWAY, cut.
+//! Serves one connection: stages, HTTP, keepalive, age limit, GOAWAY, cut.
 
 use std::{
     future::poll_fn,
@@ -12,63 +12,45 @@ use std::{
 };
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
-use tokio::{
-    sync::watch,
-    time::{Instant, sleep_until},
-};
+use tokio::{sync::watch, time::sleep};
 use tracing::debug;
 
 use super::{
-    call::{Calls, UnsentAnswers},
-    establish::{PREFACE, Stages, establish},
+    call::{Backlog, Calls, UnsentAnswers},
+    establish::{PREFACE, establish},
     http1,
     http2::{self, AnswerService},
     limits::{ConnectionLimits, Http2, Transport},
-    linger::Linger,
     listener::Accepted,
-    proxy::Proxies,
     server::{Stage, reached},
-    stream::Stream,
+    stream::{BoundedStream, Heard, Stream},
     tracker::Closed,
-    write_stall::{Heard, WriteStall},
 };
-use crate::{memory::ConnectionMemory, model::Peer};
-
-/// The socket of a connection, with its wrappers.
-pub(super) type Socket = Linger<WriteStall<Stream>>;
+use crate::{
+    incidents::{self, Incident},
+    memory::ConnectionMemory,
+    model::{CertificateRequest, Peer},
+};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Numbers connections across all listeners.
+/// Numbers the connections of all listeners.
 static NEXT_CONNECTION: AtomicU64 = AtomicU64::new(1);
 
 /// Time that an idle peer has to close after GOAWAY.
-const FAREWELL: Duration = Duration::from_secs(10);
+const GOAWAY_GRACE: Duration = Duration::from_secs(10);
 
 /// State that the connections of a server share.
 pub(super) struct Serving<M> {
     /// Makes the service of one connection.
     pub(super) make: M,
     pub(super) transport: Transport,
-    pub(super) stages: Stages,
     pub(super) stage: watch::Sender<Stage>,
-    unsent: UnsentAnswers,
+    pub(super) unsent: Arc<UnsentAnswers>,
 }
 
 impl<M> Serving<M> {
-    pub(super) fn new(
-        make: M,
-        transport: Transport,
-        proxies: Proxies,
-        stage: watch::Sender<Stage>,
-        unsent: UnsentAnswers,
-    ) -> Self {
-        let (preface_timeout, tls) = (transport.connections.preface_timeout, transport.tls.clone());
-        let stages = Stages { preface_timeout, proxies, tls, http1: transport.http1 };
-        Self { make, transport, stages, stage, unsent }
-    }
-
-    /// Serves one connection until its peer closes it, it reaches its age, or the server ends it.
+    /// Serves one connection until its peer closes it, it reaches its age limit, or the server ends it.
     pub(super) async fn serve<S>(&self, accepted: Accepted, mut stage: watch::Receiver<Stage>)
     where
         M: Fn(Arc<Peer>, Arc<ConnectionMemory>) -> S,
@@ -77,11 +59,12 @@ impl<M> Serving<M> {
     {
         let Accepted { socket, origin, mut entry } = accepted;
         let connection = NEXT_CONNECTION.fetch_add(1, Relaxed);
-        let mut peer = Peer { connection, origin, proxy: None, certificate: None, is_unasked: false };
+        let certificate_request = CertificateRequest::Unconfigured;
+        let mut peer = Peer { connection, origin, proxy: None, certificate: None, certificate_request };
         debug!(connection, peer = %origin, "connection accepted");
         let established = match socket.into_stream() {
             Ok(stream) => tokio::select! {
-                established = establish(stream, &mut peer, &mut entry, &self.stages) => established,
+                established = establish(stream, &mut peer, &mut entry, &self.transport) => established,
                 // No call can be open yet.
                 () = reached(&mut stage, Stage::GoAway) => return entry.close(Closed::GoAway),
             },
@@ -91,6 +74,14 @@ impl<M> Serving<M> {
             Ok(stream) => self.speak(stream, Arc::new(peer), stage).await,
             Err(error) => {
                 debug!(connection, peer = %peer.origin, %error, "connection not established");
+                if error.is_worth_a_line() {
+                    incidents::log("", "TLS_HANDSHAKE", || Incident {
+                        what: "TLS handshakes failed",
+                        peer: peer.origin.to_string(),
+                        cause: error.to_string(),
+                        ..Incident::default()
+                    });
+                }
                 error.reason()
             }
         };
@@ -98,7 +89,7 @@ impl<M> Serving<M> {
         entry.close(reason);
     }
 
-    /// Speaks HTTP. Returns why the connection ended.
+    /// Speaks HTTP. Returns the reason why the connection ended.
     async fn speak<S>(&self, stream: Stream, peer: Arc<Peer>, stage: watch::Receiver<Stage>) -> Closed
     where
         M: Fn(Arc<Peer>, Arc<ConnectionMemory>) -> S,
@@ -110,24 +101,21 @@ impl<M> Serving<M> {
         let is_http2 = stream.ahead().starts_with(PREFACE);
         let memory = memory.of(number);
         let stall = self.transport.memory.limits().stall;
-        let calls = Calls::new(Arc::clone(&peer), stream_limit.clone(), stall, self.unsent.clone());
+        let calls = Calls::new(Arc::clone(&peer), stream_limit.clone(), stall, Arc::clone(&self.unsent));
         let service = (self.make)(peer, Arc::clone(&memory));
-        let stream = WriteStall::new(stream, stall);
-        let heard = stream.heard();
-        let socket = Linger::new(stream);
-        let mut events = Events::new(connections, calls.clone(), stage);
-        let (mut backlog, written) = (calls.backlog(), heard.clone());
+        let socket = BoundedStream::new(stream, stall);
+        let heard = socket.heard();
+        let mut backlog = calls.backlog(heard.clone());
+        let mut events = Events::new(connections, Arc::clone(&calls), stage);
         if !is_http2 {
             let connection = http1::connection(socket, http2, connections.preface_timeout, service, calls);
             let mut connection = pin!(connection);
             return events
-                .until_the_end(number, |cx, order| {
-                    if order.is_some() {
+                .until_the_end(number, &mut backlog, |cx, goes_away| {
+                    if goes_away {
                         connection.as_mut().graceful_shutdown();
                     }
-                    let polled = connection.as_mut().poll(cx).map_err(Into::into);
-                    backlog.note(written.is_blocked());
-                    polled
+                    connection.as_mut().poll(cx).map_err(Into::into)
                 })
                 .await;
         }
@@ -139,45 +127,36 @@ impl<M> Serving<M> {
             events.watch(pings, heard, *http2);
         }
         events
-            .until_the_end(number, |cx, order| {
-                if order.is_some() {
+            .until_the_end(number, &mut backlog, |cx, goes_away| {
+                if goes_away {
                     // Sends GOAWAY with the highest stream id and a PING, then GOAWAY with the last accepted id.
                     connection.graceful_shutdown();
                 }
-                let polled = connection.poll(cx).map_err(Into::into);
-                backlog.note(written.is_blocked());
-                polled
+                connection.poll(cx).map_err(Into::into)
             })
             .await
     }
 }
 
-/// Events that may end the connection. Each is polled only when it is woken.
+/// Events that may end the connection. Each one is polled only when it is woken.
 struct Events(FuturesUnordered<Pin<Box<dyn Future<Output = Event> + Send>>>);
 
 /// An event from outside of the connection.
 enum Event {
-    /// The peer must open no more streams; after the grace the connection is cut.
-    Goodbye(Goodbye),
+    /// The peer must open no more streams. The connection is cut after the grace, if there is one.
+    GoAway(Closed, Option<Duration>),
     /// The connection is cut.
     Cut(Closed),
 }
 
-/// Why the server ends a connection, and the grace of its peer; `None` until all connections are cut.
-#[derive(Debug, Clone, Copy)]
-struct Goodbye {
-    reason: Closed,
-    grace: Option<Duration>,
-}
-
 impl Events {
-    fn new(limits: &ConnectionLimits, calls: Calls, stage: watch::Receiver<Stage>) -> Self {
+    fn new(limits: &ConnectionLimits, calls: Arc<Calls>, stage: watch::Receiver<Stage>) -> Self {
         let events = Self(FuturesUnordered::new());
         let (limits, mut going, mut cut) = (*limits, stage.clone(), stage);
-        events.push(async move { Event::Goodbye(end_of_time(limits, calls).await) });
+        events.push(end_of_time(limits, calls));
         events.push(async move {
             reached(&mut going, Stage::GoAway).await;
-            Event::Goodbye(Goodbye { reason: Closed::GoAway, grace: None })
+            Event::GoAway(Closed::GoAway, None)
         });
         events.push(async move {
             reached(&mut cut, Stage::Cut).await;
@@ -198,28 +177,32 @@ impl Events {
         });
     }
 
-    /// Polls the connection until it has ended, and starts its shutdown at most once. The connection is polled first,
-    /// so that ready data is written before a cut.
+    /// Polls the connection until it ends, and starts its shutdown at most once. The connection is polled before the
+    /// events, so that ready data is written before a cut.
     async fn until_the_end(
         &mut self,
         number: u64,
-        mut connection: impl FnMut(&mut Context<'_>, Option<Goodbye>) -> Poll<Result<(), Failure>>,
+        backlog: &mut Backlog,
+        mut connection: impl FnMut(&mut Context<'_>, bool) -> Poll<Result<(), Failure>>,
     ) -> Closed {
         let mut said = None;
         poll_fn(|cx| {
-            let mut order = None;
+            let mut goes_away = false;
             loop {
-                if let Poll::Ready(ended) = connection(cx, order.take()) {
-                    let otherwise = said.map_or(Closed::Peer, |goodbye: Goodbye| goodbye.reason);
-                    return Poll::Ready(ending(number, ended, otherwise));
+                let polled = connection(cx, std::mem::take(&mut goes_away));
+                backlog.update();
+                if let Poll::Ready(ended) = polled {
+                    return Poll::Ready(ending(number, ended, said.unwrap_or(Closed::Peer)));
                 }
                 match self.0.poll_next_unpin(cx) {
-                    Poll::Ready(Some(Event::Goodbye(goodbye))) if said.is_none() => {
-                        debug!(connection = number, reason = goodbye.reason.as_str(), "closing the connection");
-                        self.cut_after(goodbye);
-                        (said, order) = (Some(goodbye), Some(goodbye));
+                    Poll::Ready(Some(Event::GoAway(reason, grace))) if said.is_none() => {
+                        debug!(connection = number, reason = reason.as_str(), "closing the connection");
+                        if let Some(grace) = grace {
+                            self.cut_after(grace, reason);
+                        }
+                        (said, goes_away) = (Some(reason), true);
                     }
-                    Poll::Ready(Some(Event::Goodbye(_))) => {}
+                    Poll::Ready(Some(Event::GoAway(..))) => {}
                     Poll::Ready(Some(Event::Cut(reason))) => return Poll::Ready(reason),
                     Poll::Ready(None) | Poll::Pending => return Poll::Pending,
                 }
@@ -228,42 +211,30 @@ impl Events {
         .await
     }
 
-    fn cut_after(&self, goodbye: Goodbye) {
-        let reason = if goodbye.reason == Closed::Age { Closed::AgeCut } else { goodbye.reason };
-        let at = goodbye.grace.and_then(|grace| Instant::now().checked_add(grace));
+    fn cut_after(&self, grace: Duration, reason: Closed) {
         self.push(async move {
-            until(at).await;
-            Event::Cut(reason)
+            sleep(grace).await;
+            Event::Cut(if reason == Closed::Age { Closed::AgeCut } else { reason })
         });
     }
 }
 
-/// Returns when the connection reaches its age, or had no stream for too long.
-async fn end_of_time(limits: ConnectionLimits, calls: Calls) -> Goodbye {
-    let begin = Instant::now();
+/// Returns when the connection reaches its age limit, or has had no stream for too long.
+async fn end_of_time(limits: ConnectionLimits, calls: Arc<Calls>) -> Event {
     let jitter = rand::random_range(0.9..=1.1);
-    let old = begin.checked_add(limits.max_age.mul_f64(jitter));
+    let mut age = pin!(sleep(limits.max_age.mul_f64(jitter)));
     let mut seen = calls.opened();
     loop {
-        let idle_check = Instant::now().checked_add(limits.idle_timeout);
-        let age_first = old.is_some_and(|old| idle_check.is_none_or(|idle_check| old <= idle_check));
-        until(if age_first { old } else { idle_check }).await;
-        if age_first {
-            return Goodbye { reason: Closed::Age, grace: Some(limits.max_age_grace) };
+        tokio::select! {
+            biased;
+            () = &mut age => return Event::GoAway(Closed::Age, Some(limits.max_age_grace)),
+            () = sleep(limits.idle_timeout) => {}
         }
         let opened = calls.opened();
         if calls.open() == 0 && opened == seen {
-            return Goodbye { reason: Closed::Idle, grace: Some(FAREWELL) };
+            return Event::GoAway(Closed::Idle, Some(GOAWAY_GRACE));
         }
         seen = opened;
-    }
-}
-
-/// Returns at `instant`; `None` means never.
-async fn until(instant: Option<Instant>) {
-    match instant {
-        Some(instant) => sleep_until(instant).await,
-        None => std::future::pending().await,
     }
 }
 

@@ -1,6 +1,6 @@
-//! The stages of a connection between acceptance and HTTP: PROXY header, TLS, preface, each with its time limit.
+//! The stages of a connection before HTTP: PROXY header, TLS and preface, each with a time limit.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{io, time::Duration};
 
 use tokio::{
     io::AsyncWriteExt,
@@ -8,10 +8,9 @@ use tokio::{
 };
 
 use super::{
-    linger::Linger,
-    proxy::{Proxies, read_header},
-    stream::{Io, Stream},
-    tls::{HandshakeError, Tls},
+    limits::Transport,
+    proxy::read_header,
+    stream::{BoundedStream, Io, Stream},
     tracker::{Closed, Entry},
 };
 use crate::model::Peer;
@@ -22,20 +21,9 @@ pub(super) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The answer to a client that speaks HTTP/1.1 on a listener without it.
 const WRONG_VERSION: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\n\
 connection: close\r\n\r\n\
-this port speaks gRPC over HTTP/2, and no HTTP/1.1; a proxy in front of it must speak HTTP/2 to it too; \
-pages of browsers may call by gRPC-Web where server.grpc_web_origins names them; \
+this port speaks gRPC over HTTP/2, not HTTP/1.1; a proxy in front of it must also use HTTP/2; \
+web pages may call by gRPC-Web if server.grpc_web_origins lists their origin; \
 metrics and health for HTTP/1.1 are on server.ops_listen\n";
-
-/// Configuration of the stages.
-#[derive(Debug, Clone)]
-pub(super) struct Stages {
-    /// Time for the PROXY header, and for the preface.
-    pub(super) preface_timeout: Duration,
-    pub(super) proxies: Proxies,
-    /// Whether the peer may speak HTTP/1.1.
-    pub(super) http1: bool,
-    pub(super) tls: Option<Arc<Tls>>,
-}
 
 /// Why a connection did not reach HTTP.
 #[derive(Debug, thiserror::Error)]
@@ -48,8 +36,14 @@ pub(super) enum Unestablished {
     ProxyHeader,
     #[error("the bound of connections from this address is reached")]
     PerAddress,
-    #[error("{0}")]
-    Tls(#[from] HandshakeError),
+    #[error("no TLS handshake within {0:?}")]
+    SlowHandshake(Duration),
+    #[error("no client is trusted: the client CA is empty or missing; restore the file")]
+    NoTrustedClients,
+    #[error("the client does not offer HTTP/2 (ALPN h2), or HTTP/1.1 if web pages may call")]
+    Alpn,
+    #[error("TLS handshake: {0}")]
+    Handshake(io::Error),
     #[error("{0}")]
     Io(#[from] io::Error),
 }
@@ -57,49 +51,57 @@ pub(super) enum Unestablished {
 impl Unestablished {
     pub(super) fn reason(&self) -> Closed {
         match self {
-            Self::Slow(_) => Closed::Slow,
-            Self::NotHttp2 => Closed::NotHttp2,
+            Self::Slow(_) | Self::SlowHandshake(_) => Closed::Slow,
+            Self::NotHttp2 | Self::Alpn => Closed::NotHttp2,
+            Self::NoTrustedClients | Self::Handshake(_) => Closed::Tls,
             Self::ProxyHeader => Closed::ProxyHeader,
             Self::PerAddress => Closed::PerAddress,
-            Self::Tls(error) => error.reason(),
             Self::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => Closed::Peer,
             Self::Io(_) => Closed::Error,
         }
     }
+
+    /// Whether an operator may have to act: a peer that only connects, such as a probe, is none of that.
+    pub(super) fn is_worth_a_line(&self) -> bool {
+        match self {
+            Self::Handshake(error) => error.kind() != io::ErrorKind::UnexpectedEof,
+            _ => self.reason() == Closed::Tls,
+        }
+    }
 }
 
-/// Takes a connection through its stages. Each stage takes the stream, returns it at the point where it stopped
-/// reading, and may add facts about the peer.
+/// Takes a connection through its stages. Each stage gets the stream, returns it with the rest unread, and may add
+/// facts about the peer.
 pub(super) async fn establish(
     mut stream: Stream,
     peer: &mut Peer,
     entry: &mut Entry,
-    stages: &Stages,
+    transport: &Transport,
 ) -> Result<Stream, Unestablished> {
-    let within = stages.preface_timeout;
+    let within = transport.connections.preface_timeout;
     let slow = |_| Unestablished::Slow(within);
     let mut end = Instant::now() + within;
     // The PROXY header comes first.
-    timeout_at(end, read_header(&mut stream, peer, &stages.proxies)).await.map_err(slow)??;
+    timeout_at(end, read_header(&mut stream, peer, &transport.proxies)).await.map_err(slow)??;
     if peer.proxy.is_some() && !entry.claim(&peer.origin) {
         return Err(Unestablished::PerAddress);
     }
-    let mut http1 = stages.http1;
-    if let Some(tls) = stages.tls.as_ref().filter(|_| stream.is_of_network()) {
-        // The handshake has a time limit of its own.
+    let mut http1 = transport.http1;
+    if let Some(tls) = transport.tls.as_ref().filter(|_| stream.is_of_network()) {
+        // The handshake has its own time limit.
         let secured = tls.accept(stream).await?;
-        (peer.certificate, peer.is_unasked) = (secured.certificate, secured.is_unasked);
+        (peer.certificate, peer.certificate_request) = (secured.certificate, secured.certificate_request);
         stream = Stream::new(Io::Tls(Box::new(secured.stream)));
         end = Instant::now() + within;
-        // ALPN decided the protocol.
+        // ALPN selected the protocol.
         http1 = secured.http1;
     }
-    timeout_at(end, preface(&mut stream, http1)).await.map_err(slow)??;
+    timeout_at(end, preface(&mut stream, http1, transport.memory.limits().stall)).await.map_err(slow)??;
     Ok(stream)
 }
 
-/// Waits for the preface, and leaves it in the stream. If HTTP/1.1 is allowed, anything that is not a preface passes.
-async fn preface(stream: &mut Stream, http1: bool) -> Result<(), Unestablished> {
+/// Waits for the preface, without consuming it. If HTTP/1.1 is allowed, anything else passes too.
+async fn preface(stream: &mut Stream, http1: bool, stall: Duration) -> Result<(), Unestablished> {
     loop {
         let known = stream.ahead().len().min(PREFACE.len());
         if stream.ahead()[..known] != PREFACE[..known] {
@@ -107,7 +109,7 @@ async fn preface(stream: &mut Stream, http1: bool) -> Result<(), Unestablished> 
                 return Ok(());
             }
             if begins_http1(stream.ahead()) {
-                let mut stream = Linger::new(stream);
+                let mut stream = BoundedStream::new(stream, stall);
                 stream.write_all(WRONG_VERSION).await?;
                 stream.shutdown().await?;
             }
@@ -120,7 +122,7 @@ async fn preface(stream: &mut Stream, http1: bool) -> Result<(), Unestablished> 
     }
 }
 
-/// Whether bytes may start an HTTP/1.1 request: its method, in capitals, and a space.
+/// Whether the bytes may start an HTTP/1.1 request: a method in capitals, and a space.
 fn begins_http1(bytes: &[u8]) -> bool {
     let method = bytes.iter().take_while(|byte| byte.is_ascii_uppercase()).count();
     method > 0 && bytes.get(method).is_none_or(|byte| *byte == b' ')

@@ -1,24 +1,30 @@
 //! HTTP/1.1 on one connection: pages for operators' tools, and gRPC-Web.
 
 use std::{
-    convert::Infallible,
+    future::poll_fn,
     pin::Pin,
-    task::{Context, Poll, ready},
+    sync::Arc,
+    task::{Context, Poll},
     time::Duration,
 };
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use http::{Request, Response};
 use http_body::{Body, Frame, SizeHint};
-use hyper::{body::Incoming, server::conn::http1, service::Service};
+use hyper::{
+    body::Incoming,
+    server::conn::http1,
+    service::{Service, service_fn},
+};
 use hyper_util::rt::{TokioIo, TokioTimer};
 
 use super::{
     body::RequestBody,
     call::{Call, Calls, REQUEST_ID},
-    connection::Socket,
     http2::AnswerService,
     limits::Http2,
+    stream::{BoundedStream, Stream},
 };
 
 /// Smallest buffer for a request's head, in bytes.
@@ -26,34 +32,38 @@ const MIN_BUFFER: usize = 8 << 10;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Makes the connection. Each request has `head_timeout` for its head.
+type Connection<S> = http1::Connection<TokioIo<BoundedStream<Stream>>, S>;
+
+/// A connection whose calls are counted and time-limited. The headers of each request must arrive within
+/// `head_timeout`.
 pub(super) fn connection<S: AnswerService>(
-    socket: Socket,
+    socket: BoundedStream<Stream>,
     http2: &Http2,
     head_timeout: Duration,
     service: S,
-    calls: Calls,
-) -> http1::Connection<TokioIo<Socket>, Counting<S>>
+    calls: Arc<Calls>,
+) -> Connection<impl Service<Request<Incoming>, Response = Response<AnswerBody<S::Body>>, Error = Late, Future: Send>>
 where
-    S::Future: Unpin,
+    S::Future: Send + Unpin,
 {
+    let counted = move |request: Request<Incoming>| {
+        let mut call = calls.begin(&request);
+        let mut answer = service.call(request.map(RequestBody::http1));
+        async move {
+            let answered = poll_fn(|cx| match answer.poll_unpin(cx) {
+                Poll::Ready(Ok(response)) => Poll::Ready(Ok(response)),
+                Poll::Pending => call.poll_end(cx).map(|()| Err(Late)),
+            });
+            let response = answered.await?;
+            call.handed_over(response.headers().get(REQUEST_ID));
+            Ok(response.map(|body| AnswerBody { body, call }))
+        }
+    };
     http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(head_timeout)
         .max_buf_size((http2.max_header_list as usize).max(MIN_BUFFER))
-        .serve_connection(TokioIo::new(socket), Counting { service, calls })
-}
-
-/// A service whose calls are counted and time-limited.
-pub(super) struct Counting<S> {
-    service: S,
-    calls: Calls,
-}
-
-/// A call until its answer is ready.
-pub(super) struct Answering<F> {
-    answer: F,
-    call: Option<Call>,
+        .serve_connection(TokioIo::new(socket), service_fn(counted))
 }
 
 /// The body of an answer, with its call.
@@ -62,42 +72,10 @@ pub(super) struct AnswerBody<B> {
     call: Call,
 }
 
-/// The call reached its time limit, which ends the connection: HTTP/1.1 has no other way to end a call.
+/// The call reached its time limit. That ends the connection, because HTTP/1.1 has no other way to end a call.
 #[derive(Debug, thiserror::Error)]
 #[error("the call reached its time limit before its answer was sent")]
 pub(super) struct Late;
-
-impl<S: AnswerService> Service<Request<Incoming>> for Counting<S>
-where
-    S::Future: Unpin,
-{
-    type Response = Response<AnswerBody<S::Body>>;
-    type Error = Late;
-    type Future = Answering<S::Future>;
-
-    fn call(&self, request: Request<Incoming>) -> Self::Future {
-        let call = Some(self.calls.begin(&request));
-        Answering { answer: self.service.call(request.map(RequestBody::http1)), call }
-    }
-}
-
-impl<F, B> Future for Answering<F>
-where
-    F: Future<Output = Result<Response<B>, Infallible>> + Unpin,
-{
-    type Output = Result<Response<AnswerBody<B>>, Late>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = &mut *self;
-        let Poll::Ready(Ok(response)) = Pin::new(&mut this.answer).poll(cx) else {
-            ready!(this.call.as_mut().map_or(Poll::Ready(()), |call| call.poll_end(cx)));
-            return Poll::Ready(Err(Late));
-        };
-        let call = this.call.take().ok_or(Late)?;
-        call.handed_over(response.headers().get(REQUEST_ID));
-        Poll::Ready(Ok(response.map(|body| AnswerBody { body, call })))
-    }
-}
 
 impl<B> Body for AnswerBody<B>
 where

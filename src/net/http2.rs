@@ -1,56 +1,66 @@
 //! HTTP/2 on one connection.
 //!
-//! The connection and its calls are one task, so that everything that is ready together leaves in one write. Calls that
-//! were read together are first polled in place. Only pending ones move to where each has its own waker, because most
-//! short jobs end at their first poll.
+//! The connection and its calls are one task, so that replies that are ready at the same time are sent with one write.
+//! Calls that arrive together are first polled in place. Only pending ones move to a set in which each has its own
+//! waker, because most short jobs end at their first poll.
 
 use std::{
     convert::Infallible,
     error::Error,
+    pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
-use h2::{PingPong, server};
-use http::{Request, Response};
+use h2::{
+    PingPong, Reason, SendStream,
+    server::{self, SendResponse},
+};
+use http::{HeaderValue, Request, Response};
+use http_body::Body;
 use hyper::service::Service;
 use tokio::time::{sleep, timeout};
 
 use super::{
-    body::RequestBody, call::Calls, connection::Socket, exchange::Exchange, limits::Http2, write_stall::Heard,
+    body::RequestBody,
+    call::{Call, Calls, REQUEST_ID},
+    limits::Http2,
+    stream::{BoundedStream, Heard, Stream},
 };
 use crate::memory::ConnectionMemory;
 
-/// Window of a stream while messages of its connection are held back, in bytes.
+/// Window of a stream, in bytes, while messages of its connection are held back.
 const CROWDED_WINDOW: u32 = 64 << 10;
 /// Smallest window of a connection, in bytes: its initial one.
 const MIN_WINDOW: u32 = 65_535;
+/// Size from which an answer may not fit in the socket at once, in bytes.
+const LARGE: usize = 16 << 10;
 
 /// A connection after its handshake.
 pub(super) struct Connection<S: AnswerService> {
-    h2: server::Connection<Socket, Bytes>,
+    h2: server::Connection<BoundedStream<Stream>, Bytes>,
     service: S,
-    calls: Calls,
+    calls: Arc<Calls>,
     memory: Arc<ConnectionMemory>,
     http2: Http2,
-    /// The last granted windows: of the connection, and of a stream.
+    /// The last announced windows: of the connection, and of a stream.
     windows: (u32, u32),
-    begun: Vec<Exchange<S::Future, S::Body>>,
-    pending: FuturesUnordered<Exchange<S::Future, S::Body>>,
+    begun: Vec<Exchange<S>>,
+    pending: FuturesUnordered<Exchange<S>>,
 }
 
-/// A service whose answers can be sent.
+/// A service whose answers HTTP can send.
 pub trait AnswerService: Service<Request<RequestBody>, Response = Response<Self::Body>, Error = Infallible> {
     /// The body of an answer.
-    type Body: http_body::Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Unpin + Send + 'static;
+    type Body: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Unpin + Send + 'static;
 }
 
 impl<S, B> AnswerService for S
 where
     S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible>,
-    B: http_body::Body<Data = Bytes> + Unpin + Send + 'static,
+    B: Body<Data = Bytes> + Unpin + Send + 'static,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
     type Body = B;
@@ -61,12 +71,12 @@ where
     S: AnswerService,
     S::Future: Send + Unpin + 'static,
 {
-    /// Sends the settings and takes the preface.
+    /// Sends the settings, and reads the preface.
     pub(super) async fn handshake(
-        socket: Socket,
+        socket: BoundedStream<Stream>,
         http2: Http2,
         service: S,
-        calls: Calls,
+        calls: Arc<Calls>,
         memory: Arc<ConnectionMemory>,
     ) -> Result<Self, h2::Error> {
         let h2 = http2.builder().handshake(socket).await?;
@@ -79,7 +89,7 @@ where
         self.h2.ping_pong()
     }
 
-    /// Asks the peer to open no more streams, and ends with the last open one.
+    /// Asks the peer to open no more streams. The connection ends with the last open one.
     pub(super) fn graceful_shutdown(&mut self) {
         self.h2.graceful_shutdown();
     }
@@ -93,12 +103,12 @@ where
                 let Some((request, respond)) = accepted.transpose()? else { return Poll::Ready(Ok(())) };
                 let call = self.calls.begin(&request);
                 let answer = self.service.call(request.map(RequestBody::http2));
-                self.begun.push(Exchange::new(answer, respond, call));
+                self.begun.push(Exchange { step: Step::Answering { answer, respond }, call });
             }
             if self.begun.is_empty() {
                 return Poll::Pending;
             }
-            // Calls that their callers left are finished first.
+            // Calls whose callers have left are finished first.
             while let Poll::Ready(Some(())) = self.pending.poll_next_unpin(cx) {}
             for mut exchange in self.begun.drain(..) {
                 if exchange.poll_unpin(cx).is_pending() {
@@ -108,8 +118,8 @@ where
         }
     }
 
-    /// Widens the window of the connection by the bytes that waiting messages hold, so that other messages continue.
-    /// While there are any, the windows of streams are smaller.
+    /// Widens the connection's window by the bytes of held-back messages, so that other messages continue. Meanwhile
+    /// the windows of streams are smaller.
     fn grant(&mut self, cx: &Context<'_>) {
         let grant = self.memory.grant(cx.waker());
         let share = u32::try_from(grant.share).unwrap_or(u32::MAX).max(MIN_WINDOW);
@@ -121,14 +131,14 @@ where
         }
         let full = self.http2.stream_window;
         let stream = if grant.is_crowded { full.min(CROWDED_WINDOW) } else { full };
-        // This fails until the peer has acknowledged the last change; it is tried again.
+        // Fails until the peer has acknowledged the last change; then it is tried again.
         if stream != self.windows.1 && self.h2.set_initial_window_size(stream).is_ok() {
             self.windows.1 = stream;
         }
     }
 }
 
-/// Returns when the peer shows no activity for too long.
+/// Returns when the peer has shown no activity for too long.
 pub(super) async fn unresponsive(mut pings: PingPong, heard: Heard, http2: Http2) {
     loop {
         let before = heard.reads();
@@ -136,11 +146,133 @@ pub(super) async fn unresponsive(mut pings: PingPong, heard: Heard, http2: Http2
         if heard.reads() != before {
             continue;
         }
-        // If a ping is already in flight, its answer is awaited.
+        // Fails if a ping is already in flight; then that ping's answer is awaited.
         let _ = pings.send_ping(h2::Ping::opaque());
         let answered = timeout(http2.keepalive_timeout, std::future::poll_fn(|cx| pings.poll_pong(cx))).await;
         if answered.is_err() && heard.reads() == before {
             return;
+        }
+    }
+}
+
+/// One HTTP/2 call: waits for its answer, and sends it as fast as the peer reads. It ends when the connection has the
+/// whole answer, when the peer resets the stream, or at its time limit. Dropping it resets the stream.
+struct Exchange<S: AnswerService> {
+    step: Step<S>,
+    call: Call,
+}
+
+enum Step<S: AnswerService> {
+    Answering { answer: S::Future, respond: SendResponse<Bytes> },
+    Sending(Sending<S>),
+}
+
+struct Sending<S: AnswerService> {
+    body: S::Body,
+    stream: SendStream<Bytes>,
+    /// Data that exceeds the stream's window.
+    unsent: Bytes,
+    request_id: Option<HeaderValue>,
+}
+
+impl<S> Exchange<S>
+where
+    S: AnswerService,
+    S::Future: Unpin,
+{
+    fn advance(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
+        loop {
+            match &mut self.step {
+                Step::Answering { answer, respond } => {
+                    let Poll::Ready(Ok(response)) = Pin::new(answer).poll(cx) else {
+                        // The peer may have reset the stream.
+                        return respond.poll_reset(cx).map(|reset| reset.map(drop));
+                    };
+                    let (head, body) = response.into_parts();
+                    let request_id = head.headers.get(REQUEST_ID).cloned();
+                    let is_whole = body.is_end_stream();
+                    let stream = respond.send_response(Response::from_parts(head, ()), is_whole)?;
+                    if is_whole {
+                        return Poll::Ready(Ok(()));
+                    }
+                    self.step = Step::Sending(Sending { body, stream, unsent: Bytes::new(), request_id });
+                }
+                Step::Sending(sending) => return sending.advance(&mut self.call, cx),
+            }
+        }
+    }
+}
+
+impl<S: AnswerService> Sending<S> {
+    fn advance(&mut self, call: &mut Call, cx: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
+        loop {
+            if !self.unsent.is_empty() {
+                ready!(self.send(call, cx))?;
+            }
+            let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) else {
+                return self.stream.poll_reset(cx).map(|reset| reset.map(drop));
+            };
+            let frame = match frame {
+                Some(Ok(frame)) => frame,
+                Some(Err(_)) => {
+                    self.stream.send_reset(Reason::INTERNAL_ERROR);
+                    return Poll::Ready(Ok(()));
+                }
+                None => return Poll::Ready(self.stream.send_data(Bytes::new(), true)),
+            };
+            match frame.into_data() {
+                Ok(data) => self.unsent = data,
+                Err(frame) => {
+                    let trailers = frame.into_trailers().unwrap_or_default();
+                    return Poll::Ready(self.stream.send_trailers(trailers));
+                }
+            }
+        }
+    }
+
+    /// Passes unsent data to the connection, as the window allows. Data that was passed can be neither counted nor
+    /// withdrawn.
+    fn send(&mut self, call: &mut Call, cx: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
+        let is_large = self.unsent.len() >= LARGE;
+        while !self.unsent.is_empty() {
+            self.stream.reserve_capacity(self.unsent.len());
+            let mut window = self.stream.capacity();
+            while window == 0 {
+                match self.stream.poll_capacity(cx) {
+                    Poll::Ready(Some(granted)) => window = granted?,
+                    Poll::Ready(None) => return Poll::Ready(Err(Reason::CANCEL.into())),
+                    Poll::Pending => {
+                        call.wait(self.request_id.as_ref(), self.unsent.len());
+                        return Poll::Pending;
+                    }
+                }
+            }
+            let piece = self.unsent.split_to(window.min(self.unsent.len()));
+            self.stream.send_data(piece, false)?;
+        }
+        if is_large {
+            call.handed_over(self.request_id.as_ref());
+        }
+        call.sent();
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S> Future for Exchange<S>
+where
+    S: AnswerService,
+    S::Future: Unpin,
+{
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        match self.advance(cx) {
+            Poll::Ready(Ok(())) => Poll::Ready(()),
+            Poll::Ready(Err(error)) => {
+                tracing::debug!(%error, "a stream ended before its answer was sent");
+                Poll::Ready(())
+            }
+            Poll::Pending => self.call.poll_end(cx),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The bounds of connections and of HTTP/2. Their defaults for `serve` are in `src/config/keys.rs`.
+//! Limits of connections and of HTTP/2. `src/config/keys.rs` has the defaults of `serve`.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,69 +11,68 @@ use crate::memory::Memory;
 const SEND_BUFFER: usize = 256 << 10;
 
 /// Settings of a listener's connections.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct Transport {
-    /// Bounds of HTTP/2.
+    /// Limits of HTTP/2.
     pub http2: Http2,
-    /// Bounds of connections: how many, and how long.
+    /// Limits of connections: their number and age.
     pub connections: ConnectionLimits,
-    /// Networks of proxies. Their connections begin with a PROXY header that names the peer, and no others may have
-    /// one. Default none.
+    /// Networks of proxies whose connections must begin with a PROXY header, which names the peer. Other peers must not
+    /// send one. Default none.
     pub proxies: Vec<IpNet>,
-    /// Networks of proxies without that header. Their address stands for many peers, so that
+    /// Networks of proxies without that header. Their address represents many peers, so
     /// [`ConnectionLimits::max_per_address`] does not apply. Default none.
     pub http_proxies: Vec<IpNet>,
     /// TLS in front of HTTP, on network listeners. Default none.
     pub tls: Option<Arc<Tls>>,
-    /// Bounds of incomplete messages and unread answers.
+    /// Limits of incomplete messages and unread answers.
     pub memory: Memory,
     /// Time limit of a stream, whether or not its peer reads. Default none.
     pub stream_limit: Option<StreamLimit>,
-    /// Whether peers may speak HTTP/1.1, too. With TLS, [`TlsConfig::http1`](super::TlsConfig::http1) decides. Default
-    /// no.
+    /// Whether peers may also speak HTTP/1.1. With TLS, [`TlsConfig::http1`](super::TlsConfig::http1) decides instead.
+    /// Default no.
     pub http1: bool,
 }
 
-/// Bounds of HTTP/2 on one connection.
+/// Limits of HTTP/2 on one connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 pub struct Http2 {
-    /// Most streams open at once. Default 256.
+    /// Most streams open at once.
     #[serde(skip)]
     pub max_concurrent_streams: u32,
-    /// Streams that a peer may make the server reset before the connection is cut. Default 1,024.
+    /// Streams that a peer may make the server reset. With more, the connection is cut.
     pub max_local_resets: usize,
-    /// Streams that a peer may reset before the server has accepted them, until the connection is cut. Default 20.
+    /// Streams that a peer may reset before the server has accepted them. With more, the connection is cut.
     pub max_pending_resets: usize,
-    /// Largest header list, in bytes as RFC 9113 counts them. Up to twice as much is read, so that the service can
-    /// explain the refusal; beyond that, the answer is HTTP status 431. Default 16 KiB.
+    /// Largest header list, in bytes as RFC 9113 counts them. Twice as much is read, so that the service can explain
+    /// its refusal; beyond that, the answer is HTTP status 431.
     pub max_header_list: u32,
-    /// Receive window of one stream, in bytes. It is 64 KiB while messages of its connection are held back. Default 1
-    /// MiB.
+    /// Receive window of one stream, in bytes. It is 64 KiB while messages of its connection are held back.
     pub stream_window: u32,
-    /// Receive window of one connection, in bytes. With many connections it is smaller, so that bytes that were
-    /// received and not read stay within a quarter of the memory for uploads. Default 4 MiB.
+    /// Receive window of one connection, in bytes. With many connections it is smaller, so that received but unread
+    /// bytes stay within a quarter of the memory for uploads.
     pub connection_window: u32,
-    /// Time without activity of the peer until it is pinged. Default 30 s.
+    /// Time without activity after which a peer is pinged.
     pub keepalive_interval: Duration,
-    /// Time that the peer has to answer a ping. Default 10 s.
+    /// Time limit for the answer to a ping.
     pub keepalive_timeout: Duration,
 }
 
-/// Bounds of connections: how many, and how long.
+/// Limits of connections: their number and age.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 pub struct ConnectionLimits {
-    /// Most connections open at once, over all listeners of a server. Default 4,096.
+    /// Most connections open at once, over all listeners of a server.
     pub max: usize,
-    /// Most connections open at once from one IPv4 address, or from one 64-bit network of IPv6. Default 1,024.
+    /// Most connections open at once from one IPv4 address, or from one 64-bit network of IPv6.
     pub max_per_address: usize,
-    /// Time for a peer's PROXY header, and for its first 24 bytes. Default 5 s.
+    /// Time limit for a peer's PROXY header, and for its first 24 bytes.
     pub preface_timeout: Duration,
-    /// Age at which a peer is asked to open no more streams, plus or minus a tenth, so that peers that connected
-    /// together do not leave together. Default 30 min.
+    /// Age at which a peer is asked to open no more streams. It varies by a tenth, so that peers that connected
+    /// together do not leave together.
     pub max_age: Duration,
-    /// Time from then until the connection is cut, even with open streams. Default 1 h.
+    /// Time from that request until the connection is cut, even with open streams.
     pub max_age_grace: Duration,
-    /// A connection without a stream is closed after this time, or at most twice as long. Default 15 min.
+    /// A connection without a stream is closed after this time, or at most twice as long.
     pub idle_timeout: Duration,
 }
 
@@ -92,8 +91,9 @@ impl Default for Http2 {
     }
 }
 
-/// How often the unread small DATA frames of a connection may exceed the window of a call: h2 counts each as much as it is
-/// shorter than 256, and clients such as Python's send each message of a stream in a frame of its own, of 13 bytes or more.
+/// Number of windows that the unread small DATA frames of a connection may use. h2 charges a frame of less than 256
+/// bytes for the missing bytes. Clients such as Python's send each message of a stream in its own frame, of 13 bytes or
+/// more.
 const SMALL_FRAMES: usize = 20;
 
 impl Default for ConnectionLimits {
@@ -129,8 +129,8 @@ impl Http2 {
             .max_header_list_size(max_header_list.saturating_mul(2))
             .initial_window_size(stream_window)
             .initial_connection_window_size(connection_window)
-            // The default follows the window of the connection, which is small while there are many of them: a burst of
-            // small calls would end it.
+            // The default follows the connection's window, which is small if there are many connections. A burst of
+            // small calls would then end the connection.
             .data_frame_budget(SMALL_FRAMES * stream_window as usize)
             .max_send_buffer_size(SEND_BUFFER);
         builder

@@ -1,4 +1,4 @@
-//! Listening sockets: TCP, Unix, and those of the service manager. `accept.rs` accepts their connections.
+//! Listening sockets: TCP, Unix, and those of the service manager. Accepts connections within the limits.
 
 use std::{
     fs,
@@ -9,41 +9,57 @@ use std::{
         net::{UnixListener as StdUnixListener, UnixStream as StdUnixStream},
     },
     path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
 };
 
+use futures_util::{
+    StreamExt,
+    stream::{self, BoxStream},
+};
+use ipnet::IpNet;
 use listenfd::ListenFd;
 use socket2::{Domain, Protocol, SockAddr, Socket as RawSocket, Type};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    net::{TcpListener, UnixListener, unix::UCred},
+    net::{TcpListener, TcpStream, UnixListener, UnixStream},
+    sync::watch,
+    time::sleep,
 };
+use tracing::warn;
 
 use super::{
     address::{DEFAULT_MODE, ListenAddress},
-    incoming::{Carrier, Incoming},
-    stream::{Io, Stream},
-    tracker::Entry,
+    proxy::proxy_address,
+    server::{Deal, Stage, reached},
+    stream::{Carrier, Io, Stream},
+    tracker::{ConnectionTracker, Entry, Refused},
 };
-use crate::model::Origin;
+use crate::{incidents::Throttle, model::Origin};
 
-/// Connections that may wait in the kernel's queue.
+/// Connections that may wait in the kernel's accept queue.
 const LISTEN_BACKLOG: i32 = 1024;
+/// Shortest and longest pause after the system failed to accept a connection.
+const MIN_PAUSE: Duration = Duration::from_millis(5);
+const MAX_PAUSE: Duration = Duration::from_secs(1);
 
 /// A bound socket. Connections wait in its queue until it is served.
-#[derive(Debug)]
 pub struct Bound {
     address: ListenAddress,
-    /// The socket file, if it must be removed. It is dropped before the socket, as in a [`Listener`].
+    /// The socket file, if it must be removed. It is dropped before the socket, as in [`Listener`].
     file: Option<SocketFile>,
     socket: Listening,
 }
 
-#[derive(Debug)]
 enum Listening {
     Tcp(StdTcpListener),
     Unix(StdUnixListener),
+    /// Connections without a system socket: in-memory pipes, or a simulated network.
     Own(Incoming),
 }
+
+/// New connections and their peers.
+type Incoming = BoxStream<'static, io::Result<(Socket, Origin)>>;
 
 /// Sockets that the service manager passed to this process.
 pub struct Inherited(ListenFd);
@@ -52,7 +68,7 @@ pub struct Inherited(ListenFd);
 #[derive(Debug)]
 struct SocketFile {
     path: PathBuf,
-    /// Device and number of the file, to recognize a successor's.
+    /// Device and inode of the file, to recognize a successor's file.
     id: (u64, u64),
 }
 
@@ -64,7 +80,7 @@ impl SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Another process may have removed or replaced it.
+        // Another process may have removed or replaced the file.
         if id(&self.path).is_ok_and(|id| id == self.id) {
             let _ = fs::remove_file(&self.path);
         }
@@ -83,10 +99,10 @@ impl Inherited {
     }
 }
 
-/// Binds `address`. Port 0 takes any free port; a socket file without a server is replaced.
+/// Binds `address`. Port 0 means any free port. A socket file without a server is replaced.
 ///
 /// # Errors
-/// If the address is in use, is not one of this machine, or was not passed by the service manager.
+/// If the address is in use, belongs to another machine, or was not passed by the service manager.
 pub fn bind(address: &ListenAddress, inherited: &mut Inherited) -> io::Result<Bound> {
     match address {
         ListenAddress::Tcp(address) => {
@@ -104,7 +120,7 @@ pub fn bind(address: &ListenAddress, inherited: &mut Inherited) -> io::Result<Bo
 
 fn bind_tcp(address: SocketAddr) -> io::Result<StdTcpListener> {
     let socket = RawSocket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    // After a restart, connections of the predecessor must not block the port until they time out.
+    // After a restart, old connections in TIME_WAIT must not block the port.
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
@@ -117,18 +133,18 @@ fn bind_unix(path: &Path, mode: u32) -> io::Result<StdUnixListener> {
     let socket = RawSocket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
     socket.bind(&SockAddr::unix(path)?)?;
-    // Connections are possible only after `listen`, so that the umask's permissions never apply to one.
+    // Clients can connect only after `listen`, so the umask's permissions never apply to a connection.
     fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
     socket.listen(LISTEN_BACKLOG)?;
     Ok(socket.into())
 }
 
-/// Removes the socket file of a server that did not clean up.
+/// Removes the socket file of a server that exited without removing it.
 fn remove_abandoned(path: &Path) -> io::Result<()> {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
     match StdUnixStream::connect(path) {
         Err(error) if is_socket && error.kind() == ErrorKind::ConnectionRefused => fs::remove_file(path),
-        // If something else is there, the bind fails.
+        // If anything else is there, the bind fails.
         _ => Ok(()),
     }
 }
@@ -155,9 +171,9 @@ fn inherit(place: usize, inherited: &mut ListenFd) -> io::Result<Bound> {
 }
 
 impl Bound {
-    /// A listener without a socket of the system, such as pipes in memory or a simulated network. Each connection comes
-    /// with the address of its peer, and is treated like one of a network, TLS included. Drop `incoming` to close the
-    /// listener; after the end of `incoming` no connection comes. `address` is its name.
+    /// A listener without a system socket, such as in-memory pipes or a simulated network. Each connection has the
+    /// address of its peer, and is treated as a network connection, including TLS. Dropping `incoming` closes the
+    /// listener; when `incoming` ends, no more connections arrive. `address` is the listener's name.
     pub fn of<C>(
         address: ListenAddress,
         incoming: impl futures_util::Stream<Item = io::Result<(C, SocketAddr)>> + Send + 'static,
@@ -165,7 +181,10 @@ impl Bound {
     where
         C: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        Self { address, socket: Listening::Own(Incoming::new(incoming)), file: None }
+        let accepted = incoming.map(|accepted| {
+            accepted.map(|(carrier, address)| (Socket::Own(Box::new(carrier)), Origin::Address(address)))
+        });
+        Self { address, socket: Listening::Own(accepted.boxed()), file: None }
     }
 
     /// Its address, with the port that the system chose.
@@ -174,34 +193,44 @@ impl Bound {
         &self.address
     }
 
+    /// Registers the socket with the current runtime.
     pub(super) fn listen(self) -> io::Result<Listener> {
         let Self { address: _, socket, file } = self;
-        let socket = match socket {
-            Listening::Tcp(listener) => Acceptor::Tcp(TcpListener::from_std(listener)?),
-            Listening::Unix(listener) => Acceptor::Unix(UnixListener::from_std(listener)?),
-            Listening::Own(incoming) => Acceptor::Own(incoming),
+        let incoming = match socket {
+            Listening::Tcp(listener) => incoming_tcp(TcpListener::from_std(listener)?),
+            Listening::Unix(listener) => incoming_unix(UnixListener::from_std(listener)?),
+            Listening::Own(incoming) => incoming,
         };
-        Ok(Listener { _file: file, socket })
+        Ok(Listener { _file: file, incoming })
     }
 }
 
-/// A listening socket on this runtime.
-#[derive(Debug)]
-pub(super) struct Listener {
-    // Dropped before the socket is closed, so that a socket file always has a listening server.
-    _file: Option<SocketFile>,
-    socket: Acceptor,
+fn incoming_tcp(listener: TcpListener) -> Incoming {
+    let accept = move |(stream, address): (TcpStream, SocketAddr)| {
+        // Replies are already batched above the socket, so the system must not delay them.
+        stream.set_nodelay(true)?;
+        Ok((Socket::Tcp(stream.into_std()?), Origin::Address(address)))
+    };
+    stream::poll_fn(move |cx| listener.poll_accept(cx).map(|accepted| Some(accepted.and_then(accept)))).boxed()
 }
 
-#[derive(Debug)]
-enum Acceptor {
-    Tcp(TcpListener),
-    Unix(UnixListener),
-    Own(Incoming),
+fn incoming_unix(listener: UnixListener) -> Incoming {
+    let accept = move |(stream, _): (UnixStream, _)| {
+        let peer = stream.peer_cred()?;
+        let origin = Origin::Process { user: peer.uid(), group: peer.gid(), process: peer.pid() };
+        Ok((Socket::Unix(stream.into_std()?), origin))
+    };
+    stream::poll_fn(move |cx| listener.poll_accept(cx).map(|accepted| Some(accepted.and_then(accept)))).boxed()
+}
+
+/// A listening socket on this runtime.
+pub(super) struct Listener {
+    // Dropped before the socket closes, so that a socket file always has a listening server.
+    _file: Option<SocketFile>,
+    incoming: Incoming,
 }
 
 /// A counted connection, on its way to the thread that serves it.
-#[derive(Debug)]
 pub(super) struct Accepted {
     pub(super) socket: Socket,
     pub(super) origin: Origin,
@@ -209,47 +238,74 @@ pub(super) struct Accepted {
 }
 
 /// The socket of a connection, not yet on a runtime.
-#[derive(Debug)]
 pub(super) enum Socket {
     Tcp(StdTcpStream),
     Unix(StdUnixStream),
     Own(Box<dyn Carrier>),
 }
 
-impl Listener {
-    /// The next connection. Cancel safe.
-    pub(super) async fn accept(&mut self) -> io::Result<(Socket, Origin)> {
-        match &mut self.socket {
-            Acceptor::Tcp(listener) => {
-                let (stream, address) = listener.accept().await?;
-                // Replies are batched above the socket, so that the system must not delay them.
-                stream.set_nodelay(true)?;
-                Ok((Socket::Tcp(stream.into_std()?), Origin::Address(address)))
-            }
-            Acceptor::Unix(listener) => {
-                let (stream, _) = listener.accept().await?;
-                let origin = process(stream.peer_cred()?);
-                Ok((Socket::Unix(stream.into_std()?), origin))
-            }
-            Acceptor::Own(incoming) => {
-                let (carrier, address) = incoming.next().await?;
-                Ok((Socket::Own(carrier), Origin::Address(address)))
-            }
-        }
-    }
-}
-
 impl Socket {
     /// Registers the socket with the current runtime.
     pub(super) fn into_stream(self) -> io::Result<Stream> {
         Ok(Stream::new(match self {
-            Self::Tcp(socket) => Io::Tcp(tokio::net::TcpStream::from_std(socket)?),
-            Self::Unix(socket) => Io::Unix(tokio::net::UnixStream::from_std(socket)?),
+            Self::Tcp(socket) => Io::Tcp(TcpStream::from_std(socket)?),
+            Self::Unix(socket) => Io::Unix(UnixStream::from_std(socket)?),
             Self::Own(carrier) => Io::Own(carrier),
         }))
     }
 }
 
-fn process(credentials: UCred) -> Origin {
-    Origin::Process { user: credentials.uid(), group: credentials.gid(), process: credentials.pid() }
+/// Accepts connections within the limits, and passes them to `deal`, until the listener closes. Networks in `unbounded`
+/// have no limit per address. If the process has no free file descriptor, accepting pauses, longer each time; meanwhile
+/// connections wait in the kernel's accept queue.
+pub(super) async fn accept(
+    mut listener: Listener,
+    mut stage: watch::Receiver<Stage>,
+    tracker: ConnectionTracker,
+    unbounded: Arc<[IpNet]>,
+    deal: Arc<Deal>,
+) {
+    let mut pause = MIN_PAUSE;
+    let failures = Throttle::default();
+    loop {
+        let accepted = tokio::select! {
+            Some(accepted) = listener.incoming.next() => accepted,
+            () = reached(&mut stage, Stage::Closed) => return,
+        };
+        match accepted {
+            Ok((socket, origin)) => {
+                pause = MIN_PAUSE;
+                // Dropping a socket closes it.
+                let Some(mut entry) = tracker.enter() else {
+                    tracker.refuse(&origin, Refused::Connections);
+                    continue;
+                };
+                if proxy_address(&unbounded, &origin).is_none() && !entry.claim(&origin) {
+                    entry.refuse(&origin, Refused::PerAddress);
+                    continue;
+                }
+                deal(Accepted { socket, origin, entry });
+            }
+            // The peer closed the connection while it was in the queue.
+            Err(error) if is_of_one_connection(&error) => {}
+            Err(error) => {
+                if let Some(others) = failures.pass() {
+                    warn!(%error, pause_ms = pause.as_millis(), others, "cannot accept connections");
+                }
+                tokio::select! {
+                    () = sleep(pause) => {}
+                    () = reached(&mut stage, Stage::Closed) => return,
+                }
+                pause = (pause * 2).min(MAX_PAUSE);
+            }
+        }
+    }
+}
+
+fn is_of_one_connection(error: &io::Error) -> bool {
+    use ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted, InvalidInput, NotConnected};
+    matches!(
+        error.kind(),
+        ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted | InvalidInput | NotConnected
+    )
 }

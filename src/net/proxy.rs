@@ -1,9 +1,6 @@
-//! The PROXY protocol, versions 1 and 2: a header by which a proxy reports the address of its client.
+//! The PROXY protocol, versions 1 and 2: a header in which a proxy reports its client's address.
 
-use std::{
-    net::{IpAddr, SocketAddr},
-    sync::Arc,
-};
+use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 use ppp::{HeaderResult, PartialResult, v1, v2};
@@ -11,7 +8,7 @@ use ppp::{HeaderResult, PartialResult, v1, v2};
 use super::{establish::Unestablished, stream::Stream};
 use crate::model::{Origin, Peer};
 
-/// Longest header that is read, in bytes. Version 2 allows more, but proxies send far less.
+/// Longest accepted header, in bytes. Version 2 allows more, but proxies send far less.
 const MAX_HEADER: usize = 2048;
 
 /// First bytes of a version 1 header.
@@ -19,37 +16,23 @@ const TEXT: &[u8] = b"PROXY ";
 /// Longest version 1 header, in bytes.
 const MAX_LINE: usize = 107;
 
-/// Networks whose connections begin with a header. Clones share them.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Proxies(Arc<[IpNet]>);
-
-impl Proxies {
-    pub(super) fn new(networks: &[IpNet]) -> Self {
-        Self(networks.into())
-    }
-
-    /// Whether the peer is a proxy.
-    pub(super) fn contains(&self, origin: &Origin) -> bool {
-        self.address(origin).is_some()
-    }
-
-    fn address(&self, origin: &Origin) -> Option<SocketAddr> {
-        let Origin::Address(address) = origin else { return None };
-        let ip = address.ip().to_canonical();
-        self.0.iter().any(|network| network.contains(&ip)).then_some(*address)
-    }
+/// The peer's address, if it is a proxy of these networks.
+pub(super) fn proxy_address(proxies: &[IpNet], origin: &Origin) -> Option<SocketAddr> {
+    let Origin::Address(address) = origin else { return None };
+    let ip = address.ip().to_canonical();
+    proxies.iter().any(|network| network.contains(&ip)).then_some(*address)
 }
 
-/// If the peer is a proxy, reads the header from the stream and puts the client in the place of the proxy.
-pub(super) async fn read_header(stream: &mut Stream, peer: &mut Peer, proxies: &Proxies) -> Result<(), Unestablished> {
-    let Some(proxy) = proxies.address(&peer.origin) else { return Ok(()) };
+/// If the peer is a proxy, reads the header from the stream, and replaces the proxy's address by the client's.
+pub(super) async fn read_header(stream: &mut Stream, peer: &mut Peer, proxies: &[IpNet]) -> Result<(), Unestablished> {
+    let Some(proxy) = proxy_address(proxies, &peer.origin) else { return Ok(()) };
     loop {
         match parse(stream.ahead()) {
             Parsed::Partial if stream.ahead().len() < MAX_HEADER => stream.read_ahead(MAX_HEADER).await?,
             Parsed::Partial | Parsed::Not => return Err(Unestablished::ProxyHeader),
             Parsed::Header { length, source } => {
                 stream.skip(length);
-                // A proxy's own health check names no client.
+                // A proxy's own health check has no client address.
                 if let Some(source) = source {
                     peer.origin = Origin::Address(source);
                     peer.proxy = Some(proxy);
@@ -69,8 +52,8 @@ pub(super) enum Parsed {
 }
 
 pub(super) fn parse(bytes: &[u8]) -> Parsed {
-    // The parser treats half an address as an invalid one, and the first carriage return as the end. So it gets whole
-    // lines only.
+    // The parser treats a partial address as invalid, and the first carriage return as the end. So it gets only whole
+    // lines.
     let is_text = bytes.starts_with(TEXT) || TEXT.starts_with(bytes);
     if is_text {
         let Some(end) = bytes.windows(2).take(MAX_LINE).position(|pair| pair == b"\r\n") else {

@@ -2,45 +2,66 @@
 
 use std::{
     io,
-    sync::{Arc, Weak},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
 };
 
-use tokio::sync::watch;
+use tokio::{
+    runtime::{Builder, Runtime},
+    sync::{mpsc, oneshot, watch},
+    time::sleep,
+};
 
 use super::{
-    accept::accept,
     address::ListenAddress,
     call::{UnsentAnswer, UnsentAnswers},
     connection::Serving,
-    cores::{Cores, Dealer, Place},
     http2::AnswerService,
     limits::Transport,
-    listener::{Accepted, Bound},
-    proxy::Proxies,
+    listener::{Accepted, Bound, accept},
     tracker::{ConnectionTracker, Refused},
 };
 use crate::{
     memory::{ConnectionMemory, Memory},
     model::Peer,
-    task::Tasks,
+    task::{Tasks, spawn_thread},
 };
+
+/// Sockets that may wait for their thread.
+const BACKLOG: usize = 1024;
+/// Longest sleep of a thread with connections. A timer that fires before all others costs system calls. Most waiting
+/// jobs set a timer, which then fires after this one.
+const MAX_SLEEP: Duration = Duration::from_millis(500);
+
+/// Where a server's connections run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// On this number of new threads, at least one, each with a current-thread runtime.
+    Threads(usize),
+    /// On the caller's runtime. No thread is started, so the whole service runs on one clock. A busy runtime delays
+    /// connections.
+    Here,
+}
 
 /// Listeners and the threads that serve their connections.
 pub struct Server {
     addresses: Vec<ListenAddress>,
     tracker: ConnectionTracker,
     memory: Memory,
-    cores: Weak<Cores>,
+    pulse: Pulse,
     stage: watch::Sender<Stage>,
-    unsent: UnsentAnswers,
+    unsent: Arc<UnsentAnswers>,
 }
 
 impl Server {
-    /// Serves `listeners` at `place`. Each of its threads first calls `begin` with its number. `make` makes the service
-    /// of one connection. Tasks of `tasks` accept connections, and also serve them if there are no threads.
+    /// Serves `listeners` at `place`. Each of its threads first calls `begin` with its number. `make` creates the
+    /// service of one connection. Tasks of `tasks` accept connections; without threads they also serve them.
     ///
     /// # Errors
-    /// If the system has no thread or file descriptor left.
+    /// If the system has no free thread or file descriptor.
     pub fn start<S>(
         listeners: Vec<Bound>,
         place: Place,
@@ -57,58 +78,54 @@ impl Server {
         let stage = watch::Sender::new(Stage::Open);
         let listeners = listeners.into_iter().map(Bound::listen).collect::<io::Result<Vec<_>>>()?;
         let tracker = ConnectionTracker::new(&transport.connections);
-        let proxies = Proxies::new(&transport.proxies);
-        let unbounded = Proxies::new(&[&transport.proxies[..], &transport.http_proxies].concat());
-        let (memory, unsent) = (transport.memory.clone(), UnsentAnswers::default());
-        let serving = Arc::new(Serving::new(make, transport, proxies, stage.clone(), unsent.clone()));
+        let unbounded: Arc<[_]> = [&transport.proxies[..], &transport.http_proxies].concat().into();
+        let (memory, unsent) = (transport.memory.clone(), Arc::<UnsentAnswers>::default());
+        let serving = Arc::new(Serving { make, transport, stage: stage.clone(), unsent: Arc::clone(&unsent) });
         let handle = move |accepted: Accepted| {
             let (serving, stage) = (Arc::clone(&serving), serving.stage.subscribe());
             async move { serving.serve(accepted, stage).await }
         };
-        let dealer = Arc::new(match place {
-            Place::Threads(count) => Dealer::Cores(Arc::new(Cores::start(count, begin, handle)?)),
+        let (deal, pulse): (Arc<Deal>, Pulse) = match place {
+            Place::Threads(count) => {
+                let (cores, pulse) = Cores::start(count, begin, handle)?;
+                (Arc::new(move |accepted| cores.deal(accepted)), pulse)
+            }
             Place::Here => {
                 let tasks = tasks.clone();
-                Dealer::Here(Box::new(move |accepted| tasks.spawn(handle(accepted))))
+                (Arc::new(move |accepted| tasks.spawn(handle(accepted))), Pulse::default())
             }
-        });
+        };
         for listener in listeners {
-            let (dealer, stage, tracker) = (Arc::clone(&dealer), stage.subscribe(), tracker.clone());
-            let unbounded = unbounded.clone();
-            let deal = move |accepted| {
-                if let Err(Accepted { origin, entry, socket: _ }) = dealer.deal(accepted) {
-                    entry.refuse(&origin, Refused::Behind);
-                }
-            };
-            tasks.spawn(accept(listener, stage, tracker, unbounded, deal));
+            let (deal, unbounded) = (Arc::clone(&deal), Arc::clone(&unbounded));
+            tasks.spawn(accept(listener, stage.subscribe(), tracker.clone(), unbounded, deal));
         }
-        Ok(Self { addresses, tracker, memory, cores: dealer.cores(), stage, unsent })
+        Ok(Self { addresses, tracker, memory, pulse, stage, unsent })
     }
 
-    /// Its addresses, in the order of the listeners.
+    /// The addresses, in the order of the listeners.
     #[must_use]
     pub fn addresses(&self) -> &[ListenAddress] {
         &self.addresses
     }
 
-    /// Counts of its connections.
+    /// Counts of the connections.
     #[must_use]
     pub fn tracker(&self) -> &ConnectionTracker {
         &self.tracker
     }
 
-    /// Its incomplete messages and unread answers.
+    /// The incomplete messages and unread answers.
     #[must_use]
     pub fn memory(&self) -> &Memory {
         &self.memory
     }
 
-    /// Returns when no answer is unread. Cancel safe.
+    /// Returns when all answers are read. Cancel safe.
     pub async fn answered(&self) {
         self.unsent.none().await;
     }
 
-    /// Whether no answer is unread.
+    /// Whether all answers are read.
     #[must_use]
     pub fn is_answered(&self) -> bool {
         self.unsent.is_empty()
@@ -123,67 +140,145 @@ impl Server {
     /// Checks whether the threads make progress.
     #[must_use]
     pub fn pulse(&self) -> Pulse {
-        Pulse(Weak::clone(&self.cores))
+        self.pulse.clone()
     }
 
-    /// Closes the listeners. Connections stay.
+    /// Closes the listeners. Connections stay open.
     pub fn close_listener(&self) {
-        advance(&self.stage, Stage::Closed);
+        self.advance(Stage::Closed);
     }
 
     /// Asks all peers to open no more streams. A connection ends with its last stream.
     pub fn go_away(&self) {
         self.unsent.keep_cut();
-        advance(&self.stage, Stage::GoAway);
+        self.advance(Stage::GoAway);
     }
 
     /// Cuts all connections.
     pub fn cut(&self) {
-        advance(&self.stage, Stage::Cut);
+        self.advance(Stage::Cut);
     }
 
-    /// Returns when all connections have ended. The listeners must be closed. Cancel safe.
+    fn advance(&self, next: Stage) {
+        self.stage.send_if_modified(|stage| next > std::mem::replace(stage, next.max(*stage)));
+    }
+
+    /// Returns when all connections have ended. Close the listeners first. Cancel safe.
     pub async fn ended(&self) {
         // Every connection and every accept loop holds a receiver of the stage.
         self.stage.closed().await;
     }
 }
 
-/// Checks whether the threads of a server make progress.
-#[derive(Debug, Clone)]
-pub struct Pulse(Weak<Cores>);
+/// Passes a connection to the thread or runtime that serves it.
+pub(super) type Deal = dyn Fn(Accepted) + Send + Sync;
 
-impl Pulse {
-    /// Returns when each thread of the server has answered. Threads that have ended do not count.
-    pub async fn beat(&self) {
-        let Some(answers) = self.0.upgrade().map(|cores| cores.ask()) else { return };
-        for answer in answers {
-            answer.await;
+/// One thread per core, each with a current-thread runtime that serves its connections. Dropping this stops new
+/// connections; a thread ends with its last connection.
+struct Cores {
+    intakes: Vec<mpsc::Sender<Accepted>>,
+    next: AtomicUsize,
+}
+
+impl Cores {
+    /// Starts `count` threads. Each one first calls `begin` with its number, and then `serve` for each socket. The
+    /// future runs in a task on that thread.
+    fn start<F, Fut>(count: usize, begin: impl Fn(usize) + Send + Sync + 'static, serve: F) -> io::Result<(Self, Pulse)>
+    where
+        F: Fn(Accepted) -> Fut + Clone + Send + 'static,
+        Fut: Future<Output = ()> + Send + 'static,
+    {
+        let begin = Arc::new(begin);
+        let (mut intakes, mut pulse) = (Vec::new(), Pulse::default());
+        for core in 0..count {
+            let (intake, sockets) = mpsc::channel(BACKLOG);
+            let (questions, asked) = mpsc::channel(1);
+            let runtime = Builder::new_current_thread().enable_all().build()?;
+            let (begin, serve) = (Arc::clone(&begin), serve.clone());
+            spawn_thread(format!("serve-{core}"), move || {
+                // The runtime is entered, so that `begin` can get its handle.
+                let entered = runtime.enter();
+                begin(core);
+                drop(entered);
+                run(runtime, sockets, asked, &serve);
+            })?;
+            intakes.push(intake);
+            pulse.0.push(questions);
+        }
+        Ok((Self { intakes, next: AtomicUsize::new(0) }, pulse))
+    }
+
+    /// Passes a connection to the next thread. Refuses it if a thousand connections wait for that thread.
+    fn deal(&self, accepted: Accepted) {
+        let core = self.next.fetch_add(1, Relaxed) % self.intakes.len();
+        if let Err(behind) = self.intakes[core].try_send(accepted) {
+            let Accepted { origin, entry, socket: _ } = behind.into_inner();
+            entry.refuse(&origin, Refused::Behind);
         }
     }
 }
 
-/// The shutdown stage of a listener's connections. It only moves forward.
+fn run<F, Fut>(
+    runtime: Runtime,
+    mut sockets: mpsc::Receiver<Accepted>,
+    mut questions: mpsc::Receiver<oneshot::Sender<()>>,
+    serve: &F,
+) where
+    F: Fn(Accepted) -> Fut,
+    Fut: Future<Output = ()> + Send + 'static,
+{
+    runtime.block_on(async {
+        let connections = Tasks::new();
+        loop {
+            tokio::select! {
+                socket = sockets.recv() => match socket {
+                    Some(socket) => connections.spawn(serve(socket)),
+                    None => break,
+                },
+                Some(question) = questions.recv() => {
+                    // The checker may be gone.
+                    let _ = question.send(());
+                }
+                () = sleep(MAX_SLEEP), if !connections.is_empty() => {}
+            }
+        }
+        // From now on, the pulse ignores this thread.
+        drop(questions);
+        connections.wait().await;
+    });
+    // Tasks that jobs left running on this thread are dropped.
+    runtime.shutdown_background();
+}
+
+/// Checks whether a server's threads make progress. A thread that has not answered its last check gets no further one.
+#[derive(Clone, Default)]
+pub struct Pulse(Vec<mpsc::Sender<oneshot::Sender<()>>>);
+
+impl Pulse {
+    /// Returns when every running thread of the server has answered.
+    pub async fn beat(&self) {
+        for questions in &self.0 {
+            let (answer, answered) = oneshot::channel();
+            if questions.send(answer).await.is_ok() {
+                // A thread that ends drops the check unanswered.
+                let _ = answered.await;
+            }
+        }
+    }
+}
+
+/// The shutdown stage of a listener's connections. It only advances.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Stage {
     /// Connections are accepted.
     #[default]
     Open,
-    /// The listener is closed: the system refuses new connections.
+    /// The listener is closed, so the system refuses new connections.
     Closed,
     /// Peers are asked to open no more streams.
     GoAway,
     /// Connections are cut, even with open streams.
     Cut,
-}
-
-/// Moves `stage` forward to `next`.
-pub(super) fn advance(stage: &watch::Sender<Stage>, next: Stage) {
-    stage.send_if_modified(|stage| {
-        let forward = next > *stage;
-        *stage = next.max(*stage);
-        forward
-    });
 }
 
 /// Returns when `wanted` is reached, or can no longer be reached.

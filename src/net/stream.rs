@@ -1,29 +1,48 @@
-//! The byte stream of a connection, over TCP, Unix sockets, TLS or a caller's own transport.
+//! The byte stream of a connection, over TCP, Unix sockets, TLS or a caller's own transport, and its limits.
+//!
+//! A peer may answer pings without reading. So a write without progress for too long is an error.
+//!
+//! If a socket is closed with unread bytes, the system resets it, and the peer may lose the last data: the reason in a
+//! GOAWAY, or an answer. So first only the sending half is closed. Incoming data is discarded until the peer closes its
+//! half, or until a time limit.
 
 use std::{
     io::{self, IoSlice},
+    mem::MaybeUninit,
     pin::Pin,
-    task::{Context, Poll},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use bytes::{Buf, BytesMut};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf},
     net::{TcpStream, UnixStream},
+    time::{Sleep, sleep},
 };
 use tokio_rustls::server::TlsStream;
 
-use super::incoming::Carrier;
+/// Longest time between closing the two halves.
+const MAX_LINGER: Duration = Duration::from_secs(1);
+/// Most bytes that are discarded: several times what a peer that respects its windows has in flight.
+const MAX_DISCARDED: usize = 4 << 20;
+
+/// A byte stream without a system socket.
+pub(super) trait Carrier: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<C: AsyncRead + AsyncWrite + Send + Unpin> Carrier for C {}
 
 /// The byte stream of a connection. Bytes that were read ahead are returned first.
-#[derive(Debug)]
 pub(super) struct Stream {
     io: Io,
     ahead: BytesMut,
 }
 
-/// The transport below. A stage that wraps a connection, such as TLS, is one more variant.
-#[derive(Debug)]
+/// The underlying transport. A stage that wraps a connection, such as TLS, adds a variant.
 pub(super) enum Io {
     Tcp(TcpStream),
     Unix(UnixStream),
@@ -36,7 +55,7 @@ impl Stream {
         Self { io, ahead: BytesMut::new() }
     }
 
-    /// Whether it may come from a network; other streams stay on the machine.
+    /// Whether it may come from a network. Other streams stay on the machine.
     pub(super) fn is_of_network(&self) -> bool {
         matches!(self.io, Io::Tcp(_) | Io::Own(_))
     }
@@ -85,7 +104,7 @@ impl AsyncRead for Stream {
         buf.put_slice(&self.ahead[..count]);
         self.ahead.advance(count);
         if self.ahead.is_empty() {
-            // Most connections live long, and need not keep the buffer of their first bytes.
+            // Most connections live long, and should not keep the buffer of their first bytes.
             self.ahead = BytesMut::new();
         }
         Poll::Ready(Ok(()))
@@ -121,5 +140,194 @@ impl AsyncWrite for Stream {
 impl AsyncRead for Io {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         with_io!(self.get_mut(), io => Pin::new(io).poll_read(cx, buf))
+    }
+}
+
+/// A stream whose writes fail with `TimedOut` if they make no progress for too long. Its shutdown waits for the peer's
+/// shutdown. Timers are created only when something waits.
+pub(super) struct BoundedStream<S> {
+    stream: S,
+    /// Longest time without progress of a write.
+    stall: Duration,
+    alarm: Option<Pin<Box<Sleep>>>,
+    heard: Heard,
+    /// Bytes discarded since the sending half was closed; `None` before that.
+    discarded: Option<usize>,
+}
+
+/// Activity of a stream. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Heard(Arc<Progress>);
+
+#[derive(Debug, Default)]
+struct Progress {
+    reads: AtomicU64,
+    is_blocked: AtomicBool,
+}
+
+impl Heard {
+    /// Number of reads that returned data.
+    pub(super) fn reads(&self) -> u64 {
+        self.0.reads.load(Relaxed)
+    }
+
+    /// Whether data waits because the peer does not accept it.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.0.is_blocked.load(Relaxed)
+    }
+}
+
+impl<S> BoundedStream<S> {
+    pub(super) fn new(stream: S, stall: Duration) -> Self {
+        Self { stream, stall, alarm: None, heard: Heard::default(), discarded: None }
+    }
+
+    /// The activity of the peer.
+    pub(super) fn heard(&self) -> Heard {
+        self.heard.clone()
+    }
+
+    fn bound<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        // Only the connection's task writes this flag.
+        if self.heard.is_blocked() != written.is_pending() {
+            self.heard.0.is_blocked.store(written.is_pending(), Relaxed);
+        }
+        if written.is_ready() {
+            self.alarm = None;
+            return written;
+        }
+        let alarm = self.alarm.get_or_insert_with(|| Box::pin(sleep(self.stall)));
+        alarm.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for BoundedStream<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
+        if read.is_ready() {
+            self.heard.0.reads.store(self.heard.reads() + 1, Relaxed);
+        }
+        read
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for BoundedStream<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.bound(cx, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.bound(cx, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        self.bound(cx, flushed)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if this.discarded.is_none() {
+            let shut = Pin::new(&mut this.stream).poll_shutdown(cx);
+            ready!(this.bound(cx, shut))?;
+        }
+        let discarded = this.discarded.get_or_insert(0);
+        let mut buffer = [MaybeUninit::uninit(); 16 << 10];
+        while *discarded < MAX_DISCARDED {
+            let mut part = ReadBuf::uninit(&mut buffer);
+            match Pin::new(&mut this.stream).poll_read(cx, &mut part) {
+                Poll::Ready(Ok(())) if !part.filled().is_empty() => *discarded += part.filled().len(),
+                // However the peer's half ended, the connection is finished.
+                Poll::Ready(_) => return Poll::Ready(Ok(())),
+                Poll::Pending => {
+                    let alarm = this.alarm.get_or_insert_with(|| Box::pin(sleep(MAX_LINGER)));
+                    return alarm.as_mut().poll(cx).map(Ok);
+                }
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{
+        io::{AsyncWriteExt, duplex},
+        time::Instant,
+    };
+
+    use super::*;
+
+    const STALL: Duration = Duration::from_secs(40);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_write_that_stands_still_fails_and_one_that_goes_on_does_not() {
+        let (near, mut far) = duplex(4);
+        let mut near = BoundedStream::new(near, STALL);
+        let reads = async {
+            let mut read = [0; 4];
+            for _ in 0..4 {
+                sleep(STALL / 2).await;
+                far.read_exact(&mut read).await.unwrap();
+            }
+        };
+        let (written, ()) = tokio::join!(near.write_all(&[0; 20]), reads);
+        written.unwrap();
+        let begin = Instant::now();
+        assert_eq!(near.write_all(b"more").await.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert_eq!(begin.elapsed().as_secs(), STALL.as_secs());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_peer_still_sends_is_read_until_it_ends() {
+        let (near, mut far) = duplex(4);
+        let mut near = BoundedStream::new(near, STALL);
+        let peer = async move {
+            far.write_all(&[0; 100]).await.unwrap();
+            assert_eq!(far.read(&mut [0]).await.unwrap(), 0, "nothing more comes");
+            sleep(MAX_LINGER / 2).await;
+        };
+        let begin = Instant::now();
+        let (shut, ()) = tokio::join!(near.shutdown(), peer);
+        shut.unwrap();
+        assert!((MAX_LINGER / 2..MAX_LINGER).contains(&begin.elapsed()), "{:?}", begin.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_does_not_end_has_its_time() {
+        let (near, mut far) = duplex(4);
+        let begin = Instant::now();
+        BoundedStream::new(near, STALL).shutdown().await.unwrap();
+        assert_eq!(begin.elapsed().as_secs(), MAX_LINGER.as_secs());
+        far.write_all(b"more").await.unwrap_err();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_never_stops_is_not_read_for_ever() {
+        let (near, mut far) = duplex(64 << 10);
+        let begin = Instant::now();
+        let peer = async {
+            let mut sent = 0;
+            while far.write_all(&[0; 1 << 10]).await.is_ok() {
+                sent += 1 << 10;
+            }
+            sent
+        };
+        let shut = async {
+            BoundedStream::new(near, STALL).shutdown().await.unwrap();
+        };
+        let ((), sent) = tokio::join!(shut, peer);
+        assert!((MAX_DISCARDED..=MAX_DISCARDED + (128 << 10)).contains(&sent), "{sent}");
+        assert!(begin.elapsed() < MAX_LINGER, "{:?}", begin.elapsed());
     }
 }

@@ -1,31 +1,38 @@
-//! TLS of listeners: certificates that change while connections stay, and client certificates.
+//! TLS of listeners: server certificates that are reloaded without closing connections, and client certificates.
 
 mod files;
-mod parts;
 
-use std::{fmt, io, path::PathBuf, sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    time::timeout,
+use tokio::time::timeout;
+use tokio_rustls::{
+    TlsAcceptor,
+    rustls::{
+        DEFAULT_VERSIONS, ServerConfig, SupportedProtocolVersion,
+        crypto::{CryptoProvider, aws_lc_rs},
+        server::{NoServerSessionStorage, WebPkiClientVerifier, danger::ClientCertVerifier},
+        sign::{CertifiedKey, SingleCertAndKey},
+        version::TLS13,
+    },
+    server::TlsStream,
 };
-use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
-pub use files::{TlsError, TlsErrors, TlsFault, TlsFile};
-
-use super::tracker::Closed;
+pub use self::files::{TlsError, TlsErrors, TlsFault, TlsFile};
+use self::files::{identity, is_gone, verifier};
+use super::{establish::Unestablished, stream::Stream};
 use crate::{
-    file::NamedFile,
-    reload::{Contents, Reload, Reloads, keep_fresh},
+    model::CertificateRequest,
+    reload::{Contents, Reloads, Seen, keep_fresh},
 };
-use parts::{Parts, Read, Settings};
 
-/// HTTP/2 in ALPN.
+/// ALPN name of HTTP/2.
 const H2: &[u8] = b"h2";
-/// HTTP/1.1 in ALPN.
+/// ALPN name of HTTP/1.1.
 const HTTP1: &[u8] = b"http/1.1";
+/// TLS versions without known weaknesses.
+const ONLY_1_3: &[&SupportedProtocolVersion] = &[&TLS13];
 
 /// `[server.tls]`
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
@@ -34,17 +41,17 @@ pub struct TlsConfig {
     pub cert: PathBuf,
     /// File with its private key.
     pub key: PathBuf,
-    /// File with the roots of client certificates. Without it no client certificate is requested.
+    /// File with the root certificates for client certificates. If `None`, no client certificate is requested.
     pub client_ca: Option<PathBuf>,
-    /// Whether clients need a certificate. Default required.
+    /// Whether clients need a certificate.
     pub client_auth: ClientAuth,
-    /// Oldest accepted version. Default 1.3.
+    /// Oldest accepted version.
     pub min_version: TlsVersion,
-    /// Time that a client has for the handshake. Default 5 s.
+    /// Time limit of the handshake.
     pub handshake_timeout: Duration,
-    /// How often the files are checked for changes. Default 5 s.
+    /// How often the files are checked for changes.
     pub reload: Duration,
-    /// Whether clients may also choose HTTP/1.1, or send no ALPN, which means HTTP/1.1. Default no.
+    /// Whether clients may also select HTTP/1.1. A client without ALPN speaks HTTP/1.1. Default no.
     #[serde(skip)]
     pub http1: bool,
 }
@@ -53,9 +60,9 @@ pub struct TlsConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ClientAuth {
-    /// A client must have one.
+    /// A client must have a certificate.
     Required,
-    /// A client may have one.
+    /// A client may have a certificate.
     Optional,
 }
 
@@ -70,63 +77,50 @@ pub enum TlsVersion {
     V1_3,
 }
 
-/// Performs TLS handshakes. Changed files are loaded; existing connections keep their settings.
+/// Performs TLS handshakes. Changed files are reloaded; existing connections keep their settings.
 pub struct Tls {
     config: TlsConfig,
-    /// `None` while no client can be trusted.
+    /// `None` while no client is trusted.
     current: ArcSwapOption<Settings>,
     parts: Mutex<Parts>,
     reloads: Reloads,
 }
 
+/// The parts of the TLS settings, each from its own files. A broken file prevents only its own part from being
+/// replaced.
+struct Parts {
+    identity: Arc<CertifiedKey>,
+    seen_identity: Seen,
+    /// Verifies client certificates, or requests none. `None` while the client CA is empty or missing.
+    clients: Option<Arc<dyn ClientCertVerifier>>,
+    seen_clients: Seen,
+    provider: Arc<CryptoProvider>,
+}
+
+/// The settings for new connections.
+struct Settings {
+    rustls: Arc<ServerConfig>,
+    certificate_request: CertificateRequest,
+}
+
 /// A secured connection, with the results of its handshake.
-pub(super) struct Secured<S> {
-    pub(super) stream: TlsStream<S>,
+pub(super) struct Secured {
+    pub(super) stream: TlsStream<Stream>,
     /// The client's verified certificate, in DER.
     pub(super) certificate: Option<Arc<[u8]>>,
-    /// Whether no certificate could be requested, because the client CA is empty or missing.
-    pub(super) is_unasked: bool,
+    /// Whether the server asked for one.
+    pub(super) certificate_request: CertificateRequest,
     /// Whether the client speaks HTTP/1.1.
     pub(super) http1: bool,
-}
-
-/// Why a handshake failed.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum HandshakeError {
-    #[error("no TLS handshake within {0:?}")]
-    Slow(Duration),
-    #[error("no client is trusted: the client CA is empty or missing; restore the file")]
-    NobodyTrusted,
-    #[error("the client does not offer HTTP/2 (ALPN h2), nor HTTP/1.1 where pages may call")]
-    NotHttp2,
-    #[error("TLS handshake: {0}")]
-    Failed(#[from] io::Error),
-}
-
-impl HandshakeError {
-    pub(super) fn reason(&self) -> Closed {
-        match self {
-            Self::Slow(_) => Closed::Slow,
-            Self::NotHttp2 => Closed::NotHttp2,
-            Self::NobodyTrusted | Self::Failed(_) => Closed::Tls,
-        }
-    }
-}
-
-impl fmt::Debug for Tls {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tls").field("config", &self.config).finish_non_exhaustive()
-    }
 }
 
 impl Tls {
     /// Reads the files.
     ///
     /// # Errors
-    /// [`TlsErrors`], with every file that cannot be used.
+    /// [`TlsErrors`], with every unusable file.
     pub fn open(config: TlsConfig) -> Result<Self, TlsErrors> {
-        let read = files(&config).iter().map(NamedFile::read).collect();
-        let parts = Parts::new(&Read::new(read).expect("there are two files at least"), &config)?;
+        let parts = Parts::new(&read(&config), &config)?;
         let current = ArcSwapOption::from_pointee(parts.settings(&config));
         Ok(Self { config, current, parts: Mutex::new(parts), reloads: Reloads::default() })
     }
@@ -134,7 +128,15 @@ impl Tls {
     /// Loads the files when they change. It never returns.
     pub async fn keep_fresh(self: Arc<Self>) {
         let every = self.config.reload;
-        keep_fresh(self, every).await;
+        keep_fresh(every, move || self.reload_if_changed()).await;
+    }
+
+    fn reload_if_changed(&self) {
+        let read = read(&self.config);
+        let mut parts = self.parts.lock();
+        if parts.take(&read, &self.config, &self.reloads) {
+            self.current.store(parts.settings(&self.config).map(Arc::new));
+        }
     }
 
     /// Counts of reloads.
@@ -143,43 +145,152 @@ impl Tls {
         &self.reloads
     }
 
-    /// The handshake of one connection.
-    pub(super) async fn accept<S>(&self, stream: S) -> Result<Secured<S>, HandshakeError>
-    where
-        S: AsyncRead + AsyncWrite + Unpin,
-    {
-        let settings = self.current.load_full().ok_or(HandshakeError::NobodyTrusted)?;
+    /// Performs the handshake of one connection.
+    pub(super) async fn accept(&self, stream: Stream) -> Result<Secured, Unestablished> {
+        let settings = self.current.load_full().ok_or(Unestablished::NoTrustedClients)?;
         let within = self.config.handshake_timeout;
         let acceptor = TlsAcceptor::from(Arc::clone(&settings.rustls));
-        let stream = timeout(within, acceptor.accept(stream)).await.map_err(|_| HandshakeError::Slow(within))??;
+        let stream = timeout(within, acceptor.accept(stream)).await;
+        let stream = stream.map_err(|_| Unestablished::SlowHandshake(within))?.map_err(Unestablished::Handshake)?;
         let (_, session) = stream.get_ref();
         let http1 = match session.alpn_protocol() {
             Some(H2) => false,
             Some(HTTP1) | None if self.config.http1 => true,
-            _ => return Err(HandshakeError::NotHttp2),
+            _ => return Err(Unestablished::Alpn),
         };
         let certificate = session.peer_certificates().and_then(|chain| chain.first());
         let certificate = certificate.map(|certificate| Arc::from(certificate.as_ref()));
-        Ok(Secured { stream, certificate, is_unasked: settings.trusts_no_client, http1 })
+        Ok(Secured { stream, certificate, certificate_request: settings.certificate_request, http1 })
     }
 }
 
-impl Reload for Tls {
-    fn files(&self) -> Vec<NamedFile> {
-        files(&self.config)
-    }
-
-    fn reload(&self, contents: Vec<Contents>) {
-        let read = Read::new(contents).expect("as many as there are files");
-        let mut parts = self.parts.lock();
-        if parts.take(&read, &self.config, &self.reloads) {
-            self.current.store(parts.settings(&self.config).map(Arc::new));
+impl Parts {
+    /// # Errors
+    /// Every unusable file.
+    fn new(read: &[Contents], config: &TlsConfig) -> Result<Self, TlsErrors> {
+        let (own, ca) = read.split_at(2);
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let clients = match ca {
+            [] => Ok(WebPkiClientVerifier::no_client_auth()),
+            [ca, ..] => verifier(ca, config, &provider),
+        };
+        match (identity(&own[0], &own[1], config, &provider), clients) {
+            (Ok(identity), Ok(clients)) => Ok(Self {
+                identity,
+                seen_identity: Seen::new(own),
+                clients: Some(clients),
+                seen_clients: Seen::new(ca),
+                provider,
+            }),
+            (identity, clients) => {
+                let of_identity = identity.err().into_iter().flat_map(|errors| errors.0);
+                Err(TlsErrors(of_identity.chain(clients.err()).collect()))
+            }
         }
     }
+
+    /// Replaces the valid parts that have changed. Returns whether there were any.
+    fn take(&mut self, read: &[Contents], config: &TlsConfig, reloads: &Reloads) -> bool {
+        let (own, ca) = read.split_at(2);
+        let identity = self.take_identity(own, config, reloads);
+        let clients = ca.first().is_some_and(|read| self.take_clients(read, config, reloads));
+        identity || clients
+    }
+
+    fn take_identity(&mut self, own: &[Contents], config: &TlsConfig, reloads: &Reloads) -> bool {
+        if !self.seen_identity.is_new(own) {
+            return false;
+        }
+        match identity(&own[0], &own[1], config, &self.provider) {
+            Ok(identity) => {
+                self.identity = identity;
+                reloads.count_done();
+                tracing::info!(cert = %config.cert.display(), "loaded a new certificate and its key");
+                true
+            }
+            Err(TlsErrors(errors)) => {
+                reloads.count_failed();
+                for error in errors {
+                    tracing::error!(%error, "kept the old certificate and key");
+                }
+                false
+            }
+        }
+    }
+
+    fn take_clients(&mut self, read: &Contents, config: &TlsConfig, reloads: &Reloads) -> bool {
+        let is_new = self.seen_clients.is_new(std::slice::from_ref(read));
+        let path = config.client_ca.clone().unwrap_or_default();
+        // A missing file counts only at the second check, because it may be about to be replaced.
+        if is_gone(read) && !is_new {
+            if self.clients.take().is_none() {
+                return false;
+            }
+            reloads.count_done();
+            tracing::error!(
+                path = %path.display(),
+                "the client CA is empty or missing: client certificates are refused; restore the file, \
+                 or remove server.tls.client_ca from the configuration"
+            );
+            return true;
+        }
+        if !is_new {
+            return false;
+        }
+        match verifier(read, config, &self.provider) {
+            Ok(verifier) => {
+                self.clients = Some(verifier);
+                reloads.count_done();
+                tracing::info!(path = %path.display(), "loaded a new client CA");
+                true
+            }
+            Err(error) => {
+                reloads.count_failed();
+                tracing::error!(%error, "kept the old client CA");
+                false
+            }
+        }
+    }
+
+    /// The settings for new connections; `None` if client certificates are required but none is trusted.
+    fn settings(&self, config: &TlsConfig) -> Option<Settings> {
+        let certificate_request = match (&config.client_ca, &self.clients) {
+            (None, _) => CertificateRequest::Unconfigured,
+            (Some(_), Some(_)) => CertificateRequest::Sent,
+            (Some(_), None) => CertificateRequest::NoRoots,
+        };
+        let verifier = match (&self.clients, config.client_auth) {
+            (Some(verifier), _) => Arc::clone(verifier),
+            (None, ClientAuth::Required) => return None,
+            (None, ClientAuth::Optional) => WebPkiClientVerifier::no_client_auth(),
+        };
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&self.provider));
+        let builder = builder.with_protocol_versions(versions(config.min_version)).expect("the provider has them");
+        let resolver = SingleCertAndKey::from(Arc::clone(&self.identity));
+        let mut made = builder.with_client_cert_verifier(verifier).with_cert_resolver(Arc::new(resolver));
+        made.alpn_protocols = vec![H2.to_vec()];
+        if config.http1 {
+            made.alpn_protocols.push(HTTP1.to_vec());
+        }
+        if config.client_ca.is_some() {
+            // A resumed session sends no certificate, so an expired one would still be accepted.
+            made.session_storage = Arc::new(NoServerSessionStorage {});
+            made.send_tls13_tickets = 0;
+        }
+        Some(Settings { rustls: Arc::new(made), certificate_request })
+    }
 }
 
-fn files(config: &TlsConfig) -> Vec<NamedFile> {
-    [TlsFile::Cert, TlsFile::Key, TlsFile::ClientCa].into_iter().filter_map(|file| file.of(config)).collect()
+fn versions(min: TlsVersion) -> &'static [&'static SupportedProtocolVersion] {
+    match min {
+        TlsVersion::V1_2 => DEFAULT_VERSIONS,
+        TlsVersion::V1_3 => ONLY_1_3,
+    }
+}
+
+/// The contents of the certificate, its key, and the client CA if there is one.
+fn read(config: &TlsConfig) -> Vec<Contents> {
+    [TlsFile::Cert, TlsFile::Key, TlsFile::ClientCa].into_iter().filter_map(|file| file.read(config)).collect()
 }
 
 #[cfg(test)]

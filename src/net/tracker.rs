@@ -1,4 +1,4 @@
-//! Counts connections, bounds their number, and counts how they ended.
+//! Counts connections, limits their number, and counts how they ended.
 
 use std::{
     collections::HashMap,
@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use tracing::warn;
 
 use super::limits::ConnectionLimits;
-use crate::{model::Origin, throttle::Throttle};
+use crate::{incidents::Throttle, model::Origin};
 
 macro_rules! reasons {
     ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)+ }) => {
@@ -37,11 +37,11 @@ macro_rules! reasons {
 reasons! {
     /// Why a new connection was refused.
     Refused {
-        /// The bound of all connections is reached.
+        /// The limit of all connections is reached.
         Connections = "connections",
-        /// The bound of connections from its address is reached.
+        /// The limit of connections from its address is reached.
         PerAddress = "per_address",
-        /// The thread that would serve it has too many connections to start.
+        /// The thread that would serve it is too busy.
         Behind = "behind",
     }
 }
@@ -57,19 +57,19 @@ reasons! {
         Error = "error",
         /// The peer did not answer pings.
         Unresponsive = "unresponsive",
-        /// The peer did not start in time.
+        /// The peer did not send its first bytes in time.
         Slow = "slow",
         /// The peer does not speak HTTP/2.
         NotHttp2 = "not_http2",
         /// The PROXY header was invalid.
         ProxyHeader = "proxy_header",
-        /// The bound of connections from the address in its PROXY header is reached.
+        /// The limit of connections from the address in its PROXY header is reached.
         PerAddress = "per_address",
         /// It had no stream for too long.
         Idle = "idle",
-        /// It reached its age, and its last stream ended.
+        /// It reached its age limit, and its last stream ended.
         Age = "age",
-        /// It reached its age, and was cut with open streams.
+        /// It reached its age limit, and was cut with open streams.
         AgeCut = "age_cut",
         /// The server sent GOAWAY, and its last stream ended.
         GoAway = "go_away",
@@ -93,12 +93,12 @@ struct Counts {
     refusals: Throttle,
 }
 
-/// One counted connection, until it is dropped.
+/// One counted connection. Dropping it ends the count.
 #[derive(Debug)]
 pub(super) struct Entry {
     tracker: ConnectionTracker,
     address: Option<IpAddr>,
-    /// `None` if it was refused after all.
+    /// `None` if the connection was refused after it was counted.
     reason: Option<Closed>,
 }
 
@@ -139,7 +139,7 @@ impl ConnectionTracker {
         self.0.closed[reason as usize].load(Relaxed)
     }
 
-    /// Counts one more connection, if the bound allows it.
+    /// Counts one more connection, if the limit allows it.
     pub(super) fn enter(&self) -> Option<Entry> {
         let counts = &*self.0;
         let within_bound = |open: u64| (open < counts.max).then_some(open + 1);
@@ -147,7 +147,7 @@ impl ConnectionTracker {
         Some(Entry { tracker: self.clone(), address: None, reason: Some(Closed::Peer) })
     }
 
-    /// Counts a refused connection, and logs at most one line in ten seconds.
+    /// Counts a refused connection. Logs at most one line in ten seconds.
     pub(super) fn refuse(&self, origin: &Origin, reason: Refused) {
         self.0.refused[reason as usize].fetch_add(1, Relaxed);
         if let Some(others) = self.0.refusals.pass() {
@@ -157,7 +157,7 @@ impl ConnectionTracker {
 }
 
 impl Entry {
-    /// Counts the connection for its address. Returns false if the bound of the address is reached.
+    /// Counts the connection for its address. Returns false if the limit of the address is reached.
     pub(super) fn claim(&mut self, origin: &Origin) -> bool {
         let Origin::Address(address) = origin else { return true };
         let address = group(address.ip());
@@ -202,7 +202,8 @@ impl Drop for Entry {
     }
 }
 
-/// The unit that is bounded: an IPv4 address, or the 64-bit network of an IPv6 address, which one host may have whole.
+/// The unit of the limit per address: an IPv4 address, or the 64-bit network of an IPv6 address, which may belong to
+/// one host.
 fn group(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {

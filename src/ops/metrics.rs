@@ -1,33 +1,38 @@
-//! `/metrics` for Prometheus, written anew for each request.
+//! `/metrics` for Prometheus. The text is written for each request.
 //!
-//! Names follow OpenTelemetry's as Prometheus writes them: dots become underscores, units and `_total` are appended.
+//! Names follow OpenTelemetry's conventions in Prometheus form: dots become underscores, units and `_total` are
+//! appended.
 
-mod calls;
-mod detached;
-mod family;
-mod jobs;
-mod process;
-mod security;
-
-use std::sync::Arc;
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use axum::{
     extract::State,
     http::{StatusCode, header::CONTENT_TYPE},
     response::{IntoResponse, Response},
 };
-use prometheus_client::{encoding::text, registry::Registry};
-
-use self::{
-    calls::CallMetrics, detached::DetachedMetrics, jobs::JobMetrics, process::ProcessMetrics, security::SecurityMetrics,
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeCounterValue, EncodeLabelSet, MetricEncoder, NoLabelSet, text},
+    metrics::MetricType,
+    registry::{Registry, Unit},
 };
-use super::Subject;
+use tokio::runtime::RuntimeMetrics;
+
+use super::{Subject, lower, pool_metrics};
+use crate::{
+    model::Durations,
+    net::{Closed, Refused},
+    phase::Phase,
+};
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const PHASES: [Phase; 5] = [Phase::Starting, Phase::Serving, Phase::Draining, Phase::Stopping, Phase::Stopped];
 
 pub(super) async fn metrics(State(subject): State<Arc<Subject>>) -> Response {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Metrics(subject)));
     let mut page = String::new();
-    match write(&subject, &mut page) {
+    match text::encode(&mut page, &registry) {
         Ok(()) => ([(CONTENT_TYPE, OPEN_METRICS)], page).into_response(),
         Err(error) => {
             (StatusCode::INTERNAL_SERVER_ERROR, format!("cannot write the metrics: {error}\n")).into_response()
@@ -35,12 +40,253 @@ pub(super) async fn metrics(State(subject): State<Arc<Subject>>) -> Response {
     }
 }
 
-fn write(subject: &Arc<Subject>, page: &mut String) -> std::fmt::Result {
-    let mut registry = Registry::default();
-    registry.register_collector(Box::new(ProcessMetrics(Arc::clone(subject))));
-    registry.register_collector(Box::new(CallMetrics(Arc::clone(subject))));
-    registry.register_collector(Box::new(JobMetrics(Arc::clone(subject))));
-    registry.register_collector(Box::new(DetachedMetrics(Arc::clone(subject))));
-    registry.register_collector(Box::new(SecurityMetrics(Arc::clone(subject))));
-    text::encode(page, &registry)
+/// All metrics. Parts that are not configured have no series.
+struct Metrics(Arc<Subject>);
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Metrics")
+    }
+}
+
+impl Collector for Metrics {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut families = Families { encoder, error: Ok(()) };
+        process(&mut families, &self.0);
+        runtimes(&mut families, &self.0.runtimes.read());
+        calls(&mut families, &self.0);
+        connections(&mut families, &self.0);
+        pool_metrics::write(&mut families, &self.0.pools);
+        detached(&mut families, &self.0);
+        security(&mut families, &self.0);
+        families.error
+    }
+}
+
+/// Writes one metric family after another, up to the first error.
+pub(super) struct Families<'a> {
+    encoder: DescriptorEncoder<'a>,
+    error: fmt::Result,
+}
+
+impl Families<'_> {
+    /// A counter without labels.
+    pub(super) fn counter(&mut self, name: &str, help: &str, value: u64) {
+        self.family(name, help, None, MetricType::Counter, |mut family| {
+            family.encode_counter::<NoLabelSet, u64, u64>(&value, None)
+        });
+    }
+
+    /// A gauge without labels.
+    pub(super) fn gauge(&mut self, name: &str, help: &str, value: f64) {
+        self.family(name, help, None, MetricType::Gauge, |mut family| family.encode_gauge(&value));
+    }
+
+    /// A counter for each label set.
+    pub(super) fn counters<L: EncodeLabelSet, V: EncodeCounterValue>(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: impl IntoIterator<Item = (L, V)>,
+    ) {
+        self.family(name, help, None, MetricType::Counter, |mut family| {
+            values.into_iter().try_for_each(|(labels, value)| {
+                family.encode_family(&labels)?.encode_counter::<NoLabelSet, V, u64>(&value, None)
+            })
+        });
+    }
+
+    /// A gauge for each label set.
+    pub(super) fn gauges<L: EncodeLabelSet>(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: impl IntoIterator<Item = (L, f64)>,
+    ) {
+        self.family(name, help, None, MetricType::Gauge, |mut family| {
+            values.into_iter().try_for_each(|(labels, value)| family.encode_family(&labels)?.encode_gauge(&value))
+        });
+    }
+
+    /// A histogram for each label set; the unit is added to the name.
+    pub(super) fn durations<'d, L: EncodeLabelSet>(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: impl IntoIterator<Item = (L, &'d Durations)>,
+    ) {
+        self.family(name, help, Some(Unit::Seconds), MetricType::Histogram, |mut family| {
+            values.into_iter().try_for_each(|(labels, durations)| {
+                let bounds = Durations::BOUNDS.iter().map(|nanos| *nanos as f64 / 1e9).chain([f64::INFINITY]);
+                let buckets: Vec<_> = bounds.zip(durations.counts).collect();
+                let (sum, count) = (durations.sum.as_secs_f64(), durations.count());
+                family.encode_family(&labels)?.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
+            })
+        });
+    }
+
+    fn family(
+        &mut self,
+        name: &str,
+        help: &str,
+        unit: Option<Unit>,
+        kind: MetricType,
+        write: impl FnOnce(MetricEncoder<'_>) -> fmt::Result,
+    ) {
+        if self.error.is_ok() {
+            self.error = self.encoder.encode_descriptor(name, help, unit.as_ref(), kind).and_then(write);
+        }
+    }
+}
+
+/// The process and its build.
+fn process(families: &mut Families<'_>, subject: &Subject) {
+    let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
+    let build = [("version", env!("CARGO_PKG_VERSION")), ("profile", profile)];
+    families.gauges("waterwheel_build_info", "The program, as a label; always 1", [(build, 1.0)]);
+    families.gauge("waterwheel_uptime_seconds", "Time since the start", subject.started.elapsed().as_secs_f64());
+    let now = subject.phase.get();
+    let phase = |phase: Phase| ([("phase", lower(phase))], f64::from(u8::from(phase == now)));
+    families.gauges("waterwheel_phase", "1 for the current phase of the process", PHASES.map(phase));
+    let health = |name| ([("service", name)], f64::from(u8::from(subject.health.is_serving(name))));
+    let names = ["liveness", "readiness", "capacity"];
+    families.gauges("waterwheel_health", "1 if the name of grpc.health.v1 is SERVING", names.map(health));
+}
+
+fn runtimes(families: &mut Families<'_>, runtimes: &[(String, RuntimeMetrics)]) {
+    let all = || runtimes.iter().map(|(name, runtime)| ([("runtime", name.as_str())], runtime));
+    let workers = |runtime: &RuntimeMetrics| 0..runtime.num_workers();
+    families.gauges(
+        "tokio_runtime_alive_tasks",
+        "Tasks of a runtime",
+        all().map(|(labels, runtime)| (labels, runtime.num_alive_tasks() as f64)),
+    );
+    families.gauges(
+        "tokio_runtime_global_queue_depth",
+        "Tasks in the global queue of a runtime",
+        all().map(|(labels, runtime)| (labels, runtime.global_queue_depth() as f64)),
+    );
+    families.counters(
+        "tokio_runtime_busy_seconds",
+        "Time for which a runtime ran tasks",
+        all().map(|(labels, runtime)| {
+            let busy: Duration = workers(runtime).map(|worker| runtime.worker_total_busy_duration(worker)).sum();
+            (labels, busy.as_secs_f64())
+        }),
+    );
+    families.counters(
+        "tokio_runtime_parks",
+        "Times that a runtime ran out of tasks",
+        all().map(|(labels, runtime)| {
+            (labels, workers(runtime).map(|worker| runtime.worker_park_count(worker)).sum::<u64>())
+        }),
+    );
+}
+
+fn calls(families: &mut Families<'_>, subject: &Subject) {
+    let calls = subject.calls.read();
+    families.durations(
+        "rpc_server_call_duration",
+        "Calls from arrival to the end of the work",
+        calls.iter().map(|call| {
+            let labels = [("rpc_method", call.method.as_str()), ("kind", &call.kind), ("rpc_status_code", call.status)];
+            (labels, &call.durations)
+        }),
+    );
+}
+
+fn connections(families: &mut Families<'_>, subject: &Subject) {
+    let listeners = subject.listeners.get().map_or(&[][..], Vec::as_slice);
+    families.gauges(
+        "waterwheel_connections",
+        "Open connections",
+        listeners.iter().map(|of| ([("listener", of.name)], of.connections.open() as f64)),
+    );
+    families.counters(
+        "waterwheel_connections_accepted",
+        "Accepted connections",
+        listeners.iter().map(|of| ([("listener", of.name)], of.connections.accepted())),
+    );
+    families.counters(
+        "waterwheel_connections_refused",
+        "Refused connections, by reason",
+        listeners.iter().flat_map(|of| {
+            Refused::ALL
+                .iter()
+                .map(|reason| ([("listener", of.name), ("reason", reason.as_str())], of.connections.refused(*reason)))
+        }),
+    );
+    families.gauges(
+        "waterwheel_held_bytes",
+        "Bytes of incomplete messages and unread answers",
+        listeners.iter().flat_map(|of| {
+            [("uploads", of.memory.uploads()), ("answers", of.memory.answers())]
+                .map(|(what, bytes)| ([("listener", of.name), ("what", what)], bytes as f64))
+        }),
+    );
+    families.counters(
+        "waterwheel_connections_closed",
+        "Accepted connections that were closed, by reason",
+        listeners.iter().flat_map(|of| {
+            Closed::ALL
+                .iter()
+                .map(|reason| ([("listener", of.name), ("reason", reason.as_str())], of.connections.closed(*reason)))
+        }),
+    );
+}
+
+/// The jobs of the store, by kind. A served kind has series even if it has no jobs.
+fn detached(families: &mut Families<'_>, subject: &Subject) {
+    let Some(detached) = &subject.detached else { return };
+    let mut depths: BTreeMap<_, _> = subject.pools.kinds().map(|kind| (kind.to_string(), Default::default())).collect();
+    depths.extend(detached.depths());
+    families.gauges(
+        "waterwheel_detached_jobs",
+        "Detached jobs by state",
+        depths.iter().flat_map(|(kind, depth)| {
+            [
+                ("scheduled", depth.scheduled),
+                ("ready", depth.ready),
+                ("blocked", depth.blocked),
+                ("running", depth.leased),
+                ("dead", depth.dead),
+            ]
+            .map(|(state, jobs)| ([("kind", &**kind), ("state", state)], jobs as f64))
+        }),
+    );
+    families.gauges(
+        "waterwheel_detached_oldest_ready_age_seconds",
+        "Age of the detached job that has been ready for the longest time",
+        depths.iter().map(|(kind, depth)| ([("kind", &**kind)], depth.oldest_ready.unwrap_or_default().as_secs_f64())),
+    );
+}
+
+/// Denied calls, quotas, and reloads of certificates and keys.
+fn security(families: &mut Families<'_>, subject: &Subject) {
+    let Subject { guard, tls, .. } = subject;
+    let mut changes = Vec::new();
+    if let Some(tls) = tls {
+        changes.push(("tls", [tls.reloads().done(), tls.reloads().failed()]));
+    }
+    if let Some(gate) = &guard.gate {
+        changes.push(("keys", gate.reloads().map_or([0, 0], |reloads| [reloads.done(), reloads.failed()])));
+        let denied = [("unauthenticated", gate.unauthenticated()), ("permission_denied", gate.denied())];
+        let denied = denied.map(|(reason, count)| ([("reason", reason)], count));
+        families.counters("waterwheel_calls_denied", "Denied calls and jobs", denied);
+    }
+    if let Some(quotas) = &*guard.quotas.load() {
+        families.counter("waterwheel_quota_refused", "Jobs over the quota of their tenant", quotas.refused());
+        let help = "Tenants with a quota of their own in use";
+        families.gauge("waterwheel_quota_tenants", help, quotas.tenants() as f64);
+    }
+    if !changes.is_empty() {
+        families.counters(
+            "waterwheel_file_changes",
+            "Changed files, by whether they could be loaded",
+            changes.iter().flat_map(|(files, [done, failed])| {
+                [("taken", *done), ("broken", *failed)]
+                    .map(|(outcome, count)| ([("files", *files), ("outcome", outcome)], count))
+            }),
+        );
+    }
 }

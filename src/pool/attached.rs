@@ -12,15 +12,15 @@ use super::{
     attempt::Attempt,
     ended_jobs::EndedJob,
     outcome::{JobResult, failure, stopped, timed_out},
-    stop::{Fall, climb},
+    stop::{LadderEnd, climb},
 };
 use crate::{
     handler::{Context, StopReason},
     model::{JobError, Outcome, Rung},
 };
 
-/// A running attempt whose caller waits; as a future, the job's outcome. Dropping it means that the caller left: the
-/// job is cancelled, and its run goes down the stop ladder in a task of its own.
+/// A running attempt whose caller waits. As a future, it returns the job's outcome. Dropping it means that the caller
+/// left: the job is cancelled, and a separate task takes its run down the stop ladder.
 ///
 /// Most short jobs end at their first poll. The timer and the registration for cancels are made only for jobs that are
 /// still pending.
@@ -36,8 +36,8 @@ enum Then {
     /// A reason to stop.
     Stop(BoxFuture<'static, StopReason>),
     /// The end of the stop ladder.
-    Foot(BoxFuture<'static, JobResult>),
-    /// Nothing: the worker's thread has decided the outcome, which is on its way.
+    Stopping(BoxFuture<'static, JobResult>),
+    /// Nothing: the worker's thread has decided the outcome and is reporting it.
     Decided,
 }
 
@@ -51,16 +51,16 @@ impl Attached {
     async fn stop(mut self) -> JobResult {
         let attempt = self.attempt.as_mut().expect("attached until it ends");
         let cx = attempt.cx.clone();
-        let fall = tokio::select! {
+        let end = tokio::select! {
             biased;
-            fall = climb(&mut *attempt) => Some(fall),
+            end = climb(&mut *attempt) => Some(end),
             () = sleep_until(cx.deadline().reply_by()) => None,
         };
-        let outcome = if fall.is_some() { stopped(&cx, attempt.inner()) } else { timed_out(&cx) };
-        let ended = match fall {
-            Some(Fall::Yielded(ended)) => ended,
+        let outcome = if end.is_some() { stopped(&cx, attempt.inner()) } else { timed_out(&cx) };
+        let ended = match end {
+            Some(LadderEnd::Yielded(ended)) => ended,
             _ if !attempt.decide(outcome) => attempt.await,
-            Some(Fall::CutOff(rung)) => Some(Err(cut_off(attempt, outcome, rung))),
+            Some(LadderEnd::CutOff(rung)) => Some(Err(cut_off(attempt, outcome, rung))),
             None => {
                 return Err(detach(
                     self.attempt.take().expect("attached until it ends"),
@@ -70,14 +70,14 @@ impl Attached {
             }
         };
         self.attempt = None;
-        ended.expect(OURS)
+        ended.expect(REPORTED)
     }
 }
 
-/// Only the task of an attached job decides its outcome, or its worker's thread, which reports it.
-const OURS: &str = "the outcome of an attached job comes to its task";
+/// The task of an attached job, or the worker's thread, decides the outcome. The thread reports it to the task.
+const REPORTED: &str = "the outcome of an attached job comes to its task";
 
-/// Records the outcome of a job whose handler did not stop when it was asked.
+/// Records the outcome of a job whose handler ignored the request to stop.
 fn cut_off(attempt: &Attempt, outcome: Outcome, rung: Rung) -> JobError {
     let failure = failure(attempt.inner(), &attempt.cx, outcome, attempt.run_time(), Some(rung));
     let ended = EndedJob::failed(&attempt.cx, attempt.kind, &failure, Instant::now());
@@ -90,13 +90,13 @@ impl Future for Attached {
 
     fn poll(mut self: Pin<&mut Self>, task: &mut TaskContext<'_>) -> Poll<Self::Output> {
         loop {
-            if let Then::Foot(foot) = &mut self.then {
-                return foot.poll_unpin(task);
+            if let Then::Stopping(stopping) = &mut self.then {
+                return stopping.poll_unpin(task);
             }
             let attempt = self.attempt.as_mut().expect("attached until it ends");
             if let Poll::Ready(ended) = attempt.poll_unpin(task) {
                 self.attempt = None;
-                return Poll::Ready(ended.expect(OURS));
+                return Poll::Ready(ended.expect(REPORTED));
             }
             let this = &mut *self;
             if let (Then::Nothing, Some(attempt)) = (&this.then, &this.attempt) {
@@ -114,7 +114,7 @@ impl Future for Attached {
                 },
                 Poll::Ready(StopReason::Caller | StopReason::Drain | StopReason::Operator) => {
                     let rest = Self { attempt: self.attempt.take(), then: Then::Nothing };
-                    self.then = Then::Foot(rest.stop().boxed());
+                    self.then = Then::Stopping(rest.stop().boxed());
                 }
             }
         }
@@ -137,19 +137,18 @@ impl Drop for Attached {
     }
 }
 
-/// Records the outcome, and moves the handler down the stop ladder in a task of its own, so that its caller is answered
-/// in time.
+/// Records the outcome, and stops the handler in a separate task, so that the caller gets its answer in time.
 fn detach(mut attempt: Attempt, reason: StopReason, outcome: Outcome) -> JobError {
     let inner = attempt.inner().clone();
     let failure = failure(&inner, &attempt.cx, outcome, attempt.run_time(), Some(Rung::Asked));
     let mark = inner.meters.record(EndedJob::failed(&attempt.cx, attempt.kind, &failure, Instant::now()));
-    attempt.cx.cancel_token().cancel(reason);
+    attempt.cx.stop(reason);
     inner.tasks.spawn(async move {
         // The end of the ladder, or dropping the attempt, gives the worker back.
-        let fall = climb(&mut attempt).await;
-        let rung = match &fall {
-            Fall::Yielded(_) => Rung::Yielded,
-            Fall::CutOff(rung) => *rung,
+        let end = climb(&mut attempt).await;
+        let rung = match &end {
+            LadderEnd::Yielded(_) => Rung::Yielded,
+            LadderEnd::CutOff(rung) => *rung,
         };
         if let Some(mark) = mark {
             attempt.inner().meters.climbed(mark, rung, attempt.cx.program_end());

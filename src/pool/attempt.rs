@@ -19,10 +19,7 @@ use super::{
     trace::attempt_span,
 };
 use crate::{
-    handler::{
-        AsyncRun, Context, Instance,
-        unwind::{Contained, contain},
-    },
+    handler::{AsyncRun, Contained, Context, Instance, contain},
     model::{HandlerError, Job, JobError, Outcome, Output},
     scheduler::JobKey,
 };
@@ -30,9 +27,9 @@ use crate::{
 /// A longer poll delays every call of its thread.
 const SLOW_POLL: Duration = Duration::from_millis(100);
 
-/// One run of one job on one worker; as a future, the job's result, or `None` if the outcome was decided before. An
-/// asynchronous run owns its worker, and may move to another task; dropping it cuts the handler off. A blocking run
-/// continues when it is dropped, and its thread gives the worker back.
+/// One run of one job on one worker. As a future, it returns the job's result, or `None` if the outcome was decided
+/// before. An asynchronous run owns its worker and may move to another task; dropping the run cuts the handler off. A
+/// dropped blocking run continues, and its thread gives the worker back.
 pub(super) struct Attempt {
     // Fields drop in this order: the handler, then its lease, then the context. The last clone of the context ends a
     // span, which runs code of a subscriber, and must not happen under the lock of the pool.
@@ -72,9 +69,9 @@ enum Holder {
 }
 
 /// Why an attempt failed.
-pub(super) enum Raised {
+pub(super) enum AttemptError {
     Error(HandlerError),
-    /// There is no handler, or no thread for it: the job did not start. With the time of a retry.
+    /// There is no handler, or no thread for it, so the job did not start. Includes the retry time.
     BeforeBegin(HandlerError, Option<Duration>),
 }
 
@@ -97,7 +94,7 @@ impl Attempt {
                 }
                 Err(error) => {
                     let message = format!("the worker's thread could not be started: {error}");
-                    let raised = Raised::BeforeBegin(HandlerError::Crashed { message }, None);
+                    let raised = AttemptError::BeforeBegin(HandlerError::Crashed { message }, None);
                     Err(not_begun(lease, kind, &cx, now, raised))
                 }
             };
@@ -150,12 +147,12 @@ impl Attempt {
         self.cx.ran(Instant::now())
     }
 
-    /// Decides the outcome of a run that has not ended. Returns false if it was decided before.
+    /// Decides the outcome of a run that has not ended. Returns false if the outcome was decided before.
     pub(super) fn decide(&self, outcome: Outcome) -> bool {
         self.inner().end(self.key(), outcome, self.run_time(), &self.cx)
     }
 
-    fn poll_async(&mut self, task: &mut std::task::Context<'_>) -> Poll<Result<Output, Raised>> {
+    fn poll_async(&mut self, task: &mut std::task::Context<'_>) -> Poll<Result<Output, AttemptError>> {
         if let Run::Starting(_) = self.run {
             ready!(self.poll_start(task))?;
         }
@@ -171,9 +168,9 @@ impl Attempt {
                 {
                     lease.put_back(self.kind, handler);
                 }
-                result.map_err(Raised::Error)
+                result.map_err(AttemptError::Error)
             }
-            Err(message) => Err(Raised::Error(HandlerError::Panicked { message })),
+            Err(message) => Err(AttemptError::Error(HandlerError::Panicked { message })),
         };
         // A future that panicked is dropped here, in the span of its run.
         self.run = Run::Over;
@@ -181,7 +178,7 @@ impl Attempt {
     }
 
     /// Starts the run once the handler has started.
-    fn poll_start(&mut self, task: &mut std::task::Context<'_>) -> Poll<Result<(), Raised>> {
+    fn poll_start(&mut self, task: &mut std::task::Context<'_>) -> Poll<Result<(), AttemptError>> {
         let Run::Starting(mut starting) = std::mem::replace(&mut self.run, Run::Over) else {
             return Poll::Ready(Ok(()));
         };
@@ -201,12 +198,12 @@ impl Attempt {
     }
 
     /// Gives the worker back, with the job's outcome unless it was decided before.
-    fn end(&mut self, result: Result<Output, Raised>) -> Option<JobResult> {
+    fn end(&mut self, result: Result<Output, AttemptError>) -> Option<JobResult> {
         self.span = None;
         let elsewhere = Holder::Elsewhere(self.inner().clone(), self.key());
         match std::mem::replace(&mut self.hold, elsewhere) {
             Holder::Lease(lease) => conclude(lease, self.kind, &self.cx, self.seen, result),
-            Holder::Elsewhere(..) => unreachable!("what runs on a serving thread has its worker"),
+            Holder::Elsewhere(..) => unreachable!("a run on a serving thread has its worker"),
         }
     }
 
@@ -234,7 +231,7 @@ impl Future for Attempt {
             self.run = Run::Over;
             return Poll::Ready(ended);
         }
-        // The start of the run is the start of its first poll, which saves a short job one reading of the clock.
+        // The run starts with its first poll, which saves a short job one reading of the clock.
         let begin = if self.is_polled { Instant::now() } else { self.seen };
         self.is_polled = true;
         let polled = self.poll_async(task);
@@ -247,7 +244,8 @@ impl Future for Attempt {
     }
 }
 
-/// Whether the worker keeps its handler. After a crash it makes a new one, to find out whether its factory still works.
+/// Whether the worker keeps its handler. After a crash, the worker makes a new handler, which shows whether the factory
+/// still works.
 pub(super) fn is_kept(result: &Result<Output, HandlerError>) -> bool {
     !matches!(result, Err(HandlerError::Crashed { .. } | HandlerError::Unavailable { .. }))
 }
@@ -257,14 +255,14 @@ pub(super) fn entered<T>(own: Option<&Span>, cx: &Context, code: impl FnOnce() -
     own.unwrap_or(cx.span()).in_scope(code)
 }
 
-/// The run did not start: its caller is answered at once, before the headers of a stream.
-fn not_begun(lease: Lease, kind: usize, cx: &Context, now: Instant, raised: Raised) -> JobError {
+/// The answer for a job whose run did not start. It is sent at once, before the headers of a stream.
+fn not_begun(lease: Lease, kind: usize, cx: &Context, now: Instant, raised: AttemptError) -> JobError {
     let ended = conclude(lease, kind, cx, now, Err(raised)).expect("no other decides a run that did not begin");
     ended.expect_err("it did not begin")
 }
 
-/// The handler's own code runs when its future is polled.
-fn begin_async(lease: &mut Lease, job: Box<Job>, kind: usize, cx: &Context) -> Result<Run, Raised> {
+/// The handler's own code runs only when the future is polled.
+fn begin_async(lease: &mut Lease, job: Box<Job>, kind: usize, cx: &Context) -> Result<Run, AttemptError> {
     let kept = lease.take_handler(kind);
     let inner = lease.inner();
     let (instance, begun) = match kept {

@@ -10,7 +10,7 @@ use tokio::{sync::oneshot, time::Instant};
 use tracing::Span;
 
 use super::{
-    attempt::{Raised, entered, is_kept},
+    attempt::{AttemptError, entered, is_kept},
     inner::PoolInner,
     lease::Lease,
     outcome::{JobResult, conclude},
@@ -19,15 +19,12 @@ use super::{
     trace::attempt_span,
 };
 use crate::{
-    handler::{
-        BlockingInstance, Context, Instance,
-        unwind::{Contained, contain},
-    },
+    handler::{BlockingInstance, Contained, Context, Instance, contain},
     model::{HandlerError, Job, Output},
     task::spawn_thread,
 };
 
-/// A worker's own thread. It ends with its last handle.
+/// A worker's own thread. It ends when its last handle is dropped.
 #[derive(Clone)]
 pub(super) struct Thread(mpsc::SyncSender<Work>);
 
@@ -46,13 +43,13 @@ pub(super) struct Work {
 /// Where the outcome of a run goes.
 pub(super) struct Done {
     caller: oneshot::Sender<JobResult>,
-    /// For the serving thread that waits for it.
+    /// Notifies the serving thread of the caller.
     reports: Reports,
 }
 
 impl Thread {
     pub(super) fn start(pool: &str, worker: u32, shards: usize) -> io::Result<Self> {
-        // One place: a worker's lease is free only when its thread has nothing else to do.
+        // One place is enough: the pool grants the worker only when its thread is idle.
         let (sender, receiver) = mpsc::sync_channel::<Work>(1);
         spawn_thread(format!("{pool}-{worker}"), move || {
             work_for_shard(worker as usize % shards);
@@ -70,7 +67,7 @@ impl Thread {
 }
 
 impl Done {
-    /// One that the calling thread waits for.
+    /// An outcome receiver for the calling thread.
     pub(super) fn new(inner: &PoolInner) -> (Self, oneshot::Receiver<JobResult>) {
         let (caller, ended) = oneshot::channel();
         (Self { caller, reports: inner.reports_here() }, ended)
@@ -92,7 +89,7 @@ impl Work {
         let result = entered(span.as_deref(), &cx, || run_handler(&mut lease, job, kind, &cx));
         drop(span);
         let ended = cx.span().in_scope(|| conclude(lease, kind, &cx, Instant::now(), result));
-        // The thread holds neither the pool nor the job any more: the job's span ends with the answer, and the process
+        // By now the thread holds neither the pool nor the job. The job's span ends with the answer, and the process
         // may exit right after it.
         drop(cx);
         if let Some(ended) = ended {
@@ -101,7 +98,7 @@ impl Work {
     }
 }
 
-fn run_handler(lease: &mut Lease, job: Box<Job>, kind: usize, cx: &Context) -> Result<Output, Raised> {
+fn run_handler(lease: &mut Lease, job: Box<Job>, kind: usize, cx: &Context) -> Result<Output, AttemptError> {
     let handler = match lease.take_handler(kind) {
         Some(handler) => handler,
         None => {
@@ -117,8 +114,8 @@ fn run_handler(lease: &mut Lease, job: Box<Job>, kind: usize, cx: &Context) -> R
             if is_kept(&result) {
                 lease.put_back(kind, handler);
             }
-            result.map_err(Raised::Error)
+            result.map_err(AttemptError::Error)
         }
-        Err(message) => Err(Raised::Error(HandlerError::Panicked { message })),
+        Err(message) => Err(AttemptError::Error(HandlerError::Panicked { message })),
     }
 }

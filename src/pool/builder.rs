@@ -1,5 +1,5 @@
-//! Settings of a pool with their defaults in Rust, and its builder. Defaults of `waterwheel serve` are in
-//! `src/config/keys.rs`.
+//! Settings of a pool, and its builder. The defaults below are those of the Rust API; `src/config/keys.rs` has those of
+//! `waterwheel serve`. A test compares the two.
 
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
@@ -13,36 +13,36 @@ use crate::{
 /// Settings of a pool.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// Number of workers: jobs that run at the same time. Default: the number of cores.
+    /// Number of workers: jobs that run at the same time.
     pub workers: NonZeroUsize,
-    /// Most workers: between `workers` and this number, the pool chooses by its load. It must then be built within a
-    /// runtime. Default `None`: their number is fixed.
+    /// Largest number of workers. The pool then sizes itself by its load, between `workers` and this number, and must
+    /// be built within a runtime. `None` means a fixed size.
     pub max_workers: Option<NonZeroUsize>,
-    /// Most jobs in the queue. Default 1,024; 0 means that a job needs a free worker.
+    /// Most jobs in the queue; 0 means that a job is accepted only if a worker is free.
     pub queue_jobs: usize,
-    /// Most payload bytes in the queue; each worker holds one payload beside that. A larger job is refused even if a
-    /// worker is idle. Default 64 MiB.
+    /// Most payload bytes in the queue. Each worker may hold one more payload. A larger job is refused even if a worker
+    /// is idle.
     pub queue_bytes: usize,
-    /// Most callers that wait for capacity; their payloads are also bounded by `queue_bytes`. Default 1,024.
+    /// Most callers that wait for capacity; their payloads are also bounded by `queue_bytes`.
     pub queue_waiting: usize,
-    /// What happens to a job that finds the pool full, unless the job decides. Default [`WhenFull::Reject`].
+    /// What happens to a job if the pool is full, unless the job sets its own policy.
     pub when_full: WhenFull,
-    /// Largest part of the queue for one tenant while another is present, from 0 to 1. Default 0.25.
+    /// Largest part of the queue for one tenant while another is present, from 0 to 1.
     pub tenant_share: f64,
-    /// Time between the request to stop and the forced stop. Default 1 s.
+    /// Time between the request to stop and the forced stop.
     pub cancel_grace: Duration,
-    /// Most workers that are replaced because their blocking job does not stop. Default 4.
+    /// Most workers that are replaced because their blocking job does not stop.
     pub max_stuck: usize,
-    /// Most payload bytes of one job. Default 4 MiB.
+    /// Most payload bytes of one job.
     pub max_payload: usize,
-    /// Most output bytes of one job, unless its kind decides. Default 4 MiB less 64 KiB.
+    /// Most output bytes of one job, unless its kind sets a limit.
     pub max_output: usize,
-    /// Ended jobs that are remembered, for [`Pool::explain`] and [`Pool::list`], divided among the shards. Each takes up
-    /// to 5 KiB. Default 1,024.
+    /// Ended jobs that are remembered for [`Pool::explain`] and [`Pool::list`], divided among the shards. Each takes up
+    /// to 5 KiB.
     pub ended_jobs: usize,
     /// How deadlines are computed.
     pub deadline: DeadlinePolicy,
-    /// Runtimes that share the pool; see [`set_shard`](super::set_shard). Default 1.
+    /// Number of Tokio runtimes that share the pool; see [`set_shard`](super::set_shard).
     pub shards: usize,
 }
 
@@ -68,6 +68,12 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// Most workers that the pool may have.
+    #[must_use]
+    pub fn most_workers(&self) -> usize {
+        self.max_workers.unwrap_or(self.workers).get()
+    }
+
     pub(super) fn caps(&self) -> Caps {
         Caps {
             jobs: self.queue_jobs,
@@ -106,7 +112,7 @@ impl PoolBuilder {
         self
     }
 
-    /// Lets the pool choose the number of its workers by its load, between these bounds.
+    /// Lets the pool size itself by its load, between these bounds.
     #[must_use]
     pub fn elastic(mut self, min: NonZeroUsize, max: NonZeroUsize) -> Self {
         self.settings.workers = min;
@@ -121,7 +127,7 @@ impl PoolBuilder {
         self
     }
 
-    /// Sets what happens to jobs that find the pool full.
+    /// Sets what happens to jobs if the pool is full.
     #[must_use]
     pub fn when_full(mut self, policy: WhenFull) -> Self {
         self.settings.when_full = policy;
@@ -136,8 +142,8 @@ impl PoolBuilder {
         self
     }
 
-    /// Builds the pool. Workers make their handlers with their first job of a kind; the threads of blocking kinds start
-    /// then, too. A pool that is not used can be dropped.
+    /// Builds the pool. A worker makes the handler of a kind, and its thread if the kind is blocking, for its first job
+    /// of that kind. An unused pool can be dropped.
     #[must_use]
     pub fn build(self) -> Pool {
         Pool::from(PoolInner::start(self.name, self.settings, self.kinds))

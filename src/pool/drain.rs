@@ -1,16 +1,23 @@
-//! The drain of one pool. The drain of the process is in `src/app/drain.rs`.
+//! The drain of one pool, and the end of its handlers and processes. The drain of the process is in `src/app/drain.rs`.
 
-use std::{sync::Arc, time::Duration};
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
-use rustc_hash::FxHashSet;
-use tokio::time::Instant;
-
-use super::Pool;
+use super::{
+    Pool,
+    inner::PoolInner,
+    lease::{Gone, WorkerHandlers},
+    shard::Shared,
+    stop::forced,
+};
 use crate::{
-    handler::{Context, StopReason},
+    handler::{Contained, Context, Instance, Processes, ProgramStats, StopReason, panic_message},
     model::{JobId, RequestId},
     phase::Phase,
 };
+use futures_util::{FutureExt, future::join_all};
+use rustc_hash::FxHashSet;
+use tokio::time::{Instant, sleep};
+use tracing::warn;
 
 /// Time for answers to be sent before the kill phase ends; a fifth of the phase if that is shorter.
 const ANSWER_MARGIN: Duration = Duration::from_millis(100);
@@ -33,7 +40,7 @@ pub struct LostJob {
 /// Stage of a lost job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LostWhile {
-    /// It had not begun: another server may run it safely.
+    /// It had not begun, so another server may run it safely.
     Queued,
     /// It had begun.
     Running,
@@ -60,7 +67,7 @@ impl LostJob {
 }
 
 impl Pool {
-    /// Starts the drain: new jobs and waiting callers are refused, queued and running jobs continue. Further calls do
+    /// Starts the drain: refuses new jobs and waiting callers, and continues queued and running jobs. Further calls do
     /// nothing.
     pub fn drain(&self) {
         self.inner().phase.advance(Phase::Draining);
@@ -68,7 +75,7 @@ impl Pool {
         self.inner().drive(|core, effects| core.close(now, effects));
     }
 
-    /// Whether the pool drains and has no job left.
+    /// Whether the pool is draining and has no job left.
     #[must_use]
     pub fn is_drained(&self) -> bool {
         self.inner().phase.get() == Phase::Stopped
@@ -81,22 +88,22 @@ impl Pool {
         self.inner().retire(idle);
         self.inner().close_processes();
         self.inner().end_remote();
-        // Closing of handlers, shielded work, and the stop ladders of jobs that were answered.
+        // These tasks close handlers, run shielded work, and stop jobs that were answered.
         self.inner().tasks.wait().await;
     }
 
-    /// Ends the remaining jobs: queued ones are answered, running ones are asked to stop and then forced. Returns at
-    /// once; [`wait`](Self::wait) waits for the end.
+    /// Ends the remaining jobs: answers queued ones, asks running ones to stop, and then forces them. Returns at once;
+    /// [`wait`](Self::wait) returns at the end.
     pub fn stop(&self) {
         self.end_all();
     }
 
-    /// [`stop`](Self::stop) with at most `kill` between the request and the force. All callers are answered, and all
-    /// programs killed, shortly before `kill` has passed.
+    /// The same as [`stop`](Self::stop), but forces running jobs within `kill`. All callers are answered, and all
+    /// programs are killed, shortly before `kill` has passed.
     pub fn stop_within(&self, kill: Duration) {
         let margin = (kill / 5).min(ANSWER_MARGIN);
         if let Some(at) = Instant::now().checked_add(kill - margin) {
-            // The first of two stops sets the time.
+            // The first of two stops sets the deadline.
             let _ = self.inner().force_by.set(at);
         }
         self.end_all();
@@ -111,11 +118,12 @@ impl Pool {
             core.running_jobs().cloned().collect()
         });
         for cx in running {
-            cx.cancel_token().cancel(StopReason::Drain);
+            cx.stop(StopReason::Drain);
         }
     }
 
-    /// Drains, waits for at most `finish`, stops what is left, waits for at most `kill`, and reports what was lost.
+    /// Drains the pool, waits for at most `finish`, stops the remaining jobs, waits for at most `kill`, and reports the
+    /// lost jobs.
     pub async fn close(&self, finish: Duration, kill: Duration) -> DrainReport {
         self.drain();
         if tokio::time::timeout(finish, self.wait()).await.is_err() {
@@ -126,12 +134,12 @@ impl Pool {
         self.report()
     }
 
-    /// The accepted jobs that were not finished so far: those that the drain ended, and those that still run after they
-    /// were asked to stop.
+    /// The accepted jobs that were not finished so far. The drain ended them, or they still run after the request to
+    /// stop.
     #[must_use]
     pub fn report(&self) -> DrainReport {
         let inner = self.inner();
-        // Running jobs first: a job that ends meanwhile is recorded before.
+        // Running jobs are read first: a job that ends meanwhile is already recorded.
         let running: Vec<Context> = match inner.phase.get() {
             Phase::Stopping => inner.read(|core| core.running_jobs().cloned().collect()),
             _ => Vec::new(),
@@ -140,5 +148,87 @@ impl Pool {
         let noted: FxHashSet<JobId> = lost.iter().map(|lost| lost.job).collect();
         lost.extend(running.iter().filter(|cx| !noted.contains(&cx.job())).map(LostJob::new));
         DrainReport { lost }
+    }
+}
+
+impl Shared {
+    /// Removes workers, and [closes](Self::close) their handlers.
+    pub(super) fn retire(&self, workers: impl IntoIterator<Item = Box<WorkerHandlers>>) {
+        self.close(workers.into_iter().flat_map(|mut state| state.take(|_| true)).collect());
+    }
+
+    /// Closes handlers in a task that a drain waits for.
+    pub(super) fn close(&self, gone: Gone) {
+        if gone.is_empty() {
+            return;
+        }
+        let inner = self.clone();
+        self.tasks.spawn(async move {
+            join_all(gone.into_iter().map(|(kind, handler)| close(&inner, kind, handler))).await;
+        });
+    }
+}
+
+/// Closes one handler, within the grace of its kind and the end of a stop.
+async fn close(inner: &PoolInner, kind: usize, handler: Contained<Instance>) {
+    let grace = inner.grace(kind);
+    let closing = AssertUnwindSafe(async { Contained::new(handler.into_inner().close(grace)).get_mut().await });
+    let fault = tokio::select! {
+        biased;
+        closed = closing.catch_unwind() => match closed {
+            Ok(()) => return,
+            Err(panic) => format!("it panicked: {}", panic_message(panic)),
+        },
+        () = sleep(grace) => format!("it took longer than its grace of {} ms", grace.as_millis()),
+        () = forced(inner) => "the drain is over".to_owned(),
+    };
+    warn!(pool = %inner.name, kind = %inner.kinds[kind].name(), cause = fault, "a handler was not closed in time");
+}
+
+impl PoolInner {
+    /// Adjusts the number of processes of each program to the workers. Programs that serve no kind get none.
+    pub(super) fn fit_processes(&self) {
+        let workers = self.read(crate::scheduler::Core::configured_workers);
+        for (processes, is_served) in self.programs() {
+            processes.resize(&self.tasks, if is_served { workers } else { 0 });
+        }
+    }
+
+    /// State of the programs of the served kinds.
+    pub(super) fn program_stats(&self) -> Vec<ProgramStats> {
+        self.programs()
+            .into_iter()
+            .filter(|(_, is_served)| *is_served)
+            .map(|(processes, _)| processes.stats())
+            .collect()
+    }
+
+    /// The programs, and whether each still serves a kind.
+    pub(super) fn programs(&self) -> Vec<(&Arc<Processes>, bool)> {
+        let mut programs: Vec<(&Arc<Processes>, bool)> = Vec::new();
+        for (index, kind) in &self.kinds {
+            let (Some(processes), is_served) = (kind.processes(), self.is_served(index)) else { continue };
+            match programs.iter_mut().find(|(other, _)| Arc::ptr_eq(other, processes)) {
+                Some((_, any)) => *any |= is_served,
+                None => programs.push((processes, is_served)),
+            }
+        }
+        programs
+    }
+}
+
+impl Shared {
+    /// Asks all processes to leave, in tasks that a drain waits for. The end of a stop kills those that are left.
+    pub(super) fn close_processes(&self) {
+        for processes in self.programs().into_iter().map(|(processes, _)| processes).filter(|it| it.close()) {
+            let (inner, processes) = (self.clone(), Arc::clone(processes));
+            self.tasks.spawn(async move {
+                tokio::select! {
+                    biased;
+                    () = processes.gone() => {}
+                    () = forced(&inner) => processes.kill(),
+                }
+            });
+        }
     }
 }

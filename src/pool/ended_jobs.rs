@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use crate::{
     handler::Context,
     model::{Execution, Failure, JobId, JobStage, Outcome, ProgramEnd, RequestId, Rung, Waterfall},
-    scheduler::{Least, least},
+    scheduler::{Smallest, smallest},
 };
 
 /// Longest message that is kept, in bytes.
@@ -24,13 +24,13 @@ pub struct EndedJob {
     pub rung: Option<Rung>,
     /// Whether the handler had begun.
     pub started: bool,
-    /// How the budget was used. Without a run, the worker is 0.
+    /// Durations of its phases. Without a run, the worker is 0.
     pub waterfall: Waterfall,
     /// When it ended.
     pub at: Instant,
     /// Its names besides its id.
     pub names: JobNames,
-    /// The failure; `None` if the job completed, or if its outcome says everything.
+    /// The failure; `None` if the job completed, or if the outcome says everything.
     pub failure: Option<Box<EndedFailure>>,
     /// Index of its kind in the pool.
     pub(super) kind: usize,
@@ -45,20 +45,20 @@ pub struct JobNames {
     pub tenant: Option<Arc<str>>,
     /// Caller; `None` without authentication.
     pub principal: Option<Arc<str>>,
-    /// What runs it, if that is not the server itself.
+    /// What ran it, if that was not the server itself.
     pub runner: Option<Box<str>>,
 }
 
 /// Failure of an ended job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndedFailure {
-    /// The failure as a sentence, at most 1 KiB. The output of a program is only in `program`.
+    /// The failure as a sentence, at most 1 KiB. It excludes the output of a program, which is in `program`.
     pub message: String,
     /// How its program ended, if it had one that ended by itself. Its standard error is at most 3 KiB.
     pub program: Option<ProgramEnd>,
 }
 
-/// The last ended jobs. Half of the places are for those that did not complete: otherwise completed jobs would replace
+/// The last ended jobs. Half of the capacity is for jobs that did not complete, because completed jobs would replace
 /// them within seconds.
 #[derive(Default)]
 pub(super) struct EndedJobs {
@@ -66,16 +66,16 @@ pub(super) struct EndedJobs {
     failed: Ring,
 }
 
-/// The last recorded jobs, in a fixed number of places.
+/// A ring buffer of the last recorded jobs.
 #[derive(Default)]
 struct Ring {
     jobs: Vec<EndedJob>,
     capacity: usize,
-    /// The next place, once all are in use.
+    /// Index to overwrite next, once the ring is full.
     next: usize,
 }
 
-/// The place of a failed job, for facts that become known later.
+/// Index of a failed job, to add facts that become known later.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Mark {
     pub(super) shard: usize,
@@ -145,7 +145,7 @@ impl EndedFailure {
     fn of(cx: &Context, failure: &Failure) -> Self {
         let program = cx.program_end();
         let mut message = match (&failure.error, program) {
-            (Some(_), Some(end)) => end.told.clone(),
+            (Some(_), Some(end)) => end.summary.clone(),
             _ => failure.to_string(),
         };
         if message.len() > MAX_MESSAGE {
@@ -155,9 +155,9 @@ impl EndedFailure {
         Self { message, program: program.map(Self::kept) }
     }
 
-    /// The part of a program's end that is kept; its sentence is the message.
+    /// The part of a program's end that is kept, without its sentence, which is in the message.
     fn kept(end: &ProgramEnd) -> ProgramEnd {
-        ProgramEnd { told: String::new(), stderr: end.stderr.clone(), ..*end }
+        ProgramEnd { summary: String::new(), stderr: end.stderr.clone(), ..*end }
     }
 }
 
@@ -167,8 +167,8 @@ impl EndedJobs {
         Self { completed: Ring::new(capacity - failed), failed: Ring::new(failed) }
     }
 
-    /// Records a job in place of the oldest one of its sort, which is returned to be dropped outside of a lock. Only
-    /// failed jobs get a mark: facts about others never come later.
+    /// Records a job in place of the oldest one of its sort. The replaced job is returned, to be dropped outside of a
+    /// lock. Only failed jobs get a mark, because facts about others never come later.
     pub(super) fn push(&mut self, shard: usize, ended: EndedJob) -> (Option<Mark>, Option<EndedJob>) {
         if ended.outcome == Outcome::Completed {
             return (None, self.completed.push(ended).1);
@@ -192,11 +192,10 @@ impl EndedJobs {
         self.iter().find(|ended| ended.job == job).cloned()
     }
 
-    /// The ended jobs for which `key` returns a value: up to `most` with the smallest keys, in that order, and their
-    /// number in all.
-    pub(super) fn list<K: Ord>(&self, most: usize, key: impl Fn(&EndedJob) -> Option<K>) -> Least<K, EndedJob> {
-        let (least, all) = least(self.iter().filter_map(|ended| Some((key(ended)?, ended))), most);
-        (least.into_iter().map(|(key, ended)| (key, ended.clone())).collect(), all)
+    /// The ended jobs for which `key` returns a value: the first `limit` by key, and the number of all.
+    pub(super) fn list<K: Ord>(&self, limit: usize, key: impl Fn(&EndedJob) -> Option<K>) -> Smallest<K, EndedJob> {
+        let (smallest, all) = smallest(self.iter().filter_map(|ended| Some((key(ended)?, ended))), limit);
+        (smallest.into_iter().map(|(key, ended)| (key, ended.clone())).collect(), all)
     }
 
     fn iter(&self) -> impl Iterator<Item = &EndedJob> {
@@ -209,7 +208,7 @@ impl Ring {
         Self { jobs: Vec::new(), capacity, next: 0 }
     }
 
-    /// Returns the place of `ended`, and the job that was there before.
+    /// Adds a job. Returns its index, and the job that was there before.
     fn push(&mut self, ended: EndedJob) -> (Option<usize>, Option<EndedJob>) {
         if self.capacity == 0 {
             return (None, None);

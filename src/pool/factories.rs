@@ -1,4 +1,4 @@
-//! Backs off from factories that fail: no handler of the kind is made for a while, longer each time.
+//! Backs off from failing factories: no handler of the kind is made for a while, longer after each failure.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use rand::RngExt;
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::{attempt::Raised, inner::PoolInner};
+use super::{attempt::AttemptError, inner::PoolInner};
 use crate::model::HandlerError;
 
 /// Back-off after the first failure.
@@ -22,7 +22,7 @@ pub(super) struct Factories(boxcar::Vec<Mutex<Record>>);
 struct Record {
     failures: u64,
     in_a_row: u32,
-    /// No attempt before this.
+    /// No attempt before this time.
     until: Option<Instant>,
     last: String,
 }
@@ -33,7 +33,7 @@ pub(super) struct Try {
     until: Option<Instant>,
 }
 
-/// Why a factory is not tried.
+/// Why a factory is not called.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct BackOff {
     pub(super) left: Duration,
@@ -79,7 +79,7 @@ impl Factories {
         let mut record = self.0[kind].lock();
         record.failures += 1;
         message.clone_into(&mut record.last);
-        // Of attempts that ran at the same time, the first failure sets the back-off.
+        // Several attempts may run at the same time; the first failure sets the back-off.
         if record.until == begun.until {
             let doubled = MIN_BACK_OFF.saturating_mul(1 << record.in_a_row.min(16)).min(MAX_BACK_OFF);
             record.in_a_row = record.in_a_row.saturating_add(1);
@@ -100,11 +100,11 @@ impl Factories {
 
 impl PoolInner {
     /// Starts to make a handler of `kind`, unless that failed a short while ago.
-    pub(super) fn begin_to_make(&self, kind: usize) -> Result<Try, Raised> {
+    pub(super) fn begin_to_make(&self, kind: usize) -> Result<Try, AttemptError> {
         self.factories.begin(kind, Instant::now()).map_err(|BackOff { left, last }| {
             let name = self.kinds[kind].name();
             let message = format!("no handler of kind {name} could be made; the next attempt is later: {last}");
-            Raised::BeforeBegin(HandlerError::Unavailable { message }, Some(left))
+            AttemptError::BeforeBegin(HandlerError::Unavailable { message }, Some(left))
         })
     }
 
@@ -114,7 +114,7 @@ impl PoolInner {
         kind: usize,
         begun: &Try,
         made: Result<Result<T, HandlerError>, String>,
-    ) -> Result<T, Raised> {
+    ) -> Result<T, AttemptError> {
         let name = self.kinds[kind].name();
         let failed = |message: &str| {
             let left = self.factories.fail(kind, begun, Instant::now(), message);
@@ -130,11 +130,11 @@ impl PoolInner {
             Ok(Err(error)) => {
                 let message = format!("no handler of kind {name} could be made: {error}");
                 let retry_after = failed(&error.to_string());
-                Err(Raised::BeforeBegin(HandlerError::Unavailable { message }, Some(retry_after)))
+                Err(AttemptError::BeforeBegin(HandlerError::Unavailable { message }, Some(retry_after)))
             }
             Err(message) => {
                 failed(&message);
-                Err(Raised::BeforeBegin(HandlerError::Panicked { message }, None))
+                Err(AttemptError::BeforeBegin(HandlerError::Panicked { message }, None))
             }
         }
     }

@@ -1,24 +1,18 @@
-//! The public handle of a pool: submission and snapshots. Draining is in `drain.rs`, operating in `operate.rs`.
+//! The public handle of a pool: submission of jobs, and snapshots. `drain.rs` and `operate.rs` add drains and operator
+//! commands.
 
-use std::{
-    fmt,
-    pin::Pin,
-    sync::Arc,
-    task::{Context as TaskContext, Poll},
-};
-
-use futures_util::FutureExt;
+use std::{fmt, sync::Arc};
 
 use super::{
-    JobStream, PoolBuilder, PoolStats,
-    permit::Room,
+    JobStream, PoolBuilder, PoolStats, Ticket,
+    outcome::JobResult,
     shard::{Shards, Shared},
     stream::stream,
-    submission::{Admitted, Polled, Submission},
+    ticket::outcome,
 };
 use crate::{
     handler::OutputSink,
-    model::{Completed, Job, JobError, JobId, Rejection, RejectionReason},
+    model::{Job, JobError, JobId, Rejection, RejectionReason},
     phase::Phase,
 };
 
@@ -47,16 +41,6 @@ use crate::{
 #[derive(Clone)]
 pub struct Pool(Shards);
 
-/// An accepted job. Await it for its outcome; drop it to cancel the job.
-///
-/// A job runs in the task that polls its ticket: one that is neither polled nor dropped holds its worker.
-#[must_use = "a ticket that is dropped cancels its job"]
-pub struct Ticket {
-    job: JobId,
-    room: Option<Room>,
-    outcome: Submission,
-}
-
 impl Pool {
     /// Starts to build a pool.
     #[must_use]
@@ -74,11 +58,8 @@ impl Pool {
     ///
     /// # Errors
     /// [`JobError::Rejected`] if the job was not accepted, [`JobError::Failed`] if it did not complete.
-    pub fn submit(&self, job: Job) -> Submission {
-        match self.locate(&job) {
-            Ok(kind) => self.submit_at(kind, Box::new(job)),
-            Err(rejection) => Submission::refused(rejection),
-        }
+    pub fn submit(&self, job: Job) -> impl Future<Output = JobResult> + Send + Unpin + use<> {
+        outcome(self.try_submit(job))
     }
 
     /// Submits a job, without waiting for its outcome.
@@ -105,10 +86,10 @@ impl Pool {
     /// Why the job was not accepted.
     pub fn try_submit(&self, job: Job) -> Result<Ticket, Rejection> {
         let kind = self.locate(&job)?;
-        self.try_submit_at(kind, Box::new(job))
+        self.admit(kind, Box::new(job))
     }
 
-    /// Runs `job` without a caller. Its failure is in the log and in the counters.
+    /// Runs `job` without a caller. Failures are only logged and counted.
     ///
     /// ```
     /// # use waterwheel::{Job, Output, Pool, handler::{Context, Handler, Kind}, model::HandlerError};
@@ -133,27 +114,26 @@ impl Pool {
     /// Why the job was not accepted.
     pub fn send(&self, job: Job) -> Result<JobId, Rejection> {
         let kind = self.locate(&job)?;
-        let admitted = self.admit(kind, Box::new(job))?;
-        let cx = admitted.context().clone();
-        let id = cx.job();
+        let ticket = self.admit(kind, Box::new(job))?;
+        let (id, cx) = (ticket.job(), ticket.context().clone());
         self.inner().tasks.spawn(async move {
-            if let Err(error) = admitted.submission().await {
+            if let Err(error) = ticket.await {
                 tracing::warn!(job = %cx.job(), request_id = %cx.request_id(), %error, "a job without a caller failed");
             }
         });
         Ok(id)
     }
 
-    /// Runs `job` and returns its output while it is made. It returns once the job runs.
+    /// Runs `job` and streams its output. Returns once the job runs.
     ///
     /// # Errors
-    /// The same as [`submit`](Self::submit), for everything that happens before the job runs.
+    /// The errors of [`submit`](Self::submit) that occur before the job runs.
     pub async fn stream(&self, job: Job) -> Result<JobStream, JobError> {
         let kind = self.locate(&job)?;
         self.stream_at(kind, Box::new(job)).await
     }
 
-    /// Number of workers that could run a job: all but the stuck ones.
+    /// Number of usable workers: all except the stuck ones.
     #[must_use]
     pub fn worker_count(&self) -> usize {
         self.inner().read(crate::scheduler::Core::live_workers)
@@ -165,7 +145,7 @@ impl Pool {
         self.inner().read(|core| core.unreplaced() > 0)
     }
 
-    /// Whether the queue was four fifths full, and has not been below one fifth since.
+    /// Whether the queue is saturated: it was four fifths full, and has not been below one fifth since.
     #[must_use]
     pub fn is_saturated(&self) -> bool {
         self.inner().read(crate::scheduler::Core::is_saturated)
@@ -187,32 +167,6 @@ impl Pool {
         self.0.here()
     }
 
-    pub(super) fn submit_at(&self, kind: usize, job: Box<Job>) -> Submission {
-        match self.admit(kind, job) {
-            Ok(admitted) => admitted.submission(),
-            Err(rejection) => Submission::refused(rejection),
-        }
-    }
-
-    pub(super) fn try_submit_at(&self, kind: usize, job: Box<Job>) -> Result<Ticket, Rejection> {
-        let admitted = self.admit(kind, job)?;
-        let (job, room) = (admitted.context().job(), admitted.room());
-        Ok(Ticket { job, room, outcome: admitted.submission() })
-    }
-
-    /// [`try_submit`](Self::try_submit), including the ticket's first poll.
-    pub(super) fn begin_at(&self, kind: usize, job: Box<Job>, task: &mut TaskContext<'_>) -> Polled<Ticket> {
-        let admitted = match self.admit(kind, job) {
-            Ok(admitted) => admitted,
-            Err(rejection) => return Polled::Ended(Err(rejection.into())),
-        };
-        let (job, room) = (admitted.context().job(), admitted.room());
-        match admitted.poll_once(task) {
-            Polled::Ended(outcome) => Polled::Ended(outcome),
-            Polled::Pending(outcome) => Polled::Pending(Ticket { job, room, outcome }),
-        }
-    }
-
     pub(super) async fn stream_at(&self, kind: usize, job: Box<Job>) -> Result<JobStream, JobError> {
         stream(self.inner(), kind, job).await
     }
@@ -228,43 +182,10 @@ impl Pool {
         })
     }
 
-    fn admit(&self, kind: usize, job: Box<Job>) -> Result<Admitted, Rejection> {
+    pub(super) fn admit(&self, kind: usize, job: Box<Job>) -> Result<Ticket, Rejection> {
         let inner = self.inner();
         let limit = inner.kinds[kind].get_options().max_output.unwrap_or(inner.settings.max_output);
-        Admitted::admit(inner, kind, job, OutputSink::collect(limit))
-    }
-}
-
-impl Ticket {
-    /// Id of the job.
-    #[must_use]
-    pub fn job(&self) -> JobId {
-        self.job
-    }
-
-    /// The capacity that the job may wait for; `None` if a worker was free.
-    #[must_use]
-    pub fn room(&self) -> Option<Room> {
-        self.room.clone()
-    }
-
-    /// Whether the job runs, or has ended, as its last poll found it.
-    pub(crate) fn has_begun(&self) -> bool {
-        self.outcome.has_begun()
-    }
-}
-
-impl Future for Ticket {
-    type Output = Result<Completed, JobError>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Self::Output> {
-        self.outcome.poll_unpin(cx)
-    }
-}
-
-impl fmt::Debug for Ticket {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ticket").field("job", &self.job).finish_non_exhaustive()
+        Ticket::admit(inner, kind, job, OutputSink::collect(limit))
     }
 }
 

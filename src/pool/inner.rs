@@ -1,4 +1,4 @@
-//! The inner around the scheduler of a pool: its lock, the effects, the kinds, admission.
+//! The shared state of a pool: the scheduler behind its lock, the execution of its effects, and the kinds.
 
 use std::{
     sync::{
@@ -24,9 +24,8 @@ use super::{
     replaceable::Replaceable,
     reports::{Report, Reports},
     shard::{Shards, Shared, shard},
-    sizing::keep_size,
-    submission::{Admitted, Granted, log_arrival},
-    timer::Timer,
+    ticket::{Granted, Ticket, log_arrival},
+    timers::{Timer, keep_size},
 };
 use crate::{
     handler::{Context, Kind, Site},
@@ -36,17 +35,17 @@ use crate::{
     task::Tasks,
 };
 
-/// Data that many threads write, on cache lines of its own. Some processors fetch them in pairs of 64 bytes.
+/// Gives data that many threads write its own cache lines. Some processors fetch pairs of 64-byte lines.
 #[repr(align(128))]
 struct Padded<T>(T);
 
-/// A pool: the scheduler behind its lock, and what carries out its effects.
+/// A pool: the scheduler behind its lock, and the code that carries out its effects.
 pub(super) struct PoolInner {
     pub(super) name: Arc<str>,
     pub(super) settings: Replaceable<Settings>,
     /// A replaced or removed kind keeps its index: its jobs end under it.
     pub(super) kinds: boxcar::Vec<Kind>,
-    /// By shard and kind: each shard counts its own references.
+    /// By shard and kind, so that each shard has its own reference counts.
     sites: Vec<boxcar::Vec<Arc<Site>>>,
     /// The served kinds.
     by_name: Replaceable<FxHashMap<Arc<str>, usize>>,
@@ -60,7 +59,7 @@ pub(super) struct PoolInner {
     /// Notified when waiting callers get capacity, or give up.
     pub(super) room: Notify,
     pub(super) lost: Mutex<Vec<LostJob>>,
-    /// When a stop forces running jobs, whatever is left of their grace.
+    /// When a stop forces running jobs, even if their grace is longer.
     pub(super) force_by: OnceLock<Instant>,
     slow_polls: AtomicU64,
     /// `None` until a kind has a rate.
@@ -71,7 +70,7 @@ pub(super) struct PoolInner {
     pub(super) unread: Reports,
 }
 
-/// The types that the scheduler carries for the inner.
+/// The types that the scheduler carries for the pool.
 pub(super) enum Wiring {}
 
 impl Host for Wiring {
@@ -153,7 +152,7 @@ impl PoolInner {
         let mut core = self.core.0.lock();
         let is_ours = core.end(now, key, outcome, run);
         if is_ours {
-            // Under the lock: the end of a drain is never visible without the names of the jobs that it lost.
+            // The loss is recorded under the lock, so that no observer sees a finished drain without its lost jobs.
             note_lost(self, cx);
         }
         is_ours
@@ -163,7 +162,7 @@ impl PoolInner {
         look(&self.core.0.lock())
     }
 
-    /// What the jobs of a kind share, with the reference count of the calling thread's shard.
+    /// The state that jobs of a kind share, with the reference count of the calling thread's shard.
     pub(super) fn site(&self, kind: usize) -> Arc<Site> {
         Arc::clone(&self.sites.get(shard()).unwrap_or(&self.sites[0])[kind])
     }
@@ -186,7 +185,7 @@ impl PoolInner {
         }
     }
 
-    /// Counts and builds a refusal that does not depend on the queue.
+    /// Counts and builds a refusal that is independent of the queue.
     pub(super) fn reject(&self, kind: Arc<str>, reason: RejectionReason) -> Rejection {
         self.core.0.lock().count_rejection(reason.index());
         Rejection { reason, pool: Some(Arc::clone(&self.name)), kind, retry_after: None }
@@ -194,8 +193,8 @@ impl PoolInner {
 }
 
 impl Shared {
-    /// Serves `kinds` and no others from now on, by the latest settings. A kind that is the same as before keeps its
-    /// index; any other gets a new one, and the jobs of its predecessor end as they began.
+    /// Serves `kinds` and no others from now on. A kind that is unchanged keeps its index. Any other kind gets a new
+    /// index, and the jobs of its predecessor end under the old one.
     pub(super) fn serve(&self, kinds: Vec<Kind>) {
         let now = Instant::now();
         let gone: Gone = self.drive(|core, effects| {
@@ -215,12 +214,12 @@ impl Shared {
         self.close(gone);
         self.fit_processes();
         self.follow_remote();
-        // Late jobs of removed kinds may add a little again, no more than any kind has.
+        // Late jobs of removed kinds may record a few more figures, at most those of one kind.
         (0..self.kinds.count()).filter(|kind| !self.is_served(*kind)).for_each(|kind| self.meters.forget(kind));
     }
 
     /// Asks the scheduler to admit a job.
-    pub(super) fn admit(&self, now: Instant, job: Box<Job>, kind: usize, cx: Context) -> Result<Admitted, Rejection> {
+    pub(super) fn admit(&self, now: Instant, job: Box<Job>, kind: usize, cx: Context) -> Result<Ticket, Rejection> {
         let is_blocking = self.kinds[kind].is_blocking();
         let deadline = cx.deadline();
         let queue_end = job.queue_timeout.and_then(|timeout| deadline.arrival().checked_add(timeout));
@@ -249,12 +248,12 @@ impl Shared {
             Verdict::Start(grant) => {
                 let lease = self.lease(grant);
                 log_arrival(self, kind, &job, &cx, None);
-                Ok(Admitted::Granted(Granted { kind, job, lease, cx }, now))
+                Ok(Ticket::granted(Granted { kind, job, lease, cx }))
             }
             Verdict::Queued(key) | Verdict::Waiting(key) => {
                 log_arrival(self, kind, &job, &cx, None);
                 let place = place.expect("a job that does not start at once has a waiter");
-                Ok(Admitted::Queued(Permit::new(self.clone(), key, kind, place, start_by, job, cx)))
+                Ok(Ticket::queued(Permit::new(self.clone(), key, kind, place, start_by, job, cx)))
             }
             Verdict::Refused(refusal) => {
                 let rejection = self.rejection(kind, refusal);
@@ -269,8 +268,8 @@ impl Shared {
         self.drive(|core, effects| core.withdraw(now, key, why, effects))
     }
 
-    /// Takes a worker back, and decides the outcome of its job under the same lock if the lease has one. Returns false
-    /// if the outcome was decided before.
+    /// Takes a worker back. If the lease has an outcome, decides it under the same lock. Returns false if the outcome
+    /// was decided before.
     pub(super) fn release(&self, key: JobKey, mut state: Box<WorkerHandlers>, ended: Option<End<'_>>) -> bool {
         let now = ended.as_ref().map_or_else(Instant::now, |end| end.at);
         let (is_ours, replaced, leftover) = self.drive(|core, effects| {
@@ -307,7 +306,7 @@ impl Shared {
             }
             (result, core.is_finished(), core.waiting() < waiting)
         };
-        // Most events have no effects: the job was started, or no job waits.
+        // Most events have no effects, because the job starts at once or no job waits.
         if !effects.is_empty() {
             self.act(effects);
         }
@@ -324,7 +323,7 @@ impl Shared {
         Lease::new(self.clone(), grant.key, grant.worker, grant.state)
     }
 
-    /// Carries out the effects. A waiter that is gone drops the lease, which gives the worker back.
+    /// Carries out the effects. If a waiter is gone, its lease is dropped, which gives the worker back.
     fn act(&self, effects: Vec<Effect<Wiring>>) {
         for effect in effects {
             match effect {
@@ -351,7 +350,7 @@ impl Shared {
     }
 }
 
-/// Spreads callers that were refused together: half to one and a half of `wait`, a minute at most.
+/// Spreads the retries of callers that were refused together: 0.5 to 1.5 times `wait`, at most a minute.
 pub(super) fn jittered(wait: Duration) -> Duration {
     wait.mul_f64(rand::rng().random_range(0.5..1.5)).min(MAX_RETRY_AFTER)
 }

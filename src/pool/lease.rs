@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{blocking::Thread, inner::PoolInner, shard::Shared};
 use crate::{
-    handler::{Context, Instance, unwind::Contained},
+    handler::{Contained, Context, Instance},
     model::Outcome,
     scheduler::JobKey,
 };
@@ -23,7 +23,7 @@ pub(super) struct WorkerHandlers {
 /// Handlers to be closed, each with its kind.
 pub(super) type Gone = Vec<(usize, Contained<Instance>)>;
 
-/// A worker on loan to one job. Dropping it gives the worker back, also from within a message that is never read.
+/// A worker on loan to one job. Dropping the lease gives the worker back, even inside a message that is never read.
 #[must_use = "dropping a lease gives the worker back and counts the job as cancelled"]
 pub(super) struct Lease {
     inner: Shared,
@@ -78,13 +78,13 @@ impl Lease {
         self.worker
     }
 
-    /// The worker's handler of `kind`; `None` if it must be made. It is out of the lease until it is [put
-    /// back](Self::put_back): a handler that panics or is cut off is lost with its future, and a new one is made.
+    /// The worker's handler of `kind`; `None` if it must be made. The lease does not own it again until
+    /// [`put_back`](Self::put_back), so a handler that panics or is cut off is lost with its future.
     pub(super) fn take_handler(&mut self, kind: usize) -> Option<Instance> {
         let handlers = self.handlers();
         let kept = handlers.instances.get_mut(kind).and_then(Option::take).map(Contained::into_inner);
         if kept.is_none() {
-            // The kind of a new handler may already be replaced, because its job was queued before.
+            // The kind of the new handler may have been replaced while the job was queued.
             handlers.checked = 0;
         }
         kept
@@ -108,8 +108,8 @@ impl Lease {
         Ok(thread)
     }
 
-    /// Gives the worker back with the outcome of its job, and with the job if a drain may have lost it. Returns false
-    /// if the outcome was decided before.
+    /// Gives the worker back and decides the outcome of its job. `lost` is the job, if a drain may have lost it.
+    /// Returns false if the outcome was decided before.
     pub(super) fn finish(mut self, outcome: Outcome, run: Duration, at: Instant, lost: Option<&Context>) -> bool {
         let handlers = self.handlers.take().expect("the state stays until the lease is dropped");
         self.inner.release(self.key, handlers, Some(End { outcome, run, at, lost }))

@@ -8,7 +8,7 @@ use super::{EndedJob, JobNames, Pool, Pools, TenantRate, inner::PoolInner};
 use crate::{
     handler::Context,
     model::{JobId, JobStage, RequestId},
-    scheduler::{Holding, Least, Wait, least},
+    scheduler::{CoreStage, Smallest, Wait, smallest},
 };
 
 /// Selects jobs for a list, and their order.
@@ -24,7 +24,7 @@ pub struct JobFilter {
     pub tenant: Option<String>,
     /// Correlation id of their call.
     pub request_id: Option<RequestId>,
-    /// Least time since they arrived.
+    /// Minimum time since they arrived.
     pub older: Duration,
     /// Their order.
     pub order: JobOrder,
@@ -40,7 +40,7 @@ pub enum JobOrder {
     Oldest,
 }
 
-/// A part of the selected jobs.
+/// The first jobs of a list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Listing {
     /// The first of them.
@@ -115,7 +115,7 @@ impl Stage {
 type Key = (Duration, JobId);
 
 impl JobFilter {
-    /// Queued and running jobs, the oldest first. A handler that is still stopping counts, even if its outcome is
+    /// Queued and running jobs, oldest first. A job counts while its handler is stopping, even if its outcome is
     /// decided.
     #[must_use]
     pub fn held() -> Self {
@@ -150,68 +150,68 @@ impl JobFilter {
 }
 
 impl Pool {
-    /// Up to `most` of the selected jobs. It scans all queued, running and remembered jobs.
+    /// The first `limit` of the selected jobs. Scans all queued, running and remembered jobs.
     #[must_use]
-    pub fn list(&self, filter: &JobFilter, most: usize) -> Listing {
-        let (jobs, all) = self.keyed(filter, most);
+    pub fn list(&self, filter: &JobFilter, limit: usize) -> Listing {
+        let (jobs, all) = self.keyed(filter, limit);
         Listing { jobs: jobs.into_iter().map(|(_, job)| job).collect(), all }
     }
 
-    /// The tenants that ask for capacity most often, highest rate first: about thirty at most.
+    /// The tenants with the highest request rates, highest first; at most about thirty.
     #[must_use]
     pub fn tenant_rates(&self) -> Vec<TenantRate> {
         let now = Instant::now();
         self.inner().read(|core| core.tenant_rates(now))
     }
 
-    fn keyed(&self, filter: &JobFilter, most: usize) -> Least<Key, ListedJob> {
+    fn keyed(&self, filter: &JobFilter, limit: usize) -> Smallest<Key, ListedJob> {
         if filter.pool.as_ref().is_some_and(|pool| **pool != **self.name()) {
             return (Vec::new(), 0);
         }
         let (inner, now) = (self.inner(), Instant::now());
         let lists_ended = filter.has(JobStage::Completed) || filter.has(JobStage::Failed);
         let (held, all_held) = inner.read(|core| {
-            core.list(most, |cx, holding| {
-                if lists_ended && matches!(holding, Holding::Running { ended: true, .. }) {
-                    // It is listed among the ended jobs.
+            core.list(limit, |cx, stage| {
+                if lists_ended && matches!(stage, CoreStage::Running { ended: true, .. }) {
+                    // The job is among the ended jobs.
                     return None;
                 }
                 let age = now.saturating_duration_since(cx.deadline().arrival());
                 let key = || filter.key(cx.job(), cx.kind(), cx.tenant(), cx.known_request_id(), age);
-                filter.has(holding.stage()).then(key).flatten()
+                filter.has(stage.stage()).then(key).flatten()
             })
         });
-        let (ended, all_ended) = inner.meters.list(most, |ended| {
+        let (ended, all_ended) = inner.meters.list(limit, |ended| {
             let JobNames { tenant, request_id, .. } = &ended.names;
             let kind = inner.kinds[ended.kind].name();
             let key = || filter.key(ended.job, kind, tenant.as_ref(), request_id.as_ref(), ended.age(now));
             filter.has(ended.stage()).then(key).flatten()
         });
-        let held = held.into_iter().map(|(key, (cx, holding))| (key, ListedJob::held(&cx, holding, now)));
+        let held = held.into_iter().map(|(key, (cx, stage))| (key, ListedJob::held(&cx, stage, now)));
         let ended = ended.into_iter().map(|(key, ended)| (key, ListedJob::ended(inner, ended, now)));
-        (least(held.chain(ended), most).0, all_held + all_ended)
+        (smallest(held.chain(ended), limit).0, all_held + all_ended)
     }
 }
 
 impl Pools {
     /// [`Pool::list`] over all pools.
     #[must_use]
-    pub fn list(&self, filter: &JobFilter, most: usize) -> Listing {
-        let (lists, counts): (Vec<_>, Vec<_>) = self.all().iter().map(|pool| pool.keyed(filter, most)).unzip();
-        let (jobs, _) = least(lists.into_iter().flatten(), most);
+    pub fn list(&self, filter: &JobFilter, limit: usize) -> Listing {
+        let (lists, counts): (Vec<_>, Vec<_>) = self.all().iter().map(|pool| pool.keyed(filter, limit)).unzip();
+        let (jobs, _) = smallest(lists.into_iter().flatten(), limit);
         Listing { jobs: jobs.into_iter().map(|(_, job)| job).collect(), all: counts.iter().sum() }
     }
 }
 
 impl ListedJob {
-    pub(super) fn held(cx: &Context, holding: Holding, now: Instant) -> Self {
+    pub(super) fn held(cx: &Context, stage: CoreStage, now: Instant) -> Self {
         let deadline = cx.deadline();
-        let stage = match holding {
-            Holding::Waiting => Stage::Waiting,
-            Holding::Queued => Stage::Queued,
-            Holding::Running { worker, stuck, ended: _ } => Stage::Running {
+        let stage = match stage {
+            CoreStage::Waiting => Stage::Waiting,
+            CoreStage::Queued => Stage::Queued,
+            CoreStage::Running { worker, stuck, ended: _ } => Stage::Running {
                 worker,
-                // A worker that was just given the job has not started it.
+                // A worker may have the job without having started it.
                 queue: cx.waited().unwrap_or_else(|| now.saturating_duration_since(deadline.arrival())),
                 run: cx.ran(now),
                 left: cx.until().saturating_duration_since(now),
@@ -257,17 +257,17 @@ pub struct Explanation {
 }
 
 impl Pool {
-    /// Where a job is, or how it ended; `None` where the pool does not know it: it was never accepted, or it ended so many
-    /// jobs ago that it is forgotten. It looks at every job that the pool holds and remembers.
+    /// State of a job, or how it ended. `None` if the job was never accepted, or ended so long ago that it is
+    /// forgotten. Scans all queued, running and remembered jobs.
     #[must_use]
     pub fn explain(&self, job: JobId) -> Option<Explanation> {
         let (inner, now) = (self.inner(), Instant::now());
         let held = inner.read(|core| core.explain(now, |cx| cx.job() == job));
-        let is_open = matches!(held, Some((_, holding, _)) if !matches!(holding, Holding::Running { ended: true, .. }));
+        let is_open = matches!(held, Some((_, stage, _)) if !matches!(stage, CoreStage::Running { ended: true, .. }));
         if !is_open && let Some(ended) = inner.meters.find(job) {
             return Some(Explanation { job: ListedJob::ended(inner, ended, now), wait: None });
         }
-        held.map(|(cx, holding, wait)| Explanation { job: ListedJob::held(&cx, holding, now), wait })
+        held.map(|(cx, stage, wait)| Explanation { job: ListedJob::held(&cx, stage, now), wait })
     }
 }
 

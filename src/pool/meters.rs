@@ -1,4 +1,4 @@
-//! Durations and ended jobs, recorded by each shard on its own.
+//! Durations and ended jobs, recorded by each shard separately.
 
 use hdrhistogram::Histogram;
 use parking_lot::Mutex;
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     model::{Durations, JobId, ProgramEnd, Rung, Waterfall},
-    scheduler::{Least, least},
+    scheduler::{Smallest, smallest},
 };
 
 /// Longest duration that is recorded, in nanoseconds: one hour.
@@ -23,14 +23,14 @@ pub(super) struct Meters {
 
 /// The part of one shard.
 struct Part {
-    /// Up to the last kind of which a job ended here.
+    /// The kinds up to the last one with an ended job here.
     kinds: Vec<KindMeters>,
     ended: EndedJobs,
 }
 
 #[derive(Default)]
 struct KindMeters {
-    /// Made by the first job: most threads serve only few of the kinds.
+    /// Allocated by the first job, because most threads run few of the kinds.
     histograms: Option<Box<[Histogram<u64>; 2]>>,
 }
 
@@ -85,12 +85,11 @@ impl Meters {
         self.shards.iter().find_map(|shard| shard.lock().ended.find(job))
     }
 
-    /// The ended jobs for which `key` returns a value: up to `most` with the smallest keys, in that order, and their
-    /// number in all.
-    pub(super) fn list<K: Ord>(&self, most: usize, key: impl Fn(&EndedJob) -> Option<K>) -> Least<K, EndedJob> {
+    /// The ended jobs for which `key` returns a value: the first `limit` by key, and the number of all.
+    pub(super) fn list<K: Ord>(&self, limit: usize, key: impl Fn(&EndedJob) -> Option<K>) -> Smallest<K, EndedJob> {
         let (parts, counts): (Vec<_>, Vec<_>) =
-            self.shards.iter().map(|shard| shard.lock().ended.list(most, &key)).unzip();
-        (least(parts.into_iter().flatten(), most).0, counts.iter().sum())
+            self.shards.iter().map(|shard| shard.lock().ended.list(limit, &key)).unzip();
+        (smallest(parts.into_iter().flatten(), limit).0, counts.iter().sum())
     }
 
     /// Queue wait and run time of `kind` over all shards.
@@ -101,7 +100,7 @@ impl Meters {
         }
     }
 
-    /// The same in buckets, within one per cent.
+    /// The same durations in buckets, within one per cent.
     pub(super) fn durations(&self, kind: usize) -> [Durations; 2] {
         match self.merged(kind).histograms {
             Some(histograms) => histograms.each_ref().map(in_buckets),

@@ -1,10 +1,10 @@
-//! What operators do to a running pool: pause, shut, resume, resize, reconfigure, cancel a job.
+//! Operator commands for a running pool: pause, shut, resume, resize, reconfigure, cancel a job.
 
 use std::{num::NonZeroUsize, sync::Arc};
 
 use tokio::time::Instant;
 
-use super::{Pool, Settings, lease::WorkerHandlers, sizing::keep_size};
+use super::{Pool, Settings, lease::WorkerHandlers, timers::keep_size};
 use crate::{
     handler::{Kind, Processes, StopReason},
     model::{JobId, JobStage},
@@ -12,28 +12,27 @@ use crate::{
     scheduler::Bounds,
 };
 
-/// What an operator has stopped.
+/// What an operator has suspended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hold {
     /// Nothing.
     None,
-    /// Starting jobs: they are accepted, and wait.
+    /// Starting jobs. New jobs are accepted, and wait.
     Paused,
-    /// Accepting jobs: the pool finishes those that it has.
+    /// Accepting jobs. The pool finishes the jobs that it has.
     Shut,
 }
 
 impl Pool {
-    /// Starts no more jobs until the pool is [resumed](Self::resume). Jobs are still queued within the bounds of the
-    /// queue, deadlines still apply, and running jobs continue. Returns whether the pool is paused: a pool that drains,
-    /// or is shut, finishes its jobs instead.
+    /// Starts no more jobs until the pool is [resumed](Self::resume). Jobs are still queued, deadlines still apply, and
+    /// running jobs continue. Returns false if the pool drains or is shut, because it then finishes its jobs.
     pub fn pause(&self) -> bool {
         let now = Instant::now();
         self.inner().drive(|core, _| core.pause(now))
     }
 
-    /// Accepts no more jobs until the pool is [resumed](Self::resume), and finishes those that it has, even if it was
-    /// paused. Waiting callers are refused. Unlike [`drain`](Self::drain), this can be reverted.
+    /// Accepts no more jobs until the pool is [resumed](Self::resume). Finishes the jobs that it has, even if it was
+    /// paused. Waiting callers are refused. Unlike [`drain`](Self::drain), this can be undone.
     pub fn shut(&self) {
         let now = Instant::now();
         self.inner().drive(|core, effects| core.shut(now, effects));
@@ -50,7 +49,7 @@ impl Pool {
         self.inner().phase.get() < Phase::Draining
     }
 
-    /// What an operator has stopped.
+    /// What an operator has suspended.
     #[must_use]
     pub fn hold(&self) -> Hold {
         match self.inner().read(|core| core.is_held()) {
@@ -60,7 +59,8 @@ impl Pool {
         }
     }
 
-    /// Whether jobs are accepted and started. A pool without workers does not: those that attach are elsewhere.
+    /// Whether jobs are accepted and started. A pool without workers is not serving: its workers would attach from
+    /// elsewhere.
     #[must_use]
     pub fn is_serving(&self) -> bool {
         let has_workers = self.inner().read(crate::scheduler::Core::configured_workers) > 0;
@@ -69,9 +69,9 @@ impl Pool {
 
     /// Sets the bounds of the number of workers; equal ones fix it. `max` is at least `min`.
     ///
-    /// Surplus workers are removed at once if idle, else after their job. Between the bounds the pool chooses by its
-    /// load, once a second, on the runtime of this call. Returns false if the pool drains, which keeps its workers, and if
-    /// its workers attach from elsewhere.
+    /// Idle surplus workers are removed at once, busy ones after their job. Between different bounds, the pool adjusts
+    /// its size once a second, on the runtime of this call. Returns false if the pool drains, or if its workers attach
+    /// from elsewhere.
     pub fn resize(&self, min: NonZeroUsize, max: NonZeroUsize) -> bool {
         let inner = self.inner();
         if inner.phase.get() >= Phase::Draining || inner.remote_workers().is_some() {
@@ -86,12 +86,12 @@ impl Pool {
         true
     }
 
-    /// Replaces the settings, and the kinds; call [`Pools::refresh`](super::Pools::refresh) afterwards. No job is lost:
-    /// those of a replaced or removed kind end as they began, and jobs beyond a new bound leave the queue in the usual
-    /// way. The number of workers changes only if the settings change it; otherwise it stays as [set](Self::resize).
-    /// `shards` and `ended_jobs` cannot change.
+    /// Replaces the settings and the kinds; call [`Pools::refresh`](super::Pools::refresh) afterwards. No job is lost:
+    /// jobs of a replaced or removed kind end as they began, and jobs beyond a new bound leave the queue as usual. The
+    /// number of workers changes only if the settings change it; otherwise it stays as [set](Self::resize). `shards`
+    /// and `ended_jobs` cannot change.
     ///
-    /// Each kind that is not the [same](Kind::is_same) as before takes some hundred bytes for the life of the pool.
+    /// Each kind that is not the [same](Kind::is_same) as before permanently takes some hundred bytes.
     pub fn reconfigure(&self, settings: Settings, kinds: Vec<Kind>) {
         let inner = self.inner();
         let Settings { shards, ended_jobs, workers, max_workers, .. } = *inner.settings;
@@ -119,14 +119,14 @@ impl Pool {
         served.map(|(processes, _)| Arc::clone(processes)).collect()
     }
 
-    /// Cancels a job: a queued one ends at once, and a running one goes down the stop ladder. Returns its stage; `None`
-    /// if the pool has no such job, or its outcome is decided. This scans every job of the pool.
+    /// Cancels a job: a queued one ends at once, a running one goes down the stop ladder. Returns its stage, or `None`
+    /// if the pool has no such job or its outcome is decided. Scans all jobs of the pool.
     #[must_use]
     pub fn cancel(&self, job: JobId) -> Option<JobStage> {
         let now = Instant::now();
         let (stage, cx) = self.inner().drive(|core, effects| core.cancel(now, |cx| cx.job() == job, effects))?;
         if stage == JobStage::Running {
-            cx.cancel_token().cancel(StopReason::Operator);
+            cx.stop(StopReason::Operator);
         }
         Some(stage)
     }

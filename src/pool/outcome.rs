@@ -1,4 +1,4 @@
-//! Turns the end of a run into the job's one outcome: counts it, logs it, gives the worker back.
+//! Turns the end of a run into the job's one outcome: counts it, logs it, and gives the worker back.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use tracing::{debug, error, info};
 
 use super::{
-    attempt::Raised,
+    attempt::AttemptError,
     drain::LostJob,
     ended_jobs::EndedJob,
     inner::{PoolInner, jittered},
@@ -20,9 +20,9 @@ use crate::{
     },
 };
 
-/// Shortest retry time for callers that waited for capacity in vain.
-const SOON: Duration = Duration::from_millis(10);
-const LATER: Duration = Duration::from_secs(5);
+/// Shortest retry time for callers that waited for capacity without success.
+const MIN_RETRY: Duration = Duration::from_millis(10);
+const MAX_RETRY: Duration = Duration::from_secs(5);
 /// Retry time for a caller whose job could not start because there was no handler.
 const UNAVAILABLE_FOR: Duration = Duration::from_millis(100);
 
@@ -51,14 +51,14 @@ impl From<HandlerError> for Fault {
     }
 }
 
-/// Turns the end of a run into the job's one outcome, and gives the worker back with it. `None` if the outcome was
+/// Turns the end of a run into the job's one outcome, and gives the worker back. Returns `None` if the outcome was
 /// decided before.
 pub(super) fn conclude(
     lease: Lease,
     kind: usize,
     cx: &Context,
     now: Instant,
-    result: Result<Output, Raised>,
+    result: Result<Output, AttemptError>,
 ) -> Option<JobResult> {
     let inner = &lease.inner().clone();
     let result = match judge(result, cx, inner) {
@@ -119,12 +119,12 @@ pub(super) fn conclude_queued(
     })
 }
 
-/// The answer for a job that waited for capacity in vain.
+/// The answer for a caller that waited for capacity without success.
 pub(super) fn refuse_waiting(inner: &PoolInner, cx: &Context, reason: RejectionReason) -> JobError {
     let retry_after = match reason {
         RejectionReason::NoRoomInTime => {
             let expected = inner.read(|core| core.expected_wait(Criticality::default()));
-            Some(jittered(expected.clamp(SOON, LATER)))
+            Some(jittered(expected.clamp(MIN_RETRY, MAX_RETRY)))
         }
         _ => None,
     };
@@ -138,22 +138,22 @@ pub(super) fn note_queued(inner: &PoolInner, cx: &Context, outcome: Outcome, now
     }
 }
 
-fn judge(result: Result<Output, Raised>, cx: &Context, inner: &PoolInner) -> Result<Output, Fault> {
+fn judge(result: Result<Output, AttemptError>, cx: &Context, inner: &PoolInner) -> Result<Output, Fault> {
     let (error, retry_after, execution, has_run) = match result {
         Ok(Output { bytes, content_type }) => match cx.output().finish(bytes) {
             Ok(bytes) => return Ok(Output { bytes, content_type }),
             Err(error) => return Err(error.into()),
         },
-        Err(Raised::BeforeBegin(error, retry_after)) => (error, retry_after, Execution::NotStarted, false),
-        Err(Raised::Error(error @ HandlerError::Unavailable { .. })) => {
+        Err(AttemptError::BeforeBegin(error, retry_after)) => (error, retry_after, Execution::NotStarted, false),
+        Err(AttemptError::Error(error @ HandlerError::Unavailable { .. })) => {
             (error, Some(jittered(UNAVAILABLE_FOR)), Execution::NotStarted, true)
         }
-        Err(Raised::Error(error)) => (error, None, Execution::Started, true),
+        Err(AttemptError::Error(error)) => (error, None, Execution::Started, true),
     };
     if let HandlerError::Panicked { message } = &error {
         log_panic(cx, message);
     } else if has_run && cx.is_cancelled() {
-        // Whatever a handler returns after it was asked to stop, it stopped because of that.
+        // A handler that was asked to stop has stopped for that reason, whatever it returns.
         return Err(Fault { execution, ..stopped(cx, inner).into() });
     }
     let fault = Fault { retry_after, execution, ..error.into() };
@@ -165,16 +165,17 @@ fn judge(result: Result<Output, Raised>, cx: &Context, inner: &PoolInner) -> Res
     })
 }
 
-/// Records a job that a drain stops, before its end is reported, so that the end of the drain is never visible without it.
+/// Records a job that a drain stops. This happens before the outcome is decided, so that no observer sees a finished
+/// drain without the job.
 pub(super) fn note_lost(inner: &PoolInner, cx: &Context) {
-    if cx.cancel_token().reason() == Some(StopReason::Drain) {
+    if cx.stop_reason() == Some(StopReason::Drain) {
         inner.lost.lock().push(LostJob::new(cx));
     }
 }
 
 /// The outcome of a job whose handler stopped because it was asked to.
 pub(super) fn stopped(cx: &Context, inner: &PoolInner) -> Outcome {
-    match cx.cancel_token().reason() {
+    match cx.stop_reason() {
         Some(StopReason::Deadline) => timed_out(cx),
         Some(StopReason::Drain) => Outcome::DrainKilled { idempotent: is_idempotent(cx, inner) },
         Some(StopReason::Operator) => Outcome::CancelledByOperator,
@@ -193,7 +194,7 @@ pub(super) fn timed_out(cx: &Context) -> Outcome {
     if cx.until() < cx.deadline().reply_by() { Outcome::RunTimeout } else { Outcome::DeadlineExceeded }
 }
 
-/// As a number of JSON.
+/// Milliseconds as a JSON number.
 pub(super) fn milliseconds(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }
@@ -229,7 +230,7 @@ pub(super) fn failure(
         run,
         rung,
     };
-    // Failures of handlers concern the operator. Other ends are in the counters, and may come by the thousand.
+    // Handler failures concern the operator. Other outcomes are counted, and may be too many to log.
     if matches!(
         outcome,
         Outcome::HandlerFailed | Outcome::WorkerCrashed | Outcome::WorkerLost { .. } | Outcome::OutputTooLarge

@@ -1,4 +1,5 @@
-//! A queued job. Dropping it, as when its caller leaves, takes it out of the queue; `attached.rs` is for running jobs.
+//! A queued job. Dropping its permit, for example when the caller leaves, takes the job out of the queue. `attached.rs`
+//! handles running jobs.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -14,7 +15,7 @@ use super::{
     outcome::{JobResult, conclude_queued, note_queued, refuse_waiting},
     reports::Reports,
     shard::Shared,
-    submission::{Granted, run_timeout},
+    ticket::{Granted, run_timeout},
     trace::queue_span,
 };
 use crate::{
@@ -26,11 +27,11 @@ use crate::{
 /// The scheduler's signal to a queued job.
 pub(super) enum Signal {
     Start(Lease),
-    /// It runs on its worker's own thread.
+    /// The job runs on its worker's own thread.
     Began,
-    /// It ended. With the time of a retry.
+    /// The job ended. Includes the retry time.
     Ended(Outcome, Option<Duration>),
-    /// It never got capacity.
+    /// The job never got capacity.
     Refused(RejectionReason),
 }
 
@@ -41,11 +42,11 @@ pub(super) struct Waiter {
     pub(super) parcel: Option<Arc<Parcel>>,
 }
 
-/// A queued job of a blocking kind. The thread that gives it a worker starts it, so that no serving thread is involved
+/// A queued job of a blocking kind. The worker's thread starts it directly, so that no serving thread is involved
 /// between two jobs of a worker.
 pub(super) struct Parcel {
     kind: usize,
-    /// Empty until the job has its permit, and once it was taken out to run or to be dropped.
+    /// `None` before the job has its permit, and after the job was taken out.
     packed: Mutex<Option<(Packed, Done)>>,
     cx: Context,
 }
@@ -78,7 +79,7 @@ pub(super) struct Claim {
 enum Load {
     Job(Packed),
     Parcel(Arc<Parcel>, oneshot::Receiver<JobResult>),
-    /// It was handed on.
+    /// The job was passed on.
     Gone,
 }
 
@@ -92,10 +93,10 @@ impl Waiter {
 }
 
 impl Parcel {
-    /// Starts the job on the thread of its worker. Returns the way to the tasks that are to be notified.
+    /// Starts the job on the thread of its worker. Returns the channel that notifies the waiting tasks.
     ///
     /// # Errors
-    /// The worker, if the job's own task must handle it: not packed yet, too late, stopped, or gone.
+    /// Returns the worker if the job's own task must handle it: the job is not packed yet, too late, stopped, or gone.
     pub(super) fn begin(&self, mut lease: Lease) -> Result<Reports, Lease> {
         let (cx, now) = (&self.cx, Instant::now());
         if cx.is_cancelled() || now >= cx.deadline().reply_by() {
@@ -111,7 +112,7 @@ impl Parcel {
     }
 }
 
-/// The capacity that a job waits for.
+/// The wait of a job for capacity.
 #[derive(Clone)]
 pub struct Room {
     inner: Shared,
@@ -119,17 +120,17 @@ pub struct Room {
 }
 
 impl Room {
-    /// Whether the job still waits for capacity.
+    /// Whether the job is still waiting for capacity.
     #[must_use]
     pub fn is_awaited(&self) -> bool {
         self.inner.read(|core| core.is_waiting(self.key))
     }
 
-    /// Returns when the job has capacity, or has ended. Cancel safe.
+    /// Returns when the job has capacity or has ended. Cancel safe.
     pub async fn wait(&self) {
         let mut ended = std::pin::pin!(self.inner.room.notified());
         loop {
-            // Registered before the check, so that a change in between is not missed.
+            // The waiter registers before the check, so that it misses no change in between.
             ended.as_mut().enable();
             if !self.is_awaited() {
                 return;
@@ -168,7 +169,7 @@ impl Permit {
         Self { inner, key, kind, place, load, start_by, cx }
     }
 
-    /// The capacity that the job may wait for.
+    /// The capacity that the job may be waiting for.
     pub(super) fn room(&self) -> Room {
         Room { inner: self.inner.clone(), key: self.key }
     }
@@ -184,7 +185,7 @@ impl Permit {
                 match self.inner.withdraw(self.key, Withdrawal::Expired) {
                     Withdrawn::Queued => Ok(Signal::Ended(Outcome::ExpiredInQueue, None)),
                     Withdrawn::Waiting => Ok(Signal::Refused(RejectionReason::NoRoomInTime)),
-                    // The scheduler was faster: its signal is on the way.
+                    // The scheduler has already sent a signal.
                     Withdrawn::Gone => (&mut self.place.signal).await,
                 }
             }
@@ -215,7 +216,7 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        // A lease that was sent in the meantime is dropped with the channel, and gives its worker back.
+        // A lease that was sent meanwhile is dropped with the channel, which gives its worker back.
         let load = std::mem::replace(&mut self.load, Load::Gone);
         if matches!(load, Load::Gone) {
             return;
@@ -225,7 +226,7 @@ impl Drop for Permit {
             && withdrawn == Withdrawn::Gone
             && parcel.packed.lock().take().is_none()
         {
-            // It runs, and has lost its caller.
+            // The job runs, and its caller has left.
             return drop(Attached::new(self.attempt(&parcel, ended)));
         }
         let outcome = match (withdrawn, self.place.signal.try_recv()) {

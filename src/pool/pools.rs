@@ -1,16 +1,18 @@
-//! Several pools, and which kind leads to which.
+//! Several pools, and the pool of each kind.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    task::Context as TaskContext,
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
 };
 
 use rustc_hash::FxHashMap;
 
-use super::{JobStream, Polled, Pool, Submission, Ticket, replaceable::Replaceable, submission::check};
+use super::{
+    JobStream, Pool, Ticket,
+    outcome::JobResult,
+    replaceable::Replaceable,
+    ticket::{check, outcome},
+};
 use crate::{
     model::{Job, JobError, Rejection, RejectionReason},
     phase::Phase,
@@ -37,7 +39,7 @@ impl Pools {
         Self(Arc::new(Inner { pools, by_kind, unknown: AtomicU64::new(0) }))
     }
 
-    /// Returns when each process that the pools keep for jobs was ready once, or failed. Cancel safe.
+    /// Returns when each program process of the pools was ready once, or has failed. Cancel safe.
     pub async fn tried_programs(&self) {
         for pool in &self.0.pools {
             for (_, kind) in &pool.inner().kinds {
@@ -70,8 +72,8 @@ impl Pools {
         self.0.by_kind.keys()
     }
 
-    /// Whether no pool's queue is saturated: four fifths full, and not below one fifth since. The two marks differ, so
-    /// that one job does not change the answer.
+    /// Whether no pool's queue is saturated: four fifths full, and not below one fifth since. The two thresholds
+    /// differ, so that one job does not change the answer.
     #[must_use]
     pub fn has_headroom(&self) -> bool {
         self.0.pools.iter().all(|pool| !pool.is_saturated())
@@ -86,29 +88,19 @@ impl Pools {
     /// [`Pool::submit`] on the pool of the job's kind.
     ///
     /// # Errors
-    /// The same, and if no pool serves the kind.
-    pub fn submit(&self, job: Job) -> Submission {
-        match self.locate(&job) {
-            Ok((pool, kind)) => pool.submit_at(kind, Box::new(job)),
-            Err(rejection) => Submission::refused(rejection),
-        }
+    /// The same errors, and a refusal if no pool serves the kind.
+    pub fn submit(&self, job: Job) -> impl Future<Output = JobResult> + Send + Unpin + use<> {
+        outcome(self.try_submit(job))
     }
 
     /// [`Pool::try_submit`] on the pool of the job's kind.
     ///
     /// # Errors
-    /// The same, and if no pool serves the kind.
-    pub fn try_submit(&self, job: Job) -> Result<Ticket, Rejection> {
+    /// The same errors, and a refusal if no pool serves the kind.
+    pub fn try_submit(&self, job: impl Into<Box<Job>>) -> Result<Ticket, Rejection> {
+        let job = job.into();
         let (pool, kind) = self.locate(&job)?;
-        pool.try_submit_at(kind, Box::new(job))
-    }
-
-    /// [`Pools::try_submit`], including the ticket's first poll, which is all that most short jobs need.
-    pub(crate) fn begin(&self, job: Box<Job>, task: &mut TaskContext<'_>) -> Polled<Ticket> {
-        match self.locate(&job) {
-            Ok((pool, kind)) => pool.begin_at(kind, job, task),
-            Err(rejection) => Polled::Ended(Err(rejection.into())),
-        }
+        pool.admit(kind, job)
     }
 
     /// Whether the pools accept no more jobs.
@@ -122,7 +114,7 @@ impl Pools {
         if self.0.pools.is_empty() {
             std::future::pending::<()>().await;
         }
-        // Pools drain one after the other: the caller must find none that still accepts jobs.
+        // Pools start to drain one after the other, so wait until no pool accepts jobs.
         for pool in &self.0.pools {
             pool.inner().phase.reached(Phase::Draining).await;
         }
@@ -131,7 +123,7 @@ impl Pools {
     /// [`Pool::stream`] on the pool of the job's kind.
     ///
     /// # Errors
-    /// The same, and if no pool serves the kind.
+    /// The same errors, and a refusal if no pool serves the kind.
     pub async fn stream(&self, job: Job) -> Result<JobStream, JobError> {
         let (pool, kind) = self.locate(&job)?;
         pool.stream_at(kind, Box::new(job)).await

@@ -1,4 +1,4 @@
-//! Workers that attach: a pool of remote kinds has as many workers as these have slots.
+//! Attached workers: the size of a pool of remote kinds follows their slots.
 
 use std::sync::Arc;
 
@@ -14,28 +14,28 @@ use crate::{
     scheduler::Bounds,
 };
 
-/// Most workers of a pool, of any sort.
+/// Largest number of workers of a pool.
 const MAX_WORKERS: usize = 65_536;
 
 /// Why a worker cannot attach.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AttachError {
-    /// Its kinds are not those of a pool.
+    /// The named kinds are not all remote kinds of one pool.
     #[error("{0}")]
     Kinds(String),
     /// The pool would have too many workers.
     #[error("the pool would have more than {MAX_WORKERS} workers")]
     TooMany,
-    /// The pool has ended, or is about to.
+    /// The pool is draining or has ended.
     #[error("the server is draining")]
     Draining,
 }
 
 impl Pools {
-    /// Attaches a worker that runs `kinds`, and what it is to be sent.
+    /// Attaches a worker that runs `kinds`. Returns its attachment, and the messages to send to it.
     ///
     /// # Errors
-    /// [`AttachError`], and then nothing has changed.
+    /// [`AttachError`]; then nothing has changed.
     pub(crate) fn attach(
         &self,
         kinds: &[String],
@@ -51,7 +51,7 @@ impl Pools {
         workers.attach(worker).ok_or(AttachError::Draining)
     }
 
-    /// The one pool of whose remote kinds some are named. All of them must be.
+    /// The pool whose remote kinds are named. All of its remote kinds must be named.
     fn runners(&self, kinds: &[String]) -> Result<(&Pool, Arc<RemoteWorkers>), String> {
         let named = |workers: &RemoteWorkers| workers.kinds().iter().any(|kind| kinds.contains(kind));
         let remote = self.all().iter().filter_map(|pool| Some((pool, pool.remote_workers()?)));
@@ -74,21 +74,22 @@ impl Pools {
 }
 
 impl Pool {
-    /// The workers that attach for its kinds; `None` for a pool with workers of its own.
+    /// The attached workers of the pool; `None` for a pool with its own workers.
     pub(crate) fn remote_workers(&self) -> Option<Arc<RemoteWorkers>> {
         self.inner().remote_workers().cloned()
     }
 }
 
 impl PoolInner {
-    /// The workers that attach for its kinds, which are all served by the same.
+    /// The attached workers that run the pool's remote kinds.
     pub(super) fn remote_workers(&self) -> Option<&Arc<RemoteWorkers>> {
         self.served().find_map(|(_, kind)| kind.remote_workers())
     }
 }
 
 impl Shared {
-    /// Has as many workers as the attached ones have slots, from now on. Those that serve no kind any more are to leave.
+    /// Adjusts the number of the pool's workers to the slots of attached workers, now and after each change. Workers
+    /// that serve no kind any more are asked to leave.
     pub(super) fn follow_remote(&self) {
         for (index, kind) in &self.kinds {
             let Some(workers) = kind.remote_workers() else { continue };
@@ -112,14 +113,14 @@ impl Shared {
         let Some(workers) = self.remote_workers() else { return };
         let now = Instant::now();
         let gone = self.drive(|core, effects| {
-            // Within the lock: of two changes at once, the last one counts.
+            // Read under the lock, so that the last of two concurrent changes wins.
             let slots = workers.slots();
             core.resize(now, Bounds { min: slots, max: slots }, WorkerHandlers::fresh, effects)
         });
         self.retire(gone);
     }
 
-    /// Ends the calls of the workers, after the last job.
+    /// Ends the calls of attached workers, after the last job.
     pub(super) fn end_remote(&self) {
         for (_, kind) in &self.kinds {
             kind.remote_workers().into_iter().for_each(|workers| workers.end());

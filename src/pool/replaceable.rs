@@ -7,7 +7,8 @@ use std::{
 
 /// A value that an operator replaces now and then, and that is read without a lock.
 ///
-/// Old values are kept, because readers may still use them. There are only as many as an operator makes.
+/// Old values are kept, because readers may still use them. Operators replace values so rarely that the memory does not
+/// matter.
 #[derive(Debug)]
 pub(super) struct Replaceable<T> {
     all: boxcar::Vec<T>,

@@ -19,8 +19,8 @@ use crate::phase::Phase;
 
 /// Messages from the threads of workers to one serving thread, in batches.
 ///
-/// Waking a runtime from another thread takes a system call. So a thread wakes only one task there, the reader, and
-/// only if that has read everything; the reader wakes the tasks of callers on their own thread. Without a reader, each
+/// Waking a runtime from another thread takes a system call. So a worker thread wakes only one task there, the reader,
+/// and only if the reader is idle. The reader wakes the callers' tasks on their own thread. Without a reader, each
 /// message is delivered at once.
 #[derive(Clone)]
 pub(super) struct Reports(Arc<Inbox>);
@@ -30,14 +30,14 @@ pub(super) struct Reports(Arc<Inbox>);
 #[repr(align(128))]
 struct Inbox {
     pending: Mutex<Pending>,
-    /// Whether there is a reader. Written under the lock.
+    /// Whether there is a reader. It changes only under the lock.
     is_read: AtomicBool,
 }
 
 #[derive(Default)]
 struct Pending {
     reports: Vec<Report>,
-    /// The reader, if it has read everything.
+    /// The reader's waker, while the reader is idle.
     reader: Option<Waker>,
 }
 
@@ -48,7 +48,7 @@ pub(super) enum Report {
     Ended(oneshot::Sender<JobResult>, JobResult),
 }
 
-/// Reads until it is dropped. From then on, messages are delivered at once.
+/// Reads until it is dropped. After that, messages are delivered at once.
 struct Reader(Reports);
 
 impl Report {
@@ -61,7 +61,7 @@ impl Report {
 }
 
 impl PoolInner {
-    /// The channel to the calling thread. If it is a serving thread, it starts a reader.
+    /// The channel to the calling thread. A serving thread starts a reader for it.
     pub(super) fn reports_here(&self) -> Reports {
         let Some(reports) = serving_shard().and_then(|shard| self.reports.get(shard)) else {
             return self.unread.clone();
@@ -78,7 +78,7 @@ impl Reports {
         Self(Arc::default())
     }
 
-    /// Returns whether it has no reader yet.
+    /// Claims the role of the reader. Returns false if there is one already.
     fn begin_to_read(&self) -> bool {
         let _pending = self.0.pending.lock();
         !self.0.is_read.swap(true, Ordering::Relaxed)
@@ -99,7 +99,7 @@ impl Reports {
     }
 }
 
-/// Returns when the pool is stopped, or gone.
+/// Returns when the pool is stopped or gone.
 async fn read(reader: Reader, mut phase: watch::Receiver<Phase>) {
     tokio::select! {
         biased;

@@ -13,8 +13,8 @@ thread_local! {
     static SERVES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Names the runtime of the calling thread. Jobs from it prefer workers of the same shard, and its figures are separate
-/// from those of other threads. Threads without a name belong to shard 0.
+/// Assigns the runtime of the calling thread to a shard. Its jobs prefer workers of the same shard, and its figures are
+/// separate. Threads without a shard count as shard 0.
 pub fn set_shard(shard: usize) {
     SHARD.set(shard);
     SERVES.set(true);
@@ -36,18 +36,18 @@ pub(super) fn serving_shard() -> Option<usize> {
     SERVES.get().then(shard)
 }
 
-/// The inner of a pool, as the threads of one shard share it.
+/// The shared state of a pool, as the threads of one shard use it.
 ///
-/// Every running job holds one. A reference count that two threads share moves between their cores with each job, so
-/// that each shard has its own.
+/// Every running job holds a reference. If two threads shared one reference count, it would move between their cores
+/// with each job, so each shard has its own.
 #[derive(Clone)]
 pub(super) struct Shared(Arc<Counted>);
 
-/// The inner of a pool, with one [`Shared`] for each shard.
+/// The shared state of a pool, with one [`Shared`] for each shard.
 #[derive(Clone)]
 pub(super) struct Shards(Arc<[Shared]>);
 
-/// On a cache line of its own, and on the one that the processor fetches with it.
+/// Aligned to a pair of cache lines, which the processor may fetch together.
 #[repr(align(128))]
 struct Counted(Arc<PoolInner>);
 

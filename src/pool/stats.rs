@@ -30,7 +30,7 @@ pub struct PoolStats {
     pub queue_jobs: usize,
     /// Payload bytes of the jobs in the queue.
     pub queued_bytes: usize,
-    /// Most payload bytes in the queue. Each running job holds its own beside that.
+    /// Most payload bytes in the queue. Each running job holds its own payload as well.
     pub queue_bytes: usize,
     /// Callers that wait for capacity.
     pub waiting: usize,
@@ -50,10 +50,9 @@ pub struct PoolStats {
     pub slow_polls: u64,
     /// The kinds, as configured.
     pub kinds: Vec<KindStats>,
-    /// The programs that run jobs and stay.
+    /// The long-running programs that run jobs.
     pub programs: Vec<ProgramStats>,
-    /// The workers that are attached from elsewhere, in the order in which they came; `None` for a pool with workers of
-    /// its own.
+    /// The attached workers in order of arrival; `None` for a pool with its own workers.
     pub attached: Option<Vec<AttachedWorkerStats>>,
     /// The workers, by id.
     pub workers: Vec<WorkerStats>,
@@ -98,7 +97,7 @@ pub enum WorkerState {
     Busy,
     /// Runs a job in a draining pool.
     Draining,
-    /// Gone, with its pool.
+    /// Removed with its pool.
     Stopped,
     /// Its job ignored the request to stop.
     Stuck,
@@ -186,7 +185,7 @@ impl PoolStats {
     }
 }
 
-/// A shut pool drains, but not for ever.
+/// A shut pool is reported as draining, and as stopped once it has no jobs.
 fn phase_of(phase: Phase, shut: bool, jobs: usize) -> Phase {
     match phase {
         Phase::Serving if shut && jobs > 0 => Phase::Draining,
@@ -242,7 +241,7 @@ pub struct KindDurations {
 }
 
 impl Pool {
-    /// Number of workers that run nothing.
+    /// Number of idle workers.
     pub(crate) fn free_workers(&self) -> usize {
         let CoreLoad { running, live_workers, .. } = self.inner().read(Core::load);
         live_workers.saturating_sub(running)

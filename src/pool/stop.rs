@@ -12,22 +12,22 @@ use crate::{
 };
 
 /// Where the stop ladder ended.
-pub(super) enum Fall {
-    /// The handler ended by itself within the grace; `None` if the outcome was decided before.
+pub(super) enum LadderEnd {
+    /// The handler ended within the grace; `None` if the outcome was decided before.
     Yielded(Option<JobResult>),
-    /// The grace is over. The attempt must be dropped: that cuts an asynchronous handler off, and leaves a blocking one
-    /// to its thread.
+    /// The grace is over, and the attempt must be dropped. That cuts off an asynchronous handler, and leaves a blocking
+    /// one to its thread.
     CutOff(Rung),
 }
 
-/// The stop ladder, after the request to stop, up to the end of the grace. Cancel safe: a second call starts the grace
-/// again.
-pub(super) async fn climb(attempt: &mut Attempt) -> Fall {
+/// Waits on the stop ladder, from the request to stop to the end of the grace. Cancel safe, but a second call restarts
+/// the grace.
+pub(super) async fn climb(attempt: &mut Attempt) -> LadderEnd {
     let grace = attempt.inner().grace(attempt.kind);
     let inner = attempt.inner().clone();
     tokio::select! {
         biased;
-        ended = &mut *attempt => return Fall::Yielded(ended),
+        ended = &mut *attempt => return LadderEnd::Yielded(ended),
         () = sleep(grace) => {}
         () = forced(&inner) => {}
     }
@@ -48,10 +48,10 @@ pub(super) async fn climb(attempt: &mut Attempt) -> Fall {
             ..Incident::default()
         });
     });
-    Fall::CutOff(if blocking { Rung::Stuck } else { Rung::Forced })
+    LadderEnd::CutOff(if blocking { Rung::Stuck } else { Rung::Forced })
 }
 
-/// Returns at the end of the pool's own stop.
+/// Returns when the stop of the whole pool forces its jobs.
 pub(super) async fn forced(inner: &PoolInner) {
     inner.phase.reached(Phase::Stopping).await;
     match inner.force_by.get() {

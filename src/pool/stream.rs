@@ -1,4 +1,4 @@
-//! A running job whose output is read while it is made.
+//! A running job whose output is streamed.
 
 use std::{
     pin::Pin,
@@ -10,23 +10,21 @@ use tokio::{
     time::Instant,
 };
 
-use super::{outcome::failure, shard::Shared, submission::Admitted};
+use super::{outcome::failure, shard::Shared, ticket::Ticket};
 use crate::{
-    handler::{CancelToken, Context, Event, OutputSink, StopReason},
+    handler::{Context, Event, OutputSink, StopReason},
     model::{Completed, Job, JobError, JobId, Outcome},
 };
 
 /// Chunks that a handler may be ahead of its reader.
-const AHEAD: usize = 8;
+const BUFFERED_CHUNKS: usize = 8;
 
-/// A running job whose output is read while it is made. Dropping it cancels the job.
+/// A running job whose output is streamed. Dropping it cancels the job.
 #[derive(Debug)]
 pub struct JobStream {
-    job: JobId,
-    worker: u32,
+    context: Context,
     events: mpsc::Receiver<Event>,
     end: StreamEnd,
-    cancel: CancelToken,
 }
 
 /// What is known of the outcome.
@@ -45,7 +43,7 @@ enum StreamEnd {
 pub enum StreamItem {
     /// A chunk, or progress.
     Event(Event),
-    /// The job completed; its output is what the handler returned besides the chunks. The last item.
+    /// The last item: the job completed. Its output is what the handler returned after the chunks.
     Completed(Completed),
 }
 
@@ -53,13 +51,13 @@ impl JobStream {
     /// Id of the job.
     #[must_use]
     pub fn job(&self) -> JobId {
-        self.job
+        self.context.job()
     }
 
     /// Worker that runs the job.
     #[must_use]
     pub fn worker(&self) -> u32 {
-        self.worker
+        self.context.worker()
     }
 
     /// The next item; `None` after the last one. After a failure, unread events are dropped. Cancel safe.
@@ -78,11 +76,11 @@ impl JobStream {
         if let StreamEnd::Open(end) = &mut self.end
             && let Poll::Ready(outcome) = Pin::new(end).poll(cx)
         {
-            // Clones of the job's context would keep the channel open. Its contents stay readable.
+            // Clones of the job's context keep senders alive. A closed channel can still be read.
             self.events.close();
             self.end = StreamEnd::Given;
-            // Unread events of a failed job are not worth the remaining time.
-            self.end = StreamEnd::Known(outcome.expect("the job's task sends an outcome, even where it is dropped")?);
+            // A failed job drops its unread events, because its time is over.
+            self.end = StreamEnd::Known(outcome.expect("the job's task sends an outcome, even if it is dropped")?);
         }
         if matches!(self.end, StreamEnd::Given) {
             return Poll::Ready(Ok(None));
@@ -92,7 +90,7 @@ impl JobStream {
         }
         match std::mem::replace(&mut self.end, StreamEnd::Given) {
             StreamEnd::Known(completed) => Poll::Ready(Ok(Some(StreamItem::Completed(completed)))),
-            // The last writer is gone, and the outcome, which wakes this task, is on its way.
+            // The last sender is gone. The outcome is about to arrive, and will wake this task.
             open => {
                 self.end = open;
                 Poll::Pending
@@ -103,21 +101,21 @@ impl JobStream {
 
 impl Drop for JobStream {
     fn drop(&mut self) {
-        self.cancel.cancel(StopReason::Caller);
+        self.context.stop(StopReason::Caller);
     }
 }
 
 pub(super) async fn stream(inner: &Shared, kind: usize, job: Box<Job>) -> Result<JobStream, JobError> {
-    let (sender, events) = mpsc::channel(AHEAD);
-    // Only a limit of the kind bounds a stream, because the server holds only a few chunks of it.
+    let (sender, events) = mpsc::channel(BUFFERED_CHUNKS);
+    // A stream is limited only by its kind, because the server buffers just a few chunks.
     let limit = inner.kinds[kind].get_options().max_output.unwrap_or(usize::MAX);
-    let admitted = Admitted::admit(inner, kind, job, OutputSink::stream(limit, sender))?;
-    let cx = admitted.context().clone();
-    let attached = admitted.begin().await?;
+    let ticket = Ticket::admit(inner, kind, job, OutputSink::stream(limit, sender))?;
+    let cx = ticket.context().clone();
+    let attached = ticket.begin().await?;
     let (done, end) = oneshot::channel();
     let reporter = Reporter { inner: inner.clone(), cx: cx.clone(), done: Some(done) };
     inner.tasks.spawn(async move { reporter.report(attached.await) });
-    Ok(JobStream { job: cx.job(), worker: cx.worker(), events, end: StreamEnd::Open(end), cancel: cx.cancel_token() })
+    Ok(JobStream { context: cx, events, end: StreamEnd::Open(end) })
 }
 
 /// Sends the outcome of a stream's job. If its task is dropped with its runtime, the job is cancelled.

@@ -7,7 +7,7 @@ use crate::{
     model::{JOB_TARGET, TRACE_TARGET},
 };
 
-/// Span of a job's wait in the queue, held until the wait ends; disabled if child spans are off.
+/// Span of a job's wait in the queue, held until the wait ends. It is disabled if child spans are off.
 pub(super) fn queue_span(cx: &Context) -> Span {
     if !cx.child_spans() {
         return Span::none();
@@ -24,8 +24,8 @@ pub(super) fn queue_span(cx: &Context) -> Span {
     )
 }
 
-/// Span of one run of a job, which gives its log lines the identity of the job. `None` if the call's span is enough, or
-/// no subscriber accepts this one. Boxed, because a run moves.
+/// Span of one run, which adds the identity of the job to its log lines. `None` if the call's span is enough, or no
+/// subscriber accepts this one. Boxed, because a run is moved.
 ///
 /// The span of a job that is not traced belongs to no trace.
 pub(super) fn attempt_span(cx: &Context, worker: u32) -> Option<Box<Span>> {
@@ -45,10 +45,11 @@ pub(super) fn attempt_span(cx: &Context, worker: u32) -> Option<Box<Span>> {
             worker,
         )
     } else if cx.span().is_none() {
-        // Every job has this span, and each field costs as much as the span itself: the kind tells the pool.
+        // Every job has this span, and each field costs as much as the span itself. So there is no pool field: the kind
+        // determines the pool.
         cx.job().with_text(|job| {
             let kind = &**cx.kind();
-            // A request id is made only if a subscriber takes the span.
+            // A request id is generated only if a subscriber accepts the span.
             error_span!(target: JOB_TARGET, parent: None, "job", request_id = cx.request_id().as_str(), job, kind)
         })
     } else {
@@ -83,7 +84,7 @@ mod tests {
     fn queue_and_attempt_are_children_of_the_call_and_name_the_job() {
         let mut job = None;
         let spans = exported(|| {
-            // The workers run elsewhere: what is entered there must not become the parent.
+            // The workers run on other threads, whose spans must not become the parent.
             let call = info_span!("call");
             let _elsewhere = info_span!("elsewhere").entered();
             let cx = Context::new(ContextParts::of(Call { span: call, ..Call::sample() }));

@@ -12,20 +12,20 @@ use tonic::{
 };
 use tonic_prost::ProstEncoder;
 
-use super::envelope::{Envelope, Oversized};
+use super::envelope::Envelope;
 
 /// Largest message that is copied out of its receive buffer, in bytes.
 const MAX_COPIED: usize = 4096;
 /// Initial capacity of a buffer, in bytes.
 const BUFFER: usize = 512;
-/// Most bytes of answers that are sent together, the same as tonic's default.
+/// Most answer bytes that are sent at once, the same as tonic's default.
 const YIELD_THRESHOLD: usize = 32 << 10;
 
-/// The codec of `tonic-prost`, with two differences: messages are measured before they are decoded, and small ones are
-/// copied out of the receive buffer.
+/// The codec of `tonic-prost`, with two differences: it measures messages before it decodes them, and copies small ones
+/// out of the receive buffer.
 ///
-/// A payload that is a slice of the buffer keeps the whole buffer as long as the job is queued. A slice is also cheaper
-/// to read than the buffer.
+/// A payload that is a slice of the buffer would keep the whole buffer alive while the job is queued. A slice is also
+/// cheaper to read than the buffer.
 pub(super) struct CopyingCodec<T, U>(PhantomData<(T, U)>);
 
 pub(crate) struct CopyingDecoder<U>(PhantomData<U>);
@@ -57,8 +57,8 @@ impl<T: Message + 'static, U: Message + Default + Name + 'static> Codec for Copy
     }
 }
 
-/// Buffers for small messages, which grow for larger ones: each call has one for its request, and each answer one until
-/// it is sent.
+/// Buffers for small messages; they grow for larger ones. Each call has one for its request, and each answer has one
+/// until it is sent.
 fn buffers() -> BufferSettings {
     BufferSettings::new(BUFFER, YIELD_THRESHOLD)
 }
@@ -85,10 +85,10 @@ impl<U: Message + Default + Name> Decoder for CopyingDecoder<U> {
 pub(crate) fn decode<U: Message + Default + Name>(message: Bytes) -> Result<U, Status> {
     let payload = match payload_fields::<U>() {
         [] => 0,
-        fields if message.len() > MAX_COPIED => Envelope::measure(&message, fields).map_err(refusal)?.payload,
+        fields if message.len() > MAX_COPIED => Envelope::measure(&message, fields)?.payload,
         _ => 0,
     };
-    // A payload that is a small part of its message must not keep all of it.
+    // A payload that is a small part of its message must not keep the whole message alive.
     let decoded = if message.len() <= MAX_COPIED || payload < message.len() / 2 {
         U::decode(&message[..])
     } else {
@@ -97,20 +97,13 @@ pub(crate) fn decode<U: Message + Default + Name>(message: Bytes) -> Result<U, S
     decoded.map_err(|error| Status::internal(error.to_string()))
 }
 
-/// Numbers of the request's fields that hold a job, or the output of one.
+/// Numbers of the request's fields that contain a job or its output.
 fn payload_fields<U: Name>() -> &'static [u32] {
     match U::NAME {
         "SubmitRequest" | "StreamRequest" | "CreateJobRequest" | "CreateJobsRequest" => &[1],
         "SubmitManyRequest" => &[2],
         "AttachRequest" => &[2, 4],
         _ => &[],
-    }
-}
-
-fn refusal(oversized: Oversized) -> Status {
-    match oversized {
-        Oversized::Envelope => Status::resource_exhausted(oversized.to_string()),
-        Oversized::Labels => Status::invalid_argument(oversized.to_string()),
     }
 }
 

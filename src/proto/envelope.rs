@@ -1,16 +1,17 @@
 //! Measures a message on the wire before it is decoded.
 //!
 //! Decoding costs far more than sending: each entry of a map is an allocation, and a few kilobytes of gzip become
-//! megabytes of entries. So all fields except the payload must fit a bound, and labels are counted.
+//! megabytes of entries. So the fields other than the payload have a size limit, and labels are counted.
 
 use prost::{
     bytes::Buf,
     encoding::{WireType, decode_key, decode_varint},
 };
+use tonic::Status;
 
 use crate::model::MAX_LABELS;
 
-/// Most bytes of all fields of a message except its payload.
+/// Most bytes of all fields of a message other than its payload.
 pub(crate) const MAX_ENVELOPE: usize = 64 << 10;
 
 /// Number of the field `payload` of a `Job`.
@@ -28,20 +29,13 @@ pub(super) struct Envelope {
     labels: usize,
 }
 
-/// Why a message is not decoded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Oversized {
-    #[error("the fields beside the payload take more than {MAX_ENVELOPE} bytes")]
-    Envelope,
-    #[error("a job has more than {MAX_LABELS} labels")]
-    Labels,
-}
-
 impl Envelope {
-    /// Measures a message. Those of its fields whose numbers are in `jobs` are jobs, or have their bytes at the same
-    /// number. It stops at a violation of the wire format: the decoder
-    /// will report it.
-    pub(super) fn measure(message: &[u8], jobs: &[u32]) -> Result<Self, Oversized> {
+    /// Measures a message. Its fields with the numbers `jobs` are jobs, or have bytes with the same field number.
+    /// Measuring stops at a violation of the wire format, which the decoder will report.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if it has too many labels, and RESOURCE_EXHAUSTED if the other fields are too large.
+    pub(super) fn measure(message: &[u8], jobs: &[u32]) -> Result<Self, Status> {
         let mut envelope = Self::default();
         for (number, field, size) in Fields(message) {
             if !jobs.contains(&number) {
@@ -58,16 +52,20 @@ impl Envelope {
                     envelope.add(size)?;
                 }
                 if envelope.labels > MAX_LABELS {
-                    return Err(Oversized::Labels);
+                    return Err(Status::invalid_argument(format!("a job has more than {MAX_LABELS} labels")));
                 }
             }
         }
         Ok(envelope)
     }
 
-    fn add(&mut self, bytes: usize) -> Result<(), Oversized> {
+    fn add(&mut self, bytes: usize) -> Result<(), Status> {
         self.rest += bytes;
-        if self.rest > MAX_ENVELOPE { Err(Oversized::Envelope) } else { Ok(()) }
+        if self.rest <= MAX_ENVELOPE {
+            return Ok(());
+        }
+        let message = format!("the fields other than the payload take more than {MAX_ENVELOPE} bytes");
+        Err(Status::resource_exhausted(message))
     }
 }
 
@@ -88,7 +86,7 @@ impl<'a> Iterator for Fields<'a> {
             WireType::SixtyFourBit => 8,
             WireType::ThirtyTwoBit => 4,
             WireType::LengthDelimited => decode_varint(&mut self.0).ok()?.try_into().ok()?,
-            // No client sends groups: everything that follows counts as one.
+            // No client sends groups, so everything that follows counts as one field.
             WireType::StartGroup | WireType::EndGroup => {
                 self.0 = &[];
                 return Some((0, &[], begin));
@@ -103,6 +101,7 @@ impl<'a> Iterator for Fields<'a> {
 #[cfg(test)]
 mod tests {
     use prost::Message;
+    use tonic::Code;
 
     use super::*;
     use crate::proto::{Job, SubmitManyRequest, SubmitRequest};
@@ -112,11 +111,10 @@ mod tests {
         Job { kind: "echo".into(), payload: vec![1; payload].into(), labels, tenant: "a".into(), ..Job::default() }
     }
 
-    fn measured(message: &[u8], field: u32) -> Result<usize, Oversized> {
-        Envelope::measure(message, &[field]).map(|envelope| {
-            assert_eq!(envelope.rest + envelope.payload, message.len());
-            envelope.payload
-        })
+    fn measured(message: &[u8], field: u32) -> Result<usize, Code> {
+        let envelope = Envelope::measure(message, &[field]).map_err(|refusal| refusal.code())?;
+        assert_eq!(envelope.rest + envelope.payload, message.len());
+        Ok(envelope.payload)
     }
 
     #[test]
@@ -132,9 +130,9 @@ mod tests {
     #[test]
     fn labels_are_counted_over_all_parts_of_a_job() {
         let twice = [job(1, 9), job(1, 8)].map(|job| SubmitRequest { job: Some(job) }.encode_to_vec()).concat();
-        assert_eq!(measured(&twice, 1), Err(Oversized::Labels));
+        assert_eq!(measured(&twice, 1), Err(Code::InvalidArgument));
         let empty = [&[0x0a, 34][..], &[0x52, 0].repeat(17)].concat();
-        assert_eq!(measured(&empty, 1), Err(Oversized::Labels));
+        assert_eq!(measured(&empty, 1), Err(Code::InvalidArgument));
     }
 
     #[test]
@@ -147,8 +145,8 @@ mod tests {
             message
         };
         assert_eq!(measured(&unknown(1000), 1), Ok(1));
-        assert_eq!(measured(&unknown(MAX_ENVELOPE), 1), Err(Oversized::Envelope));
+        assert_eq!(measured(&unknown(MAX_ENVELOPE), 1), Err(Code::ResourceExhausted));
         let group = [&[0x0b][..], &vec![0; MAX_ENVELOPE]].concat();
-        assert_eq!(measured(&group, 1), Err(Oversized::Envelope));
+        assert_eq!(measured(&group, 1), Err(Code::ResourceExhausted));
     }
 }

@@ -1,36 +1,47 @@
-//! `Attach`: a worker from elsewhere, its jobs and what it says of them. `src/handler/remote.rs` has its slots.
+//! `Attach`: one attached worker. Converts its messages to those of a child process. `src/handler/remote.rs` has its
+//! slots and its jobs.
 
 use std::{future::pending, sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use futures_util::{StreamExt, stream};
+use prost::encoding::{WireType, decode_key, decode_varint};
 use tokio::{
     sync::oneshot,
     time::{sleep, timeout},
 };
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Response, Status, Streaming, async_trait};
+use tonic::{Code, Request, Response, Status, Streaming, async_trait};
 use tracing::{info, warn};
 
 use super::{
     Arrival,
     context::CallContext,
-    message_stream::Messages,
+    message_stream::{Messages, Unread},
     status,
-    worker_messages::{Said, response, said, too_large},
     worker_pool::{Parts, ResponseStream, WorkerPool},
 };
 use crate::{
-    handler::{NewWorker, remote::Attachment},
-    model::{FieldViolation, MAX_LABELS},
+    handler::{
+        NewWorker,
+        protocol::{self, FromWorker, OfJob, ToWorker, ToldProgress},
+        remote::Attachment,
+    },
+    model::MAX_LABELS,
     pool::AttachError,
-    proto::{AttachRequest, AttachResponse, attach_request::Hello, worker_service_server::WorkerService},
+    proto::{
+        AttachRequest, AttachResponse,
+        attach_request::{Done, Failed, Hello, Message, Output, Progress},
+        attach_response::{self, Cancel, Leave, Run, Taken},
+        worker_service_server::WorkerService,
+    },
 };
 
-/// Path of the RPC, whose messages are read here and not by the codec.
+/// Path of the RPC. It reads its messages here, without the codec.
 pub(super) const ATTACH: &str = "/waterwheel.v1.WorkerService/Attach";
 
-/// Time that a worker has for its first message.
-const HELLO: Duration = Duration::from_secs(10);
+/// Time limit for a worker's first message.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_CONCURRENCY: u32 = 1024;
 const MAX_NAME: usize = 128;
 const MAX_LABEL: usize = 256;
@@ -49,15 +60,13 @@ async fn attach(
     request: Request<Streaming<AttachRequest>>,
 ) -> Result<Response<ResponseStream<AttachResponse>>, Status> {
     let call = CallContext::read(&request, "Attach", &parts.sampler)?;
-    let arrival = request.extensions().get::<Arrival>();
-    let body = arrival.and_then(|arrival| arrival.inbound.as_ref()?.lock().take()).unwrap_or_default();
-    let peer = arrival.and_then(|arrival| arrival.peer.clone());
-    let mut inbound = Messages::new(body, request.metadata().as_ref(), parts.largest_message);
+    let peer = request.extensions().get().map(|arrival: &Arrival| Arc::clone(&arrival.peer));
+    let mut inbound = Messages::of(&request, parts.largest_message);
     let (kinds, worker) = hello(&mut inbound, &call).await?;
-    // Kinds that the server does not have are ignored.
+    // Kinds that the server does not know are ignored.
     let known: Vec<_> =
         kinds.iter().filter(|kind| parts.pools.kinds().any(|known| **known == ***kind)).cloned().collect();
-    parts.guard.admit_worker(&call, peer.as_deref(), &known)?;
+    parts.guard.admit_worker(&call, peer.as_deref(), &known).inspect_err(|status| call.record_status(status.code()))?;
     let worker = NewWorker { peer: peer.map(|peer| peer.origin.to_string()).unwrap_or_default(), ..worker };
     let NewWorker { name, peer, concurrency, labels: _ } = worker.clone();
     let attached = parts.pools.attach(&kinds, worker);
@@ -74,31 +83,29 @@ async fn attach(
     parts.tasks.spawn(async move {
         let fault = follow(&parts_too, &call, inbound, &attachment).await;
         let cause = fault.as_ref().map(|status| tracing::field::display(status.message()));
-        info!(name, peer, cause, "a worker is not attached any more");
-        // A worker that is gone does not listen.
+        info!(name, peer, cause, "a worker is no longer attached");
+        // A worker that is gone does not receive the status.
         fault.map(|status| end.send(status));
     });
     Ok(response)
 }
 
-/// The kinds of a worker, and what it says of itself.
+/// Reads a worker's first message: its kinds and its description.
 async fn hello(inbound: &mut Messages<AttachRequest>, call: &CallContext) -> Result<(Vec<String>, NewWorker), Status> {
-    let first = timeout(HELLO, inbound.message()).await.map_err(|_| status::too_late(call.request_id()))?;
-    let first = first.map_err(status::refused_by_codec)?.and_then(said);
-    let unreadable =
-        |field, fault: String| status::unreadable(vec![FieldViolation::new(field, fault)], call.request_id());
-    let Some(Said::Hello(Hello { name, kinds, concurrency, labels })) = first else {
-        return Err(unreadable("hello", "the first message of a worker is its hello".to_owned()));
+    let first = timeout(HELLO_TIMEOUT, inbound.message()).await.map_err(|_| status::too_late(call.request_id()))?;
+    let first = first.map_err(status::refused_by_codec)?.and_then(worker_message);
+    let Some(WorkerMessage::Hello(Hello { name, kinds, concurrency, labels })) = first else {
+        return Err(call.invalid("hello", "the first message must be hello"));
     };
     let is_long = |text: &String| text.len() > MAX_LABEL;
     if name.len() > MAX_NAME || name.chars().any(char::is_control) {
-        return Err(unreadable("hello.name", format!("longer than {MAX_NAME} bytes, or with control characters")));
+        return Err(call.invalid("hello.name", format!("longer than {MAX_NAME} bytes, or with control characters")));
     }
     if concurrency > MAX_CONCURRENCY {
-        return Err(unreadable("hello.concurrency", format!("more than {MAX_CONCURRENCY}")));
+        return Err(call.invalid("hello.concurrency", format!("more than {MAX_CONCURRENCY}")));
     }
     if labels.len() > MAX_LABELS || labels.iter().any(|(key, value)| is_long(key) || is_long(value)) {
-        return Err(unreadable("hello.labels", format!("more than {MAX_LABELS}, or longer than {MAX_LABEL} bytes")));
+        return Err(call.invalid("hello.labels", format!("more than {MAX_LABELS}, or longer than {MAX_LABEL} bytes")));
     }
     Ok((kinds, NewWorker { name, peer: String::new(), labels, concurrency: concurrency.max(1) as usize }))
 }
@@ -109,10 +116,10 @@ fn refusal(error: &AttachError, call: &CallContext) -> Status {
         AttachError::TooMany => "hello.concurrency",
         AttachError::Draining => return status::draining(call.request_id()),
     };
-    status::unreadable(vec![FieldViolation::new(field, error.to_string())], call.request_id())
+    call.invalid(field, error.to_string())
 }
 
-/// Follows a worker until it has left. Returns why, unless it left in good order.
+/// Serves a worker until it has left. Returns the reason, unless the worker left in good order.
 async fn follow(
     parts: &Parts,
     call: &CallContext,
@@ -130,33 +137,108 @@ async fn follow(
     let read = async {
         loop {
             let heard = match inbound.next().await {
-                Err(unread) => too_large(&unread).map(|said| Some(Some(said))).ok_or(unread.status),
-                Ok(message) => Ok(message.map(said)),
+                Err(unread) => too_large(&unread).map(|message| Some(Some(message))).ok_or(unread.status),
+                Ok(message) => Ok(message.map(worker_message)),
             };
             let taken = match heard {
-                Ok(Some(said)) => match said {
-                    Some(Said::OfJob(message, bytes)) => attachment.take(message, bytes).await,
-                    Some(Said::TooLarge { id, limit, is_answer }) => attachment.refuse(&id, limit, is_answer).await,
-                    Some(Said::Leaving) => {
+                Ok(Some(message)) => match message {
+                    Some(WorkerMessage::OfJob(message, bytes)) => attachment.take(message, bytes).await,
+                    Some(WorkerMessage::TooLarge { id, limit, is_answer }) => {
+                        attachment.refuse(&id, limit, is_answer).await
+                    }
+                    Some(WorkerMessage::Leaving) => {
                         attachment.leave(false);
                         Ok(())
                     }
-                    Some(Said::Hello(_)) => Err("hello is the first message, and the only one of its sort"),
-                    None => Err("it says nothing that this server knows"),
+                    Some(WorkerMessage::Hello(_)) => Err("hello must be the first message, and must not be repeated"),
+                    None => Err("this server does not know the message"),
                 },
                 Ok(None) => return None,
                 Err(fault) => return Some(status::refused_by_codec(fault)),
             };
             if let Err(fault) = taken {
-                return Some(status::unreadable(vec![FieldViolation::new("message", fault)], call.request_id()));
+                return Some(call.invalid("message", fault));
             }
         }
     };
     tokio::select! {
         biased;
-        () = attachment.broken() => Some(Status::cancelled("the connection is gone")),
+        () = attachment.broken() => Some(Status::cancelled("the connection was lost")),
         () = attachment.done() => parts.pools.is_closing().then(|| status::draining(call.request_id())),
         fault = read => fault,
         () = leave => None,
+    }
+}
+
+/// A message of an attached worker.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum WorkerMessage {
+    /// The worker describes itself.
+    Hello(Hello),
+    /// A message about a job, with its output bytes.
+    OfJob(FromWorker, Bytes),
+    /// A message about a job with more than `limit` bytes.
+    TooLarge { id: String, limit: usize, is_answer: bool },
+    /// The worker accepts no more jobs.
+    Leaving,
+}
+
+/// Reads a message of a worker; `None` if this version does not know the message.
+pub(crate) fn worker_message(request: AttachRequest) -> Option<WorkerMessage> {
+    let (message, bytes) = match request.message? {
+        Message::Hello(hello) => return Some(WorkerMessage::Hello(hello)),
+        Message::Leaving(_) => return Some(WorkerMessage::Leaving),
+        Message::Output(Output { id, data }) => (FromWorker::Output(OfJob { id }), data),
+        Message::Progress(Progress { id, fraction, message }) => {
+            (FromWorker::Progress(ToldProgress { id, fraction, message }), Bytes::new())
+        }
+        Message::Done(Done { id, data, content_type }) => (FromWorker::Done(protocol::Done { id, content_type }), data),
+        Message::Failed(Failed { id, code, message, retryable }) => {
+            (FromWorker::Failed(protocol::Failed { id, code, message, retryable }), Bytes::new())
+        }
+    };
+    Some(WorkerMessage::OfJob(message, bytes))
+}
+
+/// Reads the start of a message that is too large; `None` unless it names its job.
+fn too_large(unread: &Unread) -> Option<WorkerMessage> {
+    let mut start = (unread.status.code() == Code::ResourceExhausted).then_some(&unread.start[..])?;
+    let (message, _) = decode_key(&mut start).ok()?;
+    decode_varint(&mut start).ok()?;
+    let (1, WireType::LengthDelimited) = decode_key(&mut start).ok()? else { return None };
+    let length = decode_varint(&mut start).ok()?.try_into().ok()?;
+    let id = std::str::from_utf8(start.get(..length)?).ok()?.to_owned();
+    // Fields 2 and 3, output and progress, do not answer a job.
+    (2..=5).contains(&message).then(|| WorkerMessage::TooLarge { id, limit: unread.limit, is_answer: message >= 4 })
+}
+
+/// A message to a worker; `payload` is that of a job.
+pub(crate) fn response(order: ToWorker, payload: Bytes) -> AttachResponse {
+    let message = match order {
+        ToWorker::Run(run) => attach_response::Message::Run(of_run(run, payload)),
+        ToWorker::Cancel(protocol::Cancel { id, reason, grace_ms }) => {
+            attach_response::Message::Cancel(Cancel { id, reason, grace_ms })
+        }
+        ToWorker::Leave(protocol::Leave { grace_ms }) => attach_response::Message::Leave(Leave { grace_ms }),
+        ToWorker::Taken(OfJob { id }) => attach_response::Message::Taken(Taken { id }),
+    };
+    AttachResponse { message: Some(message) }
+}
+
+fn of_run(run: protocol::Run, payload: Bytes) -> Run {
+    Run {
+        id: run.id,
+        job_id: run.job_id,
+        kind: run.kind,
+        content_type: run.content_type,
+        budget_ms: run.budget_ms,
+        request_id: run.request_id,
+        traceparent: run.traceparent,
+        tenant: run.tenant,
+        labels: run.labels,
+        attempt: run.attempt,
+        payload,
+        idempotency_key: run.idempotency_key,
+        token: run.token,
     }
 }

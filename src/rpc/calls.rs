@@ -1,7 +1,6 @@
 //! Durations of calls, by method, kind and status.
 //!
-//! Every serving thread writes to its own figures, with two additions that no other thread waits for. Readers add them
-//! up.
+//! Each serving thread writes to its own counters, which takes two additions and no waiting. Readers sum them up.
 
 use std::{
     borrow::Borrow,
@@ -17,7 +16,7 @@ use tokio::time::Instant;
 use tonic::Code;
 
 use crate::{
-    auth::Rpc,
+    auth::{Rpc, Service},
     model::{CODE_NAMES, Durations},
     pool::{Pools, shard},
     proto::{job_service_server, worker_pool_service_server::SERVICE_NAME},
@@ -25,11 +24,8 @@ use crate::{
 
 const CODES: usize = CODE_NAMES.len();
 const PLACES: usize = Durations::BOUNDS.len() + 1;
-/// RPCs between those of the worker pool and those of `JobService`.
-const UNMEASURED: usize = Rpc::CreateJob as usize - Rpc::WatchStats as usize - 1;
-const ROWS: usize = Rpc::NAMES.len() - UNMEASURED;
 
-/// Kind of a call that has none, or an unknown one: names that callers make up are not kept.
+/// Label for calls without a kind, or with an unknown one: arbitrary names from callers are not kept.
 const OTHER: &str = "_OTHER";
 
 /// Durations of calls. Clones share them.
@@ -39,14 +35,13 @@ pub struct Calls(Arc<CallsInner>);
 #[derive(Debug)]
 struct CallsInner {
     kinds: FxHashMap<Arc<str>, usize>,
-    /// By index; the last is [`OTHER`].
+    /// By index; the last one is [`OTHER`].
     names: Vec<Arc<str>>,
     shards: Vec<Shard>,
 }
 
-/// The figures of one thread, each created on first use.
-#[derive(Debug)]
-struct Shard(Box<[OnceLock<Box<CallFigures>>]>);
+/// The counters of one thread, each created on first use.
+type Shard = Box<[OnceLock<Box<CallFigures>>]>;
 
 #[derive(Debug, Default)]
 struct CallFigures {
@@ -67,7 +62,7 @@ pub struct CallDurations {
     pub durations: Durations,
 }
 
-/// Measures one call. If it is dropped before its end, the call counts as cancelled.
+/// Measures one call. If it is dropped before [`end`](Self::end), the call counts as cancelled.
 #[must_use = "a meter that is dropped counts its call as cancelled"]
 pub(super) struct Meter<C: Borrow<Calls>> {
     calls: C,
@@ -77,25 +72,20 @@ pub(super) struct Meter<C: Borrow<Calls>> {
     open: bool,
 }
 
-/// The row of an RPC: those of the worker pool, then those of `JobService`. No others are measured.
-fn row(rpc: Rpc) -> usize {
-    if rpc.is_of_job_service() { rpc as usize - UNMEASURED } else { rpc as usize }
-}
-
-/// Name of the method with its service.
+/// Name of the method with its service. Only the worker pool and `JobService` are measured.
 fn path(rpc: Rpc) -> String {
-    let service = if rpc.is_of_job_service() { job_service_server::SERVICE_NAME } else { SERVICE_NAME };
+    let service = if rpc.service() == Service::Job { job_service_server::SERVICE_NAME } else { SERVICE_NAME };
     format!("{service}/{}", rpc.name().trim_start_matches("JobService."))
 }
 
 /// The RPC of the worker pool at a path.
 pub(super) fn of_worker_pool(path: &str) -> Option<Rpc> {
     let name = path.strip_prefix('/')?.strip_prefix(SERVICE_NAME)?.strip_prefix('/')?;
-    Rpc::named(name).filter(|rpc| rpc.is_of_worker_pool())
+    Rpc::of(Service::WorkerPool, name)
 }
 
 impl Calls {
-    /// Counters for the kinds of `pools`, on so many serving threads.
+    /// Counters for the kinds of `pools`, on `threads` serving threads.
     #[must_use]
     pub fn new(pools: &Pools, threads: usize) -> Self {
         let mut names: Vec<_> = pools.kinds().cloned().collect();
@@ -103,8 +93,8 @@ impl Calls {
         names.dedup();
         let kinds = names.iter().enumerate().map(|(index, name)| (Arc::clone(name), index)).collect();
         names.push(OTHER.into());
-        let cells = ROWS * names.len() * CODES;
-        let shard = || Shard(std::iter::repeat_with(OnceLock::new).take(cells).collect());
+        let cells = Rpc::NAMES.len() * names.len() * CODES;
+        let shard = || std::iter::repeat_with(OnceLock::new).take(cells).collect();
         Self(Arc::new(CallsInner {
             kinds,
             names,
@@ -126,8 +116,8 @@ impl Calls {
 
     fn record(&self, rpc: Rpc, kind: usize, code: Code, took: Duration) {
         let CallsInner { names, shards, .. } = &*self.0;
-        let cell = (row(rpc) * names.len() + kind) * CODES + code as usize;
-        let figures = shards[shard() % shards.len()].0[cell].get_or_init(Box::default);
+        let cell = (rpc as usize * names.len() + kind) * CODES + code as usize;
+        let figures = shards[shard() % shards.len()][cell].get_or_init(Box::default);
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         figures.counts[Durations::place(nanos)].fetch_add(1, Relaxed);
         figures.nanos.fetch_add(nanos, Relaxed);
@@ -138,12 +128,11 @@ impl Calls {
     pub fn read(&self) -> Vec<CallDurations> {
         let CallsInner { names, shards, .. } = &*self.0;
         let mut all = Vec::new();
-        let measured = |rpc: &Rpc| rpc.is_of_worker_pool() || rpc.is_of_job_service();
-        for rpc in Rpc::NAMES.into_iter().map(|(_, rpc)| rpc).filter(measured) {
+        for (_, rpc) in Rpc::NAMES {
             for (kind, name) in names.iter().enumerate() {
                 for (code, status) in CODE_NAMES.into_iter().enumerate() {
-                    let cell = (row(rpc) * names.len() + kind) * CODES + code;
-                    let mut parts = shards.iter().filter_map(|shard| shard.0[cell].get()).peekable();
+                    let cell = (rpc as usize * names.len() + kind) * CODES + code;
+                    let mut parts = shards.iter().filter_map(|shard| shard[cell].get()).peekable();
                     if parts.peek().is_some() {
                         all.push(CallDurations {
                             method: path(rpc),

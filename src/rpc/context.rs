@@ -1,34 +1,35 @@
 //! Metadata of a call: request id, deadline, trace, caller. `timeout.rs` parses `grpc-timeout`, and
-//! `src/model/deadline.rs` makes the deadline of it.
+//! `src/model/deadline.rs` computes the deadline from it.
 
-use std::sync::Arc;
+use std::{borrow::Borrow, sync::Arc, time::Duration};
 
 use http::HeaderValue;
 use tokio::time::Instant;
 use tonic::{Code, Request, Response, Status, metadata::MetadataValue};
 
 use super::{
+    calls::{Calls, Meter},
     message_stream::Inbound,
-    status::invalid_field,
+    status::{self, invalid_field},
     timeout::{self, GRPC_TIMEOUT},
     trace::{self, Sampler, extract},
 };
 use crate::{
     auth::Caller,
     memory::ConnectionMemory,
-    model::{Call, Deadline, DeadlinePolicy, Job, Peer, RequestId},
+    model::{Call, Deadline, DeadlinePolicy, FieldViolation, Job, JobError, Peer, RequestId},
 };
 
-/// Header that names a request.
+/// Header with the id of a request.
 pub(super) const REQUEST_ID: &str = "x-request-id";
 
-/// What the edge knows of a call. It is one extension of the request, so that it takes one allocation.
+/// What the edge knows about a call. It is one extension of the request, so that it takes one allocation.
 #[derive(Debug, Clone)]
 pub struct Arrival {
     /// When the head of the call arrived.
     pub at: Instant,
     /// The other end of the connection.
-    pub peer: Option<Arc<Peer>>,
+    pub peer: Arc<Peer>,
     /// The authenticated caller.
     pub caller: Option<Arc<Caller>>,
     /// Memory account of its connection.
@@ -37,12 +38,15 @@ pub struct Arrival {
     pub(super) inbound: Option<Inbound>,
 }
 
-/// What a call carries besides its message.
+/// The metadata of a call.
 pub(super) struct CallContext {
     call: Arc<Call>,
-    asked: Option<std::time::Duration>,
-    at: Instant,
-    caller: Option<Arc<Caller>>,
+    /// The timeout that the caller set.
+    pub(super) asked: Option<Duration>,
+    /// When the call arrived.
+    pub(super) at: Instant,
+    /// The authenticated caller.
+    pub(super) caller: Option<Arc<Caller>>,
 }
 
 /// The id that the caller sent if it is valid, or a new one.
@@ -78,19 +82,17 @@ impl CallContext {
         self.call.request_id.as_ref().expect("`read` sets the request id")
     }
 
-    /// When the call arrived.
-    pub(super) fn arrival(&self) -> Instant {
-        self.at
-    }
-
-    /// The authenticated caller.
-    pub(super) fn caller(&self) -> Option<&Caller> {
-        self.caller.as_deref()
-    }
-
     /// Records how the call ended.
     pub(super) fn record_status(&self, code: Code) {
         trace::record_status(&self.call, code);
+    }
+
+    /// Ends the measurement of a call whose job was refused or failed. Returns its status.
+    pub(super) fn fail<C: Borrow<Calls>>(&self, meter: Meter<C>, error: &JobError) -> Status {
+        let status = status::status(error, self.request_id());
+        self.record_status(status.code());
+        meter.end(status.code());
+        status
     }
 
     /// The deadline of the call's job.
@@ -98,12 +100,7 @@ impl CallContext {
         policy.fix(self.at, self.asked)
     }
 
-    /// Whether the caller set a deadline.
-    pub(super) fn has_deadline(&self) -> bool {
-        self.asked.is_some()
-    }
-
-    /// The deadline of a job that came at `arrival` on the same call: the call's own, if it has one.
+    /// The deadline of a job that arrived at `arrival` on the same call: the call's own deadline, if there is one.
     pub(super) fn later_deadline(&self, policy: &DeadlinePolicy, arrival: Instant) -> Deadline {
         match self.asked {
             Some(_) => self.deadline(policy).shared_by(arrival),
@@ -115,11 +112,22 @@ impl CallContext {
     pub(super) fn answer<T>(&self, message: T) -> Response<T> {
         let mut response = Response::new(message);
         if let Ok(mut value) = MetadataValue::try_from(self.request_id().as_str()) {
-            // The next answer has another id, so that compression of headers must not index this one.
+            // The next answer has another id, so header compression must not index this one.
             value.set_sensitive(true);
             response.metadata_mut().insert(REQUEST_ID, value);
         }
         response
+    }
+
+    /// Adds the request id to a status of the call.
+    pub(super) fn named(&self, mut status: Status) -> Status {
+        status::name(&mut status, self.request_id());
+        status
+    }
+
+    /// The status of a call, or of a job on it, with an invalid field.
+    pub(super) fn invalid(&self, field: &'static str, description: impl Into<String>) -> Status {
+        status::unreadable(vec![FieldViolation::new(field, description)], self.request_id())
     }
 
     /// Sets the call and the deadline of `job`.

@@ -1,4 +1,4 @@
-//! Conversion of messages to jobs and back. Bounds of fields are checked in `src/model/job/check.rs`.
+//! Converts messages to jobs and back. `src/model/job/check.rs` checks the bounds of fields.
 
 use std::time::Duration;
 
@@ -7,19 +7,28 @@ use prost_types::Duration as ProtoDuration;
 use crate::{
     model::{Completed, Criticality, FieldViolation, Job, JobStage, Waterfall, WhenFull},
     phase::Phase,
+    pool::{ProcessState, WorkerState},
     proto,
+    store::JobState,
 };
 
-/// Stage of a job.
-pub(super) fn job_stage(stage: JobStage) -> proto::JobStage {
-    match stage {
-        JobStage::Waiting => proto::JobStage::Waiting,
-        JobStage::Queued => proto::JobStage::Queued,
-        JobStage::Running => proto::JobStage::Running,
-        JobStage::Completed => proto::JobStage::Completed,
-        JobStage::Failed => proto::JobStage::Failed,
-    }
+/// Defines a function from an enum to the protobuf enum with the same name and variants.
+macro_rules! same_variants {
+    ($function:ident, $name:ident, [$($variant:ident),+]) => {
+        pub(super) fn $function(value: $name) -> proto::$name {
+            match value {
+                $($name::$variant => proto::$name::$variant,)+
+            }
+        }
+    };
 }
+
+same_variants!(criticality, Criticality, [Sheddable, SheddablePlus, Critical, CriticalPlus]);
+same_variants!(job_stage, JobStage, [Waiting, Queued, Running, Completed, Failed]);
+same_variants!(job_state, JobState, [Scheduled, Ready, Blocked, Running, Succeeded, Failed, Cancelled, Expired]);
+same_variants!(phase, Phase, [Starting, Serving, Draining, Stopping, Stopped]);
+same_variants!(process_state, ProcessState, [Starting, Idle, Busy, Leaving, Failing]);
+same_variants!(worker_state, WorkerState, [Idle, Busy, Draining, Stopped, Stuck]);
 
 /// A job as its caller sent it. Boxed, because it passes through many functions.
 ///
@@ -30,40 +39,27 @@ pub(super) fn job(job: Option<proto::Job>) -> Result<Box<Job>, Vec<FieldViolatio
         return Err(vec![FieldViolation::new("job", "required")]);
     };
     let mut violations = Vec::new();
-    let proto::Job {
-        kind,
-        payload,
-        content_type,
-        run_timeout,
-        queue_timeout,
-        criticality,
-        tenant,
-        ordering_key,
-        when_full,
-        labels,
-        limit_key,
-    } = job;
-    let run_timeout = read_duration("job.run_timeout", run_timeout, &mut violations);
-    let queue_timeout = read_duration("job.queue_timeout", queue_timeout, &mut violations);
-    let criticality = read_criticality(criticality, &mut violations);
-    let when_full = read_when_full(when_full, &mut violations);
+    let run_timeout = read_duration("job.run_timeout", job.run_timeout, &mut violations);
+    let queue_timeout = read_duration("job.queue_timeout", job.queue_timeout, &mut violations);
+    let criticality = read_criticality(job.criticality, &mut violations);
+    let when_full = read_when_full(job.when_full, &mut violations);
     if !violations.is_empty() {
         return Err(violations);
     }
-    // As a whole: assigning field by field would drop each default value first.
+    // Built at once, because assigning field by field would first build and drop defaults.
     Ok(Box::new(Job {
-        kind,
-        payload,
-        content_type,
+        kind: job.kind,
+        payload: job.payload,
+        content_type: job.content_type,
         timeout: None,
         run_timeout,
         queue_timeout,
         criticality,
-        tenant,
-        ordering_key,
-        limit_key,
+        tenant: job.tenant,
+        ordering_key: job.ordering_key,
+        limit_key: job.limit_key,
         when_full,
-        labels,
+        labels: job.labels,
         deadline: None,
         call: None,
     }))
@@ -81,24 +77,19 @@ pub(super) fn job_result(completed: Completed) -> proto::JobResult {
 
 pub(super) fn waterfall(waterfall: Waterfall) -> proto::Waterfall {
     let Waterfall { budget, queue, run, left, worker } = waterfall;
-    let [budget, queue, run, left] = [budget, queue, run, left].map(|part| Some(duration(part)));
-    proto::WaterfallParts { budget, queue, run, left, worker }.into()
+    proto::Waterfall {
+        budget_seconds: budget.as_secs_f64(),
+        queue_seconds: queue.as_secs_f64(),
+        run_seconds: run.as_secs_f64(),
+        left_seconds: left.as_secs_f64(),
+        worker,
+    }
 }
 
 pub(super) fn duration(duration: Duration) -> ProtoDuration {
     ProtoDuration {
         seconds: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
         nanos: i32::try_from(duration.subsec_nanos()).expect("fewer than a billion"),
-    }
-}
-
-pub(super) fn phase(phase: Phase) -> proto::Phase {
-    match phase {
-        Phase::Starting => proto::Phase::Starting,
-        Phase::Serving => proto::Phase::Serving,
-        Phase::Draining => proto::Phase::Draining,
-        Phase::Stopping => proto::Phase::Stopping,
-        Phase::Stopped => proto::Phase::Stopped,
     }
 }
 

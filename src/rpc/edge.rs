@@ -1,31 +1,29 @@
-//! The layers in front of all services of a listener, each in its own file. [`Edge::for_peer`] combines them for each
-//! connection.
+//! The layers in front of all services of a listener. [`Edge::for_peer`] combines them for each connection.
 
-mod arrival;
-mod check;
+mod answer;
+mod browsers;
+mod checks;
 mod credentials;
 mod deadline;
-mod finish;
-mod grpc_web;
-mod header_size;
-mod request_id;
 mod route;
 
-use std::{error::Error, sync::Arc};
+use std::sync::Arc;
 
-use tonic::service::Routes;
+use tonic::{codec::CompressionEncoding, service::Routes};
 use tower::ServiceBuilder;
 
+pub use self::browsers::{Browsers, Hosts};
 use self::{
-    arrival::Arrivals, check::Checked, credentials::Credentials, deadline::Deadlines, finish::Finished,
-    grpc_web::GrpcWeb, header_size::HeaderSize, request_id::RequestIds, route::Route,
+    answer::{Finished, Meters, RequestIds},
+    browsers::GrpcWeb,
+    checks::{Checked, GrpcOnly, HeaderSize},
+    credentials::Credentials,
+    deadline::Deadlines,
+    route::{Arrivals, Route},
 };
-pub(super) use self::{arrival::Arrived, check::Check};
-use super::{
-    Browsers, Calls, WorkerPool, answer_body::Meters, catalog::Catalog, grpc_only::GrpcOnly, guard::Entrance,
-    hosts::Hosts, load::Load,
-};
+use super::{WorkerPool, load::Load, services::Catalog};
 use crate::{
+    auth::Gate,
     memory::ConnectionMemory,
     model::{Origin, Peer},
     proto::worker_pool_service_server::WorkerPoolServiceServer,
@@ -33,108 +31,84 @@ use crate::{
 
 /// The services of one listener, with their layers.
 pub struct Edge {
-    hot: Option<Hot>,
-    others: Routes,
-    catalog: Arc<Catalog>,
-    browsers: Option<Browsers>,
+    /// The worker pool; `None` on the operators' listener.
+    pub(super) hot: Option<Hot>,
+    /// All other services, by path.
+    pub(super) others: Routes,
+    pub(super) catalog: Arc<Catalog>,
+    /// Web pages that may call; `None` allows no pages.
+    pub(super) browsers: Option<Browsers>,
     /// Authentication; `None` if it is off.
-    entrance: Option<Entrance>,
-    /// Host names that are accepted; `None` for any.
-    hosts: Option<Hosts>,
-    sizes: Sizes,
-}
-
-/// Size limits of a call.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Sizes {
-    /// Largest headers, in bytes as HTTP/2 counts them.
-    pub(super) header_list: usize,
+    pub(super) gate: Option<Arc<Gate>>,
+    /// Accepted host names; `None` accepts any.
+    pub(super) hosts: Option<Hosts>,
+    /// Largest header list of a call, in bytes as HTTP/2 counts them.
+    pub(super) max_header_list: usize,
     /// Largest message, in bytes.
-    pub(super) message: usize,
+    pub(super) max_message: usize,
 }
 
-/// The worker pool's service, and its measurements.
-#[derive(Clone)]
+/// The worker pool, whose calls bypass the router.
 pub(super) struct Hot {
-    make: MakeWorkerPool,
-    service: WorkerPoolServiceServer<WorkerPool>,
-    meters: Arc<Meters>,
+    pub(super) worker_pool: WorkerPool,
+    /// The load report; `None` if answers carry none.
+    pub(super) load: Option<Load>,
 }
 
-/// Creates the worker pool's service with its own reference count.
-pub(super) type MakeWorkerPool = Arc<dyn Fn() -> WorkerPoolServiceServer<WorkerPool> + Send + Sync>;
-
-type Failure = Box<dyn Error + Send + Sync>;
-
-/// The layers of one connection, the outermost first.
+/// The layers of one connection, from the outermost inwards.
 pub type Front = RequestIds<Checked<Option<Hosts>, Checked<Option<Browsers>, GrpcWeb<Arrivals<Inner>>>>>;
 /// The layers behind the one that records the arrival.
 type Inner = Checked<HeaderSize, Checked<GrpcOnly, Checked<Option<Credentials>, Finished<Deadlines<Route>>>>>;
 
 impl Edge {
-    /// Routes calls of the worker pool to `hot` and all others to `others`, if `catalog` contains them.
-    pub(super) fn new(hot: Option<Hot>, others: Routes, catalog: Catalog, sizes: Sizes) -> Self {
-        Self { hot, others, catalog: Arc::new(catalog), browsers: None, entrance: None, hosts: None, sizes }
-    }
-
-    /// Accepts calls from web pages, too.
-    pub(super) fn with_browsers(self, browsers: Option<Browsers>) -> Self {
-        Self { browsers, ..self }
-    }
-
-    /// Authenticates callers with `entrance`.
-    pub(super) fn guarded_by(self, entrance: Option<Entrance>) -> Self {
-        Self { entrance, ..self }
-    }
-
     /// Accepts only the host names of `hosts`.
     #[must_use]
     pub fn called_by(self, hosts: Option<Hosts>) -> Self {
         Self { hosts, ..self }
     }
 
-    /// The layers for one connection, which share nothing hot with other connections. All its calls have `peer`, and
-    /// their memory is counted in `memory`.
+    /// The layers for one connection. They share no frequently written data with other connections. `peer` is the other
+    /// end of the connection, and `memory` counts its bytes.
     #[must_use]
     pub fn for_peer(&self, peer: Arc<Peer>, memory: Arc<ConnectionMemory>) -> Front {
-        let Self { hot, others, catalog, browsers, entrance, hosts, sizes } = self;
-        let hot = hot.as_ref().map(Hot::anew);
-        let meters = hot.as_ref().map(|hot| Arc::clone(&hot.meters));
+        let Self { hot, others, catalog, browsers, gate, hosts, max_header_list, max_message } = self;
         // No web page can reach a Unix socket.
         let hosts = hosts.clone().filter(|_| matches!(peer.origin, Origin::Address(_)));
-        let form = GrpcOnly(Arc::clone(catalog));
-        let entrance = entrance.as_ref().and_then(|entrance| entrance.for_peer(&peer));
-        let (catalog, has_pool) = (Arc::clone(catalog), hot.is_some());
-        let entry = entrance.map(|entrance| Credentials { entrance, catalog: catalog.clone(), meters: meters.clone() });
+        let meters = hot.as_ref().map(|hot| Arc::new(hot.meters()));
+        let credentials = gate.as_ref().and_then(|gate| Credentials::of(gate, &peer, catalog, meters.as_ref()));
         ServiceBuilder::new()
             .layer_fn(|inner| RequestIds { inner })
-            .layer_fn(|inner| Checked { check: hosts.clone(), memory: memory.clone(), inner })
-            .layer_fn(|inner| Checked { check: browsers.clone(), memory: memory.clone(), inner })
+            .layer_fn(|inner| Checked { check: hosts.clone(), inner })
+            .layer_fn(|inner| Checked { check: browsers.clone(), inner })
             .layer_fn(|inner| GrpcWeb { browsers: browsers.clone(), memory: memory.clone(), inner })
-            .layer_fn(|inner| Arrivals { has_pool, inner })
-            .layer_fn(|inner| Checked { check: HeaderSize(sizes.header_list), memory: memory.clone(), inner })
-            .layer_fn(|inner| Checked { check: form.clone(), memory: memory.clone(), inner })
-            .layer_fn(|inner| Checked { check: entry.clone(), memory: memory.clone(), inner })
+            .layer_fn(|inner| Arrivals { has_pool: hot.is_some(), peer: peer.clone(), memory: memory.clone(), inner })
+            .layer_fn(|inner| Checked { check: HeaderSize(*max_header_list), inner })
+            .layer_fn(|inner| Checked { check: GrpcOnly(Arc::clone(catalog)), inner })
+            .layer_fn(|inner| Checked { check: credentials.clone(), inner })
             .layer_fn(|inner| Finished { meters: meters.clone(), memory: memory.clone(), inner })
             .layer_fn(|inner| Deadlines { inner })
             .service(Route {
-                hot,
+                worker_pool: hot.as_ref().map(Hot::service),
                 others: others.clone(),
-                catalog,
-                peer,
-                memory: memory.clone(),
-                message: sizes.message,
+                catalog: Arc::clone(catalog),
+                max_message: *max_message,
             })
     }
 }
 
 impl Hot {
-    pub(super) fn new(make: MakeWorkerPool, calls: Calls, load: Option<Load>) -> Self {
-        Self { service: make(), make, meters: Arc::new(Meters { calls, load }) }
+    /// The service, with a reference count of its own.
+    fn service(&self) -> WorkerPoolServiceServer<WorkerPool> {
+        WorkerPoolServiceServer::new(self.worker_pool.clone())
+            .max_decoding_message_size(self.worker_pool.0.largest_message)
+            // Output is bounded where it is produced.
+            .max_encoding_message_size(usize::MAX)
+            .accept_compressed(CompressionEncoding::Gzip)
+            .accept_compressed(CompressionEncoding::Zstd)
     }
 
-    fn anew(&self) -> Self {
-        Self::new(Arc::clone(&self.make), self.meters.calls.clone(), self.meters.load.clone())
+    fn meters(&self) -> Meters {
+        Meters { calls: self.worker_pool.0.calls.clone(), load: self.load.clone() }
     }
 }
 
@@ -144,7 +118,7 @@ mod tests {
     use hyper::service::Service;
     use tonic::body::Body;
 
-    use super::*;
+    use super::{route::Arrived, *};
 
     #[test]
     fn the_layers_keep_little_for_a_call() {

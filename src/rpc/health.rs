@@ -1,15 +1,15 @@
-//! `grpc.health.v1.Health`: which service name is SERVING when.
+//! `grpc.health.v1.Health`: maps the state of the process to the health of service names.
 
-use std::{pin::Pin, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use futures_util::{Stream, StreamExt, stream};
-use tokio::time::{MissedTickBehavior, interval};
-use tokio_stream::wrappers::IntervalStream;
+use futures_util::{StreamExt, stream};
+use tokio_stream::wrappers::WatchStream;
 use tonic::{Request, Response, Status, async_trait};
 
-use super::{Watches, status};
+use super::{Watches, status, watches::ticks, worker_pool::ResponseStream};
 use crate::{
     detached::Detached,
+    model::Reason,
     phase::{Phase, PhaseCell},
     pool::Pools,
     proto::{
@@ -21,7 +21,7 @@ use crate::{
     },
 };
 
-/// Interval of the checks that no event triggers: saturation, and stuck pools.
+/// Interval of the checks for states without an event: saturation, and stuck pools.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// `grpc.health.v1.Health`.
@@ -32,7 +32,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// | `liveness` | the process makes progress; a drain does not change it |
 /// | `capacity` | the process is ready, and no pool's queue is saturated: four fifths full, and not yet down to one
 /// fifth again |
-/// | `store` | the store of detached jobs answers; unknown without one |
+/// | `store` | the store of detached jobs answers; unknown without a store |
 /// | `pool/<name>` | the process serves, and the pool accepts and starts jobs |
 #[derive(Clone)]
 pub struct Health {
@@ -77,16 +77,14 @@ impl Health {
     }
 }
 
-type Watch = Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send>>;
-
 #[async_trait]
 impl HealthService for Health {
-    type WatchStream = Watch;
+    type WatchStream = ResponseStream<HealthCheckResponse>;
 
     async fn check(&self, request: Request<HealthCheckRequest>) -> Result<Response<HealthCheckResponse>, Status> {
         let status = self.status(&request.into_inner().service);
-        // The caller may be unauthenticated, and must not see the names of pools.
-        let status = status.ok_or_else(|| status::not_found("health knows no service of this name".to_owned()))?;
+        // The caller may be unauthenticated, and must not learn the names of pools.
+        let status = status.ok_or_else(|| status::saying(Reason::NotFound, "health knows no service of this name"))?;
         Ok(Response::new(answer(status)))
     }
 
@@ -98,16 +96,14 @@ impl HealthService for Health {
         Ok(Response::new(HealthListResponse { statuses: statuses.collect() }))
     }
 
-    /// The status now and at each change, until the process has stopped. An unknown name is SERVICE_UNKNOWN, and the
-    /// watch stays open.
-    async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Watch>, Status> {
+    /// Sends the status now and at each change, until the process has stopped. For an unknown name it is
+    /// SERVICE_UNKNOWN, and the watch stays open.
+    async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Self::WatchStream>, Status> {
         let ended = self.watches.open(&request)?;
         let name = request.into_inner().service;
         let health = Arc::new(self.clone());
-        let mut ticks = interval(CHECK_INTERVAL);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        let moves = tokio_stream::wrappers::WatchStream::new(self.phase.subscribe());
-        let checks = stream::select(IntervalStream::new(ticks).map(|_| ()), moves.map(|_| ()));
+        let moves = WatchStream::new(self.phase.subscribe()).map(|_| ());
+        let checks = stream::select(ticks(CHECK_INTERVAL), moves);
         let changes = checks
             .map(move |()| health.status(&name).unwrap_or(ServingStatus::ServiceUnknown))
             .scan(None, |last, status| {

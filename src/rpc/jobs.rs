@@ -1,41 +1,43 @@
-//! `JobService`: jobs that outlive their calls. `src/detached.rs` runs them. A new RPC is also a row in
-//! `src/auth/rpc.rs`.
+//! `JobService`: jobs that outlive their calls. `src/detached.rs` runs them. A new RPC also needs a row in
+//! `src/auth/rule.rs`.
 
-mod change;
-mod convert;
 mod create;
-mod create_many;
-mod read;
+mod stored_job;
 mod watch;
 
 use std::{future::ready, sync::Arc};
 
 use futures_util::{Stream, StreamExt, stream};
+use tokio::time::sleep_until;
 use tonic::{Code, Request, Response, Status, Streaming, async_trait};
 
-pub use self::convert::stored as detached_job;
-pub(super) use self::create_many::CREATE_JOBS;
+pub(super) use self::create::CREATE_JOBS;
+pub use self::stored_job::detached_job;
 use super::{
     calls::{Calls, Meter},
     context::CallContext,
-    status,
+    status::{self, invalid_field},
     worker_pool::{Parts, ResponseStream, WorkerPool},
 };
 use crate::{
     auth::Rpc,
     detached::Detached,
+    model::Reason,
     proto::{
         CreateJobRequest, CreateJobResponse, CreateJobsRequest, CreateJobsResponse, DeleteJobRequest,
         DeleteJobResponse, GetJobRequest, GetJobResponse, JobServiceCancelJobRequest, JobServiceCancelJobResponse,
-        JobServiceListJobsRequest, JobServiceListJobsResponse, PurgeJobsRequest, PurgeJobsResponse, RetryJobRequest,
-        RetryJobResponse, WaitJobRequest, WaitJobResponse, WatchJobRequest, WatchJobResponse,
+        JobServiceListJobsRequest, JobServiceListJobsResponse, JobState, PurgeJobsRequest, PurgeJobsResponse,
+        RetryJobRequest, RetryJobResponse, WaitJobRequest, WaitJobResponse, WatchJobRequest, WatchJobResponse,
         job_service_server::JobService,
     },
-    store::{Action, JobStore, StoredJob},
+    store::{Action, BATCH, Change, JobRecord, JobStore},
 };
 
+/// Default number of jobs per page.
+const DEFAULT_PAGE_SIZE: usize = 100;
+
 /// A call for detached jobs.
-struct Asked {
+struct JobsCall {
     parts: Arc<Parts>,
     call: CallContext,
     rpc: Rpc,
@@ -43,14 +45,14 @@ struct Asked {
     meter: Option<Meter<Calls>>,
 }
 
-impl Asked {
+impl JobsCall {
     /// Reads the metadata of a call.
     fn read<T>(parts: &Arc<Parts>, rpc: Rpc, request: &Request<T>) -> Result<Self, Status> {
         let call = CallContext::read(request, rpc.name(), &parts.sampler)?;
-        let meter = Calls::begin(parts.calls.clone(), rpc, None, call.arrival());
+        let meter = Calls::begin(parts.calls.clone(), rpc, None, call.at);
         let Some(detached) = parts.detached.clone() else {
             meter.end(Code::FailedPrecondition);
-            return Err(named(&call, status::no_store()));
+            return Err(call.named(status::of(Reason::NoStore)));
         };
         Ok(Self { parts: Arc::clone(parts), call, rpc, detached, meter: Some(meter) })
     }
@@ -59,28 +61,106 @@ impl Asked {
         self.detached.store()
     }
 
-    /// The job, if there is one and the caller may see it.
-    async fn job(&self, id: &str, with_payload: bool) -> Result<StoredJob, Status> {
-        let found = self.store().get(id, with_payload).await.map_err(|error| status::store_fails(&error))?;
-        let job = found.filter(|job| self.parts.guard.allows(self.rpc, &self.call, &job.record.request.job));
-        job.ok_or_else(|| status::no_detached_job(id))
+    /// The job, if it exists and the caller may see it.
+    async fn job(&self, id: &str, with_payload: bool) -> Result<JobRecord, Status> {
+        let found = self.store().get(id, with_payload).await.map_err(status::store_fails)?;
+        let job = found.filter(|job| self.parts.guard.allows(self.rpc, &self.call, &job.request.job));
+        job.ok_or_else(|| unknown(id))
     }
 
-    /// Records the end of the call.
-    fn end(&mut self, code: Code) {
+    /// Ends the call with its answer.
+    fn answer<A>(self, answer: Result<A, Status>) -> Result<Response<A>, Status> {
+        let code = answer.as_ref().map_or_else(Status::code, |_| Code::Ok);
         self.call.record_status(code);
-        if let Some(meter) = self.meter.take() {
+        if let Some(meter) = self.meter {
             meter.end(code);
+        }
+        answer.map(|message| self.call.answer(message)).map_err(|status| self.call.named(status))
+    }
+
+    async fn get_job(&self, request: GetJobRequest) -> Result<GetJobResponse, Status> {
+        let job = self.job(&request.job_id, request.with_payload).await?;
+        Ok(GetJobResponse { job: Some(detached_job(job)) })
+    }
+
+    async fn list_jobs(&self, request: JobServiceListJobsRequest) -> Result<JobServiceListJobsResponse, Status> {
+        let JobServiceListJobsRequest { filter, page_size, page_token } = request;
+        let limit = match page_size as usize {
+            0 => DEFAULT_PAGE_SIZE,
+            size if size <= BATCH => size,
+            _ => return Err(invalid_field("page_size", &format!("send up to {BATCH}"))),
+        };
+        let filter = stored_job::filter(self, filter.unwrap_or_default())?;
+        let token = Some(page_token).filter(|token| !token.is_empty());
+        let page = self.store().list(filter, token, limit).await.map_err(status::store_fails)?;
+        let jobs = page.jobs.into_iter().map(detached_job).collect();
+        Ok(JobServiceListJobsResponse { jobs, next_page_token: page.next.unwrap_or_default() })
+    }
+
+    /// Waits for the end of a job, at most until the deadline of the call. The server limits that deadline as for any
+    /// job.
+    async fn wait_job(&self, request: WaitJobRequest) -> Result<WaitJobResponse, Status> {
+        let id = &request.job_id;
+        // Many callers may wait, so none of them keeps a payload in memory.
+        let mut job = self.job(id, false).await?;
+        if !job.state.is_ended() {
+            let deadline = self.call.deadline(&self.parts.deadline);
+            job = tokio::select! {
+                ended = self.store().wait(id) => {
+                    let ended = ended.map_err(status::store_fails)?;
+                    ended.ok_or_else(|| unknown(id))?
+                }
+                () = sleep_until(deadline.reply_by()) => self.job(id, false).await?,
+                () = self.parts.pools.closing() => return Err(status::draining(self.call.request_id())),
+            };
+        }
+        Ok(WaitJobResponse { job: Some(detached_job(job)) })
+    }
+
+    async fn cancel_job(&self, request: JobServiceCancelJobRequest) -> Result<JobServiceCancelJobResponse, Status> {
+        let state = match self.change(request.job_id, Action::Cancel).await? {
+            Change::Requested => JobState::Running,
+            _ => JobState::Cancelled,
+        };
+        Ok(JobServiceCancelJobResponse { state: state.into() })
+    }
+
+    async fn retry_job(&self, request: RetryJobRequest) -> Result<RetryJobResponse, Status> {
+        self.change(request.job_id, Action::Retry).await.map(|_| RetryJobResponse {})
+    }
+
+    async fn delete_job(&self, request: DeleteJobRequest) -> Result<DeleteJobResponse, Status> {
+        self.change(request.job_id, Action::Delete).await.map(|_| DeleteJobResponse {})
+    }
+
+    /// Changes one job.
+    async fn change(&self, id: String, action: Action) -> Result<Change, Status> {
+        if self.parts.guard.gate.is_some() {
+            self.job(&id, false).await?;
+        }
+        let changes = self.store().change(vec![id.clone()], action).await;
+        match changes.map_err(status::store_fails)?.pop() {
+            Some(change @ (Change::Done | Change::Requested)) => Ok(change),
+            Some(Change::WrongState(state)) => Err(status::wrong_state(&id, state)),
+            Some(Change::Full) => Err(status::store_full()),
+            Some(Change::NotFound) | None => Err(unknown(&id)),
         }
     }
 
-    fn answer<A>(mut self, answer: Result<A, Status>) -> Result<Response<A>, Status> {
-        self.end(answer.as_ref().map_or_else(Status::code, |_| Code::Ok));
-        answer.map(|message| self.call.answer(message)).map_err(|status| named(&self.call, status))
+    async fn purge_jobs(&self, request: PurgeJobsRequest) -> Result<PurgeJobsResponse, Status> {
+        let filter = stored_job::filter(self, request.filter.unwrap_or_default())?;
+        let mut removed = 0;
+        loop {
+            match self.store().purge(filter.clone()).await {
+                Ok(0) => return Ok(PurgeJobsResponse { removed }),
+                Ok(batch) => removed += batch as u64,
+                Err(error) => return Err(status::store_fails(error)),
+            }
+        }
     }
 }
 
-/// A stream that ends the measurement of its call.
+/// A stream that ends the measurement of its call when it ends.
 fn measured<T>(
     meter: Option<Meter<Calls>>,
     items: impl Stream<Item = Result<T, Status>> + Send + 'static,
@@ -98,9 +178,23 @@ where
     }))
 }
 
-fn named(call: &CallContext, mut status: Status) -> Status {
-    status::name(&mut status, call.request_id());
-    status
+/// The status of a call for a job that does not exist, or that its caller may not see.
+fn unknown(job: &str) -> Status {
+    status::unknown_job(job, "no such detached job; it may have been removed")
+}
+
+impl WorkerPool {
+    /// Answers a unary call.
+    async fn unary<T, A>(
+        &self,
+        rpc: Rpc,
+        request: Request<T>,
+        act: impl AsyncFnOnce(&JobsCall, T) -> Result<A, Status>,
+    ) -> Result<Response<A>, Status> {
+        let asked = JobsCall::read(&self.0, rpc, &request)?;
+        let answer = act(&asked, request.into_inner()).await;
+        asked.answer(answer)
+    }
 }
 
 #[async_trait]
@@ -109,42 +203,34 @@ impl JobService for WorkerPool {
     type WatchJobStream = ResponseStream<WatchJobResponse>;
 
     async fn create_job(&self, request: Request<CreateJobRequest>) -> Result<Response<CreateJobResponse>, Status> {
-        let asked = Asked::read(&self.0, Rpc::CreateJob, &request)?;
-        let answer = create::create_job(&asked, request.into_inner()).await;
-        asked.answer(answer)
+        self.unary(Rpc::CreateJob, request, JobsCall::create_job).await
     }
 
     async fn create_jobs(
         &self,
         request: Request<Streaming<CreateJobsRequest>>,
     ) -> Result<Response<Self::CreateJobsStream>, Status> {
-        let asked = Asked::read(&self.0, Rpc::CreateJobs, &request)?;
-        create_many::create_jobs(asked, &request)
+        let asked = JobsCall::read(&self.0, Rpc::CreateJobs, &request)?;
+        create::create_jobs(asked, &request)
     }
 
     async fn get_job(&self, request: Request<GetJobRequest>) -> Result<Response<GetJobResponse>, Status> {
-        let asked = Asked::read(&self.0, Rpc::GetJob, &request)?;
-        let answer = read::get_job(&asked, request.into_inner()).await;
-        asked.answer(answer)
+        self.unary(Rpc::GetJob, request, JobsCall::get_job).await
     }
 
     async fn list_jobs(
         &self,
         request: Request<JobServiceListJobsRequest>,
     ) -> Result<Response<JobServiceListJobsResponse>, Status> {
-        let asked = Asked::read(&self.0, Rpc::ListDetached, &request)?;
-        let answer = read::list_jobs(&asked, request.into_inner()).await;
-        asked.answer(answer)
+        self.unary(Rpc::ListDetached, request, JobsCall::list_jobs).await
     }
 
     async fn wait_job(&self, request: Request<WaitJobRequest>) -> Result<Response<WaitJobResponse>, Status> {
-        let asked = Asked::read(&self.0, Rpc::WaitJob, &request)?;
-        let answer = read::wait_job(&asked, request.into_inner()).await;
-        asked.answer(answer)
+        self.unary(Rpc::WaitJob, request, JobsCall::wait_job).await
     }
 
     async fn watch_job(&self, request: Request<WatchJobRequest>) -> Result<Response<Self::WatchJobStream>, Status> {
-        let asked = Asked::read(&self.0, Rpc::WatchJob, &request)?;
+        let asked = JobsCall::read(&self.0, Rpc::WatchJob, &request)?;
         watch::watch_job(asked, request).await
     }
 
@@ -152,26 +238,18 @@ impl JobService for WorkerPool {
         &self,
         request: Request<JobServiceCancelJobRequest>,
     ) -> Result<Response<JobServiceCancelJobResponse>, Status> {
-        let asked = Asked::read(&self.0, Rpc::CancelDetached, &request)?;
-        let answer = change::cancel_job(&asked, request.into_inner()).await;
-        asked.answer(answer)
+        self.unary(Rpc::CancelDetached, request, JobsCall::cancel_job).await
     }
 
     async fn retry_job(&self, request: Request<RetryJobRequest>) -> Result<Response<RetryJobResponse>, Status> {
-        let asked = Asked::read(&self.0, Rpc::RetryJob, &request)?;
-        let changed = change::change(&asked, request.into_inner().job_id, Action::Retry).await;
-        asked.answer(changed.map(|_| RetryJobResponse {}))
+        self.unary(Rpc::RetryJob, request, JobsCall::retry_job).await
     }
 
     async fn delete_job(&self, request: Request<DeleteJobRequest>) -> Result<Response<DeleteJobResponse>, Status> {
-        let asked = Asked::read(&self.0, Rpc::DeleteJob, &request)?;
-        let changed = change::change(&asked, request.into_inner().job_id, Action::Delete).await;
-        asked.answer(changed.map(|_| DeleteJobResponse {}))
+        self.unary(Rpc::DeleteJob, request, JobsCall::delete_job).await
     }
 
     async fn purge_jobs(&self, request: Request<PurgeJobsRequest>) -> Result<Response<PurgeJobsResponse>, Status> {
-        let asked = Asked::read(&self.0, Rpc::PurgeJobs, &request)?;
-        let answer = change::purge_jobs(&asked, request.into_inner()).await;
-        asked.answer(answer)
+        self.unary(Rpc::PurgeJobs, request, JobsCall::purge_jobs).await
     }
 }

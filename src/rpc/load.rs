@@ -1,42 +1,45 @@
-//! The load of the process, in ORCA's format: in a trailer of every answer if configured, and by [`orca`](super::orca).
+//! The load of the process, in ORCA's format: in a trailer of every answer if configured, and in out-of-band reports.
 //!
-//! The figures are refreshed at most every [`EVERY`], by the first call that finds them old, so that an idle process
-//! does nothing.
+//! The first call that finds the figures older than [`REFRESH_INTERVAL`] refreshes them, so that an idle process does
+//! nothing.
 
 use std::{sync::Arc, time::Duration};
 
 use base64::{Engine, prelude::BASE64_STANDARD_NO_PAD};
+use futures_util::StreamExt;
 use http::{HeaderName, HeaderValue};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use prost::Message;
 use tokio::time::Instant;
+use tonic::{Request, Response, Status, async_trait};
 
+use super::{Watches, watches::ticks, worker_pool::ResponseStream};
 use crate::{
+    phase::PhaseCell,
     pool::{Pool, Pools},
-    proto::xds::data::orca::v3::OrcaLoadReport,
+    proto::xds::{
+        data::orca::v3::OrcaLoadReport,
+        service::orca::v3::{OrcaLoadReportRequest, open_rca_service_server::OpenRcaService},
+    },
 };
 
 /// Trailer that carries an encoded `xds.data.orca.v3.OrcaLoadReport`.
 pub(super) const TRAILER: HeaderName = HeaderName::from_static("endpoint-load-metrics-bin");
 
 /// Age at which figures are refreshed.
-const EVERY: Duration = Duration::from_millis(100);
+const REFRESH_INTERVAL: Duration = Duration::from_millis(100);
 /// Time over which rates are smoothed, in seconds, so that short bursts do not affect a balancer.
-const SMOOTH: f64 = 1.0;
+const SMOOTHING_TIME: f64 = 1.0;
 
-/// Utilization of an idle process: clients interpret 0 as no report, and give it no weight of its own.
+/// Utilization of an idle process. Clients interpret 0 as a missing report, and ignore it.
 const IDLE: f64 = 0.01;
 
 /// The load of the process. Clones share the figures.
 #[derive(Clone)]
-pub struct Load(Arc<Shared>);
-
-struct Shared {
-    pools: Pools,
-    figures: Mutex<LoadFigures>,
-}
+pub struct Load(Arc<Mutex<LoadFigures>>);
 
 struct LoadFigures {
+    pools: Pools,
     taken: Instant,
     answered: u64,
     failed: u64,
@@ -48,53 +51,46 @@ impl Load {
     /// The load of `pools`.
     #[must_use]
     pub fn new(pools: Pools) -> Self {
-        let now = Instant::now();
         let (answered, failed) = answers(&pools);
         let report = report(&pools, 0.0, 0.0);
         let trailer = encode(&report);
-        Self(Arc::new(Shared {
-            pools,
-            figures: Mutex::new(LoadFigures { taken: now, answered, failed, report, trailer }),
-        }))
+        Self(Arc::new(Mutex::new(LoadFigures { pools, taken: Instant::now(), answered, failed, report, trailer })))
     }
 
     /// The load at `now`.
     pub(super) fn report(&self, now: Instant) -> OrcaLoadReport {
-        self.renew(now);
-        self.0.figures.lock().report.clone()
+        self.at(now).report.clone()
     }
 
     /// The trailer of an answer at `now`.
     pub(super) fn trailer(&self, now: Instant) -> HeaderValue {
-        self.renew(now);
-        self.0.figures.lock().trailer.clone()
+        self.at(now).trailer.clone()
     }
 
-    fn renew(&self, now: Instant) {
-        let shared = &*self.0;
-        // Another thread is refreshing: use the old figures.
-        let Some(mut figures) = shared.figures.try_lock() else { return };
+    fn at(&self, now: Instant) -> MutexGuard<'_, LoadFigures> {
+        let mut figures = self.0.lock();
         let passed = now.saturating_duration_since(figures.taken);
-        if passed >= EVERY {
-            figures.take(&shared.pools, now, passed.as_secs_f64());
+        if passed >= REFRESH_INTERVAL {
+            figures.renew(now, passed.as_secs_f64());
         }
+        figures
     }
 }
 
 impl LoadFigures {
-    fn take(&mut self, pools: &Pools, now: Instant, passed: f64) {
-        let (answered, failed) = answers(pools);
-        let weight = 1.0 - (-passed / SMOOTH).exp();
+    fn renew(&mut self, now: Instant, passed: f64) {
+        let (answered, failed) = answers(&self.pools);
+        let weight = 1.0 - (-passed / SMOOTHING_TIME).exp();
         let smooth = |last: f64, count: u64| last + weight * (count as f64 / passed - last);
         let rps = smooth(self.report.rps_fractional, answered.saturating_sub(self.answered));
         let eps = smooth(self.report.eps, failed.saturating_sub(self.failed));
-        let report = report(pools, rps, eps);
-        let trailer = encode(&report);
-        *self = Self { taken: now, answered, failed, report, trailer };
+        (self.taken, self.answered, self.failed) = (now, answered, failed);
+        self.report = report(&self.pools, rps, eps);
+        self.trailer = encode(&self.report);
     }
 }
 
-/// Answered jobs, and failed ones among them that their callers did not cause.
+/// Number of answered jobs, and of failed jobs among them whose callers are not the cause.
 fn answers(pools: &Pools) -> (u64, u64) {
     let mut sums = (pools.unknown_kinds(), 0);
     for counts in pools.all().iter().map(|pool| pool.load().counts) {
@@ -119,4 +115,45 @@ fn report(pools: &Pools, rps: f64, eps: f64) -> OrcaLoadReport {
 
 fn encode(report: &OrcaLoadReport) -> HeaderValue {
     HeaderValue::try_from(BASE64_STANDARD_NO_PAD.encode(report.encode_to_vec())).expect("base64 is visible ASCII")
+}
+
+/// Default interval of the reports.
+const DEFAULT_INTERVAL: Duration = Duration::from_secs(10);
+/// Shortest interval.
+const MIN_INTERVAL: Duration = Duration::from_millis(100);
+/// Longest interval.
+const MAX_INTERVAL: Duration = Duration::from_secs(3600);
+
+/// `xds.service.orca.v3.OpenRcaService`: load reports for clients with few calls.
+#[derive(Clone)]
+pub struct Orca {
+    load: Load,
+    watches: Watches,
+}
+
+impl Orca {
+    /// Reports `load` until the process has stopped.
+    #[must_use]
+    pub fn new(load: Load, phase: PhaseCell) -> Self {
+        Self { load, watches: Watches::new(phase, usize::MAX) }
+    }
+}
+
+#[async_trait]
+impl OpenRcaService for Orca {
+    type StreamCoreMetricsStream = ResponseStream<OrcaLoadReport>;
+
+    /// Reports now and at each interval.
+    async fn stream_core_metrics(
+        &self,
+        request: Request<OrcaLoadReportRequest>,
+    ) -> Result<Response<Self::StreamCoreMetricsStream>, Status> {
+        let ended = self.watches.open(&request)?;
+        let asked = request.into_inner().report_interval.and_then(|asked| Duration::try_from(asked).ok());
+        let every = asked.filter(|asked| !asked.is_zero()).unwrap_or(DEFAULT_INTERVAL);
+        let load = self.load.clone();
+        let ticks = ticks(every.clamp(MIN_INTERVAL, MAX_INTERVAL));
+        let reports = ticks.map(move |()| Ok(load.report(Instant::now())));
+        Ok(Response::new(Box::pin(reports.take_until(ended))))
+    }
 }

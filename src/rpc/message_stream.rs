@@ -1,39 +1,41 @@
-//! The stream of messages of a client-streaming call. `upload.rs` delivers whole messages.
+//! Reads the messages of a client-streaming call. `upload.rs` delivers whole messages.
 
 use std::{marker::PhantomData, sync::Arc};
 
 use bytes::Bytes;
-use http::HeaderMap;
 use http_body_util::{BodyExt, Full};
 use parking_lot::Mutex;
 use prost::{Message, Name};
-use tonic::{Status, Streaming, body::Body, codec::CompressionEncoding};
+use tonic::{Request, Status, Streaming, body::Body, codec::CompressionEncoding};
 
-use super::{cut::CUT, framing::HEAD};
+use super::{
+    context::Arrival,
+    framing::{CUT, HEAD},
+};
 use crate::proto::{CopyingDecoder, MAX_ENVELOPE, decode};
 
-/// The body of a call whose messages [`Messages`] reads, on its way there.
+/// Passes the body of a call to its service, which reads it with [`Messages`].
 pub(super) type Inbound = Arc<Mutex<Option<Body>>>;
 
 /// The messages that a caller streams.
 ///
-/// The codec's own stream keeps the buffer of its largest message as long as the call is open. This one keeps nothing
-/// of a message that was read. The body consists of whole messages: see [`Upload`](super::upload::Upload).
+/// The codec's own stream keeps a buffer as large as its largest message while the call is open. This one keeps nothing
+/// of a message that was read. Its body consists of whole messages: see [`Upload`](super::upload::Upload).
 pub(super) struct Messages<T> {
     body: Body,
     encoding: Option<CompressionEncoding>,
     largest: usize,
-    /// Whole messages that were not read yet.
+    /// Whole messages that are not read yet.
     received: Bytes,
     message: PhantomData<T>,
 }
 
-/// Why a message was not decoded.
+/// A message that was not decoded.
 pub(super) struct Unread {
     pub(super) status: Status,
     /// Its first bytes, unless it was compressed.
     pub(super) start: Bytes,
-    /// Bytes that it may have, or its fields beside the payload.
+    /// Size limit that it exceeds, in bytes: for the whole message, or for the fields besides the payload.
     pub(super) limit: usize,
 }
 
@@ -44,9 +46,11 @@ impl From<Status> for Unread {
 }
 
 impl<T: Message + Default + Name + 'static> Messages<T> {
-    /// Reads `body`, which came with `headers`. Messages have at most `largest` bytes.
-    pub(super) fn new(body: Body, headers: &HeaderMap, largest: usize) -> Self {
-        let encoding = match headers.get("grpc-encoding").map(|encoding| encoding.as_bytes()) {
+    /// Reads the messages of `request`, which have at most `largest` bytes.
+    pub(super) fn of(request: &Request<Streaming<T>>, largest: usize) -> Self {
+        let inbound = request.extensions().get().and_then(|arrival: &Arrival| arrival.inbound.as_ref());
+        let body = inbound.and_then(|inbound| inbound.lock().take()).unwrap_or_default();
+        let encoding = match request.metadata().get("grpc-encoding").map(|encoding| encoding.as_bytes()) {
             Some(b"gzip") => Some(CompressionEncoding::Gzip),
             Some(b"zstd") => Some(CompressionEncoding::Zstd),
             _ => None,
@@ -59,7 +63,7 @@ impl<T: Message + Default + Name + 'static> Messages<T> {
         self.next().await.map_err(|unread| unread.status)
     }
 
-    /// The same for calls that may go on after a message that is too large. Cancel safe.
+    /// The next message, for calls that may continue after a message that is too large. Cancel safe.
     pub(super) async fn next(&mut self) -> Result<Option<T>, Unread> {
         while self.received.is_empty() {
             match self.body.frame().await {

@@ -1,11 +1,8 @@
-//! Server reflection. An unknown symbol is an answer, after which the stream continues.
+//! Server reflection. For an unknown symbol, it answers with an error and continues the stream.
 
-use std::{
-    pin::Pin,
-    sync::{Arc, LazyLock},
-};
+use std::sync::{Arc, LazyLock};
 
-use futures_util::{Stream, StreamExt};
+use futures_util::StreamExt;
 use prost::Message;
 use prost_reflect::{DescriptorPool, FileDescriptor};
 use tonic::{Code, Request, Response, Status, Streaming, async_trait};
@@ -19,7 +16,7 @@ use tonic_reflection::pb::{
     v1alpha,
 };
 
-use super::status;
+use super::{status, worker_pool::ResponseStream};
 
 /// All messages and services, and the types of error details.
 pub(super) static DESCRIPTORS: LazyLock<DescriptorPool> = LazyLock::new(|| {
@@ -40,7 +37,7 @@ pub(super) static DESCRIPTORS: LazyLock<DescriptorPool> = LazyLock::new(|| {
 pub(super) struct Reflection(Arc<[ServiceResponse]>);
 
 impl Reflection {
-    /// Lists the services of these names.
+    /// Lists the services with these names.
     pub(super) fn new(names: &[&str]) -> Self {
         Self(names.iter().map(|name| ServiceResponse { name: (*name).to_owned() }).collect())
     }
@@ -78,7 +75,7 @@ fn file(file: FileDescriptor) -> Answer {
     Answer::FileDescriptorResponse(FileDescriptorResponse { file_descriptor_proto: vec![file] })
 }
 
-/// The file with a message, an enum, a service, or a part of one, of this name.
+/// The file with the message, enum, service, or part of one, that has this name.
 fn file_of(symbol: &str) -> Option<FileDescriptor> {
     let pool = &*DESCRIPTORS;
     let message = pool.get_message_by_name(symbol).map(|message| message.parent_file());
@@ -100,7 +97,7 @@ fn file_of(symbol: &str) -> Option<FileDescriptor> {
 
 #[async_trait]
 impl ServerReflection for Reflection {
-    type ServerReflectionInfoStream = Pin<Box<dyn Stream<Item = Result<ServerReflectionResponse, Status>> + Send>>;
+    type ServerReflectionInfoStream = ResponseStream<ServerReflectionResponse>;
 
     async fn server_reflection_info(
         &self,

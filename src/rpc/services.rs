@@ -1,90 +1,73 @@
-//! Builds the services of both listeners from their parts.
+//! Builds the services of both listeners, and answers calls to unknown paths. `src/rpc.rs` explains how to add an RPC.
 
 use std::sync::Arc;
 
-use http::{Request, Uri};
-use tonic::{codec::CompressionEncoding, service::Routes};
+use http::{HeaderMap, Request, Response, StatusCode, Uri, header::CONTENT_TYPE};
+use prost_reflect::ServiceDescriptor;
+use tonic::{Status, body::Body, codec::CompressionEncoding, service::Routes};
 use tonic_reflection::pb::v1::server_reflection_server::ServerReflectionServer;
 use tower::ServiceExt;
 
 use super::{
-    Admin, Browsers, Calls, Edge, Guard, Health, Load, Orca, WorkerPool,
-    catalog::Catalog,
-    edge::{Hot, MakeWorkerPool, Sizes},
-    reflection::Reflection,
+    Admin, Browsers, Edge, Guard, Health, Load, Orca, Parts, WorkerPool,
+    edge::Hot,
+    reflection::{DESCRIPTORS, Reflection},
+    status,
 };
-use crate::proto::{
-    MAX_ENVELOPE,
-    admin_service_server::{self, AdminServiceServer},
-    health::health_server::{self, HealthServer},
-    job_service_server::{self, JobServiceServer},
-    worker_pool_service_server::{self, WorkerPoolServiceServer},
-    worker_service_server::{self, WorkerServiceServer},
-    xds::service::orca::v3::open_rca_service_server::{self, OpenRcaServiceServer},
+use crate::{
+    model::Reason,
+    proto::{
+        admin_service_server::{self, AdminServiceServer},
+        health::health_server::{self, HealthServer},
+        job_service_server::{self, JobServiceServer},
+        worker_pool_service_server,
+        worker_service_server::{self, WorkerServiceServer},
+        xds::service::orca::v3::open_rca_service_server::{self, OpenRcaServiceServer},
+    },
 };
 
 const REFLECTION: &str = "grpc.reflection.v1.ServerReflection";
 const REFLECTION_ALPHA: &str = "grpc.reflection.v1alpha.ServerReflection";
 
-/// Largest headers of operators' calls, which carry only their client's own.
+/// Largest header list of operators' calls, which have only the headers of their client.
 const MAX_OPS_HEADER_LIST: usize = 16 << 10;
 
-/// Largest message of operators' calls: the codec's default, though none needs more than a few bytes.
+/// Largest message of operators' calls: the codec's default, although these messages are small.
 const MAX_OPS_MESSAGE: usize = 4 << 20;
-
-/// Size limits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// Largest payload of one job, in bytes.
-    pub max_payload: usize,
-    /// Largest headers of one call, in bytes as HTTP/2 counts them.
-    pub max_header_list: usize,
-}
 
 /// The services for callers.
 pub struct PublicServices {
-    /// The worker pool.
+    /// The worker pool, and the detached jobs.
     pub worker_pool: WorkerPool,
     /// Health.
     pub health: Health,
-    /// Load reports out of band.
+    /// Out-of-band load reports.
     pub orca: Orca,
-    /// The same load, if answers carry it.
+    /// The same load, if answers include it.
     pub load_in_answers: Option<Load>,
-    /// Records the durations of calls.
-    pub calls: Calls,
     /// Web pages that may call.
     pub browsers: Option<Browsers>,
-    /// Size limits.
-    pub limits: Limits,
-    /// Authorization of calls.
-    pub guard: Guard,
+    /// Largest header list of one call, in bytes as HTTP/2 counts them.
+    pub max_header_list: usize,
 }
 
 /// The services for callers: worker pool, health, load reports and reflection.
 #[must_use]
 pub fn public_services(services: PublicServices) -> Edge {
-    let PublicServices { worker_pool, health, orca, load_in_answers, calls, browsers, limits, guard } = services;
-    let largest = limits.max_payload.saturating_add(MAX_ENVELOPE);
+    let PublicServices { worker_pool, health, orca, load_in_answers: load, browsers, max_header_list } = services;
+    let Parts { largest_message: max_message, ref guard, .. } = *worker_pool.0;
+    let gate = guard.gate.clone();
     let jobs = JobServiceServer::new(worker_pool.clone())
-        .max_decoding_message_size(largest)
-        // A job and its output, each within bounds of its own.
+        .max_decoding_message_size(max_message)
+        // A job and its output have bounds of their own.
         .max_encoding_message_size(usize::MAX)
         .accept_compressed(CompressionEncoding::Gzip)
         .accept_compressed(CompressionEncoding::Zstd);
-    // It reads its messages itself, within the same bound.
+    // The service reads its messages itself, within the same bound.
     let workers = WorkerServiceServer::new(worker_pool.clone())
         .max_encoding_message_size(usize::MAX)
         .accept_compressed(CompressionEncoding::Gzip)
         .accept_compressed(CompressionEncoding::Zstd);
-    let make: MakeWorkerPool = Arc::new(move || {
-        WorkerPoolServiceServer::new(worker_pool.clone())
-            .max_decoding_message_size(largest)
-            // Output is bounded where it is produced.
-            .max_encoding_message_size(usize::MAX)
-            .accept_compressed(CompressionEncoding::Gzip)
-            .accept_compressed(CompressionEncoding::Zstd)
-    });
     let names = [
         worker_pool_service_server::SERVICE_NAME,
         worker_service_server::SERVICE_NAME,
@@ -96,11 +79,16 @@ pub fn public_services(services: PublicServices) -> Edge {
         .add_service(workers)
         .add_service(jobs);
     let (routes, names) = with_reflection(routes, &names);
-    let catalog = Catalog::new(&names, Vec::new());
-    let sizes = Sizes { header_list: limits.max_header_list, message: largest };
-    let hot = Hot::new(make, calls, load_in_answers);
-    let edge = Edge::new(Some(hot), routes.prepare(), catalog, sizes);
-    edge.with_browsers(browsers).guarded_by(guard.entrance())
+    Edge {
+        hot: Some(Hot { worker_pool, load }),
+        others: routes.prepare(),
+        catalog: Arc::new(Catalog::new(&names, Vec::new())),
+        browsers,
+        gate,
+        hosts: None,
+        max_header_list,
+        max_message,
+    }
 }
 
 /// The services for operators: administration, health and reflection, and HTTP pages.
@@ -109,14 +97,19 @@ pub fn ops_services(admin: Admin, health: Health, pages: Pages, guard: &Guard) -
     let Pages { router, paths } = pages;
     let routes = Routes::new(HealthServer::new(health)).add_service(AdminServiceServer::new(admin));
     let (routes, names) = with_reflection(routes, &[admin_service_server::SERVICE_NAME]);
-    let routes = Routes::from(routes.into_axum_router().merge(router));
-    let catalog = Catalog::new(&names, paths);
-    let sizes = Sizes { header_list: MAX_OPS_HEADER_LIST, message: MAX_OPS_MESSAGE };
-    let edge = Edge::new(None, routes.prepare(), catalog, sizes);
-    edge.guarded_by(guard.ops_entrance())
+    Edge {
+        hot: None,
+        others: Routes::from(routes.into_axum_router().merge(router)).prepare(),
+        catalog: Arc::new(Catalog::new(&names, paths)),
+        browsers: None,
+        gate: guard.gate.clone().filter(|gate| gate.guards_ops()),
+        hosts: None,
+        max_header_list: MAX_OPS_HEADER_LIST,
+        max_message: MAX_OPS_MESSAGE,
+    }
 }
 
-/// HTTP pages beside gRPC.
+/// HTTP pages in addition to gRPC.
 #[derive(Debug, Default)]
 pub struct Pages {
     /// Their handlers.
@@ -125,7 +118,7 @@ pub struct Pages {
     pub paths: Vec<&'static str>,
 }
 
-/// Adds reflection, in both versions, of health, of itself and of the services of these names.
+/// Adds both versions of reflection, for the health service, reflection itself, and the services with these names.
 fn with_reflection<'a>(routes: Routes, names: &[&'a str]) -> (Routes, Vec<&'a str>) {
     let ours = [health_server::SERVICE_NAME, REFLECTION, REFLECTION_ALPHA];
     let names: Vec<_> = names.iter().copied().chain(ours).collect();
@@ -139,4 +132,75 @@ fn with_reflection<'a>(routes: Routes, names: &[&'a str]) -> (Routes, Vec<&'a st
     });
     let router = routes.add_service(service).into_axum_router().route_service(&path(REFLECTION_ALPHA), alpha);
     (Routes::from(router), names)
+}
+
+/// The services of one listener with their methods, and its HTTP pages.
+#[derive(Debug)]
+pub(super) struct Catalog {
+    services: Vec<ServiceDescriptor>,
+    pages: Vec<&'static str>,
+}
+
+impl Catalog {
+    /// The services with these names, from their descriptors.
+    pub(super) fn new(names: &[&str], pages: Vec<&'static str>) -> Self {
+        let service = |name: &&str| DESCRIPTORS.get_service_by_name(name).expect("every service has a descriptor");
+        Self { services: names.iter().map(service).collect(), pages }
+    }
+
+    /// Whether a path exists.
+    pub(super) fn has(&self, path: &str) -> bool {
+        self.has_rpc(path) || self.is_page(path)
+    }
+
+    /// Whether a path is a method.
+    pub(super) fn has_rpc(&self, path: &str) -> bool {
+        let method = path.strip_prefix('/').and_then(|path| path.rsplit_once('/'));
+        method.is_some_and(|(service, name)| {
+            self.service(service).is_some_and(|service| service.methods().any(|method| method.name() == name))
+        })
+    }
+
+    /// Whether a path is a page.
+    pub(super) fn is_page(&self, path: &str) -> bool {
+        self.pages.contains(&path)
+    }
+
+    /// The answer to an unknown path.
+    pub(super) fn refuse(&self, path: &str, headers: &HeaderMap) -> Response<Body> {
+        if speaks_grpc(headers) {
+            return self.unimplemented(path).into_http();
+        }
+        let pages = if self.pages.is_empty() { "none".into() } else { self.pages.join(" ") };
+        let text = format!("unknown path; pages: {pages}; gRPC services: {}\n", self.service_names());
+        let mut response = Response::new(Body::new(text));
+        *response.status_mut() = StatusCode::NOT_FOUND;
+        response
+    }
+
+    fn unimplemented(&self, path: &str) -> Status {
+        let path = path.strip_prefix('/').unwrap_or(path);
+        let service = path.rsplit_once('/').map_or(path, |(service, _)| service);
+        let Some(service) = self.service(service) else {
+            let listener = if self.pages.is_empty() { "here" } else { "on the operators' listener" };
+            let message = format!("no such service {listener}; there are {}", self.service_names());
+            return status::saying(Reason::UnknownService, message);
+        };
+        let methods: Vec<_> = service.methods().map(|method| method.name().to_owned()).collect();
+        let message = format!("no such method; {} has {}", service.full_name(), methods.join(", "));
+        status::saying(Reason::UnknownMethod, message)
+    }
+
+    fn service(&self, name: &str) -> Option<&ServiceDescriptor> {
+        self.services.iter().find(|service| service.full_name() == name)
+    }
+
+    fn service_names(&self) -> String {
+        self.services.iter().map(|service| service.full_name()).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// Whether a request is a gRPC or gRPC-Web call.
+pub(super) fn speaks_grpc(headers: &HeaderMap) -> bool {
+    headers.get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
 }

@@ -1,24 +1,22 @@
-//! `Stats` and `WatchStats`. The figures come from `src/pool/stats.rs`.
-
-mod runners;
+//! `Stats` and `WatchStats`. `src/pool/stats.rs` provides the figures.
 
 use std::{collections::HashMap, num::NonZeroU32, sync::Arc, time::Duration};
 
 use futures_util::StreamExt;
-use tokio::time::{MissedTickBehavior, interval};
-use tokio_stream::wrappers::IntervalStream;
 use tonic::{Request, Response, Status};
 
 use super::{
-    convert::{duration, phase},
-    status::{invalid_field, not_found},
+    convert::{duration, phase, process_state, worker_state},
+    status::{self, invalid_field},
+    watches::ticks,
     worker_pool::{Parts, ResponseStream},
 };
 use crate::{
+    handler::NewWorker,
     model::{KindLimits, Limit, Reason},
     pool::{
-        Counts, Distribution, FactoryStats, KindStats, LimitStats, Pool, PoolStats, Pools, SizeStats, WorkerState,
-        WorkerStats,
+        AttachedWorkerStats, Counts, Distribution, FactoryStats, KindStats, LimitStats, Pool, PoolStats, Pools,
+        ProcessStats, ProgramStats, SizeStats, WorkerStats,
     },
     proto::{self, StatsRequest, StatsResponse, WatchStatsRequest, WatchStatsResponse},
     store::Depth,
@@ -30,7 +28,7 @@ pub(super) fn stats(parts: &Parts, request: StatsRequest) -> Result<Response<Sta
     Ok(Response::new(StatsResponse { stats: Some(snapshot(parts, &request.pool)) }))
 }
 
-/// A snapshot now and at each interval, until the process ends.
+/// Sends a snapshot now and at each interval, until the process ends.
 pub(super) fn watch_stats(
     parts: &Arc<Parts>,
     request: Request<WatchStatsRequest>,
@@ -46,12 +44,8 @@ pub(super) fn watch_stats(
             return Err(invalid_field("interval_ms", &description));
         }
     };
-    let mut ticks = interval(Duration::from_millis(millis.into()));
-    // A slow reader gets fewer snapshots, not older ones.
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    let parts = Arc::clone(parts);
-    let snapshots = IntervalStream::new(ticks)
-        .map(move |_| Ok(WatchStatsResponse { stats: Some(snapshot(&parts, &request.pool)) }));
+    let (ticks, parts) = (ticks(Duration::from_millis(millis.into())), Arc::clone(parts));
+    let snapshots = ticks.map(move |()| Ok(WatchStatsResponse { stats: Some(snapshot(&parts, &request.pool)) }));
     Ok(Response::new(Box::pin(snapshots.take_until(ended))))
 }
 
@@ -66,7 +60,7 @@ fn check_pool(parts: &Parts, pool: &str) -> Result<(), Status> {
 pub(super) fn no_pool(pools: &Pools, name: &str) -> Status {
     let names: Vec<_> = pools.all().iter().map(|pool| &**pool.name()).collect();
     let name: String = name.chars().take(64).collect();
-    not_found(format!("no pool {name:?}; there are {}", names.join(", ")))
+    status::saying(Reason::NotFound, format!("no pool {name:?}; there are {}", names.join(", ")))
 }
 
 fn snapshot(parts: &Parts, pool: &str) -> proto::Stats {
@@ -83,53 +77,31 @@ fn snapshot(parts: &Parts, pool: &str) -> proto::Stats {
 }
 
 fn pool_stats(stats: PoolStats) -> proto::PoolStats {
-    let PoolStats {
-        programs,
-        attached,
-        name,
-        phase,
-        paused,
-        size,
-        queued,
-        queue_jobs,
-        queued_bytes,
-        queue_bytes,
-        waiting,
-        queue_waiting,
-        oldest_age,
-        expected_wait,
-        in_flight,
-        utilization,
-        counts,
-        slow_polls,
-        kinds,
-        workers,
-    } = stats;
-    let mut kinds: Vec<_> = kinds.into_iter().map(kind_stats).collect();
+    let mut kinds: Vec<_> = stats.kinds.into_iter().map(kind_stats).collect();
     kinds.sort_by(|a, b| a.name.cmp(&b.name));
     proto::PoolStats {
-        name: name.to_string(),
-        phase: self::phase(phase).into(),
+        name: stats.name.to_string(),
+        phase: phase(stats.phase).into(),
         queue: Some(proto::QueueStats {
-            jobs: queued as u64,
-            jobs_capacity: queue_jobs as u64,
-            bytes: queued_bytes as u64,
-            bytes_capacity: queue_bytes as u64,
-            waiting: waiting as u64,
-            waiting_capacity: queue_waiting as u64,
-            oldest_age: Some(duration(oldest_age)),
-            expected_wait: Some(duration(expected_wait)),
+            jobs: stats.queued as u64,
+            jobs_capacity: stats.queue_jobs as u64,
+            bytes: stats.queued_bytes as u64,
+            bytes_capacity: stats.queue_bytes as u64,
+            waiting: stats.waiting as u64,
+            waiting_capacity: stats.queue_waiting as u64,
+            oldest_age: Some(duration(stats.oldest_age)),
+            expected_wait: Some(duration(stats.expected_wait)),
         }),
-        in_flight: u32::try_from(in_flight).unwrap_or(u32::MAX),
-        utilization,
-        jobs: Some(job_counts(&counts)),
-        slow_polls,
-        paused: paused.map(duration),
-        size: Some(size_stats(&size)),
+        in_flight: count(stats.in_flight),
+        utilization: stats.utilization,
+        jobs: Some(job_counts(&stats.counts)),
+        slow_polls: stats.slow_polls,
+        paused: stats.paused.map(duration),
+        size: Some(size_stats(&stats.size)),
         kinds,
-        workers: workers.into_iter().map(worker_stats).collect(),
-        programs: programs.into_iter().map(runners::program).collect(),
-        attached: attached.into_iter().flatten().map(runners::attached).collect(),
+        workers: stats.workers.into_iter().map(worker_stats).collect(),
+        programs: stats.programs.into_iter().map(program_stats).collect(),
+        attached: stats.attached.into_iter().flatten().map(attached_stats).collect(),
     }
 }
 
@@ -185,8 +157,7 @@ fn limit_stats(stats: LimitStats) -> proto::LimitStats {
 
 pub(super) fn size_stats(size: &SizeStats) -> proto::SizeStats {
     let SizeStats { min, max, workers, retiring, slowdown, held_back } = *size;
-    let [min, max, workers, retiring] =
-        [min, max, workers, retiring].map(|count| u32::try_from(count).unwrap_or(u32::MAX));
+    let [min, max, workers, retiring] = [min, max, workers, retiring].map(count);
     proto::SizeStats { min, max, workers, retiring, slowdown, held_back }
 }
 
@@ -202,23 +173,38 @@ fn distribution(distribution: Distribution) -> proto::Distribution {
 }
 
 fn worker_stats(stats: WorkerStats) -> proto::WorkerStats {
-    let WorkerStats { id, state, job, job_age, completed, failed, total_run, mean_run, since_progress } = stats;
-    let state = match state {
-        WorkerState::Idle => proto::WorkerState::Idle,
-        WorkerState::Busy => proto::WorkerState::Busy,
-        WorkerState::Draining => proto::WorkerState::Draining,
-        WorkerState::Stopped => proto::WorkerState::Stopped,
-        WorkerState::Stuck => proto::WorkerState::Stuck,
-    };
     proto::WorkerStats {
-        id,
-        state: state.into(),
-        job_id: job.map(|job| job.to_string()).unwrap_or_default(),
-        job_age: Some(duration(job_age)),
-        completed,
-        failed,
-        total_run_time: Some(duration(total_run)),
-        mean_run_time: Some(duration(mean_run)),
-        since_progress: Some(duration(since_progress)),
+        id: stats.id,
+        state: worker_state(stats.state).into(),
+        job_id: stats.job.map(|job| job.to_string()).unwrap_or_default(),
+        job_age: Some(duration(stats.job_age)),
+        completed: stats.completed,
+        failed: stats.failed,
+        total_run_time: Some(duration(stats.total_run)),
+        mean_run_time: Some(duration(stats.mean_run)),
+        since_progress: Some(duration(stats.since_progress)),
     }
+}
+
+fn program_stats(stats: ProgramStats) -> proto::ProgramStats {
+    let ProgramStats { name, processes, starts, failures, last_failure } = stats;
+    let processes = processes.into_iter().map(process_stats).collect();
+    proto::ProgramStats { name: name.to_string(), processes, starts, failures, last_failure }
+}
+
+fn process_stats(stats: ProcessStats) -> proto::ProcessStats {
+    let ProcessStats { state, pid, running, jobs, memory } = stats;
+    let (state, pid, running) = (process_state(state).into(), pid.unwrap_or_default(), count(running));
+    proto::ProcessStats { state, pid, running, jobs, memory_bytes: memory }
+}
+
+fn attached_stats(stats: AttachedWorkerStats) -> proto::AttachedWorkerStats {
+    let AttachedWorkerStats { worker, running, abandoned, jobs, is_leaving: leaving } = stats;
+    let NewWorker { name, peer, labels, concurrency } = worker;
+    let [concurrency, running, abandoned] = [concurrency, running, abandoned].map(count);
+    proto::AttachedWorkerStats { name, peer, labels, concurrency, running, abandoned, jobs, leaving }
+}
+
+fn count(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
 }

@@ -1,19 +1,15 @@
-//! Makes the status of every failed call. The message is constant for each reason, so that logs can be grouped by it;
-//! figures are in the metadata of `google.rpc.ErrorInfo`. Failures that concern the operator are logged here.
-//! The time of a retry (pushback) comes from `src/scheduler/admission.rs`.
+//! Builds the status of every failed call. The message is constant for each reason, so that logs can be grouped by it;
+//! figures are in the metadata of `google.rpc.ErrorInfo`. Failures that concern the operator are logged here. The retry
+//! time (pushback) comes from `src/scheduler/admission.rs`.
 
 mod job;
-mod store;
 
 use std::{borrow::Cow, collections::HashMap, time::Duration};
 
 use tonic::{Code, Status, metadata::MetadataValue};
 use tonic_types::{ErrorDetails, FieldViolation as WireViolation, StatusExt};
 
-pub(super) use self::{
-    job::status,
-    store::{job_exists, no_detached_job, no_store, store_fails, store_full, store_is_away, wrong_state},
-};
+pub(super) use self::job::{job_exists, status, store_fails, store_full, store_is_away, wrong_state};
 use super::{
     context::REQUEST_ID,
     status_message::{shorten, shorten_encoded},
@@ -27,16 +23,16 @@ use crate::{
 /// Domain of every `google.rpc.ErrorInfo` of this service.
 pub(super) const DOMAIN: &str = "waterwheel.dev";
 const PUSHBACK: &str = "grpc-retry-pushback-ms";
-/// Most bytes of a message, percent-encoded, and its details, in base64, in the headers. grpc's C core answers longer
-/// headers with RESOURCE_EXHAUSTED, which invites retries. The details repeat the message.
+/// Most bytes in the headers of a percent-encoded message and its base64 details, which repeat the message. The C core
+/// of gRPC answers longer headers with RESOURCE_EXHAUSTED, which clients may retry.
 const MAX_WIRE_BYTES: usize = 4_000;
-/// Messages up to this length fit beside the longest details.
+/// Messages up to this length fit together with the longest details.
 const SHORT_MESSAGE: usize = 200;
 /// Longest description of a violation, in bytes.
 const MAX_DESCRIPTION: usize = 160;
-/// Time until other messages are complete.
+/// Retry time while other messages are being uploaded.
 const UPLOAD_RETRY: Duration = Duration::from_secs(1);
-/// Longest job id that is repeated, in bytes.
+/// Longest job id that a status repeats, in bytes.
 const MAX_JOB_ID: usize = 64;
 /// Most violations in a status.
 const MAX_VIOLATIONS: usize = 8;
@@ -51,7 +47,7 @@ enum Pushback {
 }
 
 impl Pushback {
-    /// Capped at [`MAX_RETRY_AFTER`], whatever the reason.
+    /// Limited to [`MAX_RETRY_AFTER`] for any reason.
     fn after(delay: Duration) -> Self {
         Self::After(delay.min(MAX_RETRY_AFTER))
     }
@@ -136,8 +132,8 @@ impl Answer {
         status
     }
 
-    /// Its headline in the log. Failures that the caller can correct, and those that a handler reports, do not concern
-    /// the operator. A panic has its own line.
+    /// The title of its log line; `None` for failures that do not concern the operator. Callers can correct those, or a
+    /// handler reported them. A panic has its own log line.
     fn sort(&self) -> Option<&'static str> {
         match (self.code, self.execution) {
             _ if matches!(self.reason, Reason::HandlerFailed | Reason::HandlerPanicked | Reason::MessageBroken) => None,
@@ -165,7 +161,7 @@ impl Answer {
     }
 }
 
-/// A status whose message is shortened so that it fits in the headers beside `details`.
+/// A status whose message is shortened so that it fits in the headers together with `details`.
 fn fitting(code: Code, message: &str, details: ErrorDetails) -> Status {
     let space = if message.len() <= SHORT_MESSAGE {
         MAX_WIRE_BYTES
@@ -176,58 +172,56 @@ fn fitting(code: Code, message: &str, details: ErrorDetails) -> Status {
     Status::with_error_details(code, shorten_encoded(message, space), details)
 }
 
-/// A call whose job cannot be parsed.
+/// The status of a call whose job cannot be parsed.
 pub(super) fn unreadable(violations: Vec<FieldViolation>, request_id: &RequestId) -> Status {
-    let reason = RejectionReason::Invalid { violations };
+    refused(RejectionReason::Invalid { violations }, request_id)
+}
+
+/// The status of a call that lasted until the server accepts no more jobs.
+pub(super) fn draining(request_id: &RequestId) -> Status {
+    refused(RejectionReason::Draining, request_id)
+}
+
+/// The status of a call that is refused without a known job.
+fn refused(reason: RejectionReason, request_id: &RequestId) -> Status {
     let rejection = Rejection { reason, pool: None, kind: "".into(), retry_after: None };
     status(&rejection.into(), request_id)
 }
 
-/// A call with an invalid field or header.
+/// The status of a call that fails for this reason, with the reason's message.
+pub(super) fn of(reason: Reason) -> Status {
+    Answer::of(reason).status()
+}
+
+/// The status of a call that fails for this reason, with its own message.
+pub(super) fn saying(reason: Reason, message: impl Into<Cow<'static, str>>) -> Status {
+    Answer::of(reason).saying(message).status()
+}
+
+/// The status of a call for an unknown job.
+pub(super) fn unknown_job(job: &str, message: &'static str) -> Status {
+    Answer::of(Reason::NotFound).saying(message).fact("job", shorten(job, MAX_JOB_ID)).status()
+}
+
+/// The status of a call with an invalid field or header.
 pub(super) fn invalid_field(field: &str, description: &str) -> Status {
     let answer = Answer::of(Reason::InvalidField).saying(format!("{field}: {description}"));
     answer.violation(field, description).status()
 }
 
-/// A call for something unknown.
-pub(super) fn not_found(what: String) -> Status {
-    Answer::of(Reason::NotFound).saying(what).status()
-}
-
-/// A call for a job that has ended, or never existed.
-pub(super) fn no_job(job: &str) -> Status {
-    unknown_job(job, "this job has already ended, or does not exist")
-}
-
-/// A call for a job that the pools neither hold nor remember.
-pub(super) fn forgotten_job(job: &str) -> Status {
-    let message = "no pool has or remembers this job: it was refused, it is of another process, or it ended longer ago \
-                   than pool.NAME.ended_jobs reaches";
-    unknown_job(job, message)
-}
-
-fn unknown_job(job: &str, message: &'static str) -> Status {
-    Answer::of(Reason::NotFound).saying(message).fact("job", shorten(job, MAX_JOB_ID)).status()
-}
-
-/// A call that names a request id of several jobs, of which `jobs` lists some.
+/// The status of a call whose request id has several jobs. `jobs` lists some of them.
 pub(super) fn ambiguous(all: usize, jobs: &[String]) -> Status {
     let answer = Answer::of(Reason::AmbiguousId);
     answer.fact("count", all.to_string()).fact("jobs", jobs.join(" ")).status()
 }
 
-/// An operator's call that the state of its pool, or of the process, does not allow.
+/// The status of an operator's call that the state of the pool or the process does not allow.
 pub(super) fn failed_precondition(reason: Reason, message: impl Into<Cow<'static, str>>) -> Status {
     Answer { code: Code::FailedPrecondition, ..Answer::of(reason).saying(message) }.status()
 }
 
-/// A call for an unknown service or method; `reason` says which.
-pub(super) fn unimplemented(reason: Reason, message: String) -> Status {
-    Answer::of(reason).saying(message).status()
-}
-
-/// The status of a message that the codec did not read. The codec has no details. It answers a message over its limit
-/// with OUT_OF_RANGE, or with RESOURCE_EXHAUSTED if decompression exceeds the limit.
+/// The status of a message that the codec refused. The codec provides no details. It answers OUT_OF_RANGE to a message
+/// over its limit, or RESOURCE_EXHAUSTED if the message exceeds the limit when decompressed.
 pub(super) fn refused_by_codec(refusal: Status) -> Status {
     match refusal.code() {
         Code::OutOfRange | Code::ResourceExhausted if refusal.details().is_empty() => {
@@ -247,68 +241,47 @@ pub(super) fn refused_by_codec(refusal: Status) -> Status {
     }
 }
 
-/// A call that sent no message, or several, to a method that takes one.
-pub(super) fn not_one_message() -> Status {
-    Answer::of(Reason::NotOneMessage).status()
-}
-
-/// A call with too large headers.
+/// The status of a call with too large headers.
 pub(super) fn headers_too_large(limit: usize) -> Status {
     let answer = Answer::of(Reason::HeadersTooLarge);
     answer.never().fact("limit_bytes", limit.to_string()).status()
 }
 
-/// A call for one more watch than is allowed.
-pub(super) fn watches_full(message: &'static str) -> Status {
-    Answer::of(Reason::WatchesFull).saying(message).status()
-}
-
-/// A call with an unknown host name, or from an unknown web page.
-pub(super) fn misdirected(message: &'static str) -> Status {
-    Answer::of(Reason::Misdirected).saying(message).status()
-}
-
-/// A call whose incomplete message was evicted for others.
+/// The status of a call whose incomplete message was evicted in favour of others.
 pub(super) fn uploads_full() -> Status {
     Answer { pushback: Pushback::After(UPLOAD_RETRY), ..Answer::of(Reason::UploadsFull) }.status()
 }
 
-/// A message whose prefix announces more than the limit.
+/// The status of a message whose prefix announces more than the limit.
 pub(super) fn message_too_large(length: usize, largest: usize) -> Status {
     let answer = Answer::of(Reason::PayloadTooLarge).never();
     answer.fact("message_bytes", length.to_string()).fact("limit_bytes", largest.to_string()).status()
 }
 
-/// An answer that would exceed the bounds of unread answers.
+/// The status of an answer that would exceed the bounds of unread answers.
 pub(super) fn answers_full() -> Status {
     Answer { execution: "STARTED", ..Answer::of(Reason::AnswersFull).never() }.status()
 }
 
-/// A call that reached its deadline without a job to report: its message never came, or it had many jobs, which were
-/// answered by themselves.
+/// The status of a call that reached its deadline without a job to report. Its message never arrived, or it had many
+/// jobs, which have answers of their own.
 pub(super) fn too_late(request_id: &RequestId) -> Status {
     Answer { execution: "UNKNOWN", ..Answer::of(Reason::CallTimeout).never() }.status_of(Some(request_id), None)
 }
 
-/// A call in which the server panicked.
+/// The status of a call in which the server panicked.
 pub(super) fn panicked() -> Status {
     let answer = Answer::of(Reason::HandlerPanicked).saying("the server panicked in this call");
     Answer { execution: "UNKNOWN", ..answer.never() }.status()
 }
 
-/// A call that failed by an error of the server.
+/// The status of a call that failed by an error of the server.
 pub(super) fn internal(message: &'static str) -> Status {
     let answer = Answer::of(Reason::ServerFailed).saying(message);
     Answer { execution: "UNKNOWN", ..answer }.status()
 }
 
-/// A call that lasted until the server accepts no more jobs.
-pub(super) fn draining(request_id: &RequestId) -> Status {
-    let rejection = Rejection { reason: RejectionReason::Draining, pool: None, kind: "".into(), retry_after: None };
-    status(&rejection.into(), request_id)
-}
-
-/// A denied call or job.
+/// The status of a denied call or job.
 pub(super) fn denied(denial: &Denial, request_id: &RequestId, peer: Option<&Origin>) -> Status {
     let facts = denial.facts().into_iter().map(|(name, fact)| (name, shorten(fact, MAX_DESCRIPTION)));
     let answer = Answer::of(denial.reason()).saying(denial.to_string());
@@ -326,10 +299,10 @@ fn push_back(status: &mut Status, pushback: &Pushback) {
     let millis = match pushback {
         Pushback::Unsaid => return,
         Pushback::Never => MetadataValue::from_static("-1"),
-        Pushback::After(delay) => MetadataValue::from(u64::try_from(delay.as_millis()).unwrap_or(u64::MAX)),
+        // Rounded up: a try that comes too early is refused again.
+        Pushback::After(delay) => {
+            MetadataValue::from(u64::try_from(delay.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX))
+        }
     };
     status.metadata_mut().insert(PUSHBACK, millis);
 }
-
-#[cfg(test)]
-mod tests;

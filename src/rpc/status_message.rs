@@ -1,12 +1,12 @@
-//! Shortens texts for the wire. A long text loses its middle: a message begins with what failed, and the output of a
-//! program ends with the reason.
+//! Shortens texts for the wire. A long text loses its middle, because a message begins with what failed, and the output
+//! of a program ends with the reason.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 
-/// Percent-encodes only what gRPC requires in `grpc-message`: `%` and everything but printable ASCII. tonic encodes
-/// more, and some clients do not decode that. A header may not begin or end with a space.
+/// Percent-encodes only what gRPC requires in `grpc-message`: `%`, and all except printable ASCII. tonic encodes more,
+/// and some clients do not decode that. A header must not begin or end with a space.
 pub(super) fn decode_message(headers: &mut HeaderMap) {
     let Some(message) = headers.get(GRPC_MESSAGE).filter(|message| message.as_bytes().contains(&b'%')) else { return };
     let (mut rest, mut decoded) = (message.as_bytes(), Vec::with_capacity(message.len()));
@@ -35,12 +35,12 @@ pub(super) fn shorten(text: &str, max: usize) -> String {
     cut(text, max, char::len_utf8)
 }
 
-/// The same, where bytes are counted once percent-encoded and once in base64.
+/// The same, but counts bytes both percent-encoded and in base64.
 pub(super) fn shorten_encoded(text: &str, max: usize) -> String {
     cut(text, 3 * max, thirds)
 }
 
-/// Three times the bytes of a character that is sent as `grpc-message` and within the details.
+/// Three times the bytes of a character that is sent both in `grpc-message` and in the details.
 fn thirds(character: char) -> usize {
     let bytes = character.len_utf8();
     let is_plain = (' '..='~').contains(&character) && character != '%';

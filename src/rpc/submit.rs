@@ -1,22 +1,36 @@
-//! `Submit`: one job, its result. When the caller leaves, its future is dropped: `src/pool/permit.rs` takes a queued job
-//! out, and `src/pool/attached.rs` stops a running one.
+//! `Submit` and `Stream`: run one job, and return its result or stream its output and progress. When the caller leaves,
+//! the future is dropped: `src/pool/permit.rs` removes a queued job, and `src/pool/attached.rs` stops a running one.
 
-use std::{borrow::Borrow, future::poll_fn, sync::Arc, task::Poll};
+use std::{
+    borrow::Borrow,
+    collections::VecDeque,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
 
+use bytes::Bytes;
+use futures_util::Stream;
 use tonic::{Code, Request, Response, Status};
 
 use super::{
     calls::{Calls, Meter},
     context::CallContext,
     convert, status,
-    worker_pool::Parts,
+    worker_pool::{Parts, ResponseStream},
 };
 use crate::{
     auth::{Hold, Rpc},
-    model::{Job, Waterfall},
-    pool::Polled,
-    proto::{self, SubmitRequest, SubmitResponse},
+    model::{Completed, Job, Waterfall},
+    pool::{Event, JobStream, StreamItem},
+    proto::{
+        self, Finished, OutputChunk, Progress, Started, StreamRequest, StreamResponse, SubmitRequest, SubmitResponse,
+        stream_response,
+    },
 };
+
+/// Largest message, in bytes. A handler may write larger chunks than clients accept, by default 4 MiB.
+const MAX_CHUNK: usize = 1 << 20;
 
 /// A call whose job was parsed and authorized.
 pub(super) struct Accepted<C: Borrow<Calls>> {
@@ -41,12 +55,13 @@ impl<C: Borrow<Calls>> Accepted<C> {
         let job = convert::job(job(request.into_inner()));
         let job = job.map_err(|violations| status::unreadable(violations, call.request_id()));
         let mut job = job.inspect_err(refused)?;
-        let meter = Calls::begin(calls, rpc, Some(&job.kind), call.arrival());
+        let meter = Calls::begin(calls, rpc, Some(&job.kind), call.at);
         let deadline = call.deadline(&parts.deadline);
         call.own(&mut job, deadline);
         match parts.guard.admit(&parts.pools, rpc, &call, &mut job) {
             Ok(hold) => Ok(Self { call, job, meter, hold }),
             Err(status) => {
+                call.record_status(status.code());
                 meter.end(status.code());
                 Err(status)
             }
@@ -54,7 +69,7 @@ impl<C: Borrow<Calls>> Accepted<C> {
     }
 }
 
-/// Runs one job. The request is read at once, so that nothing of it is kept while the job waits.
+/// Runs one job. The request is converted at once, so that it is not kept in memory while the job waits.
 pub(super) fn submit(
     parts: &Parts,
     request: Request<SubmitRequest>,
@@ -62,32 +77,128 @@ pub(super) fn submit(
     let accepted = Accepted::read(parts, &parts.calls, Rpc::Submit, request, |request| request.job);
     async move {
         let Accepted { call, job, meter, hold } = accepted?;
-        let begun = {
-            let mut job = Some(job);
-            poll_fn(|cx| Poll::Ready(parts.pools.begin(job.take().expect("polled once"), cx))).await
-        };
-        let outcome = match begun {
-            Polled::Ended(outcome) => outcome,
-            Polled::Pending(ticket) => ticket.await,
+        let outcome = match parts.pools.try_submit(job) {
+            Ok(ticket) => ticket.await,
+            Err(rejection) => Err(rejection.into()),
         };
         match outcome {
             Ok(completed) => {
                 call.record_status(Code::Ok);
-                // The pool knows when the run ended, which saves reading the clock again.
+                // The pool knows when the run ended, which saves a reading of the clock.
                 let Waterfall { queue, run, .. } = completed.waterfall;
                 meter.end_after(Code::Ok, queue + run);
                 let mut answer = call.answer(SubmitResponse { result: Some(convert::job_result(completed)) });
                 if let Some(hold) = hold {
-                    // It lasts until the answer is sent.
+                    // The hold lasts until the answer is sent.
                     answer.extensions_mut().insert(Arc::new(hold));
                 }
                 Ok(answer)
             }
-            Err(error) => {
-                let status = status::status(&error, call.request_id());
-                call.record_status(status.code());
-                meter.end(status.code());
-                Err(status)
+            Err(error) => Err(call.fail(meter, &error)),
+        }
+    }
+}
+
+/// Runs one job and streams its events. The response headers are sent once the job runs, so an earlier failure has
+/// none.
+pub(super) async fn stream(
+    parts: &Parts,
+    request: Request<StreamRequest>,
+) -> Result<Response<ResponseStream<StreamResponse>>, Status> {
+    let Accepted { call, job, meter, hold } =
+        Accepted::read(parts, parts.calls.clone(), Rpc::Stream, request, |request| request.job)?;
+    match parts.pools.stream(*job).await {
+        Ok(job) => {
+            let answer = call.answer(());
+            let started = Started { job_id: job.job().to_string(), worker: job.worker() };
+            let events = Events {
+                job,
+                call,
+                meter: Some(meter),
+                _hold: hold,
+                next: [stream_response::Event::Started(started)].into(),
+                sequence: 0,
+                bytes: 0,
+            };
+            Ok(answer.map(|()| Box::pin(events) as _))
+        }
+        Err(error) => Err(call.fail(meter, &error)),
+    }
+}
+
+struct Events {
+    job: JobStream,
+    call: CallContext,
+    /// `None` once the call has ended.
+    meter: Option<Meter<Calls>>,
+    /// The tenant's quota, held as long as the job lasts.
+    _hold: Option<Hold>,
+    /// Events to send next.
+    next: VecDeque<stream_response::Event>,
+    /// Number of the last sent event.
+    sequence: u64,
+    /// Bytes of the output so far.
+    bytes: u64,
+}
+
+impl Events {
+    fn add(&mut self, item: StreamItem) {
+        match item {
+            StreamItem::Event(Event::Chunk(data)) => self.add_output(data),
+            StreamItem::Event(Event::Progress { fraction, message }) => {
+                self.next.push_back(stream_response::Event::Progress(Progress { fraction, message }));
+            }
+            StreamItem::Completed(Completed { job, output, waterfall }) => {
+                self.add_output(output.bytes);
+                self.next.push_back(stream_response::Event::Finished(Finished {
+                    job_id: job.to_string(),
+                    content_type: output.content_type,
+                    output_bytes: self.bytes,
+                    waterfall: Some(convert::waterfall(waterfall)),
+                }));
+            }
+        }
+    }
+
+    fn add_output(&mut self, mut rest: Bytes) {
+        self.bytes += rest.len() as u64;
+        while !rest.is_empty() {
+            let data = rest.split_to(rest.len().min(MAX_CHUNK));
+            self.next.push_back(stream_response::Event::OutputChunk(OutputChunk { data }));
+        }
+    }
+
+    fn end(&mut self, code: Code) {
+        if let Some(meter) = self.meter.take() {
+            self.call.record_status(code);
+            meter.end(code);
+        }
+    }
+}
+
+impl Stream for Events {
+    type Item = Result<StreamResponse, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        loop {
+            if let Some(event) = self.next.pop_front() {
+                if let stream_response::Event::Finished(_) = event {
+                    self.end(Code::Ok);
+                }
+                self.sequence += 1;
+                return Poll::Ready(Some(Ok(StreamResponse { sequence: self.sequence, event: Some(event) })));
+            }
+            if self.meter.is_none() {
+                return Poll::Ready(None);
+            }
+            match ready!(self.job.poll_next(cx)) {
+                Ok(Some(item)) => self.add(item),
+                Ok(None) => self.end(Code::Ok),
+                Err(error) => {
+                    let status = status::status(&error, self.call.request_id());
+                    self.end(status.code());
+                    return Poll::Ready(Some(Err(status)));
+                }
             }
         }
     }

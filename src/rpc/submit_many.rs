@@ -8,7 +8,7 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
+use futures_util::{FutureExt, StreamExt, future::OptionFuture, stream::FuturesUnordered};
 use tokio::time::{Instant, sleep_until};
 use tonic::{Code, Request, Response, Status, Streaming};
 
@@ -25,8 +25,8 @@ use super::{
 use crate::{
     auth::{Hold, Rpc},
     memory::{AnswersFull, Charge, ConnectionMemory},
-    model::{Completed, Deadline, FieldViolation, Job, JobError, WhenFull},
-    pool::{Polled, Room, Ticket},
+    model::{Completed, Deadline, Job, JobError, WhenFull},
+    pool::{Room, Ticket},
     proto::{JobFailure, SubmitManyRequest, SubmitManyResponse, submit_many_response::Outcome},
 };
 
@@ -34,23 +34,21 @@ pub(super) const MAX_TAG: usize = 64;
 
 /// Runs the jobs of a call.
 ///
-/// A separate task drives the jobs, so that a caller that does not read its results does not hold workers. Unread
-/// results count against the window. A full window pauses the reading of jobs, and so does a full pool.
+/// A separate task drives the jobs, so that a caller that does not read its results does not block workers. Unread
+/// results count against the window. While the window or the pool is full, no more jobs are read.
 pub(super) fn submit_many(
     parts: &Arc<Parts>,
     request: Request<Streaming<SubmitManyRequest>>,
 ) -> Result<Response<ResponseStream<SubmitManyResponse>>, Status> {
     let refused = |status: &Status| parts.calls.refuse(Rpc::SubmitMany, status.code());
     let call = CallContext::read(&request, "SubmitMany", &parts.sampler).inspect_err(refused)?;
-    let meter = Calls::begin(parts.calls.clone(), Rpc::SubmitMany, None, call.arrival());
-    let arrival = request.extensions().get::<Arrival>();
-    let body = arrival.and_then(|arrival| arrival.inbound.as_ref()?.lock().take()).unwrap_or_default();
-    let memory = arrival.map(|arrival| Arc::clone(&arrival.memory));
+    let meter = Calls::begin(parts.calls.clone(), Rpc::SubmitMany, None, call.at);
+    let memory = request.extensions().get().map(|arrival: &Arrival| Arc::clone(&arrival.memory));
     let (outbox, answers) = Outbox::new();
     let response = call.answer(Box::pin(answers) as _);
     let driver = Driver {
         parts: Arc::clone(parts),
-        inbound: Messages::new(body, request.metadata().as_ref(), parts.largest_message),
+        inbound: Messages::of(&request, parts.largest_message),
         memory,
         call,
         outbox,
@@ -71,7 +69,7 @@ struct Driver {
     call: CallContext,
     outbox: Outbox,
     running: FuturesUnordered<Parked>,
-    /// The job that found its pool full. Nothing is read until it has capacity.
+    /// The job that found its pool full. No more jobs are read until it has capacity.
     full: Option<Room>,
     /// Unread results when the last one was added.
     unread: usize,
@@ -81,11 +79,11 @@ struct Driver {
     last: Option<Status>,
 }
 
-/// A job that was pending when it was first polled.
+/// A job that was still pending after its first poll.
 struct Parked {
     tag: String,
     ticket: Ticket,
-    /// The tenant's quota, until the answer is sent.
+    /// The tenant's quota, held until the answer is sent.
     hold: Option<Hold>,
 }
 
@@ -96,18 +94,6 @@ impl Future for Parked {
         let outcome = self.ticket.poll_unpin(cx);
         outcome.map(|outcome| (std::mem::take(&mut self.tag), outcome, self.hold.take()))
     }
-}
-
-/// The driver's next step.
-enum Step {
-    Answer(String, Result<Completed, JobError>, Option<Hold>),
-    Read(Result<Option<SubmitManyRequest>, Status>),
-    Closing,
-    /// The pool or the window has capacity again.
-    Room,
-    TooLate,
-    /// The caller has left.
-    Left,
 }
 
 impl Driver {
@@ -124,56 +110,46 @@ impl Driver {
     async fn drive(&mut self) -> Option<Status> {
         let pools = self.parts.pools.clone();
         let mut closing = std::pin::pin!(async move { pools.closing().await }.fuse());
-        let end = self.end();
+        let mut late = std::pin::pin!(OptionFuture::from(self.end().map(sleep_until)));
         loop {
-            // Everything that was received is processed at once, with one reading of the clock: waiting costs more than
-            // a short job.
-            let mut batch = None;
-            while self.may_read() {
-                match self.inbound.message().now_or_never() {
-                    Some(message) => {
-                        let deadline = *batch.get_or_insert_with(|| self.deadline());
-                        self.take(message, deadline);
-                    }
-                    None => break,
-                }
-            }
+            self.take_received();
             if !self.reading && self.running.is_empty() {
                 return self.last.take();
             }
-            match self.step(closing.as_mut(), end).await {
-                Step::Answer(tag, outcome, hold) => self.answer(tag, outcome, hold),
-                Step::Read(message) => {
-                    let deadline = self.deadline();
-                    self.take(message, deadline);
-                }
-                Step::Closing => {
+            self.outbox.wake_reader();
+            let may_read = self.may_read();
+            // A full pool is awaited separately. Otherwise the loop would spin while the window has capacity.
+            let window_is_full = self.reading && self.full.is_none() && !may_read;
+            let room_left = self.parts.window.saturating_sub(self.running.len());
+            tokio::select! {
+                biased;
+                // Jobs that share the call's deadline are answered one by one before the call ends.
+                Some((tag, outcome, hold)) = self.running.next() => self.answer(tag, outcome, hold),
+                () = self.outbox.left() => return Some(Status::cancelled("the caller left")),
+                Some(()) = &mut late => return Some(status::too_late(self.call.request_id())),
+                () = &mut closing, if self.reading => {
                     self.reading = false;
                     self.last = Some(status::draining(self.call.request_id()));
                 }
-                Step::Room => self.full = self.full.take().filter(Room::is_awaited),
-                Step::TooLate => return Some(status::too_late(self.call.request_id())),
-                Step::Left => return Some(Status::cancelled("the caller left")),
+                message = self.inbound.message(), if may_read => {
+                    let deadline = self.deadline();
+                    self.take(message, deadline);
+                }
+                Some(()) = OptionFuture::from(self.full.as_ref().map(Room::wait)) => {
+                    self.full = self.full.take().filter(Room::is_awaited);
+                }
+                () = self.outbox.below(room_left), if window_is_full && room_left > 0 => {}
             }
         }
     }
 
-    async fn step(&mut self, closing: Pin<&mut (impl Future<Output = ()> + Send)>, end: Option<Instant>) -> Step {
-        self.outbox.hand_over();
-        let may_read = self.may_read();
-        // A full pool is awaited separately: the window may have capacity, and then the loop would spin.
-        let window_is_full = self.reading && self.full.is_none() && !may_read;
-        let room_left = self.parts.window.saturating_sub(self.running.len());
-        tokio::select! {
-            biased;
-            // Jobs that reach the deadline with the call are answered one by one before it ends.
-            Some((tag, outcome, hold)) = self.running.next() => Step::Answer(tag, outcome, hold),
-            () = self.outbox.left() => Step::Left,
-            () = wait_until(end) => Step::TooLate,
-            () = closing, if self.reading => Step::Closing,
-            message = self.inbound.message(), if may_read => Step::Read(message),
-            () = wait_for_room(self.full.as_ref()), if self.full.is_some() => Step::Room,
-            () = self.outbox.below(room_left), if window_is_full && room_left > 0 => Step::Room,
+    /// Reads all received jobs, with one reading of the clock: waiting costs more than a short job.
+    fn take_received(&mut self) {
+        let mut batch = None;
+        while self.may_read() {
+            let Some(message) = self.inbound.message().now_or_never() else { return };
+            let deadline = *batch.get_or_insert_with(|| self.deadline());
+            self.take(message, deadline);
         }
     }
 
@@ -182,7 +158,7 @@ impl Driver {
         if !self.reading || self.full.is_some() {
             return false;
         }
-        // The reader only lowers the count. If the last count leaves capacity, a new one is not needed.
+        // The reader only lowers the count. If the last known count leaves capacity, no new one is needed.
         if self.running.len() + self.unread >= self.parts.window {
             self.unread = self.outbox.unread();
         }
@@ -192,7 +168,7 @@ impl Driver {
     /// When the call ends: after its last jobs, which are answered at the start of the reply margin.
     fn end(&self) -> Option<Instant> {
         let deadline = self.call.deadline(&self.parts.deadline);
-        self.call.has_deadline().then(|| deadline.reply_by() + (deadline.end() - deadline.reply_by()) / 2)
+        self.call.asked.is_some().then(|| deadline.reply_by() + (deadline.end() - deadline.reply_by()) / 2)
     }
 
     /// The deadline of jobs that arrive now.
@@ -206,9 +182,7 @@ impl Driver {
             Ok(None) => self.reading = false,
             Err(refusal) => {
                 self.reading = false;
-                let mut status = status::refused_by_codec(refusal);
-                status::name(&mut status, self.call.request_id());
-                self.last = Some(status);
+                self.last = Some(self.call.named(status::refused_by_codec(refusal)));
             }
         }
     }
@@ -227,10 +201,14 @@ impl Driver {
                 return;
             }
         };
-        // Only pending jobs are parked, where they are polled again.
-        match self.parts.pools.begin(job, &mut Context::from_waker(Waker::noop())) {
-            Polled::Ended(outcome) => self.answer(tag, outcome, hold),
-            Polled::Pending(ticket) => {
+        // Only pending jobs are parked; they are polled again there.
+        let mut ticket = match self.parts.pools.try_submit(job) {
+            Ok(ticket) => ticket,
+            Err(rejection) => return self.answer(tag, Err(rejection.into()), hold),
+        };
+        match ticket.poll_unpin(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(outcome) => self.answer(tag, outcome, hold),
+            Poll::Pending => {
                 self.full = ticket.room().filter(Room::is_awaited);
                 self.running.push(Parked { tag, ticket, hold });
             }
@@ -253,15 +231,14 @@ impl Driver {
         self.unread = self.outbox.push(answer, Kept { _charge: charge, _hold: hold });
     }
 
-    /// Reserves memory for an answer that is not read yet.
+    /// Reserves memory for an unread answer.
     fn room(&self, bytes: usize) -> Result<Option<Charge>, AnswersFull> {
         self.memory.as_ref().map_or(Ok(None), |memory| memory.reserve(bytes))
     }
 
     fn job(&self, tag: &str, job: Option<crate::proto::Job>, deadline: Deadline) -> Result<Box<Job>, Status> {
         if tag.len() > MAX_TAG {
-            let violations = vec![FieldViolation::new("tag", format!("longer than {MAX_TAG} bytes"))];
-            return Err(status::unreadable(violations, self.call.request_id()));
+            return Err(self.call.invalid("tag", format!("longer than {MAX_TAG} bytes")));
         }
         let job = convert::job(job);
         let mut job = job.map_err(|violations| status::unreadable(violations, self.call.request_id()))?;
@@ -271,21 +248,7 @@ impl Driver {
     }
 }
 
-async fn wait_until(end: Option<Instant>) {
-    match end {
-        Some(end) => sleep_until(end).await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn wait_for_room(room: Option<&Room>) {
-    match room {
-        Some(room) => room.wait().await,
-        None => std::future::pending().await,
-    }
-}
-
-/// A status inside of a message, with the same code, text and details as the status of a call.
+/// The status for one job of a call, with the same code, text and details as the status of a call.
 pub(super) fn failure(status: &Status) -> JobFailure {
     use prost::Message;
     let details = tonic_types::pb::Status::decode(status.details()).map(|status| status.details).unwrap_or_default();

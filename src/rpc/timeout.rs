@@ -1,4 +1,4 @@
-//! Parses and formats the header `grpc-timeout`. It becomes a deadline in `context.rs`.
+//! Parses and formats the header `grpc-timeout`. `context.rs` computes the deadline from it.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ pub const GRPC_TIMEOUT: &str = "grpc-timeout";
 /// Largest value in eight digits.
 const MAX_VALUE: u128 = 99_999_999;
 
-/// Nanoseconds of each unit that is used for formatting, the finest first.
+/// Nanoseconds of each unit for formatting, from the finest to the coarsest.
 const UNITS: [(u128, char); 6] =
     [(1, 'n'), (1_000, 'u'), (1_000_000, 'm'), (1_000_000_000, 'S'), (60_000_000_000, 'M'), (3_600_000_000_000, 'H')];
 
@@ -24,7 +24,7 @@ pub struct InvalidTimeout;
 /// Parses a `grpc-timeout`.
 ///
 /// # Errors
-/// [`InvalidTimeout`] for anything but 1 to 8 digits and one unit.
+/// [`InvalidTimeout`] unless the text is 1 to 8 digits and one unit.
 pub fn parse(text: &str) -> Result<Duration, InvalidTimeout> {
     let (digits, unit) = text.split_at_checked(text.len().saturating_sub(1)).ok_or(InvalidTimeout)?;
     if !(1..=8).contains(&digits.len()) || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -42,8 +42,8 @@ pub fn parse(text: &str) -> Result<Duration, InvalidTimeout> {
     }
 }
 
-/// `timeout` in the finest unit that can hold it, rounded down so that a callee never gets more time than there is. At
-/// most 99,999,999 hours.
+/// `timeout` in the finest unit that can represent it, rounded down so that a callee never gets more time than is left.
+/// At most 99,999,999 hours.
 #[must_use]
 pub fn format(timeout: Duration) -> String {
     let nanos = timeout.as_nanos();
@@ -51,8 +51,8 @@ pub fn format(timeout: Duration) -> String {
     fits.map_or_else(|| format!("{MAX_VALUE}H"), |(unit, letter)| format!("{}{letter}", nanos / unit))
 }
 
-/// The time limit of a call's stream: the deadline of its job, or the caller's timeout for calls without one. Calls for
-/// many jobs, and watches, have no limit unless the caller sets one.
+/// The time limit of a call's stream: the deadline of its job, or the caller's timeout for calls without one job. Calls
+/// for many jobs, and watches, have no limit unless the caller sets one.
 pub fn stream_limit(policy: DeadlinePolicy) -> impl Fn(&str, &HeaderMap) -> Option<Duration> {
     move |path, headers| {
         let asked = headers.get(GRPC_TIMEOUT).and_then(|value| parse(value.to_str().ok()?).ok());

@@ -1,6 +1,6 @@
-//! Tracing of calls: context, sampling, span.
+//! Tracing of calls: context, sampling and spans.
 //!
-//! Sampling happens before a span exists: a span that is dropped later costs a fifth of a call.
+//! Sampling happens before a span is created, because a span that is dropped later costs a fifth of a call.
 
 use std::time::Duration;
 
@@ -28,22 +28,22 @@ const PARENT_LENGTH: usize = 55;
 const MAX_TRACESTATE: usize = 512;
 const MAX_BAGGAGE: usize = 8_192;
 
-/// Chooses the traced calls.
+/// Decides which calls are traced.
 ///
-/// A trace context has decided already: a trace is complete or absent. But any caller may ask for a trace, so that only
-/// some are followed in each second. Other calls are sampled at random.
+/// A received trace context includes the decision, so that a trace is complete or absent. But any caller can request a
+/// trace, so only some contexts are followed per second. Other calls are sampled at random.
 #[derive(Debug)]
 pub struct Sampler {
     ratio: Option<f64>,
-    /// Most trace contexts that are followed in a second.
+    /// Most trace contexts that are followed per second.
     max: u32,
-    /// Start of the current second, and the contexts followed in it.
+    /// Start of the current second, and the number of contexts followed in it.
     followed: Mutex<(Option<Instant>, u32)>,
 }
 
-/// The trace context of a call. `None` without a valid `traceparent`: lower-case hexadecimal, ids that are not zero,
-/// sent once. Later versions are read and passed on as version 00, as W3C specifies. `tracestate` over 512 bytes and
-/// `baggage` over 8,192 are left out.
+/// The trace context of a call; `None` without a valid `traceparent`: lower-case hexadecimal, with non-zero ids, sent
+/// once. Later versions are passed on as version 00, as W3C specifies. A `tracestate` over 512 bytes and a `baggage`
+/// over 8,192 bytes are dropped.
 #[must_use]
 pub fn extract(headers: &HeaderMap) -> Option<TraceContext> {
     let mut parents = headers.get_all(TRACEPARENT).iter();
@@ -61,8 +61,8 @@ pub fn extract(headers: &HeaderMap) -> Option<TraceContext> {
 
 /// A call of `method`, such as `Submit`, with its span.
 ///
-/// A sampled call gets a full span with the caller's as its parent. Other calls get none: their jobs have spans of
-/// their own, for the log only.
+/// A sampled call gets a full span, whose parent is the caller's span. Other calls get none: their jobs have their own
+/// spans, for the log only.
 #[must_use]
 pub fn call(method: &'static str, request_id: RequestId, trace: Option<TraceContext>, sampler: &Sampler) -> Call {
     let sampled = sampler.choose(trace.as_ref());
@@ -85,14 +85,14 @@ fn server_span(method: &'static str, request_id: &RequestId, trace: Option<&Trac
         request_id = request_id.as_str(),
     );
     if let Some(parent) = trace.and_then(remote_parent) {
-        // This fails only if no subscriber exports spans, and then the parent is not needed.
+        // This fails only if no subscriber exports spans; then the parent is not needed.
         let _ = span.set_parent(OtelContext::new().with_remote_span_context(parent));
     }
     span
 }
 
-/// Records the status in the span of `call`. Codes that are the server's fault mark the span as an error, according to
-/// OpenTelemetry's conventions for gRPC servers.
+/// Records the status in the span of `call`. Codes that are the server's fault mark the span as an error, as
+/// OpenTelemetry's conventions for gRPC servers specify.
 pub fn record_status(call: &Call, code: Code) {
     if !call.child_spans {
         return;
@@ -113,17 +113,11 @@ pub fn record_status(call: &Call, code: Code) {
 }
 
 impl Sampler {
-    /// Samples the share `ratio` (0 to 1) of the calls without a trace context. `None` samples no call at all, because
-    /// nothing is exported.
+    /// Samples the fraction `ratio` (0 to 1) of the calls without a trace context, and follows at most `max` contexts
+    /// per second. With `None`, no call is sampled, because nothing is exported.
     #[must_use]
-    pub fn new(ratio: Option<f64>) -> Self {
-        Self { ratio, max: 100, followed: Mutex::default() }
-    }
-
-    /// Sets the number of trace contexts that are followed in a second. Default 100.
-    #[must_use]
-    pub fn following(self, max: u32) -> Self {
-        Self { max, ..self }
+    pub fn new(ratio: Option<f64>, max: u32) -> Self {
+        Self { ratio, max, followed: Mutex::default() }
     }
 
     /// Whether another trace context may be followed.
@@ -264,25 +258,25 @@ mod tests {
     fn the_caller_chooses_then_chance_and_nothing_without_an_exporter() {
         let parent =
             |flags| TraceContext { traceparent: format!("{}{flags}", &PARENT[..53]), ..TraceContext::default() };
-        let never = Sampler::new(Some(0.0));
-        let always = Sampler::new(Some(1.0));
+        let never = Sampler::new(Some(0.0), 100);
+        let always = Sampler::new(Some(1.0), 100);
         assert!(never.choose(Some(&parent("01"))) && never.choose(Some(&parent("03"))));
         assert!(!always.choose(Some(&parent("00"))));
         assert!(always.choose(None) && !never.choose(None));
-        assert!(!Sampler::new(None).choose(Some(&parent("01"))));
-        let chosen = (0..10_000).filter(|_| Sampler::new(Some(0.25)).choose(None)).count();
+        assert!(!Sampler::new(None, 100).choose(Some(&parent("01"))));
+        let chosen = (0..10_000).filter(|_| Sampler::new(Some(0.25), 100).choose(None)).count();
         assert!((2_000..3_000).contains(&chosen), "{chosen} of 10000 at a quarter");
     }
 
     #[test]
     fn callers_that_ask_are_followed_so_many_times_in_a_second() {
-        let sampler = Sampler::new(Some(1.0)).following(2);
+        let sampler = Sampler::new(Some(1.0), 2);
         let begin = Instant::now();
         let may = |ms| sampler.may_follow(begin + Duration::from_millis(ms));
         assert_eq!([may(0), may(1), may(2), may(999)], [true, true, false, false]);
         assert_eq!([may(1_000), may(1_001), may(1_002)], [true, true, false]);
         let asks = TraceContext { traceparent: PARENT.to_owned(), ..TraceContext::default() };
-        let stranger = Sampler::new(Some(1.0)).following(0);
+        let stranger = Sampler::new(Some(1.0), 0);
         assert!(!stranger.choose(Some(&asks)) && stranger.choose(None), "its flag forces nothing");
     }
 }

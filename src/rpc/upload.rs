@@ -1,12 +1,11 @@
-//! Collects the messages of a call as they arrive, and delivers each when it is whole.
+//! Collects the messages of a call as they arrive, and delivers each one when it is complete.
 //!
-//! A message that arrives in one piece costs nothing here. A message of several pieces is counted with each piece (see
-//! [`crate::memory`]), until it is delivered and its job is counted by the pool. Parts are never delivered: the codec
-//! would reserve memory for the whole message when it sees the prefix, so that five bytes would take as much as the
+//! A message that arrives in one chunk costs nothing here. A message of several chunks is counted chunk by chunk (see
+//! [`crate::memory`]), until it is delivered and the pool counts its job. Parts are never delivered: the codec would
+//! reserve memory for the whole message when it sees the prefix. Then five bytes would use as much memory as the
 //! payload that they announce.
 
 use std::{
-    error::Error,
     mem,
     pin::Pin,
     sync::Arc,
@@ -15,9 +14,16 @@ use std::{
 
 use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
+use tower::BoxError;
 
-use super::{cut::Cutter, framing::Framing, status};
-use crate::memory::{self, ConnectionMemory, HeldBack, Turn};
+use super::{
+    framing::{Cutter, Framing, length},
+    status,
+};
+use crate::{
+    memory::{self, ConnectionMemory, HeldBack, UploadState},
+    model::Reason,
+};
 
 /// The messages of one call.
 #[derive(Debug)]
@@ -26,33 +32,47 @@ pub(super) struct Upload<B> {
     memory: Arc<ConnectionMemory>,
     /// Largest message, in bytes.
     largest: usize,
-    /// Cuts larger ones. Without it they end the call.
+    /// Cuts larger messages. Without it, they end the call.
     cutter: Option<Cutter>,
+    /// Whether only one message is allowed.
+    is_single: bool,
+    has_one: bool,
     framing: Framing,
     count: Option<memory::Upload>,
-    /// Bytes that were received, but not given back to the window.
+    /// Received bytes that are not yet returned to the flow-control window.
     held: usize,
-    /// Received bytes of the incomplete message. Copied, because a piece may be a small part of a large buffer.
+    /// Received bytes of the incomplete message. They are copied, because a chunk may be a small part of a large
+    /// buffer.
     kept: BytesMut,
-    /// Whole messages that wait until their answers have capacity.
+    /// Complete messages that wait until their answers have capacity.
     whole: Bytes,
-    /// What came after a message that stays incomplete.
+    /// The frame after a message that stays incomplete.
     last: Option<Frame<Bytes>>,
 }
 
-type Failure = Box<dyn Error + Send + Sync>;
+/// The messages that a call should send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Expected {
+    /// One message. The codec reads the first, and would ignore others.
+    One,
+    Many,
+    /// Any number. Too large messages are cut, and the call continues.
+    ManyCut,
+}
 
-/// Received bytes from which on the rest of a message is reserved.
+/// Received bytes at which the rest of a message is reserved.
 const RESERVE_FROM: usize = 64 << 10;
 
 impl<B: HeldBack> Upload<B> {
-    pub(super) fn new(mut body: B, memory: Arc<ConnectionMemory>, largest: usize) -> Self {
+    pub(super) fn new(mut body: B, memory: Arc<ConnectionMemory>, largest: usize, expected: Expected) -> Self {
         body.hold_back();
         Self {
             body,
             memory,
             largest,
-            cutter: None,
+            cutter: (expected == Expected::ManyCut).then(Cutter::default),
+            is_single: expected == Expected::One,
+            has_one: false,
             framing: Framing::default(),
             count: None,
             held: 0,
@@ -62,44 +82,38 @@ impl<B: HeldBack> Upload<B> {
         }
     }
 
-    /// Cuts messages that are too large, and goes on.
-    pub(super) fn cutting(mut self) -> Self {
-        self.cutter = Some(Cutter::default());
-        self
-    }
-
-    /// Counts what is left of a piece of `received` bytes, and gives these back to the window if the sender may send
-    /// more.
-    fn count(&mut self, piece: &Bytes, received: usize) -> Result<(), Failure> {
+    /// Counts the remaining part of a chunk of `received` bytes. Returns these bytes to the window if the sender may
+    /// continue.
+    fn count(&mut self, piece: &Bytes, received: usize) -> Result<(), BoxError> {
         self.framing.read(piece);
-        if let Some(length) = self.framing.longest().filter(|length| *length > self.largest) {
+        if let Some(length) = self.framing.longest.filter(|length| *length > self.largest) {
             return Err(status::message_too_large(length, self.largest).into());
         }
-        let unfinished = self.framing.unfinished();
-        if unfinished == 0 || self.framing.is_new() {
+        let unfinished = self.framing.unfinished;
+        if unfinished == 0 || self.framing.is_new {
             // The previous message is complete.
             self.count = None;
         }
-        let mut turn = Turn::Go;
+        let mut state = UploadState::Go;
         if unfinished > 0 {
             let count = self.count.get_or_insert_with(|| self.memory.upload(self.framing.length()));
-            turn = count.hold(unfinished);
+            state = count.hold(unfinished);
         }
-        match turn {
-            Turn::Go => {
+        match state {
+            UploadState::Go => {
                 self.body.give_back(received);
                 self.give_back();
             }
-            Turn::Wait => {
+            UploadState::Wait => {
                 self.held += received;
                 self.memory.hold(received);
             }
-            Turn::Evicted => return Err(status::uploads_full().into()),
+            UploadState::Evicted => return Err(status::uploads_full().into()),
         }
         Ok(())
     }
 
-    /// Gives back the held bytes.
+    /// Returns the held bytes to the window.
     fn give_back(&mut self) {
         if self.held > 0 {
             let held = mem::take(&mut self.held);
@@ -108,13 +122,34 @@ impl<B: HeldBack> Upload<B> {
         }
     }
 
-    /// Keeps the incomplete part, and returns the whole messages.
+    /// Whether the call still has the expected messages after this frame.
+    fn is_sound(&mut self, frame: &Option<Result<Frame<Bytes>, BoxError>>) -> bool {
+        if !self.is_single {
+            return true;
+        }
+        match frame {
+            Some(Ok(frame)) => match frame.data_ref() {
+                Some(piece) => piece.is_empty() || self.is_first(piece),
+                None => self.has_one,
+            },
+            Some(Err(_)) => true,
+            None => self.has_one,
+        }
+    }
+
+    /// Whether a chunk is exactly the first message.
+    fn is_first(&mut self, piece: &Bytes) -> bool {
+        let first = piece.first_chunk().map_or(usize::MAX, |head| length(*head).saturating_add(head.len()));
+        !mem::replace(&mut self.has_one, true) && piece.len() <= first
+    }
+
+    /// Keeps the incomplete part, and returns the complete messages.
     fn whole(&mut self, mut piece: Bytes) -> Bytes {
-        let unfinished = self.framing.unfinished();
+        let unfinished = self.framing.unfinished;
         if unfinished == 0 && self.kept.is_empty() {
             return piece;
         }
-        let rest = if unfinished == 0 || self.framing.is_new() {
+        let rest = if unfinished == 0 || self.framing.is_new {
             piece.split_off(piece.len() - unfinished)
         } else {
             mem::take(&mut piece)
@@ -127,7 +162,8 @@ impl<B: HeldBack> Upload<B> {
         };
         self.kept.extend_from_slice(&rest);
         if unfinished >= RESERVE_FROM {
-            // Reserve once, instead of copying between growing buffers. Unwritten memory is not used.
+            // Reserved at once, instead of copying between growing buffers. The system provides unwritten memory only
+            // when it is used.
             self.kept.reserve(self.framing.length() - unfinished);
         }
         whole
@@ -137,16 +173,16 @@ impl<B: HeldBack> Upload<B> {
 impl<B> Upload<B>
 where
     B: Body<Data = Bytes> + HeldBack + Unpin,
-    B::Error: Into<Failure>,
+    B::Error: Into<BoxError>,
 {
-    /// The next frame: whole messages, or the end.
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
+    /// The next frame: complete messages, or the end.
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         if let Some(last) = self.last.take() {
             return Poll::Ready(Some(Ok(last)));
         }
         loop {
             let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) else {
-                ready!(self.poll_turn(cx))?;
+                ready!(self.poll_state(cx))?;
                 continue;
             };
             let frame = match frame {
@@ -180,20 +216,35 @@ where
         }
     }
 
-    /// Waits until a message that is held back may proceed. Ready if it may now, and did not before.
-    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+    /// The next frame, once the answers have capacity.
+    fn poll_whole(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if self.whole.is_empty() {
+            match ready!(self.poll_next(cx)) {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(whole) => self.whole = whole,
+                    Err(last) => return Poll::Ready(Some(Ok(last))),
+                },
+                end => return Poll::Ready(end),
+            }
+        }
+        ready!(self.memory.poll_room(cx));
+        Poll::Ready(Some(Ok(Frame::data(mem::take(&mut self.whole)))))
+    }
+
+    /// Waits until a message that is held back may proceed. Ready when it may proceed for the first time.
+    fn poll_state(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         let Some(count) = &mut self.count else { return Poll::Pending };
-        match ready!(count.poll_turn(cx)) {
-            Turn::Evicted => Poll::Ready(Err(status::uploads_full().into())),
-            Turn::Go if self.held > 0 => {
+        match ready!(count.poll_state(cx)) {
+            UploadState::Evicted => Poll::Ready(Err(status::uploads_full().into())),
+            UploadState::Go if self.held > 0 => {
                 self.give_back();
                 Poll::Ready(Ok(()))
             }
-            Turn::Go => {
+            UploadState::Go => {
                 self.body.give_back(0);
                 Poll::Pending
             }
-            Turn::Wait => Poll::Pending,
+            UploadState::Wait => Poll::Pending,
         }
     }
 }
@@ -201,29 +252,25 @@ where
 impl<B> Body for Upload<B>
 where
     B: Body<Data = Bytes> + HeldBack + Unpin,
-    B::Error: Into<Failure>,
+    B::Error: Into<BoxError>,
 {
     type Data = Bytes;
-    type Error = Failure;
+    type Error = BoxError;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = self.get_mut();
-        if this.whole.is_empty() {
-            match ready!(this.poll_next(cx)) {
-                Some(Ok(frame)) => match frame.into_data() {
-                    Ok(whole) => this.whole = whole,
-                    Err(last) => return Poll::Ready(Some(Ok(last))),
-                },
-                end => return Poll::Ready(end),
-            }
+        let frame = ready!(this.poll_whole(cx));
+        if this.is_sound(&frame) {
+            return Poll::Ready(frame);
         }
-        // The answers need capacity.
-        ready!(this.memory.poll_room(cx));
-        Poll::Ready(Some(Ok(Frame::data(mem::take(&mut this.whole)))))
+        // The fault is reported once.
+        this.is_single = false;
+        Poll::Ready(Some(Err(status::of(Reason::NotOneMessage).into())))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.whole.is_empty() && self.kept.is_empty() && self.last.is_none() && self.body.is_end_stream()
+        let is_read = self.whole.is_empty() && self.kept.is_empty() && self.last.is_none();
+        is_read && (self.has_one || !self.is_single) && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -234,7 +281,7 @@ where
 impl<B> Drop for Upload<B> {
     fn drop(&mut self) {
         if self.held > 0 {
-            // The stream gives back its own bytes.
+            // The HTTP/2 stream returns its own bytes.
             self.memory.let_go(self.held);
         }
     }
@@ -255,7 +302,7 @@ mod tests {
         frames.extend(trailers.then(|| Frame::trailers(http::HeaderMap::new())));
         let frames = frames.into_iter().map(Ok::<_, std::convert::Infallible>);
         let body = http_body_util::StreamBody::new(futures_util::stream::iter(frames));
-        let mut upload = Upload::new(body, Memory::default().of(1), 1000);
+        let mut upload = Upload::new(body, Memory::default().of(1), 1000, Expected::Many);
         let mut passed = Vec::new();
         while let Some(frame) = http_body_util::BodyExt::frame(&mut upload).await {
             passed.push(frame.expect("nothing gives way"));

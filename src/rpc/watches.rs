@@ -1,12 +1,18 @@
-//! Limits open watches: the server checks several times a second for each of them.
+//! Limits the number of open watches, because the server checks several times per second for each of them.
 
-use std::{collections::HashMap, pin::Pin, sync::Arc};
+use std::{collections::HashMap, pin::Pin, sync::Arc, time::Duration};
 
+use futures_util::{Stream, StreamExt};
 use parking_lot::Mutex;
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_stream::wrappers::IntervalStream;
 use tonic::{Request, Status};
 
 use super::{context::Arrival, status};
-use crate::phase::{Phase, PhaseCell};
+use crate::{
+    model::Reason,
+    phase::{Phase, PhaseCell},
+};
 
 /// Most open watches of one service on a connection.
 const MAX_PER_CONNECTION: usize = 16;
@@ -19,11 +25,11 @@ pub struct Watches {
     phase: PhaseCell,
 }
 
-/// The end of a watch. Dropping it frees its place.
+/// The future that ends a watch. Dropping it frees its place.
 pub(super) type WatchEnd = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Watches {
-    /// At most `max` watches in all. They last until the process has stopped.
+    /// At most `max` watches in total. They last until the process has stopped.
     #[must_use]
     pub fn new(phase: PhaseCell, max: usize) -> Self {
         Self { open: Arc::default(), max, phase }
@@ -34,15 +40,17 @@ impl Watches {
     /// # Errors
     /// RESOURCE_EXHAUSTED if there are too many.
     pub(super) fn open<T>(&self, request: &Request<T>) -> Result<WatchEnd, Status> {
-        let peer = request.extensions().get::<Arrival>().and_then(|arrival| arrival.peer.as_ref());
-        let connection = peer.map_or(0, |peer| peer.connection);
+        let connection = request.extensions().get().map_or(0, |arrival: &Arrival| arrival.peer.connection);
         let mut open = self.open.lock();
         if open.values().sum::<usize>() >= self.max {
-            return Err(status::watches_full("the server has too many open watches of this sort"));
+            return Err(status::saying(Reason::WatchesFull, "the server has too many open watches of this service"));
         }
         let count = open.entry(connection).or_default();
         if *count >= MAX_PER_CONNECTION {
-            return Err(status::watches_full("this connection has too many open watches of this sort"));
+            return Err(status::saying(
+                Reason::WatchesFull,
+                "this connection has too many open watches of this service",
+            ));
         }
         *count += 1;
         let (place, phase) = (Place { watches: self.clone(), connection }, self.phase.clone());
@@ -51,6 +59,13 @@ impl Watches {
             phase.reached(Phase::Stopped).await;
         }))
     }
+}
+
+/// Ticks now and at each interval. A slow reader gets fewer ticks, but no late ones.
+pub(super) fn ticks(every: Duration) -> impl Stream<Item = ()> + Send {
+    let mut ticks = interval(every);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    IntervalStream::new(ticks).map(|_| ())
 }
 
 struct Place {

@@ -1,4 +1,4 @@
-//! `WorkerPoolService`: its parts, and one method for each RPC. A new RPC is also a row in `src/auth/rpc.rs`.
+//! `WorkerPoolService`: its parts, and one method for each RPC. A new RPC also needs a row in `src/auth/rule.rs`.
 
 use std::{pin::Pin, sync::Arc, time::Duration};
 
@@ -6,7 +6,7 @@ use futures_util::Stream;
 use tokio::time::Instant;
 use tonic::{Code, Request, Response, Status, Streaming, async_trait};
 
-use super::{Guard, Watches, calls::Calls, stats, stream, submit, submit_many, trace::Sampler};
+use super::{Guard, Watches, calls::Calls, stats, submit, submit_many, trace::Sampler};
 use crate::{
     auth::Rpc,
     detached::Detached,
@@ -41,7 +41,7 @@ pub struct Parts {
     pub window: usize,
     /// Largest message, in bytes.
     pub largest_message: usize,
-    /// Where tasks of calls run.
+    /// Runs the tasks of calls.
     pub tasks: Tasks,
     /// Authorization of calls and jobs.
     pub guard: Guard,
@@ -51,7 +51,7 @@ pub struct Parts {
     pub calls: Calls,
     /// Open watches of the stats.
     pub watches: Watches,
-    /// Time after which an attached worker is asked to leave, and to attach again.
+    /// Time after which an attached worker is asked to leave and to attach again.
     pub max_attached: Duration,
 }
 
@@ -72,7 +72,7 @@ impl WorkerPoolService for WorkerPool {
     type SubmitManyStream = ResponseStream<SubmitManyResponse>;
     type WatchStatsStream = ResponseStream<WatchStatsResponse>;
 
-    // As the macro generates it, except that the request is read before the future is made.
+    // Like the code that the macro generates, except that the request is read before the future is created.
     fn submit<'a, 'b>(
         &'a self,
         request: Request<SubmitRequest>,
@@ -85,7 +85,7 @@ impl WorkerPoolService for WorkerPool {
     }
 
     async fn stream(&self, request: Request<StreamRequest>) -> Result<Response<Self::StreamStream>, Status> {
-        stream::stream(&self.0, request).await
+        submit::stream(&self.0, request).await
     }
 
     async fn submit_many(
@@ -98,7 +98,7 @@ impl WorkerPoolService for WorkerPool {
     async fn stats(&self, request: Request<StatsRequest>) -> Result<Response<StatsResponse>, Status> {
         let meter = Calls::begin(&self.0.calls, Rpc::Stats, None, Instant::now());
         let answer = stats::stats(&self.0, request.into_inner());
-        meter.end(code(&answer));
+        meter.end(answer.as_ref().map_or_else(Status::code, |_| Code::Ok));
         answer
     }
 
@@ -112,8 +112,4 @@ impl WorkerPoolService for WorkerPool {
         }
         answer
     }
-}
-
-fn code<T>(answer: &Result<T, Status>) -> Code {
-    answer.as_ref().map_or_else(Status::code, |_| Code::Ok)
 }

@@ -1,4 +1,4 @@
-//! The admission policy. README.md beside this file derives it.
+//! The admission policy. `src/scheduler/README.md` derives it.
 
 mod capacity;
 mod demand;
@@ -13,38 +13,37 @@ use super::{
     Arrival, Core, Host,
     entry::{Entry, Names, TenantId, slot},
     limit::{LimitWait, TIE, UNLIMITED},
-    rate::{Rate, WINDOW},
 };
 use crate::model::{Criticality, Limiter, RejectionReason, WhenFull};
 
 use capacity::Seen;
-use demand::TenantDemand;
 pub use demand::TenantRate;
+use demand::{Rate, TenantDemand, WINDOW};
 pub(super) use estimate::Estimates;
 use safety_margin::SafetyMargin;
 
-/// Largest expected wait, as a share of the budget, before the safety margin reduces it. The rest is for the run, and
-/// for errors of the estimate.
+/// Largest expected wait, as a share of the budget, before the safety margin reduces it. The rest covers the run, and
+/// errors of the estimate.
 const WAIT_SHARE: f64 = 0.5;
 /// Longest expected wait in mean service times of the pool, whatever the budget. It keeps callers with long deadlines
 /// from building long queues.
 const MAX_WAIT_IN_RUNS: f64 = 20.0;
-/// Lower bound of the longest wait: pools of very short jobs still queue a burst.
+/// Lower bound of the longest wait, so that pools of very short jobs still queue a burst.
 const MIN_MAX_WAIT: Duration = Duration::from_millis(100);
-/// Smallest share of the workers' time that is left for a class, whatever the classes above it take.
+/// Smallest share of the workers' time that a class keeps, whatever the classes above it use.
 const MIN_LEFT: f64 = 0.05;
 const MIN_PUSHBACK: Duration = Duration::from_millis(10);
 const MAX_PUSHBACK: Duration = Duration::from_secs(5);
-/// The same for a limit, whose time is certain.
+/// Longest retry time for a limit. It is longer because the time of a limit is certain.
 const MAX_LIMIT_PUSHBACK: Duration = Duration::from_secs(60);
 
-/// The load of a pool, as far as known.
+/// Measurements of the load of a pool.
 pub(super) struct Admission {
     pub(super) estimates: Estimates,
     /// By class.
     pub(super) safety_margins: [SafetyMargin; 4],
-    /// Worker time of the jobs of a class, in seconds per second: the expected time when they are accepted, and the
-    /// difference when they end.
+    /// Worker time of each class, in seconds per second: the expected time when jobs are accepted, and the difference
+    /// when they end.
     taken: [Rate; 4],
     seen: Seen,
     pub(super) demand: TenantDemand,
@@ -62,10 +61,10 @@ pub(super) struct Candidate<'a> {
     pub(super) start_by: Instant,
     pub(super) finish_by: Instant,
     pub(super) names: Names<'a>,
-    /// Its tenant, if that has jobs in the pool, or had more worker time than others.
+    /// Its tenant, if the tenant has jobs in the pool or is ahead in worker time.
     pub(super) known_tenant: Option<TenantId>,
     pub(super) when_full: WhenFull,
-    /// Expected seconds of the jobs of waiting callers before it.
+    /// Expected seconds of the waiting callers' jobs before it.
     pub(super) behind: f64,
 }
 
@@ -74,11 +73,11 @@ pub(super) struct Candidate<'a> {
 struct Expected {
     /// Seconds until it starts.
     wait: f64,
-    /// The limit that causes the wait, if one does.
+    /// The limit that causes the wait, if there is one.
     by: Option<Limiter>,
     /// Seconds that it runs.
     service: f64,
-    /// Share of its budget that it may be expected to wait.
+    /// Share of its budget that it may spend waiting.
     share: f64,
     patience: Duration,
     budget: Duration,
@@ -97,18 +96,18 @@ impl Admission {
         }
     }
 
-    /// Closes the windows that are over. `rests` says that nothing is queued.
-    pub(super) fn turn(&mut self, now: Instant, rests: bool) {
+    /// Ends the windows that are over at `now`. `is_idle` says that nothing is queued.
+    pub(super) fn advance(&mut self, now: Instant, is_idle: bool) {
         let end = *self.window_end.get_or_insert_with(|| now + WINDOW);
-        // Every event asks: a difference of instants takes five times as long as a comparison.
+        // Every event calls this. Comparing instants is five times as fast as subtracting them.
         if now < end {
             return;
         }
         let empty = u32::try_from((now - end).as_nanos() / WINDOW.as_nanos()).unwrap_or(u32::MAX - 1);
-        self.safety_margins.iter_mut().for_each(|margin| margin.turn(empty, rests));
-        self.taken.iter_mut().for_each(|taken| taken.turn(empty));
+        self.safety_margins.iter_mut().for_each(|margin| margin.advance(empty, is_idle));
+        self.taken.iter_mut().for_each(|taken| taken.advance(empty));
         self.window += u64::from(empty) + 1;
-        self.demand.turn(self.window);
+        self.demand.advance(self.window);
         self.window_end = Some(end + WINDOW * (empty + 1));
     }
 
@@ -128,7 +127,7 @@ impl Admission {
         self.taken[class.rank()].add(seconds);
     }
 
-    /// Share of `workers` that the classes above leave for `class`.
+    /// Share of `workers` that the classes above leave to `class`.
     fn left_for(&self, class: Criticality, workers: f64) -> f64 {
         let taken: f64 = self.taken[..class.rank()].iter().map(|taken| taken.per_second.max(0.0)).sum();
         (1.0 - taken / workers).max(MIN_LEFT)
@@ -136,13 +135,13 @@ impl Admission {
 }
 
 impl Expected {
-    /// Seconds that it may be expected to wait.
+    /// Seconds that it may spend waiting.
     fn allowed(&self) -> f64 {
         (self.share * self.budget.as_secs_f64()).min(self.patience.as_secs_f64())
     }
 
-    /// A refusal. The caller should retry once the wait is down to `allowed` seconds and a job has run. If the queue is
-    /// full, no wait is allowed.
+    /// A refusal. The retry time is when the wait has fallen to `allowed` seconds and a job has run. If the queue is
+    /// full, `allowed` is 0.
     fn refuse(self, reason: RejectionReason, allowed: f64) -> Refusal {
         // The time of a limit is certain.
         let longest = if self.by.is_some() { MAX_LIMIT_PUSHBACK } else { MAX_PUSHBACK };
@@ -152,7 +151,7 @@ impl Expected {
 }
 
 impl<H: Host> Core<H> {
-    /// The refusal for a tenant that is at its part of the queue.
+    /// The refusal for a tenant that has used up its part of the queue.
     pub(super) fn over_its_part(&self, now: Instant, candidate: &Candidate<'_>) -> Option<Refusal> {
         let Candidate { class, known_tenant, bytes, .. } = *candidate;
         let part = self.over_part(class, known_tenant, bytes)?;
@@ -164,11 +163,12 @@ impl<H: Host> Core<H> {
         self.expect(now, arrival).refuse(RejectionReason::QueueFull, 0.0)
     }
 
-    /// Judges a job that cannot start at once, except for the capacity of the queue. Returns whether it is a probe: by
-    /// an estimate that may be outdated, it would end too late.
+    /// Judges a job that cannot start at once, without regard to the capacity of the queue.
+    ///
+    /// Returns whether the job is a probe: it would end too late, but by an estimate that may be outdated.
     ///
     /// # Errors
-    /// Why it must not be queued.
+    /// The refusal, if it must not be queued.
     pub(super) fn judge(&self, now: Instant, arrival: &Candidate<'_>) -> Result<bool, Refusal> {
         let kind_queue = self.limits.kind_queue(arrival.kind);
         let expected = self.expect(now, arrival);
@@ -177,14 +177,14 @@ impl<H: Host> Core<H> {
         if self.has_kind_cap(kind_queue) && self.queue.jobs_of(kind_queue) >= self.kind_cap() {
             return Err(expected.refuse(over(by.unwrap_or_else(|| self.limits.any(kind_queue))), 0.0));
         }
-        // Without measurements, no job is refused. A rate is certain, though.
+        // Before the first measurement, only a rate limit can refuse jobs, because its time is certain.
         if !self.admission.estimates.is_measured() && by.is_none() {
             return Ok(false);
         }
         let left = budget.as_secs_f64();
         let (is_probe, allowed) = (wait + service > left, expected.allowed());
         if wait > allowed || (is_probe && !self.admission.estimates.may_probe(arrival.kind, now)) {
-            // A longer deadline does not help against the caller's own queue timeout.
+            // A longer deadline does not help if the caller's own queue timeout is the bound.
             let late = if wait <= share * left && !is_probe {
                 RejectionReason::WaitTooLong { expected: seconds(wait), patience }
             } else {
@@ -195,7 +195,7 @@ impl<H: Host> Core<H> {
         }
         let each = self.admission.estimates.mean().max(self.limits.interval(kind_queue, by));
         let longest = (MAX_WAIT_IN_RUNS * each).max(MIN_MAX_WAIT.as_secs_f64());
-        // Waiting callers may wait longer, but not for a limit: they would block callers of other kinds.
+        // Waiting callers may wait longer, but not because of a limit: then they would block callers of other kinds.
         if wait > longest + TIE && (arrival.when_full != WhenFull::Wait || by.is_some()) {
             let long = RejectionReason::QueueTooLong { expected: seconds(wait) };
             return Err(expected.refuse(by.map_or(long, over), longest));
@@ -210,9 +210,9 @@ impl<H: Host> Core<H> {
         let [patience, budget] = [arrival.start_by, arrival.finish_by].map(|at| at.saturating_duration_since(now));
         Expected {
             wait: shared.max(limit.seconds),
-            // A tie goes to the limit, however the sums are rounded.
+            // The tolerance lets the limit win a tie, independent of rounding.
             by: limit.by.filter(|_| limit.seconds + TIE >= shared),
-            // The time of its own kind is used once it was measured.
+            // A measured kind uses its own service time.
             service: self.admission.estimates.measured(arrival.kind).unwrap_or(0.0),
             share: WAIT_SHARE * self.safety_margin(arrival),
             patience,
@@ -220,8 +220,8 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// The safety margin of the class. It does not apply to a tenant that asks for less than its share of the workers,
-    /// because its jobs hardly wait.
+    /// The safety margin of the class. It does not apply to a tenant whose demand is below its fair part of the
+    /// workers, because its jobs hardly wait.
     fn safety_margin(&self, arrival: &Candidate<'_>) -> f64 {
         let (own, live) = (self.admission.estimates.service(arrival.kind), self.workers.live());
         let is_light = self.admission.demand.is_light(arrival.names.tenant, own, live, self.admission.window);
@@ -251,7 +251,7 @@ impl<H: Host> Core<H> {
         self.limits.wait(kind_queue, before, at_key, service, now)
     }
 
-    /// Whether jobs of a kind queue may take only a part of the queue, because other kinds need capacity, too.
+    /// Whether a kind may use only a part of the queue, because other kinds need capacity too.
     fn has_kind_cap(&self, kind_queue: usize) -> bool {
         kind_queue != UNLIMITED && self.limits.has_others()
     }
@@ -260,7 +260,7 @@ impl<H: Host> Core<H> {
         self.caps.jobs.div_ceil(2).max(1)
     }
 
-    /// Load of a tenant's jobs that start before one more job of it. Jobs that are not ready are passed, unless the
+    /// Load of a tenant's jobs that start before another job of it. Jobs that are not ready are skipped, unless the
     /// ordering key is in use.
     fn own_load(&self, slot: usize, tenant: Option<TenantId>, ordering_key: &str) -> f64 {
         let flow = tenant.and_then(|tenant| self.queue.tenants.flow(tenant, slot));
@@ -268,8 +268,8 @@ impl<H: Host> Core<H> {
         flow.map_or(0.0, |flow| if is_free { flow.ready_load } else { flow.load })
     }
 
-    /// Expected wait, in seconds, of a job of `tenant` that takes `service` seconds, if it were queued now, without the
-    /// limits of its kind.
+    /// Expected wait in seconds, if a job of `tenant` that takes `service` seconds were queued now. Limits of its kind
+    /// are not included.
     fn wait(
         &self,
         class: Criticality,
@@ -283,15 +283,15 @@ impl<H: Host> Core<H> {
         self.wait_behind(class, own + service).max(self.queue.keys.work(ordering_key))
     }
 
-    /// Seconds until a job of `class` starts whose tenant has `own` seconds queued, including this job. Without `own`,
-    /// it is the last of all queued jobs.
+    /// Seconds until a job of `class` starts, if its tenant has `own` seconds queued, including this job. Without
+    /// `own`, the job is the last of all queued jobs.
     pub(super) fn wait_behind(&self, class: Criticality, own: f64) -> f64 {
         let workers = self.workers.live().max(1) as f64;
         self.ahead(class, own) / workers / self.admission.left_for(class, workers)
     }
 
-    /// Seconds of work that starts before a job of `class` whose tenant has `own` seconds, including this job. For a
-    /// kind with a limit, no more than the limit allows in that time.
+    /// Seconds of work that starts before a job of `class`, if its tenant has `own` seconds, including this job. A kind
+    /// with a limit contributes at most what its limit allows in that time.
     fn ahead(&self, class: Criticality, own: f64) -> f64 {
         let open = self.queue.ahead(UNLIMITED, class, own);
         let (mut all, mut pace) = (open, 0.0);
@@ -305,9 +305,9 @@ impl<H: Host> Core<H> {
         if pace < workers { all.min(open * workers / (workers - pace)) } else { all }
     }
 
-    /// Expected seconds of the jobs of callers before an arrival that would wait, too. If it could be queued now, only
-    /// callers of its own tenant are before it, which it must not pass. Otherwise other tenants' callers are, too: of
-    /// each tenant as much as of its own.
+    /// Expected seconds of the waiting callers' jobs before an arrival. If the arrival could be queued now, only
+    /// callers of its own tenant are before it. Otherwise other tenants' callers are too: of each tenant, at most as
+    /// much as its own tenant has.
     pub(super) fn behind(&self, arrival: &Arrival<'_, H::Job>, has_place: bool) -> f64 {
         if self.queue.waiting.is_empty() {
             return 0.0;
@@ -316,13 +316,13 @@ impl<H: Host> Core<H> {
         if has_place {
             return above + own;
         }
-        // Without parts, only the order of arrival matters.
+        // Without tenant parts, only the order of arrival matters.
         let has_parts = self.caps.tenant_share < 1.0;
         let most = if has_parts { own + self.admission.estimates.service(arrival.kind) } else { f64::INFINITY };
         self.queue.waiting.fair_work_ahead_of(arrival.class, most)
     }
 
-    /// An arrival.
+    /// The candidate of an arrival.
     pub(super) fn candidate<'a>(&self, arrival: &Arrival<'a, H::Job>) -> Candidate<'a> {
         let Arrival { kind, class, bytes, start_by, finish_by, when_full, .. } = *arrival;
         let names = Names::of(arrival);
@@ -330,7 +330,7 @@ impl<H: Host> Core<H> {
         Candidate { kind, class, bytes, start_by, finish_by, names, known_tenant, when_full, behind: 0.0 }
     }
 
-    /// A waiting caller.
+    /// The candidate of a waiting caller.
     pub(super) fn waiting_candidate(&self, index: usize) -> Candidate<'_> {
         let entry = &self.entries[index];
         let Entry { kind, class, bytes, start_by, finish_by, .. } = *entry;
@@ -340,7 +340,7 @@ impl<H: Host> Core<H> {
     }
 }
 
-/// Retry time after an expected wait of so many seconds.
+/// Retry time after an expected wait of `wait` seconds.
 pub(super) fn pushback(wait: f64) -> Duration {
     seconds(wait).clamp(MIN_PUSHBACK, MAX_PUSHBACK)
 }
@@ -354,6 +354,6 @@ pub(super) fn seconds(seconds: f64) -> Duration {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub(crate) reason: RejectionReason,
-    /// Before jitter, which the host adds. `None` means not on this server.
+    /// Without jitter, which the host adds. `None` means never on this server.
     pub(crate) retry_after: Option<Duration>,
 }

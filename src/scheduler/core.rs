@@ -1,4 +1,4 @@
-//! The events of the scheduler: every way in is a method here. The machines behind it are in the files beside it.
+//! The events of the scheduler, one method each.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use super::{
 };
 use crate::model::{Outcome, RejectionReason, WhenFull};
 
-/// Why a caller withdraws its job from the queue.
+/// Reason for the withdrawal of a queued job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Withdrawal {
-    /// The caller left.
+    /// The caller gave up.
     Cancelled,
-    /// It is too late to start.
+    /// It is too late to start the job.
     Expired,
 }
 
@@ -31,7 +31,7 @@ pub(crate) enum Withdrawn {
     Gone,
 }
 
-/// Retry time while there are no workers, which attach by themselves at any time.
+/// Retry time while there are no workers, because remote ones may attach at any time.
 const WITHOUT_WORKERS: Duration = Duration::from_secs(1);
 
 impl<H: Host> Core<H> {
@@ -43,7 +43,7 @@ impl<H: Host> Core<H> {
         waiter: impl FnOnce(JobKey) -> H::Waiter,
         effects: &mut Vec<Effect<H>>,
     ) -> Verdict<H> {
-        self.turn(now);
+        self.advance(now);
         let tenant = arrival.tenant;
         self.admission.demand.arrive(tenant, self.admission.estimates.service(arrival.kind));
         self.consider(now, arrival, waiter, effects).unwrap_or_else(|refusal| {
@@ -80,7 +80,7 @@ impl<H: Host> Core<H> {
         self.ask_for_a_place(now, arrival, waiter, effects)
     }
 
-    /// No worker is free for the job.
+    /// Queues a job for which no worker is free, lets it wait, or refuses it.
     fn ask_for_a_place(
         &mut self,
         now: Instant,
@@ -101,7 +101,7 @@ impl<H: Host> Core<H> {
         if waits {
             candidate.behind = self.behind(&arrival, has_capacity);
         }
-        // Waiting callers wait for that, too.
+        // A waiting caller also waits for its tenant's part.
         if let Some(refusal) = over.filter(|_| !waits) {
             return Err(refusal);
         }
@@ -113,7 +113,7 @@ impl<H: Host> Core<H> {
             }
             let key = self.insert(arrival, Place::Ready, waiter);
             self.accept(now, key.index, candidate.names, is_probe);
-            // Time may have opened its kind or its key, and evicted jobs may have held more than it needs.
+            // Its kind or its key may allow a start now, and evicted jobs may have freed more than it needs.
             if evicts || kind_queue != UNLIMITED {
                 self.dispatch(now, effects);
             }
@@ -125,7 +125,7 @@ impl<H: Host> Core<H> {
             entry.kept = Some(candidate.names.keep());
             entry.work = self.admission.estimates.service(entry.kind);
             self.queue.waiting.push(&mut self.entries, key.index);
-            // Callers before it may wait for capacity that it does not need.
+            // Earlier waiting callers may need capacity while this job can start.
             self.dispatch(now, effects);
             return Ok(Verdict::Waiting(key));
         }
@@ -147,8 +147,8 @@ impl<H: Host> Core<H> {
         true
     }
 
-    /// A job gives its worker back. Without an outcome it counts as cancelled. A state that is no longer needed is
-    /// returned, to be dropped outside of the lock.
+    /// A job gives its worker back. Without an outcome, it counts as cancelled. Returns the state of a removed worker,
+    /// to be dropped outside of the lock.
     pub(crate) fn release(
         &mut self,
         now: Instant,
@@ -156,9 +156,9 @@ impl<H: Host> Core<H> {
         state: H::State,
         effects: &mut Vec<Effect<H>>,
     ) -> Option<H::State> {
-        self.turn(now);
+        self.advance(now);
         let Some(Place::Running { slot, ended }) = self.entry(key).map(|entry| entry.place) else {
-            debug_assert!(false, "a lease is given back once, by the job that got it");
+            debug_assert!(false, "a lease is released once, by its own job");
             return Some(state);
         };
         if !ended {
@@ -209,7 +209,7 @@ impl<H: Host> Core<H> {
         found
     }
 
-    /// A worker's job does not stop. Returns whether a new worker replaces it; a second call changes nothing.
+    /// A worker's job does not stop. Returns whether a new worker replaces it. A second call changes nothing.
     pub(crate) fn stick(
         &mut self,
         now: Instant,
@@ -238,7 +238,7 @@ impl<H: Host> Core<H> {
         self.dispatch(now, effects);
     }
 
-    /// Accepts no more jobs. Waiting callers are refused; queued jobs continue, in a paused pool, too.
+    /// Accepts no more jobs. Waiting callers are refused. Queued jobs continue, even if the pool is paused.
     pub(crate) fn close(&mut self, now: Instant, effects: &mut Vec<Effect<H>>) {
         self.closed = true;
         self.turn_away(effects);
@@ -247,7 +247,7 @@ impl<H: Host> Core<H> {
 
     /// Ends all queued jobs of a closed pool, in order of acceptance.
     pub(crate) fn abandon_queued(&mut self, effects: &mut Vec<Effect<H>>) {
-        debug_assert!(self.closed, "an open pool would owe the room to callers that wait");
+        debug_assert!(self.closed, "an open pool would have to give the capacity to waiting callers");
         while let Some(index) = self.queue.all.head() {
             self.end_queued(index, Outcome::Drained, None, effects);
         }
@@ -260,7 +260,7 @@ impl<H: Host> Core<H> {
 
     /// Removes the states of idle workers from a closed pool, to be dropped outside of the lock.
     pub(crate) fn retire_idle(&mut self) -> Vec<H::State> {
-        debug_assert!(self.closed, "only a closed pool lets its workers go");
+        debug_assert!(self.closed, "only a closed pool retires its workers");
         self.workers.retire_idle()
     }
 

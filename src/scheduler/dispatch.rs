@@ -10,27 +10,29 @@ use super::{
 };
 use crate::model::{Criticality, Outcome, RejectionReason};
 
-/// Callers of a class, and tenants, that are asked in vain in one dispatch: there may be tens of thousands. Of a tenant
-/// with many waiting callers, more than the first are asked. Otherwise a flood beside nine quiet tenants would miss 2.4
-/// % of its accepted jobs, instead of 0.8 %.
+/// Largest number of callers of a class, and of tenants, that one dispatch checks without success. Tens of thousands
+/// may wait.
+///
+/// More than the first caller of a tenant are checked. Otherwise a flood beside nine light tenants would miss the
+/// deadlines of 2.4 % of its accepted jobs, instead of 0.8 %.
 const MAX_ASKED: usize = 32;
 const TENANTS: usize = 16;
 
-/// Answer of a waiting caller to whether it can be queued now.
+/// Whether a waiting caller can be queued now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reply {
-    /// It is too late to start.
+    /// No: it is too late to start.
     Leaves,
     /// Yes; whether its job is a probe.
     Enters { is_probe: bool },
-    /// No, because of its tenant's part or its expected wait: it lets others pass.
+    /// No, because of its tenant's part or its expected wait. Other callers may pass it.
     Passes,
-    /// No, and those behind it in its class must wait for it.
+    /// No, and later callers of its class must wait behind it.
     Holds,
 }
 
 impl<H: Host> Core<H> {
-    /// Dispatches until nothing more can move: callers get capacity, and ready jobs get workers.
+    /// Gives capacity to callers and workers to ready jobs, until neither is possible.
     pub(super) fn dispatch(&mut self, now: Instant, effects: &mut Vec<Effect<H>>) {
         // Most of the time, no job of a pool waits.
         while !(self.queue.waiting.is_empty() && self.queue.all.is_empty()) {
@@ -55,33 +57,33 @@ impl<H: Host> Core<H> {
         self.dispatched.set(Some(now));
     }
 
-    /// The job to start next.
+    /// The next job to start.
     pub(super) fn head(&self, now: Instant) -> Option<usize> {
         self.queue.head(|kind_queue| self.limits.is_open(kind_queue, now))
     }
 
-    /// Whether the kind and the limit key of a job let it start before all others of them.
+    /// Whether the limits of its kind and its key allow a job to start before all others of them.
     pub(super) fn is_within_limits(&self, now: Instant, kind_queue: usize, limit_key: &str) -> bool {
         let first = !self.queue.has_ready(kind_queue) && self.limits.is_key_open(kind_queue, limit_key, now);
         first && self.limits.is_open(kind_queue, now)
     }
 
-    /// Makes jobs ready as far as their limit keys allow.
+    /// Makes throttled jobs ready, as far as their limit keys allow.
     fn release_throttled(&mut self, now: Instant) {
-        if self.limits.is_calm(now) {
+        if self.limits.has_nothing_due(now) {
             return;
         }
         for key_limiter in self.limits.due(now) {
             while self.limits.let_through(key_limiter, now) {
                 let throttled = &mut self.limits.key_limiter_mut(key_limiter).throttled;
-                let index = throttled.pop_front(&mut self.entries, LINE).expect("it holds a job");
+                let index = throttled.pop_front(&mut self.entries, LINE).expect("it has a throttled job");
                 self.entries[index].place = Place::Ready;
                 self.queue.push(&mut self.entries, index);
             }
         }
     }
 
-    /// Whether a queued job must not start any more, or would most likely not end in time.
+    /// Whether a queued job must not start any more, or will most likely not end in time.
     fn is_late(&self, now: Instant, index: usize) -> bool {
         self.entries[index].start_by <= now || self.is_hopeless(now, index)
     }
@@ -96,8 +98,8 @@ impl<H: Host> Core<H> {
         entry.finish_by.saturating_duration_since(now) <= seconds(half)
     }
 
-    /// An accepted job expired in the queue. If its caller set a queue timeout, this counts only if the deadline was
-    /// missed, too: an impatient caller must not narrow the margin of others.
+    /// Records that an accepted job expired in the queue. With a queue timeout, that counts only if the deadline was
+    /// missed too: an impatient caller must not narrow the margin of others.
     pub(super) fn note_miss(&mut self, now: Instant, index: usize) {
         let entry = &self.entries[index];
         let by_deadline = entry.start_by >= entry.finish_by || self.is_hopeless(now, index);
@@ -111,15 +113,15 @@ impl<H: Host> Core<H> {
         self.admission.safety_margins[self.entries[index].class.rank()].miss();
     }
 
-    /// Whether the end of a job says anything about the estimates.
+    /// Whether the end of a job counts against the estimates. It does not if the job was present during a pause.
     pub(super) fn counts_as_missed(&self, sequence: u64) -> bool {
         self.paused.is_none() && sequence > self.pardoned
     }
 
-    /// Gives capacity to waiting callers: more important ones first, then in order of arrival. A caller at its tenant's
-    /// part, or with a too long expected wait, lets others pass.
+    /// Gives capacity to waiting callers by importance, then by arrival. A caller at its tenant's part, or with a too
+    /// long expected wait, is passed by others.
     fn admit_waiting(&mut self, now: Instant, effects: &mut Vec<Effect<H>>) {
-        // After a caller has left, others may fit.
+        // The removal of a caller may let others fit.
         let mut goes_on = !self.queue.waiting.is_empty();
         while goes_on {
             goes_on = false;
@@ -129,9 +131,9 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// Asks callers of a class. Returns whether one of them left, admitted or not.
+    /// Checks callers of a class. Returns whether one was removed, admitted or not.
     fn ask_callers(&mut self, now: Instant, class: Criticality, effects: &mut Vec<Effect<H>>) -> bool {
-        // In most pools with waiting callers the queue is full, which the first caller finds out for all.
+        // In most pools with waiting callers the queue is full, as the check of the first caller shows.
         if self.queue.waiting.head(class).is_none_or(|first| self.ask(now, first) == Reply::Holds) {
             return false;
         }
@@ -178,7 +180,7 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// When [`admit_to_worker`](Self::admit_to_worker) would start a caller that only waits for time.
+    /// When [`admit_to_worker`](Self::admit_to_worker) can start a caller that only waits for a token.
     pub(super) fn caller_wakes_at(&self) -> Option<Instant> {
         let opens_at = |index| {
             let entry = &self.entries[index];
@@ -189,8 +191,8 @@ impl<H: Host> Core<H> {
         self.first_callers().filter_map(opens_at).min()
     }
 
-    /// The queue may be full of jobs that wait for their ordering keys while a worker is free. Then the first caller of
-    /// a tenant starts as an arrival would, without being queued. Returns its job, which must be started at once.
+    /// The queue may be full of jobs that wait for their ordering keys while a worker is free. Then a tenant's first
+    /// caller starts directly, without being queued. Returns its job, which must start at once.
     fn admit_to_worker(&mut self, now: Instant) -> Option<usize> {
         let index = self.startable_caller(now)?;
         self.admit(now, index, false);
@@ -198,8 +200,8 @@ impl<H: Host> Core<H> {
         Some(index)
     }
 
-    /// The first caller of a tenant that may start at once, by its ordering key and its limits. It needs no capacity of
-    /// the queue.
+    /// The first caller of a tenant that may start at once, by its ordering key and its limits. It needs no queue
+    /// capacity.
     fn startable_caller(&self, now: Instant) -> Option<usize> {
         let starts = |index: &usize| {
             let entry = &self.entries[*index];
@@ -209,7 +211,7 @@ impl<H: Host> Core<H> {
         self.first_callers().find(starts)
     }
 
-    /// The first callers of tenants, class by class, as many as are asked in one dispatch.
+    /// The first callers of tenants, class by class, up to the number that one dispatch checks.
     fn first_callers(&self) -> impl Iterator<Item = usize> {
         Criticality::BY_IMPORTANCE.into_iter().flat_map(|class| self.queue.waiting.first_callers(class).take(MAX_ASKED))
     }

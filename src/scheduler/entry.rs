@@ -30,7 +30,7 @@ pub(super) struct Entry<H: Host> {
     pub(super) bytes: usize,
     /// Estimated service time in seconds, fixed on acceptance so that sums stay exact.
     pub(super) work: f64,
-    /// Worker time that was charged with its outcome, and the seconds that the estimate counted.
+    /// Worker time that was charged with its outcome, and the seconds that the estimate used.
     pub(super) took: Duration,
     pub(super) counted: f64,
     /// Whether it is a probe of its kind's service time.
@@ -38,14 +38,14 @@ pub(super) struct Entry<H: Host> {
     pub(super) start_by: Instant,
     pub(super) finish_by: Instant,
     pub(super) shard: usize,
-    /// The tenant of a job that was queued, until its end.
+    /// The tenant, from the time when the job is queued until its end.
     pub(super) tenant: Option<TenantId>,
     pub(super) key_queue: Option<KeyQueueId>,
     /// The kind queue of its kind.
     pub(super) kind_queue: usize,
     /// The key limiter of its limit key, from acceptance on.
     pub(super) key_limiter: Option<KeyLimiterId>,
-    /// Kept until the job is accepted.
+    /// Names of a waiting caller, kept until its job is accepted.
     pub(super) kept: Option<KeptNames>,
     pub(super) links: Links,
 }
@@ -102,8 +102,7 @@ impl<H: Host> Entry<H> {
         slot(self.kind_queue, self.class)
     }
 
-    /// Its load among the queued jobs of its kind queue: seconds in the open one, and one in a kind queue with limits,
-    /// which counts starts.
+    /// Its load in its kind queue: seconds if the kind has no limits, else starts.
     pub(super) fn load(&self) -> f64 {
         if self.kind_queue == UNLIMITED { self.work } else { 1.0 }
     }
@@ -142,7 +141,7 @@ pub(super) const CLASS: Link = Link::Class;
 /// The list of all queued jobs by acceptance.
 pub(super) const AGE: Link = Link::Age;
 
-/// The names of an arrival that determine its sharing; resolved when it is accepted.
+/// The names of an arrival that determine its queues; resolved when it is accepted.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Names<'a> {
     pub(super) tenant: &'a str,
@@ -171,7 +170,7 @@ impl KeptNames {
     }
 }
 
-/// A tenant that has jobs in the pool, or was given more worker time than others.
+/// A tenant that has jobs in the pool, or is ahead in worker time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct TenantId(pub(crate) usize);
 

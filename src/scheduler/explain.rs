@@ -1,4 +1,4 @@
-//! What a job waits for. `src/pool/listing.rs` adds the rest of an explanation.
+//! Explains why a job waits. `src/pool/listing.rs` adds the rest of an explanation.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use super::{
     admission::seconds,
     entry::{AGE, Entry, LINE, Place},
     limit::TIE,
-    listing::{Holding, holding},
+    snapshot::{CoreStage, core_stage},
 };
 use crate::model::Limiter;
 
-/// What a job waits for.
+/// Position of a job, and why it waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wait {
     /// Its position from 1: among the queued jobs by acceptance, or among the waiting callers by arrival.
@@ -30,11 +30,11 @@ pub struct Queued {
     pub ahead: usize,
     /// Expected time until it starts; `None` in a paused pool.
     pub expected_start: Option<Duration>,
-    /// What prevents its start.
+    /// The reason that prevents its start.
     pub bound_by: Binding,
 }
 
-/// What prevents the start of a queued job.
+/// The reason that prevents the start of a queued job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Binding {
     /// No worker is free, and the jobs before it arrived earlier or are more important.
@@ -49,7 +49,7 @@ pub enum Binding {
     Pause,
 }
 
-/// Jobs that are expected to start before a queued job.
+/// The jobs that are expected to start before a queued job.
 #[derive(Default)]
 struct Before {
     jobs: usize,
@@ -64,32 +64,31 @@ struct Before {
     has_later: bool,
 }
 
-/// Rounds to find the expected wait. Each gets closer, and none exceeds it.
+/// Iterations to find the expected wait. Each gets closer, and none exceeds it.
 const ROUNDS: usize = 32;
 
 impl<H: Host> Core<H> {
-    /// How the pool holds the job that `is` identifies, and what it waits for; `None` if there is no such job. It scans
-    /// every job.
+    /// The state of the job that `is` identifies, and why it waits. `None` if there is no such job. Scans every job.
     pub(crate) fn explain(
         &self,
         now: Instant,
         is: impl Fn(&H::Job) -> bool,
-    ) -> Option<(H::Job, Holding, Option<Wait>)> {
+    ) -> Option<(H::Job, CoreStage, Option<Wait>)> {
         let (index, entry) = self.entries.iter().find(|(_, entry)| is(&entry.job))?;
         let place = |before: Option<usize>| before.map_or(0, |before| before + 1);
-        let holding = holding(&self.workers, entry.place);
-        let wait = match holding {
-            Holding::Waiting => {
+        let stage = core_stage(&self.workers, entry.place);
+        let wait = match stage {
+            CoreStage::Waiting => {
                 let position = place(self.queue.waiting.iter(&self.entries).position(|at| at == index));
                 Some(Wait { position, queued: None })
             }
-            Holding::Queued => {
+            CoreStage::Queued => {
                 let position = place(self.queue.all.iter(&self.entries, AGE).position(|at| at == index));
                 Some(Wait { position, queued: Some(self.explain_queued(now, index, entry)) })
             }
-            Holding::Running { .. } => None,
+            CoreStage::Running { .. } => None,
         };
-        Some((entry.job.clone(), holding, wait))
+        Some((entry.job.clone(), stage, wait))
     }
 
     fn explain_queued(&self, now: Instant, index: usize, entry: &Entry<H>) -> Queued {
@@ -126,8 +125,8 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// Seconds until a queued job starts. Of each other tenant, queued and arriving jobs pass it, but no more than its
-    /// own tenant has before it, this job included.
+    /// Seconds until a queued job starts. Each other tenant's queued and arriving jobs pass it, but at most as much as
+    /// its own tenant has, this job included.
     fn expected_start(&self, entry: &Entry<H>, before: &Before) -> f64 {
         let workers = self.workers.live().max(1) as f64;
         let own = before.first_of_tenant + entry.work;
@@ -136,8 +135,8 @@ impl<H: Host> Core<H> {
         (0..ROUNDS).fold(0.0, |wait, _| (before.first + passing(wait)) / workers)
     }
 
-    /// The admission rule, by counting: all ready jobs of the classes above, its tenant's jobs before it, and as much
-    /// of each other tenant of its class. Kinds at their limit are skipped.
+    /// The admission rule, applied by counting: all ready jobs of the classes above, its tenant's jobs before it, and
+    /// as much of each other tenant of its class. Kinds at their limit are skipped.
     fn before(&self, now: Instant, index: usize, entry: &Entry<H>) -> Before {
         let mut before = Before::default();
         let own_slot = entry.slot();
@@ -171,7 +170,7 @@ impl<H: Host> Core<H> {
             if class < rank {
                 before.first += queued;
             } else if queued > 0.0 || runs.contains(&tenant) {
-                // A tenant without a job is assumed to send no more.
+                // A tenant without a job is assumed to send no more jobs.
                 let pace =
                     self.admission.demand.per_second(self.queue.tenants.name(tenant), self.admission.window_at(now));
                 before.others.push((queued, pace));

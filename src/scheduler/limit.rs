@@ -1,6 +1,5 @@
-//! Limits of kinds and of limit keys: concurrency and rate.
+//! Limits of kinds and of limit keys: concurrency and rate. The token bucket of a rate is in `limit/key.rs`.
 
-mod bucket;
 #[cfg(test)]
 #[path = "tests/invariants/limit.rs"]
 mod invariants;
@@ -26,8 +25,8 @@ pub(super) const UNLIMITED: usize = 0;
 const ALL: [Limiter; 2] = [Limiter::Concurrency, Limiter::Rate];
 const PER_KEY: [Limiter; 2] = [Limiter::KeyConcurrency, Limiter::KeyRate];
 
-/// The limits of kinds and limit keys, and their use. Each kind with a limit has a kind queue of its own; without
-/// limits, all of this is empty.
+/// The limits of kinds and limit keys, and their use. Each kind with a limit has its own kind queue. Without limits,
+/// all of this is empty.
 #[derive(Default)]
 pub(super) struct Limits {
     /// By kind.
@@ -35,12 +34,12 @@ pub(super) struct Limits {
     /// By kind queue, without the open one.
     kind_queues: Vec<LimitedKind>,
     key_limiters: Slab<KeyLimiter>,
-    /// Key limiters with a job that only waits for a token, by its time.
-    asleep: BTreeSet<(Instant, KeyLimiterId)>,
-    /// Key limiters without a job whose bucket is not full, by the time when it is. They are kept until then.
+    /// Key limiters whose next job only waits for a token, by the time of the token.
+    waiting_for_token: BTreeSet<(Instant, KeyLimiterId)>,
+    /// Key limiters without a job whose bucket is not full, by the time when it is full. They are removed then.
     idle: BTreeSet<(Instant, KeyLimiterId)>,
-    /// Key limiters with a job that changed, and may let it pass.
-    stirred: BTreeSet<KeyLimiterId>,
+    /// Key limiters with a job that have changed, so that a job may pass.
+    changed: BTreeSet<KeyLimiterId>,
 }
 
 struct LimitedKind {
@@ -134,7 +133,7 @@ impl Limits {
         Some(key_limiter)
     }
 
-    /// A job leaves the queue. If it was ready, its key may let another one pass.
+    /// Removes a job from the queue. If the job was ready, its key may let another one pass.
     pub(super) fn leave<H: Host>(&mut self, entries: &mut Slab<Entry<H>>, index: usize) {
         let Some(key_limiter) = entries[index].key_limiter else { return };
         match entries[index].place {
@@ -142,7 +141,7 @@ impl Limits {
             Place::Throttled => self.key_limiters[key_limiter.0].throttled.remove(entries, LINE, index),
             Place::Waiting | Place::Blocked | Place::Running { .. } => {}
         }
-        self.stir(key_limiter);
+        self.mark_changed(key_limiter);
     }
 
     /// A job starts.
@@ -164,7 +163,7 @@ impl Limits {
         limited.used.running -= 1;
         if let Some(key_limiter) = key_limiter {
             self.key_limiters[key_limiter.0].used.running -= 1;
-            self.stir(key_limiter);
+            self.mark_changed(key_limiter);
         }
     }
 
@@ -186,43 +185,43 @@ impl Limits {
         &mut self.key_limiters[key_limiter.0]
     }
 
-    /// The key limiter may let a job pass, or needs a wake-up time. One without jobs needs neither.
-    pub(super) fn stir(&mut self, key_limiter: KeyLimiterId) {
+    /// Marks a key limiter with jobs: it may let a job pass, or needs a wake-up time. Without jobs, it needs neither.
+    pub(super) fn mark_changed(&mut self, key_limiter: KeyLimiterId) {
         let found = &mut self.key_limiters[key_limiter.0];
         if !found.throttled.is_empty() {
-            self.stirred.insert(key_limiter);
+            self.changed.insert(key_limiter);
             return;
         }
-        self.stirred.remove(&key_limiter);
-        if let Some(at) = found.asleep.take() {
-            self.asleep.remove(&(at, key_limiter));
+        self.changed.remove(&key_limiter);
+        if let Some(at) = found.waiting_for_token.take() {
+            self.waiting_for_token.remove(&(at, key_limiter));
         }
     }
 
     /// The key limiters that may let a job pass.
     pub(super) fn due(&mut self, now: Instant) -> BTreeSet<KeyLimiterId> {
-        while let Some((at, key_limiter)) = self.asleep.first().copied()
+        while let Some((at, key_limiter)) = self.waiting_for_token.first().copied()
             && at <= now
         {
-            self.asleep.pop_first();
-            self.key_limiters[key_limiter.0].asleep = None;
-            self.stir(key_limiter);
+            self.waiting_for_token.pop_first();
+            self.key_limiters[key_limiter.0].waiting_for_token = None;
+            self.mark_changed(key_limiter);
         }
-        std::mem::take(&mut self.stirred)
+        std::mem::take(&mut self.changed)
     }
 
     /// Whether nothing is due.
-    pub(super) fn is_calm(&self, now: Instant) -> bool {
-        self.stirred.is_empty() && self.asleep.first().is_none_or(|(at, _)| *at > now)
+    pub(super) fn has_nothing_due(&self, now: Instant) -> bool {
+        self.changed.is_empty() && self.waiting_for_token.first().is_none_or(|(at, _)| *at > now)
     }
 
-    /// Lets a job of a due key limiter pass, or records when it may. Returns whether it passed; the job must then leave
-    /// [`KeyLimiter::throttled`].
+    /// Lets a job of a due key limiter pass, or records when it may pass. Returns whether it passed; the caller must
+    /// then remove the job from [`KeyLimiter::throttled`].
     pub(super) fn let_through(&mut self, key_limiter: KeyLimiterId, now: Instant) -> bool {
         let limit = self.kind_queues[self.key_limiters[key_limiter.0].kind_queue - 1].limits.per_key;
         let found = &mut self.key_limiters[key_limiter.0];
-        if let Some(at) = found.asleep.take() {
-            self.asleep.remove(&(at, key_limiter));
+        if let Some(at) = found.waiting_for_token.take() {
+            self.waiting_for_token.remove(&(at, key_limiter));
         }
         if found.throttled.is_empty() {
             return false;
@@ -231,26 +230,26 @@ impl Limits {
             found.ready += 1;
             return true;
         }
-        // Beyond the burst, only a start helps, which stirs the key limiter.
+        // Beyond the burst, only a start can free a token. It marks the key limiter as changed.
         let wakes = limit.rate.filter(|rate| found.ready < rate.burst.get());
         if let Some(rate) = wakes.filter(|_| found.used.has_place(limit, found.ready + 1)) {
-            found.asleep = found.used.bucket.when(rate, found.ready + 1);
-            self.asleep.extend(found.asleep.map(|at| (at, key_limiter)));
+            found.waiting_for_token = found.used.bucket.when(rate, found.ready + 1);
+            self.waiting_for_token.extend(found.waiting_for_token.map(|at| (at, key_limiter)));
         }
         false
     }
 
-    /// When time alone lets a throttled or a ready job continue; `has_ready` says whether a kind queue has a ready job.
+    /// When time alone lets a throttled or a ready job continue. `has_ready` says whether a kind queue has a ready job.
     pub(super) fn wake_at(&self, has_ready: impl Fn(usize) -> bool) -> Option<Instant> {
         let kind_queues = self.kind_queues.iter().enumerate().filter_map(|(index, limited)| {
             let rate = limited.limits.all.rate?;
             let waits = limited.used.has_place(limited.limits.all, 1) && has_ready(index + 1);
             limited.used.bucket.when(rate, 1).filter(|_| waits)
         });
-        kind_queues.chain(self.asleep.first().map(|(at, _)| *at)).min()
+        kind_queues.chain(self.waiting_for_token.first().map(|(at, _)| *at)).min()
     }
 
-    /// When time alone lets the first job of its kind and its key start.
+    /// When time alone lets the first job of a kind and a key start.
     pub(super) fn opens_at(&self, kind_queue: usize, key: &str) -> Option<Instant> {
         let limited = self.limited(kind_queue)?;
         let all = limited.limits.all;
@@ -268,8 +267,7 @@ impl Limits {
         kind_opens.max(key_opens).filter(|_| has_place && is_within_burst)
     }
 
-    /// Expected wait of a job behind so many of its kind, and so many of its key, of which each takes `service`
-    /// seconds.
+    /// Expected wait of a job behind other jobs of its kind and of its key, if each takes `service` seconds.
     pub(super) fn wait(
         &self,
         kind_queue: usize,
@@ -284,8 +282,8 @@ impl Limits {
         self.key_limiters[key_limiter.0].used.wait(wait, limited.limits.per_key, PER_KEY, (before as f64, service), now)
     }
 
-    /// The key limiter that a job with that key would join, and the jobs before it. Jobs blocked by ordering keys count
-    /// only if the job itself would be blocked.
+    /// The key limiter that a job with this key would join, and the number of jobs before it. Jobs that are blocked by
+    /// ordering keys count only if this job would be blocked too.
     pub(super) fn behind(&self, kind_queue: usize, key: &str, is_free: bool) -> Option<(KeyLimiterId, usize)> {
         let key_limiter = self.find(self.limited(kind_queue)?, key)?;
         let KeyLimiter { throttled, ready, jobs, used, .. } = &self.key_limiters[key_limiter.0];
@@ -298,7 +296,7 @@ impl Limits {
         let key_limiter = entries[index].key_limiter?;
         let KeyLimiter { throttled, ready, .. } = &self.key_limiters[key_limiter.0];
         let before = throttled.iter(entries, LINE).take_while(|at| *at != index).count();
-        // A ready job has its token and its place.
+        // A ready job already has its token and its place.
         (entries[index].place != Place::Ready).then_some((key_limiter, before + *ready as usize))
     }
 
@@ -311,7 +309,7 @@ impl Limits {
         rate.map_or(most, |rate| most.min(service / rate.interval.as_secs_f64()))
     }
 
-    /// The longest interval of one job under `by`, if that is a rate.
+    /// The longest interval between two jobs under `by`, if `by` is a rate.
     pub(super) fn interval(&self, kind_queue: usize, by: Option<Limiter>) -> f64 {
         let Some(limited) = self.limited(kind_queue) else { return 0.0 };
         let rate = match by {
@@ -357,7 +355,7 @@ impl Limits {
         }
     }
 
-    /// What is used of each limit; `queued` counts the queued jobs of a kind queue.
+    /// The use of each limit. `queued` counts the queued jobs of a kind queue.
     pub(super) fn uses(&self, queued: impl Fn(usize) -> usize) -> Vec<(usize, LimitStats)> {
         let view = |(index, limited): (usize, &LimitedKind)| {
             let (limits, running, keys) = (limited.limits, limited.used.running, limited.by_key.len());
@@ -376,7 +374,7 @@ impl Limits {
         limited.by_key.get(key).or_else(|| limited.by_key.get("").filter(|_| is_full)).copied()
     }
 
-    /// Forgets idle keys whose bucket is full again: they would start the same as new ones.
+    /// Removes idle keys whose bucket is full again: they no longer differ from new ones.
     fn forget(&mut self, now: Instant) {
         while let Some((at, key_limiter)) = self.idle.first().copied()
             && at <= now

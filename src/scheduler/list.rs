@@ -59,7 +59,7 @@ impl List {
     }
 
     pub(crate) fn push_back<T: AsMut<Links>>(&mut self, entries: &mut Slab<T>, link: Link, index: usize) {
-        let index = u32::try_from(index).expect("fewer entries than u32 counts: the caps say so");
+        let index = u32::try_from(index).expect("the caps keep the number of entries within u32");
         *entries[index as usize].as_mut().of(link) = Neighbours { previous: self.tail, next: None };
         match self.tail {
             Some(tail) => entries[tail as usize].as_mut().of(link).next = Some(index),
@@ -89,7 +89,7 @@ impl List {
         self.len -= 1;
     }
 
-    /// The entry behind `index`, in whatever list it is.
+    /// The entry behind `index` in its list.
     pub(crate) fn next<T: AsRef<Links>>(entries: &Slab<T>, link: Link, index: usize) -> Option<usize> {
         entries[index].as_ref().next(link)
     }

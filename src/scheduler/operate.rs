@@ -1,4 +1,4 @@
-//! What an operator does to a serving pool: pause, shut, resize, cancel a job.
+//! Operator commands for a running pool: pause, shut, resize, cancel a job.
 
 use tokio::time::Instant;
 
@@ -11,13 +11,13 @@ use super::{
 use crate::model::{JobStage, KindLimits, Outcome, RejectionReason};
 
 impl<H: Host> Core<H> {
-    /// Starts nothing until it is [resumed](Self::resume); jobs are still accepted and queued. Returns false if the
-    /// pool is shut, which finishes its jobs instead.
+    /// Starts no jobs until it is [resumed](Self::resume); jobs are still accepted and queued. Returns false if the
+    /// pool is shut, because a shut pool finishes its jobs.
     pub(crate) fn pause(&mut self, now: Instant) -> bool {
         if self.closed || self.shut {
             return false;
         }
-        self.turn(now);
+        self.advance(now);
         self.paused.get_or_insert(now);
         true
     }
@@ -25,15 +25,15 @@ impl<H: Host> Core<H> {
     /// Starts jobs again.
     pub(crate) fn resume(&mut self, now: Instant, effects: &mut Vec<Effect<H>>) {
         if self.paused.is_some() {
-            self.turn(now);
+            self.advance(now);
             self.paused = None;
             self.pardoned = self.sequence;
             self.dispatch(now, effects);
         }
     }
 
-    /// Accepts no more jobs until it is [opened](Self::open). Waiting callers are refused; queued jobs continue, in a
-    /// paused pool, too.
+    /// Accepts no more jobs until it is [opened](Self::open). Waiting callers are refused. Queued jobs continue, even
+    /// if the pool is paused.
     pub(crate) fn shut(&mut self, now: Instant, effects: &mut Vec<Effect<H>>) {
         self.shut = true;
         self.turn_away(effects);
@@ -45,8 +45,8 @@ impl<H: Host> Core<H> {
         self.shut = false;
     }
 
-    /// Ends a job without a worker; the host asks a running one to stop. Returns its stage; `None` if there is no such
-    /// job, or its outcome is decided.
+    /// Ends a job that has no worker. The host cancels a running one. Returns its stage, or `None` if the job does not
+    /// exist or its outcome is decided.
     pub(crate) fn cancel(
         &mut self,
         now: Instant,
@@ -78,8 +78,8 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// Sets other bounds, and adds kinds: `kinds` has the limits of all of them, and those of known kinds do not
-    /// change. Jobs beyond the bounds leave in the usual way.
+    /// Sets new bounds and adds kinds. `kinds` has the limits of all kinds; the limits of known kinds do not change.
+    /// Jobs beyond the bounds leave as usual.
     pub(crate) fn reconfigure(&mut self, now: Instant, caps: Caps, kinds: &[KindLimits], effects: &mut Vec<Effect<H>>) {
         self.caps = caps;
         self.admission.estimates.extend(kinds.len());
@@ -89,8 +89,8 @@ impl<H: Host> Core<H> {
         self.dispatch(now, effects);
     }
 
-    /// Keeps the number of workers within `bounds`. Surplus workers are removed at once if idle, else after their job.
-    /// Returns the states of removed workers, to be dropped outside of the lock.
+    /// Keeps the number of workers within `bounds`. Idle surplus workers are removed at once, busy ones after their
+    /// job. Returns the states of removed workers, to be dropped outside of the lock.
     pub(crate) fn resize(
         &mut self,
         now: Instant,
@@ -101,11 +101,11 @@ impl<H: Host> Core<H> {
         self.sizing.bounds = bounds;
         self.sizing.sizer = Sizer::NEW;
         let workers = self.workers.configured().clamp(bounds.min, bounds.max);
-        self.employ(now, workers, fresh, effects)
+        self.set_worker_count(now, workers, fresh, effects)
     }
 
     /// Changes the number of workers to `count`.
-    pub(super) fn employ(
+    pub(super) fn set_worker_count(
         &mut self,
         now: Instant,
         count: usize,

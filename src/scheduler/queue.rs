@@ -1,8 +1,6 @@
-//! The queue: classes, then fair sharing among tenants. Tags of tenants are in `queue/tenants.rs`, their order in
-//! `queue/flow_order.rs`.
+//! The queue: classes, then fair sharing among tenants. Tags of tenants are in `queue/tenants.rs`.
 
 mod backlogs;
-mod flow_order;
 #[cfg(test)]
 #[path = "tests/invariants/queue.rs"]
 mod invariants;
@@ -21,24 +19,23 @@ use super::{
 };
 use crate::model::Criticality;
 use backlogs::Backlogs;
-use flow_order::FlowOrder;
 use key_queues::KeyQueues;
-use tenants::{Flow, Tenants};
+use tenants::{Flow, FlowOrder, Tenants};
 use waiting::Waiting;
 
-/// While several classes have jobs, one start in so many goes to those below the most important one.
+/// While several classes have jobs, one of this many starts goes to a class below the most important one.
 const RESERVE: u32 = 20;
 
-/// The queued jobs. More important classes go first, but for the [`RESERVE`]; within a class, tenants share worker time
-/// fairly, and a tenant's jobs start in order of arrival.
+/// The queued jobs. More important classes go first, except for the [`RESERVE`]. Within a class, tenants share worker
+/// time fairly, and each tenant's jobs start in order of arrival.
 ///
-/// Each kind with limits has its own kind queue; the others share the open one. A kind queue at its limit is skipped.
-/// If several kind queues of a class have jobs, worker time is divided by their numbers of tenants.
+/// Each kind with limits has its own kind queue; the other kinds share the open one. A kind queue at its limit is
+/// skipped. If several kind queues of a class have jobs, they share worker time by their numbers of tenants.
 ///
-/// Fair sharing is start-time fair queueing. Each tenant has a tag, the worker time that it had; the smallest tag goes
-/// first. A job is charged its kind's mean service time when it starts, and the difference when it ends. With each
-/// charge, the virtual time of a kind queue advances by the charge divided by the number of tenants. A new or returning
-/// tenant starts at the virtual time, so that unused time is not saved up.
+/// Fair sharing is start-time fair queueing. Each tenant has a tag, the worker time that it has used; the smallest tag
+/// goes first. A job is charged its kind's mean service time at its start, and the difference at its end. Each charge
+/// advances the virtual time of its kind queue by the charge divided by the number of tenants. A new or returning
+/// tenant starts at the virtual time, so that it cannot save up unused time.
 #[derive(Default)]
 pub(super) struct Queue {
     classes: [Class; 4],
@@ -50,9 +47,9 @@ pub(super) struct Queue {
     /// All queued jobs, in order of acceptance.
     pub(super) all: List,
     pub(super) bytes: usize,
-    /// Starts in a row that passed over a lower class.
+    /// Starts in a row that skipped a lower class.
     passed: u32,
-    /// Class that the last reserved start went to.
+    /// Class of the last reserved start.
     last_reserved: usize,
 }
 
@@ -77,14 +74,14 @@ pub(super) struct KindQueue {
     pub(super) backlogs: Backlogs,
     /// Tenants with a ready job, by tag.
     order: FlowOrder,
-    /// Places that were given out in `order`.
+    /// Number of positions assigned in `order`.
     positions: u64,
-    /// Idle tenants whose tag is ahead of a newcomer's start tag: they keep it until that has caught up. The case is
-    /// `a_tenant_with_one_long_job_at_a_time_has_its_share_and_no_more`.
+    /// Idle tenants whose tag is ahead of a newcomer's start tag. They keep their tag until that has caught up. The
+    /// test case is `a_tenant_with_one_long_job_at_a_time_gets_half_of_the_worker`.
     ahead: BTreeSet<(u64, TenantId)>,
     /// Lowest start tag of a new tenant.
     clock: u64,
-    /// The greatest tag of all.
+    /// The largest tag of all tenants.
     top: u64,
 }
 
@@ -99,9 +96,11 @@ impl Queue {
         self.kind_queues.resize_with(4 * (limited + 1), KindQueue::default);
     }
 
-    /// Load of a kind queue's jobs that would start before a job of `class` whose tenant has `own` queued, this job
-    /// included. Jobs blocked by ordering keys and limit keys take few workers, however many they are, so that they do
-    /// not count in the classes above. The case is `a_long_line_of_a_more_important_class_keeps_no_worker_idle`.
+    /// Load of a kind queue's jobs that start before a job of `class`, if its tenant has `own` queued, this job
+    /// included.
+    ///
+    /// However many jobs ordering keys or limit keys block, they use few workers. So they do not count in the classes
+    /// above. The test case is `a_long_key_queue_of_a_more_important_class_keeps_no_worker_idle`.
     pub(super) fn ahead(&self, kind_queue: usize, class: Criticality, own: f64) -> f64 {
         let kind_queues = &self.kind_queues[4 * kind_queue..];
         let above: f64 = kind_queues[..class.rank()].iter().map(|kind_queue| kind_queue.ready).sum();
@@ -123,7 +122,7 @@ impl Queue {
         self.kind_queues[4 * kind_queue..4 * kind_queue + 4].iter().any(|kind_queue| !kind_queue.order.is_empty())
     }
 
-    /// A job is accepted, and counts in all sums from now on. If its ordering key is in use, it is blocked behind it.
+    /// A job is accepted, and counts in all sums from now on. It is blocked if its ordering key is in use.
     pub(super) fn enter<H: Host>(&mut self, entries: &mut Slab<Entry<H>>, index: usize, names: Names<'_>) {
         let is_free = self.keys.is_free(names.ordering_key);
         let entry = &mut entries[index];
@@ -210,7 +209,7 @@ impl Queue {
         self.forget_idle(slot);
     }
 
-    /// The job to start next; `is_open` says whether the limits of a kind queue allow a start.
+    /// The next job to start. `is_open` says whether the limits of a kind queue allow a start.
     pub(super) fn head(&self, is_open: impl Fn(usize) -> bool) -> Option<usize> {
         let rank = self.next_class(&is_open)?;
         let served = self.classes[rank].served;
@@ -226,12 +225,13 @@ impl Queue {
         self.note_start(entry.class.rank(), &is_open);
         let charge = nanos(entry.work);
         let (class, kind_queue) = (&mut self.classes[entry.class.rank()], &mut self.kind_queues[slot]);
-        // A kind queue that is empty, or at its limit, saves nothing up.
+        // A kind queue that is empty or at its limit keeps no claim to unused worker time.
         class.served = class.served.max(kind_queue.tag);
         kind_queue.tag = class.served + charge / kind_queue.order.len().max(1) as u64;
         let flow = self.tenants.flow_mut(tenant, slot);
         kind_queue.order.remove((flow.tag, flow.since, tenant));
-        // Divided by one more than compete: a new tenant goes before those that were served.
+        // The divisor is one more than the number of competing tenants, so that a new tenant goes before those that
+        // were served.
         kind_queue.clock = (kind_queue.clock + charge / (kind_queue.order.len() as u64 + 2)).max(flow.tag);
         flow.tag += charge;
         kind_queue.top = kind_queue.top.max(flow.tag);
@@ -278,14 +278,14 @@ impl Queue {
         lower.iter().fold((0, 0), |(bytes, jobs), class| (bytes + class.bytes, jobs + class.queued.len()))
     }
 
-    /// The most important class with a ready job; now and then, one below it.
+    /// The most important class with a ready job, or sometimes one below it.
     fn next_class(&self, is_open: &impl Fn(usize) -> bool) -> Option<usize> {
         let has_job = |rank: &usize| self.available(*rank, is_open).next().is_some();
         let top = (0..4).find(has_job)?;
         if self.passed + 1 < RESERVE {
             return Some(top);
         }
-        // In turn, so that none of them waits for the others to be empty.
+        // Round robin over the lower classes, so that each is served.
         let lower = (1..=4).map(|step| (self.last_reserved + step) % 4).filter(|rank| *rank > top);
         Some(lower.clone().find(has_job).unwrap_or(top))
     }
@@ -310,7 +310,7 @@ impl Queue {
         }
     }
 
-    /// Forgets idle tenants that virtual time has caught up with; where no tenant has a ready job, all of them.
+    /// Removes idle tenants that virtual time has caught up with. If no tenant has a ready job, removes all idle ones.
     fn forget_idle(&mut self, slot: usize) {
         let kind_queue = &mut self.kind_queues[slot];
         if kind_queue.order.is_empty() {
@@ -328,20 +328,20 @@ impl Queue {
 impl KindQueue {
     /// Adds `more` to the load of a tenant's queued jobs.
     fn count(&mut self, flow: &mut Flow, more: f64) {
-        // Rounding errors end with the last job.
+        // Removes rounding errors with the last job.
         let load = if flow.jobs == 0 { 0.0 } else { (flow.load + more).max(f64::MIN_POSITIVE) };
         self.backlogs.change(flow.load, load);
         flow.load = load;
     }
 
-    /// The same for its ready jobs.
+    /// Adds `more` to the load of a tenant's ready jobs.
     fn count_ready(&mut self, flow: &mut Flow, more: f64) {
         let ready = if flow.ready.is_empty() { 0.0 } else { flow.ready_load + more };
         self.ready = (self.ready + ready - flow.ready_load).max(0.0);
         flow.ready_load = ready;
     }
 
-    /// Gives a tenant its place in the order, behind those with the same tag.
+    /// Gives a tenant its position in the order, behind tenants with the same tag.
     fn position(&mut self, flow: &mut Flow, tenant: TenantId) {
         self.positions += 1;
         flow.since = self.positions;

@@ -1,13 +1,16 @@
-//! A copy of the scheduler's figures.
+//! Counters, and copies of the statistics and jobs of the scheduler. `src/pool/listing.rs` adds ended jobs to the
+//! lists.
 
+use super::{
+    Bounds, Core, Host, JobKey, LimitStats, TenantRate,
+    entry::Place,
+    workers::{Duty, Workers},
+};
+use crate::model::{Criticality, JobStage, Outcome, Reason};
 use std::time::Duration;
-
 use tokio::time::Instant;
 
-use super::{Bounds, Core, Counts, Host, JobKey, LimitStats, workers::Duty};
-use crate::model::Criticality;
-
-/// A copy of the machine's figures, taken under the lock and read without it.
+/// A copy of the statistics, taken under the lock and read without it.
 pub(crate) struct CoreSnapshot<J> {
     pub(crate) closed: bool,
     /// Whether an operator has shut the pool.
@@ -20,16 +23,16 @@ pub(crate) struct CoreSnapshot<J> {
     pub(crate) running: usize,
     pub(crate) live_workers: usize,
     pub(crate) size: SizeStats,
-    /// The job that was accepted first of those that are queued.
+    /// The queued job that was accepted first.
     pub(crate) oldest: Option<J>,
     pub(crate) expected_wait: Duration,
     pub(crate) counts: Counts,
     pub(crate) workers: Vec<WorkerSnapshot<J>>,
-    /// By kind, where it has limits.
+    /// Index and use of each kind with limits.
     pub(crate) limits: Vec<(usize, LimitStats)>,
 }
 
-/// Number of workers of a pool, and what decides it.
+/// Number of workers of a pool, and what determines it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SizeStats {
     /// Smallest number of workers.
@@ -40,13 +43,13 @@ pub struct SizeStats {
     pub workers: usize,
     /// Workers that stop after their job.
     pub retiring: usize,
-    /// Run time of jobs, relative to the run time before; 1 if nothing was compared.
+    /// Run time of jobs divided by the reference run time; 1 if there is no reference.
     pub slowdown: f64,
-    /// Whether the pool does not grow because jobs take longer.
+    /// Whether the pool does not grow, because jobs take longer than before.
     pub held_back: bool,
 }
 
-/// The figures that change with every job, without copies of lists.
+/// The statistics that change with every job, without copies of lists.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CoreLoad {
     pub(crate) queued: usize,
@@ -73,7 +76,7 @@ pub(crate) enum WorkerCondition<J> {
 }
 
 impl<H: Host> Core<H> {
-    /// Copies the figures.
+    /// Copies the statistics.
     pub(crate) fn snapshot(&self) -> CoreSnapshot<H::Job> {
         CoreSnapshot {
             closed: self.closed,
@@ -110,7 +113,7 @@ impl<H: Host> Core<H> {
         (self.shut, self.paused.is_some())
     }
 
-    /// Copies the figures of the load.
+    /// Copies the statistics of the load.
     pub(crate) fn load(&self) -> CoreLoad {
         CoreLoad {
             queued: self.queue.all.len(),
@@ -138,4 +141,130 @@ impl<H: Host> Core<H> {
         workers.sort_unstable_by_key(|worker| worker.id);
         workers
     }
+}
+
+/// Counters of jobs since the start of the pool.
+///
+/// `accepted = completed + failed + cancelled + expired + panicked + shed + queued + running`. A running job whose
+/// caller was answered, but whose handler is still stopping, counts as ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Accepted jobs.
+    pub accepted: u64,
+    /// Jobs whose handler returned a result in time.
+    pub completed: u64,
+    /// Jobs whose handler returned an error or was unavailable, whose process crashed or worker was lost, or whose output
+    /// was too large.
+    pub failed: u64,
+    /// Jobs whose caller disconnected or cancelled, or that a drain stopped.
+    pub cancelled: u64,
+    /// Jobs that reached their deadline, queued or running, or their run timeout.
+    pub expired: u64,
+    /// Jobs whose handler panicked.
+    pub panicked: u64,
+    /// Jobs that were evicted for more important ones.
+    pub shed: u64,
+    /// Refused jobs, in the order of [`Reason::REFUSALS`].
+    pub rejected: [u64; Reason::REFUSALS.len()],
+}
+
+impl Counts {
+    /// Accepted jobs that ended.
+    #[must_use]
+    pub fn ended(&self) -> u64 {
+        self.completed + self.failed + self.cancelled + self.expired + self.panicked + self.shed
+    }
+
+    pub(super) fn count(&mut self, outcome: Outcome) {
+        *match outcome {
+            Outcome::Completed => &mut self.completed,
+            Outcome::HandlerFailed
+            | Outcome::WorkerCrashed
+            | Outcome::WorkerLost { .. }
+            | Outcome::OutputTooLarge
+            | Outcome::HandlerUnavailable => &mut self.failed,
+            Outcome::Cancelled | Outcome::CancelledByOperator | Outcome::Drained | Outcome::DrainKilled { .. } => {
+                &mut self.cancelled
+            }
+            Outcome::DeadlineExceeded | Outcome::RunTimeout | Outcome::ExpiredInQueue => &mut self.expired,
+            Outcome::HandlerPanicked => &mut self.panicked,
+            Outcome::Shed => &mut self.shed,
+        } += 1;
+    }
+}
+
+impl<H: Host> Core<H> {
+    /// Counts a refusal by the host; `reason` indexes [`Reason::REFUSALS`].
+    pub(crate) fn count_rejection(&mut self, reason: usize) {
+        self.counts.rejected[reason] += 1;
+    }
+}
+
+/// Stage of a job in the scheduler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CoreStage {
+    /// Its caller waits for capacity.
+    Waiting,
+    /// It is queued.
+    Queued,
+    /// It runs. `ended`: its outcome is decided, and its handler is still stopping.
+    Running { worker: u32, ended: bool, stuck: bool },
+}
+
+impl CoreStage {
+    pub(crate) fn stage(self) -> JobStage {
+        match self {
+            Self::Waiting => JobStage::Waiting,
+            Self::Queued => JobStage::Queued,
+            Self::Running { .. } => JobStage::Running,
+        }
+    }
+}
+
+/// The items with the smallest keys, in that order, and the number of all.
+pub(crate) type Smallest<K, T> = (Vec<(K, T)>, usize);
+
+impl<H: Host> Core<H> {
+    /// The jobs for which `key` returns a value: the first `limit` by key, and the number of all.
+    /// It scans every job.
+    pub(crate) fn list<K: Ord>(
+        &self,
+        limit: usize,
+        key: impl Fn(&H::Job, CoreStage) -> Option<K>,
+    ) -> Smallest<K, (H::Job, CoreStage)> {
+        let keyed = self.entries.iter().filter_map(|(_, entry)| {
+            let stage = core_stage(&self.workers, entry.place);
+            Some((key(&entry.job, stage)?, (&entry.job, stage)))
+        });
+        let (smallest, all) = smallest(keyed, limit);
+        (smallest.into_iter().map(|(key, (job, stage))| (key, (job.clone(), stage))).collect(), all)
+    }
+
+    /// The tenants with the highest request rates, highest first.
+    pub(crate) fn tenant_rates(&self, now: Instant) -> Vec<TenantRate> {
+        self.admission.demand.rates(self.admission.window_at(now))
+    }
+}
+
+pub(super) fn core_stage<S>(workers: &Workers<S>, place: Place) -> CoreStage {
+    match place {
+        Place::Waiting => CoreStage::Waiting,
+        Place::Ready | Place::Blocked | Place::Throttled => CoreStage::Queued,
+        Place::Running { slot, ended } => {
+            let (worker, duty) = workers.duty(slot);
+            CoreStage::Running { worker, ended, stuck: matches!(duty, Duty::Stuck { .. }) }
+        }
+    }
+}
+
+/// The first `limit` items by key, and the number of all.
+pub(crate) fn smallest<K: Ord, T>(items: impl Iterator<Item = (K, T)>, limit: usize) -> Smallest<K, T> {
+    let mut items: Vec<_> = items.collect();
+    let all = items.len();
+    if all > limit {
+        items.select_nth_unstable_by(limit, |(a, _), (b, _)| a.cmp(b));
+        items.truncate(limit);
+    }
+    items.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+    (items, all)
 }

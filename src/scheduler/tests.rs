@@ -1,11 +1,11 @@
-//! What must hold of every job, step by step, and the rules as cases.
+//! Tests of the scheduler: checks of every job after each step, and the rules as cases.
 
 mod callers;
 mod cases;
 mod drive;
 mod flows;
-mod held;
-mod lives;
+mod ignored_cancels;
+mod job_model;
 mod property;
 mod rules;
 mod script;
@@ -18,7 +18,7 @@ use std::{fmt, time::Duration};
 use super::{Host, Refusal, Withdrawal, Withdrawn};
 use crate::model::{Criticality, JobStage, Outcome, RejectionReason, WhenFull};
 
-/// A host whose jobs, waiters and states are numbers, so that each can be followed.
+/// A host whose jobs, waiters and states are numbers, so that a test can track each of them.
 struct Numbers;
 
 impl Host for Numbers {
@@ -33,20 +33,20 @@ struct Offer {
     class: Criticality,
     kind: usize,
     bytes: usize,
-    /// Milliseconds from now until the job must not start any more.
+    /// Milliseconds until the latest start of the job.
     patience: i64,
-    /// Milliseconds from then until it must have ended.
+    /// Milliseconds from the latest start to the deadline.
     spare: i64,
     tenant: u8,
-    /// 0 is no key.
+    /// 0 means no ordering key.
     key: u8,
-    /// 0 is the empty key.
+    /// 0 means the empty limit key.
     limit_key: u8,
     when_full: WhenFull,
     shard: usize,
 }
 
-/// One transition of the machine.
+/// One event of the scheduler.
 #[derive(Debug, Clone, Copy)]
 enum Event {
     Offer(Offer),
@@ -68,11 +68,11 @@ enum Event {
     Tick,
 }
 
-/// All that a transition shows to its caller and to waiting callers.
+/// The result of an event, and its effects on other jobs.
 #[derive(Debug, Clone)]
 struct Step {
     answer: Answer,
-    told: Vec<Told>,
+    notifications: Vec<Notification>,
 }
 
 #[derive(Debug, Clone)]
@@ -85,19 +85,19 @@ enum Answer {
     Waiting,
     Refused(Refusal),
     Decided(bool),
-    /// The states that came back out of the machine, sorted.
+    /// The states that the scheduler returned, sorted.
     Dropped(Vec<u32>),
     Found(Withdrawn),
     Replaced(bool),
-    /// Whether jobs are held back.
+    /// Whether the pool is paused.
     Paused(bool),
-    /// Where a cancel found its job.
+    /// The stage of a job when it was cancelled.
     Hit(Option<JobStage>),
     Done,
 }
 
 #[derive(Debug, Clone)]
-enum Told {
+enum Notification {
     Start { job: u32, worker: u32, state: u32 },
     Ended { job: u32, outcome: Outcome, retry_after: Option<Duration> },
     Refused { job: u32, reason: RejectionReason },
@@ -137,7 +137,7 @@ fn reason_name(reason: &RejectionReason) -> &'static str {
         RejectionReason::NoRoomInTime => "no room",
         RejectionReason::Draining => "draining",
         RejectionReason::PoolDraining => "shut",
-        other => unreachable!("the machine does not refuse like this: {other:?}"),
+        other => unreachable!("unexpected refusal: {other:?}"),
     }
 }
 
@@ -158,16 +158,16 @@ fn hit_name(hit: Option<JobStage>) -> &'static str {
     }
 }
 
-/// How a job ended that a worker never had; `None` where one had it.
-fn told_name(told: &Told) -> Option<&'static str> {
-    match told {
-        Told::Ended { outcome: Outcome::ExpiredInQueue, .. } => Some("expired"),
-        Told::Ended { outcome: Outcome::Shed, .. } => Some("shed"),
-        Told::Ended { outcome: Outcome::Drained, .. } => Some("drained"),
-        Told::Ended { outcome: Outcome::CancelledByOperator, .. } => Some("cancelled"),
-        Told::Ended { outcome, .. } => panic!("no queued job ends like this: {outcome:?}"),
-        Told::Refused { reason: RejectionReason::NoRoomInTime, .. } => Some("no room"),
-        Told::Refused { .. } => Some("refused"),
-        Told::Start { .. } => None,
+/// Name of the end of a job without a worker. `None` if the job starts.
+fn notification_name(notification: &Notification) -> Option<&'static str> {
+    match notification {
+        Notification::Ended { outcome: Outcome::ExpiredInQueue, .. } => Some("expired"),
+        Notification::Ended { outcome: Outcome::Shed, .. } => Some("shed"),
+        Notification::Ended { outcome: Outcome::Drained, .. } => Some("drained"),
+        Notification::Ended { outcome: Outcome::CancelledByOperator, .. } => Some("cancelled"),
+        Notification::Ended { outcome, .. } => panic!("no queued job ends like this: {outcome:?}"),
+        Notification::Refused { reason: RejectionReason::NoRoomInTime, .. } => Some("no room"),
+        Notification::Refused { .. } => Some("refused"),
+        Notification::Start { .. } => None,
     }
 }

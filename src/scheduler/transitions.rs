@@ -1,8 +1,4 @@
-//! The steps of a job from stage to stage: enqueue, start, end, withdraw.
-
-use std::time::Duration;
-
-use tokio::time::Instant;
+//! The steps of a job from stage to stage: enqueue, start, end, leave. The events in `core.rs` call them.
 
 use super::{
     Core, Effect, Host,
@@ -10,6 +6,8 @@ use super::{
     entry::{Entry, KeyQueueId, LINE, Names, Place},
 };
 use crate::model::{Criticality, Outcome, RejectionReason};
+use std::time::Duration;
+use tokio::time::Instant;
 
 pub(super) const WAITER: &str = "an entry that has not started keeps its waiter";
 
@@ -34,7 +32,7 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// No ordering key blocks a queued job: it is ready, or throttled by its limit key.
+    /// Makes a queued job that no ordering key blocks ready, or throttles it by its limit key.
     fn free(&mut self, index: usize) {
         let Some(key_limiter) = self.entries[index].key_limiter else {
             self.entries[index].place = Place::Ready;
@@ -42,7 +40,7 @@ impl<H: Host> Core<H> {
         };
         self.entries[index].place = Place::Throttled;
         self.limits.key_limiter_mut(key_limiter).throttled.push_back(&mut self.entries, LINE, index);
-        self.limits.stir(key_limiter);
+        self.limits.mark_changed(key_limiter);
     }
 
     pub(super) fn evict_one(&mut self, class: Criticality, effects: &mut Vec<Effect<H>>) {
@@ -96,17 +94,77 @@ impl<H: Host> Core<H> {
         self.saturated &= self.queue.all.len() * 5 > self.caps.jobs;
     }
 
-    /// A job is over, and is released by everything.
+    /// A job has ended, and all its references are released.
     pub(super) fn depart(&mut self, entry: &Entry<H>) {
         self.queue.depart(entry);
         self.limits.quit(entry.key_limiter);
     }
 
-    /// The first job of an ordering key is gone: the next one may start, at the end of its class's queue.
+    /// The first job of an ordering key was removed. The next one becomes ready, at the back of the queue of its class.
     pub(super) fn advance_key_queue(&mut self, key_queue: Option<KeyQueueId>) {
         let next = key_queue.and_then(|key_queue| self.queue.keys.advance(&mut self.entries, key_queue));
         if let Some(next) = next {
             self.free(next);
+        }
+    }
+}
+
+/// A job's worker time is charged to its tenant, to its class, and to the estimate of its kind. A handler that ignores
+/// the request to stop keeps its worker beyond the outcome of its job. That time is charged when the worker returns, or
+/// when it is declared stuck and leaves the pool.
+impl<H: Host> Core<H> {
+    /// The outcome of a running job is decided.
+    pub(super) fn charge(&mut self, now: Instant, index: usize, outcome: Outcome, run: Duration) {
+        let took = self.busy_for(now, index).max(run);
+        let entry = &mut self.entries[index];
+        entry.took = took;
+        let kind = entry.kind;
+        self.admission.take(entry.class, took.as_secs_f64() - entry.work);
+        self.queue.correct(entry, took, entry.work);
+        let estimates = &mut self.admission.estimates;
+        let counted = match outcome {
+            Outcome::Completed
+            | Outcome::HandlerFailed
+            | Outcome::WorkerCrashed
+            | Outcome::OutputTooLarge
+            | Outcome::HandlerPanicked
+            | Outcome::Shed => estimates.observe(kind, took),
+            Outcome::DeadlineExceeded | Outcome::ExpiredInQueue => estimates.observe_cut(kind, took),
+            Outcome::RunTimeout => estimates.observe_longer(kind, took),
+            // A run that was cut short, or did not start, does not show the service time of its kind.
+            Outcome::Cancelled
+            | Outcome::CancelledByOperator
+            | Outcome::Drained
+            | Outcome::DrainKilled { .. }
+            | Outcome::WorkerLost { .. }
+            | Outcome::HandlerUnavailable => 0.0,
+        };
+        self.entries[index].counted = counted;
+        if counted > 0.0 {
+            self.admission.estimates.note_end(kind, now);
+        }
+    }
+
+    /// The worker of an ended job becomes free, or is given up.
+    pub(super) fn charge_rest(&mut self, now: Instant, index: usize) {
+        let held = self.busy_for(now, index);
+        let entry = &mut self.entries[index];
+        let more = held.saturating_sub(entry.took);
+        if more.is_zero() || entry.is_undecided_run() {
+            return;
+        }
+        entry.took = held;
+        let (kind, counted) = (entry.kind, entry.counted);
+        self.admission.take(entry.class, more.as_secs_f64());
+        self.queue.correct(entry, more, 0.0);
+        self.admission.estimates.observe_held(kind, counted, held);
+    }
+
+    /// Time that a job has occupied its worker; zero if the worker is stuck.
+    fn busy_for(&self, now: Instant, index: usize) -> Duration {
+        match self.entries[index].place {
+            Place::Running { slot, .. } => self.workers.busy_for(slot, now),
+            Place::Waiting | Place::Ready | Place::Blocked | Place::Throttled => Duration::ZERO,
         }
     }
 }

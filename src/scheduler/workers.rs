@@ -1,4 +1,4 @@
-//! The workers of a pool: idle, busy, stuck, retiring. `workers/sizer.rs` decides how many there are.
+//! The workers of a pool: idle, busy, stuck, retiring. `workers/sizer.rs` decides on their number.
 
 mod sizer;
 mod sizing;
@@ -15,7 +15,7 @@ pub(super) use sizer::Sizer;
 pub(crate) use sizing::Resized;
 pub(super) use sizing::Sizing;
 
-/// The workers of a pool. Idle ones are on a stack for each shard, so that the most recently used one is taken first.
+/// The workers of a pool. Each shard has a stack of idle ones, so that the most recently used one is taken first.
 pub(super) struct Workers<S> {
     slots: Slab<Slot<S>>,
     idle: Vec<Vec<usize>>,
@@ -24,13 +24,13 @@ pub(super) struct Workers<S> {
     /// Stuck workers that were replaced.
     replaced: usize,
     unreplaced: usize,
-    /// Busy workers to be removed after their job; 0 while a worker is missing.
+    /// Busy workers to be removed after their job; 0 if unreplaced stuck workers leave the pool too small.
     surplus: usize,
     /// Worker time of jobs that have ended.
     busy: Duration,
 }
 
-/// One worker. Its neighbour belongs to another shard, so no cache line holds parts of both.
+/// One worker. It is aligned so that no cache line has parts of two workers, which may belong to different shards.
 #[repr(align(128))]
 pub(super) struct Slot<S> {
     pub(super) id: u32,
@@ -47,7 +47,7 @@ pub(super) struct Slot<S> {
 pub(super) enum Duty<S> {
     Idle(S),
     Busy(JobKey),
-    /// Its job does not stop; `replaced` says whether another worker replaced it.
+    /// Its job ignores the request to stop; `replaced` says whether another worker replaced it.
     Stuck {
         key: JobKey,
         replaced: bool,
@@ -116,7 +116,7 @@ impl<S> Workers<S> {
         (self.slots[slot].id, &self.slots[slot].duty)
     }
 
-    /// Gives an idle worker, if possible of `shard`, to the job `key`.
+    /// Gives an idle worker, preferably of `shard`, to the job `key`.
     pub(super) fn take(&mut self, shard: usize, key: JobKey, now: Instant) -> Option<(usize, u32, S)> {
         let shards = self.idle.len();
         let slot = (0..shards).find_map(|step| self.idle[(shard + step) % shards].pop())?;
@@ -125,11 +125,11 @@ impl<S> Workers<S> {
         taken.changed = now;
         match std::mem::replace(&mut taken.duty, Duty::Busy(key)) {
             Duty::Idle(state) => Some((slot, taken.id, state)),
-            Duty::Busy(_) | Duty::Stuck { .. } => unreachable!("only idle workers are parked"),
+            Duty::Busy(_) | Duty::Stuck { .. } => unreachable!("only idle workers are on the stack"),
         }
     }
 
-    /// Time for which a worker has its job; zero if it is stuck.
+    /// Time that a worker has had its job; zero if it is stuck.
     pub(super) fn busy_for(&self, slot: usize, now: Instant) -> Duration {
         let slot = &self.slots[slot];
         let is_busy = matches!(slot.duty, Duty::Busy(_));
@@ -148,13 +148,13 @@ impl<S> Workers<S> {
     }
 
     /// Takes a worker back. A worker that was replaced while it was stuck is removed, unless another stuck one needs a
-    /// replacement. The state of a removed worker is returned, so that it is dropped outside of the lock.
+    /// replacement. Returns the state of a removed worker, to be dropped outside of the lock.
     pub(super) fn give_back(&mut self, slot: usize, state: S, now: Instant) -> Option<S> {
         self.busy += self.busy_for(slot, now);
         let returned = &mut self.slots[slot];
         returned.changed = now;
         match std::mem::replace(&mut returned.duty, Duty::Idle(state)) {
-            Duty::Stuck { replaced: true, .. } if self.pass_on_stand_in() => self.unreplaced -= 1,
+            Duty::Stuck { replaced: true, .. } if self.reuse_replacement() => self.unreplaced -= 1,
             Duty::Stuck { replaced: true, .. } => {
                 self.replaced -= 1;
                 return self.remove(slot);
@@ -170,8 +170,8 @@ impl<S> Workers<S> {
         None
     }
 
-    /// Uses the replacement of a returned worker for another stuck one, if there is one.
-    fn pass_on_stand_in(&mut self) -> bool {
+    /// Assigns the replacement of a returned worker to another stuck worker, if there is one.
+    fn reuse_replacement(&mut self) -> bool {
         if self.unreplaced == 0 {
             return false;
         }
@@ -183,13 +183,14 @@ impl<S> Workers<S> {
         true
     }
 
-    /// Marks a worker as stuck. Returns whether to replace it: while fewer than `most` are replaced, and only once.
+    /// Marks a worker as stuck. Returns whether to replace it: only once, and only while fewer than `most` are
+    /// replaced.
     pub(super) fn stick(&mut self, slot: usize, key: JobKey, most: usize) -> bool {
         if matches!(self.slots[slot].duty, Duty::Stuck { .. }) {
             return false;
         }
         if self.surplus > 0 {
-            // It was to be removed, and needs no replacement.
+            // The worker would be removed anyway, so it needs no replacement.
             self.surplus -= 1;
             self.replaced += 1;
             self.slots[slot].duty = Duty::Stuck { key, replaced: true };
@@ -213,15 +214,15 @@ impl<S> Workers<S> {
         })
     }
 
-    /// Removes all idle states, so that they are dropped outside of the lock. Only for a closed pool.
+    /// Removes all idle states, to be dropped outside of the lock. Only for a closed pool.
     pub(super) fn retire_idle(&mut self) -> Vec<S> {
         let parked: Vec<usize> = self.idle.iter_mut().flat_map(std::mem::take).collect();
         self.idle_count = 0;
         parked.into_iter().filter_map(|slot| self.remove(slot)).collect()
     }
 
-    /// Removes `count` workers: first missing ones, then idle ones, the newest first, then busy ones after their job.
-    /// Returns the states of the removed ones.
+    /// Removes `count` workers: first missing ones, then idle ones from the newest to the oldest, then busy ones after
+    /// their job. Returns the states of the removed ones.
     pub(super) fn dismiss(&mut self, count: usize) -> Vec<S> {
         let unmissed = count.min(self.unreplaced);
         let missed = self.slots.iter_mut().filter_map(|(_, slot)| match &mut slot.duty {
@@ -246,7 +247,7 @@ impl<S> Workers<S> {
         parked.into_iter().filter_map(|slot| self.remove(slot)).collect()
     }
 
-    /// Keeps up to `count` workers that were to be removed. Returns how many.
+    /// Keeps up to `count` workers that were to be removed. Returns their number.
     pub(super) fn keep(&mut self, count: usize) -> usize {
         let kept = count.min(self.surplus);
         self.surplus -= kept;

@@ -1,146 +1,116 @@
-//! A load: arrivals, service times, deadlines, tenants.
+//! A load: arrivals, service times, deadlines and tenants. Also draws its jobs.
 
 use std::{sync::Arc, time::Duration};
 
-use rand::{RngExt, rngs::StdRng};
+use clap::ValueEnum;
+use rand::{RngExt, SeedableRng, rngs::StdRng};
 
-use super::{arrivals::Arrivals, recording::Recording};
+use super::recording::Recording;
 use crate::model::Criticality;
 
+/// Mean length of the on and off periods of an on-off load.
+const SWITCH: Duration = Duration::from_millis(500);
+/// Mean size of a burst.
+const BURST: f64 = 16.0;
+
 /// How long jobs run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Service {
+    /// Coefficient of variation 1.
     Exponential,
     /// Coefficient of variation 2.
     Lognormal,
-    /// Nine in ten are short; one in ten takes ten times as long.
+    /// Nine in ten jobs are short; one in ten takes ten times as long.
     Bimodal,
     /// Pareto with shape 1.5, cut at a thousand times its minimum.
     HeavyTailed,
 }
 
-impl Service {
-    pub(crate) const ALL: [Self; 4] = [Self::Exponential, Self::Lognormal, Self::Bimodal, Self::HeavyTailed];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Exponential => "exponential",
-            Self::Lognormal => "lognormal",
-            Self::Bimodal => "bimodal",
-            Self::HeavyTailed => "heavy-tailed",
-        }
-    }
-}
-
-/// How arrivals are spread over time. The mean rate is the same for all.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Distribution of arrivals over time. All patterns have the same mean rate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Pattern {
     /// Independent of each other.
     Poisson,
-    /// Twice the rate, and none at all, in turn; each for a time that is exponential with mean half a second.
+    /// Alternates between twice the rate and no arrivals, each for half a second on average.
+    // The lengths of the periods are exponential.
     OnOff,
-    /// Sixteen on average at the same instant: the number is geometric, the instants are independent.
+    /// Sixteen arrivals on average at the same instant.
+    // The size of a burst is geometric; the instants are independent.
     Bursts,
 }
 
-impl Pattern {
-    pub(crate) const ALL: [Self; 3] = [Self::Poisson, Self::OnOff, Self::Bursts];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Poisson => "poisson",
-            Self::OnOff => "on-off",
-            Self::Bursts => "bursts",
-        }
-    }
-}
-
-/// What refused callers do. Their deadline bounds all of their attempts, and they make five at most, as gRPC's
-/// retry policy allows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What refused callers do. Their deadline covers all of their attempts, at most five, as in gRPC's retry policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Retry {
-    /// They go away.
+    /// They do not retry.
     Never,
-    /// They come back when they are told to; where nothing is told, as those who ignore it.
+    /// They retry after the time in the refusal; without one, like `ignore`.
     Obey,
-    /// The same, as gRPC's own clients do with `deploy/service-config.json`: a client that is refused too often gives up
-    /// its retries for a while. Each tenant is one client.
+    /// Like `obey`, with gRPC's retry throttling: a client that is refused too often pauses its retries.
+    // gRPC clients do this with `deploy/service-config.json`. Each tenant is one client.
     Grpc,
-    /// They come back by a back-off of their own: 50 ms, doubled each time, up to a second, give or take a fifth.
+    /// They retry with their own back-off: 50 ms, doubled each time up to a second, plus or minus a fifth.
     Ignore,
 }
 
-impl Retry {
-    pub(crate) const ALL: [Self; 4] = [Self::Never, Self::Obey, Self::Grpc, Self::Ignore];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Never => "never",
-            Self::Obey => "obey",
-            Self::Grpc => "grpc",
-            Self::Ignore => "ignore",
-        }
-    }
-}
-
-/// Attempts of one call, the first among them: the most that gRPC's retry policy makes.
+/// Attempts of one call, including the first: the maximum of gRPC's retry policy.
 pub(crate) const ATTEMPTS: u32 = 5;
-/// The back-off of callers that are told nothing, or do not listen.
+/// The first back-off of callers that got no retry time, or ignore it.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long a caller waits by a back-off of its own, after so many attempts.
+/// The back-off of a caller after `attempts` attempts.
 pub(crate) fn own_pause(attempts: u32, dice: &mut StdRng) -> Duration {
     let pause = FIRST_PAUSE * 2_u32.pow(attempts - 1);
     pause.min(MAX_PAUSE).mul_f64(dice.random_range(0.8..1.2))
 }
 
-/// Something that is so from an instant to another.
+/// A condition during a period.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Spell<T> {
+pub(crate) struct Disturbance<T> {
     pub(crate) from: Duration,
     pub(crate) until: Duration,
     pub(crate) what: T,
 }
 
-impl<T> Spell<T> {
+impl<T> Disturbance<T> {
     pub(crate) fn holds(&self, at: Duration) -> bool {
         (self.from..self.until).contains(&at)
     }
 }
 
-/// Where jobs come from.
+/// The source of jobs.
 #[derive(Debug, Clone)]
 pub(crate) enum Source {
-    /// They are drawn: how arrivals are spread, the mean service time, and how that is spread.
+    /// Jobs are drawn: the arrival pattern, the mean service time, and its distribution.
     Drawn { pattern: Pattern, mean: Duration, service: Service },
-    /// A server logged them.
+    /// Jobs come from the log of a server.
     Recorded(Arc<Recording>),
 }
 
-/// What arrives, at what.
+/// The jobs that arrive, and the workers that run them.
 #[derive(Debug, Clone)]
 pub(crate) struct Load {
     pub(crate) workers: usize,
     pub(crate) source: Source,
-    /// Load as a multiple of what the workers can do, or of the rate that was recorded.
+    /// Load as a multiple of the workers' capacity, or of the recorded rate.
     pub(crate) times: f64,
-    /// For how long.
+    /// Length of the main load.
     pub(crate) lasts: Duration,
-    /// What it falls to then, and for how long: to see when all is well again. It is not part of the other figures.
+    /// The load after the main load, and its length, to measure the recovery. No other figure counts it.
     pub(crate) then: Option<(f64, Duration)>,
     pub(crate) deadline: Duration,
-    /// Deadlines are spread from half to one and a half of `deadline`.
+    /// Whether deadlines vary from half to one and a half of `deadline`.
     pub(crate) spread: bool,
     /// Weight of each tenant and the class of its jobs; a class of `None` is drawn at random.
     pub(crate) tenants: Vec<(f64, Option<Criticality>)>,
     pub(crate) retry: Retry,
     /// Most jobs that the queue holds.
     pub(crate) queue: usize,
-    /// Service takes so many times longer.
-    pub(crate) slow: Option<Spell<f64>>,
-    /// So many workers are held by jobs that do not stop.
-    pub(crate) lost: Option<Spell<usize>>,
+    /// Service times are multiplied during this period.
+    pub(crate) slow: Option<Disturbance<f64>>,
+    /// Workers that are occupied by jobs that do not stop, during this period.
+    pub(crate) lost: Option<Disturbance<usize>>,
     pub(crate) seed: u64,
 }
 
@@ -155,19 +125,19 @@ pub(crate) struct Arrival {
     pub(crate) class: Criticality,
     /// Jobs of one tenant with the same key run one after the other.
     pub(crate) ordering_key: Option<usize>,
-    /// A run is stopped after so long, whatever is left until the deadline.
+    /// Longest run, even if the deadline is later.
     pub(crate) run_timeout: Option<Duration>,
 }
 
 impl Arrival {
-    /// Whether it takes longer than one run may.
+    /// Whether the job needs more time than one run may take.
     pub(super) fn outruns_its_limit(&self) -> bool {
         self.run_timeout.is_some_and(|limit| self.service > limit)
     }
 }
 
 impl Load {
-    /// Eight workers, 50 ms, half a second to answer: the case of the table in the heart's README.
+    /// Eight workers, 50 ms service time, half a second deadline: the case of the table in the scheduler's README.
     #[cfg(test)]
     pub(crate) fn steady(times: f64, seconds: u64, service: Service, seed: u64) -> Self {
         Self {
@@ -192,13 +162,13 @@ impl Load {
         self.lasts + self.then.map_or(Duration::ZERO, |then| then.1)
     }
 
-    /// When the last of what is out of the ordinary is over, where anything is.
-    pub(crate) fn calm_from(&self) -> Option<Duration> {
+    /// The end of the last disturbance, if there is one.
+    pub(crate) fn disturbed_until(&self) -> Option<Duration> {
         let ends = [self.slow.map(|slow| slow.until), self.lost.map(|lost| lost.until), self.then.map(|_| self.lasts)];
         ends.into_iter().flatten().max().filter(|end| *end < self.end())
     }
 
-    /// How many times what the workers can do arrives at that instant; `None` where all is over.
+    /// The load at that time, as a multiple of the workers' capacity; `None` after the end.
     pub(super) fn times_at(&self, at: Duration) -> Option<f64> {
         if at < self.lasts {
             return Some(self.times);
@@ -206,7 +176,7 @@ impl Load {
         self.then.filter(|_| at < self.end()).map(|then| then.0)
     }
 
-    /// Worker time per second at that instant.
+    /// Number of usable workers at that time.
     pub(super) fn workers_at(&self, at: Duration) -> usize {
         let lost = self.lost.filter(|lost| lost.holds(at)).map_or(0, |lost| lost.what);
         self.workers.saturating_sub(lost)
@@ -226,11 +196,170 @@ impl Load {
         }
     }
 
-    /// All arrivals, in order of time.
+    /// All arrivals, ordered by time.
     pub(crate) fn arrivals(&self) -> Box<dyn Iterator<Item = Arrival> + '_> {
         match &self.source {
             Source::Drawn { pattern, mean, service } => Box::new(Arrivals::new(self, *pattern, *mean, *service)),
             Source::Recorded(recording) => Box::new(recording.arrivals(self)),
         }
+    }
+}
+
+/// Draws arrivals, ordered by time.
+struct Arrivals<'a> {
+    load: &'a Load,
+    pattern: Pattern,
+    mean: Duration,
+    service: Service,
+    /// Cumulative weights of the tenants.
+    weights: Vec<f64>,
+    dice: StdRng,
+    now: Duration,
+    /// Jobs of the current burst that are still to arrive at this instant.
+    burst: u32,
+    /// End of the current on period.
+    on_until: Duration,
+}
+
+impl<'a> Arrivals<'a> {
+    fn new(load: &'a Load, pattern: Pattern, mean: Duration, service: Service) -> Self {
+        let mut sum = 0.0;
+        let weights = load.tenants.iter().map(|tenant| {
+            sum += tenant.0;
+            sum
+        });
+        let weights = weights.collect();
+        let dice = StdRng::seed_from_u64(load.seed);
+        Self { load, pattern, mean, service, weights, dice, now: Duration::ZERO, burst: 0, on_until: SWITCH }
+    }
+
+    /// Advances to the next arrival; `None` after the last one.
+    fn advance(&mut self) -> Option<()> {
+        if self.burst > 0 {
+            self.burst -= 1;
+            return Some(());
+        }
+        let times = self.load.times_at(self.now)?;
+        let rate = times * self.load.workers as f64 / self.mean.as_secs_f64();
+        match self.pattern {
+            Pattern::Poisson => {
+                let gap = self.gap(1.0 / rate);
+                self.now += gap;
+            }
+            Pattern::Bursts => {
+                let gap = self.gap(BURST / rate);
+                self.now += gap;
+                // Geometric, at least 1: each further job arrives with the same probability.
+                while self.dice.random_bool(1.0 - 1.0 / BURST) {
+                    self.burst += 1;
+                }
+            }
+            Pattern::OnOff => {
+                let mut gap = self.gap(0.5 / rate);
+                // The rest of a gap at the end of an on period continues in the next on period.
+                while self.now + gap >= self.on_until && self.now < self.load.end() {
+                    gap -= self.on_until.saturating_sub(self.now).min(gap);
+                    self.now = self.on_until + self.gap(SWITCH.as_secs_f64());
+                    self.on_until = self.now + self.gap(SWITCH.as_secs_f64());
+                }
+                self.now += gap;
+            }
+        }
+        self.load.times_at(self.now).map(|_| ())
+    }
+
+    fn gap(&mut self, mean_seconds: f64) -> Duration {
+        Duration::from_secs_f64(-self.uniform().ln() * mean_seconds)
+    }
+
+    /// Above 0 and at most 1.
+    fn uniform(&mut self) -> f64 {
+        1.0 - self.dice.random::<f64>()
+    }
+
+    /// A service time with mean 1.
+    fn shape(&mut self) -> f64 {
+        match self.service {
+            Service::Exponential => -self.uniform().ln(),
+            Service::Lognormal => {
+                // σ² = ln(1 + cv²), μ = −σ²/2.
+                let variance = 5.0_f64.ln();
+                let normal = (-2.0 * self.uniform().ln()).sqrt() * (std::f64::consts::TAU * self.uniform()).cos();
+                (variance.sqrt() * normal - variance / 2.0).exp()
+            }
+            Service::Bimodal => {
+                if self.dice.random_bool(0.1) {
+                    10.0 / 1.9
+                } else {
+                    1.0 / 1.9
+                }
+            }
+            Service::HeavyTailed => {
+                // The mean of a Pareto of shape 1.5 with minimum m, cut at 1,000 m, is about 2.937 m.
+                (self.uniform().powf(-1.0 / 1.5)).min(1000.0) / 2.937
+            }
+        }
+    }
+
+    fn tenant(&mut self) -> usize {
+        let drawn = self.dice.random::<f64>() * self.weights.last().copied().unwrap_or_default();
+        self.weights.partition_point(|weight| *weight <= drawn).min(self.weights.len() - 1)
+    }
+}
+
+impl Iterator for Arrivals<'_> {
+    type Item = Arrival;
+
+    fn next(&mut self) -> Option<Arrival> {
+        self.advance()?;
+        let shape = self.shape();
+        let slower = self.load.slow.filter(|slow| slow.holds(self.now)).map_or(1.0, |slow| slow.what);
+        let deadline = if self.load.spread {
+            self.load.deadline.mul_f64(self.dice.random_range(0.5..1.5))
+        } else {
+            self.load.deadline
+        };
+        let tenant = self.tenant();
+        let class = self.load.tenants[tenant].1;
+        let class = class.unwrap_or_else(|| Criticality::BY_IMPORTANCE[self.dice.random_range(0..4)]);
+        let service = self.mean.mul_f64(shape * slower);
+        let at = self.now;
+        Some(Arrival { at, service, deadline, kind: 0, tenant, class, ordering_key: None, run_timeout: None })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_patterns_and_spreads_have_the_same_mean() {
+        for (pattern, service) in [
+            (Pattern::Poisson, Service::Exponential),
+            (Pattern::OnOff, Service::Bimodal),
+            (Pattern::Bursts, Service::Lognormal),
+            (Pattern::Poisson, Service::HeavyTailed),
+        ] {
+            let mean = Duration::from_millis(50);
+            let mut load = Load::steady(2.0, 1_000, service, 1);
+            load.source = Source::Drawn { pattern, mean, service };
+            let (mut jobs, mut work) = (0.0, 0.0);
+            for arrival in load.arrivals() {
+                jobs += 1.0;
+                work += arrival.service.as_secs_f64();
+            }
+            let (rate, mean) = (jobs / 1_000.0, work / jobs);
+            assert!((rate / 320.0 - 1.0).abs() < 0.08, "{pattern:?}: {rate} jobs per second");
+            assert!((mean / 0.05 - 1.0).abs() < 0.04, "{service:?}: {mean} s");
+        }
+    }
+
+    #[test]
+    fn a_load_that_falls_goes_on_at_the_lower_rate() {
+        let load =
+            Load { then: Some((0.5, Duration::from_secs(50))), ..Load::steady(4.0, 50, Service::Exponential, 3) };
+        let early = load.arrivals().filter(|arrival| arrival.at < load.lasts).count() as f64;
+        let late = load.arrivals().filter(|arrival| arrival.at >= load.lasts).count() as f64;
+        assert!((early / late / 8.0 - 1.0).abs() < 0.1, "{early} and {late}");
     }
 }

@@ -12,14 +12,14 @@ use serde::Deserialize;
 use super::load::{Arrival, Load};
 use crate::{file::FileFault, model::Criticality};
 
-/// Longest run or budget that a server can be configured for, and a little more.
+/// A little more than the longest run or budget that a server can have.
 const MAX_LOGGED: Duration = Duration::from_secs(8 * 24 * 3600);
 
-/// The jobs that a server logged as they came, `waterwheel serve --log waterwheel::pool=debug`.
+/// The jobs in the log of a server that ran with `waterwheel serve --log waterwheel::pool=debug`.
 ///
-/// The line `job arrived` says when a job came, with what budget, for whom, after which others and how long it may run;
-/// the line of its end says how long it ran. What a job would have taken that was refused, or cut off, is not known: it is
-/// drawn from those of its kind that completed, and took no less.
+/// The line `job arrived` has the time, the budget, the tenant, the ordering key and the run timeout of a job. The line
+/// at its end has the run time. For a job that was refused or cut off, the run time is drawn: from completed jobs of
+/// its kind that ran at least as long.
 #[derive(Debug)]
 pub(crate) struct Recording {
     jobs: Vec<Recorded>,
@@ -28,19 +28,19 @@ pub(crate) struct Recording {
     passed_over: PassedOver,
 }
 
-/// Lines of a log that are none of the server's, or lack what their message promises.
+/// Log lines that no server wrote, or that lack a field of their message.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct PassedOver {
     pub(crate) lines: usize,
-    /// Number of the first of them, from 1 on.
+    /// Line number of the first of them, from 1.
     pub(crate) first: Option<usize>,
-    /// The log ends within a line, as where its server still writes. That line is not among them.
+    /// Whether the log ends within a line, because its server is still writing. That line is not counted.
     pub(crate) is_cut: bool,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Recorded {
-    at: Duration,
+    at: SystemTime,
     budget: Duration,
     kind: usize,
     tenant: usize,
@@ -53,7 +53,7 @@ struct Recorded {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Run {
     Took(Duration),
-    /// It was cut off then, or never ran.
+    /// The job was cut off after this time, or never ran.
     MoreThan(Duration),
 }
 
@@ -62,13 +62,13 @@ enum Run {
 pub(crate) enum RecordingError {
     #[error("cannot read {}: {fault}", path.display())]
     Unread { path: PathBuf, fault: FileFault },
-    #[error("no line of the log is one of the server's: JSON objects with a timestamp and a message")]
+    #[error("no line of the log is from a server: those are JSON objects with a timestamp and a message")]
     Foreign,
     #[error("the log has no line \"job arrived\"{}", pool.as_ref().map(|pool| format!(" of the pool {pool:?}")).unwrap_or_default())]
     Empty { pool: Option<String> },
-    #[error("the log is of several pools: {}", .0.join(", "))]
+    #[error("the log has jobs of several pools: {}", .0.join(", "))]
     Pools(Vec<String>),
-    #[error("no job of the log completed, so that nothing is known of how long jobs take")]
+    #[error("no job of the log completed, so the service times are unknown")]
     NothingCompleted,
 }
 
@@ -84,7 +84,7 @@ impl RecordingError {
     }
 }
 
-/// What matters of a line of the log.
+/// The parsed fields of a line.
 #[derive(Deserialize)]
 struct Line {
     timestamp: String,
@@ -101,27 +101,22 @@ struct Line {
     run_ms: Option<f64>,
 }
 
-/// What is found of a job, line by line.
-struct Found {
-    at: SystemTime,
-    budget: Duration,
-    kind: String,
-    tenant: String,
-    class: Criticality,
-    ordering_key: Option<String>,
-    run_timeout: Option<Duration>,
-    run: Run,
-}
-
-/// What is found in a log.
+/// The jobs of a log that is being read.
 #[derive(Default)]
 struct Findings {
-    jobs: BTreeMap<String, Found>,
+    jobs: BTreeMap<String, Recorded>,
     pools: BTreeSet<String>,
+    tenants: Names,
+    kinds: Names,
+    keys: Names,
 }
 
+/// Names, numbered in order of appearance.
+#[derive(Default)]
+struct Names(HashMap<String, usize>);
+
 impl Recording {
-    /// Reads a log. Lines of other things than jobs are passed over, and counted where no server wrote them.
+    /// Reads a log. Lines about other things than jobs are skipped; lines that no server wrote are counted.
     pub(crate) fn read(log: &str, pool: Option<&str>) -> Result<Self, RecordingError> {
         let mut findings = Findings::default();
         let mut passed_over = PassedOver::default();
@@ -139,53 +134,16 @@ impl Recording {
                 passed_over.is_cut = true;
             }
         }
-        let Findings { jobs, pools } = findings;
         if is_foreign {
             return Err(RecordingError::Foreign);
         }
-        if pools.len() > 1 {
-            return Err(RecordingError::Pools(pools.into_iter().collect()));
+        if findings.pools.len() > 1 {
+            return Err(RecordingError::Pools(findings.pools.into_iter().collect()));
         }
-        let recording = Self::of(jobs.into_values().collect(), passed_over);
-        recording.ok_or_else(|| RecordingError::Empty { pool: pool.map(str::to_owned) })?
-    }
-
-    fn of(mut found: Vec<Found>, passed_over: PassedOver) -> Option<Result<Self, RecordingError>> {
-        found.sort_by_key(|job| job.at);
-        let first = found.first()?.at;
-        let [mut tenants, mut kinds, mut keys] = std::array::from_fn(|_| Names::default());
-        let jobs: Vec<Recorded> = found
-            .into_iter()
-            .map(|job| Recorded {
-                at: job.at.duration_since(first).unwrap_or_default(),
-                budget: job.budget,
-                kind: kinds.number(job.kind),
-                tenant: tenants.number(job.tenant),
-                class: job.class,
-                ordering_key: job.ordering_key.map(|key| keys.number(key)),
-                run_timeout: job.run_timeout,
-                run: job.run,
-            })
-            .collect();
-        let mut runs = vec![Vec::new(); kinds.0.len()];
-        let mut all = Vec::new();
-        for job in &jobs {
-            if let Run::Took(took) = job.run {
-                runs[job.kind].push(took);
-                all.push(took);
-            }
+        if findings.jobs.is_empty() {
+            return Err(RecordingError::Empty { pool: pool.map(str::to_owned) });
         }
-        if all.is_empty() {
-            return Some(Err(RecordingError::NothingCompleted));
-        }
-        for runs in &mut runs {
-            // Nothing is known of a kind that never completed but what the others take.
-            if runs.is_empty() {
-                runs.clone_from(&all);
-            }
-            runs.sort_unstable();
-        }
-        Some(Ok(Self { jobs, tenants: tenants.0.len(), kinds: runs, passed_over }))
+        findings.recording(passed_over).ok_or(RecordingError::NothingCompleted)
     }
 
     pub(super) fn tenants(&self) -> usize {
@@ -196,12 +154,16 @@ impl Recording {
         self.kinds.len()
     }
 
-    /// From the first arrival to a little after the last.
+    /// Time from the first arrival to a little after the last.
     pub(crate) fn lasts(&self) -> Duration {
-        self.jobs.last().map_or(Duration::ZERO, |last| last.at) + Duration::from_millis(1)
+        self.jobs.last().map_or(Duration::ZERO, |last| self.since_first(last.at)) + Duration::from_millis(1)
     }
 
-    /// Jobs, and those whose service time was measured.
+    fn since_first(&self, at: SystemTime) -> Duration {
+        self.jobs.first().and_then(|first| at.duration_since(first.at).ok()).unwrap_or_default()
+    }
+
+    /// Number of jobs, and of those whose service time was measured.
     pub(crate) fn counts(&self) -> (usize, usize) {
         (self.jobs.len(), self.jobs.iter().filter(|job| matches!(job.run, Run::Took(_))).count())
     }
@@ -210,11 +172,11 @@ impl Recording {
         self.passed_over
     }
 
-    /// The jobs as they came, so many times faster.
+    /// The jobs as they arrived, `load.times` times as fast.
     pub(super) fn arrivals<'a>(&'a self, load: &'a Load) -> impl Iterator<Item = Arrival> + 'a {
         let mut dice = StdRng::seed_from_u64(load.seed);
         self.jobs.iter().map(move |job| {
-            let at = job.at.div_f64(load.times);
+            let at = self.since_first(job.at).div_f64(load.times);
             let slower = load.slow.filter(|slow| slow.holds(at)).map_or(1.0, |slow| slow.what);
             let service = match job.run {
                 Run::Took(took) => took,
@@ -226,7 +188,7 @@ impl Recording {
         })
     }
 
-    /// A service time of the kind that is no less than what is known; what is known, where none is.
+    /// A measured service time of the kind that is at least `least`; `least` itself if there is none.
     fn draw(&self, kind: usize, least: Duration, dice: &mut StdRng) -> Duration {
         let runs = &self.kinds[kind];
         let longer = &runs[runs.partition_point(|run| *run < least)..];
@@ -235,7 +197,7 @@ impl Recording {
 }
 
 impl Findings {
-    /// Takes in what a line says; `None` where it lacks something of what its message promises.
+    /// Reads one line; `None` if it lacks a field of its message.
     fn take(&mut self, line: Line, pool: Option<&str>) -> Option<()> {
         let ended = ["job completed", "job failed", "job did not complete"].contains(&line.message.as_str());
         if line.message != "job arrived" && !ended {
@@ -246,7 +208,8 @@ impl Findings {
             return Some(());
         }
         if !ended {
-            self.jobs.insert(job, Found::of(line)?);
+            let arrived = self.arrived(line)?;
+            self.jobs.insert(job, arrived);
             self.pools.insert(its_pool);
         } else if let Some(job) = self.jobs.get_mut(&job) {
             let took = line.run_ms.and_then(milliseconds)?;
@@ -254,27 +217,43 @@ impl Findings {
         }
         Some(())
     }
-}
 
-impl Found {
-    fn of(line: Line) -> Option<Self> {
+    fn arrived(&mut self, line: Line) -> Option<Recorded> {
         let class = Criticality::NAMES.iter().position(|name| Some(*name) == line.criticality.as_deref())?;
-        Some(Self {
+        Some(Recorded {
             at: humantime::parse_rfc3339(&line.timestamp).ok()?,
             budget: milliseconds(line.budget_ms?)?,
-            kind: line.kind?,
-            tenant: line.tenant,
+            kind: self.kinds.number(line.kind?),
+            tenant: self.tenants.number(line.tenant),
             class: Criticality::BY_IMPORTANCE[class],
-            ordering_key: line.ordering_key_hash,
+            ordering_key: line.ordering_key_hash.map(|key| self.keys.number(key)),
             run_timeout: line.run_timeout_ms.and_then(milliseconds),
             run: Run::MoreThan(Duration::ZERO),
         })
     }
-}
 
-/// Names, numbered in the order in which they were seen.
-#[derive(Default)]
-struct Names(HashMap<String, usize>);
+    /// `None` if no job completed.
+    fn recording(self, passed_over: PassedOver) -> Option<Recording> {
+        let mut jobs: Vec<_> = self.jobs.into_values().collect();
+        jobs.sort_by_key(|job| job.at);
+        let mut kinds = vec![Vec::new(); self.kinds.0.len()];
+        let mut all = Vec::new();
+        for job in &jobs {
+            if let Run::Took(took) = job.run {
+                kinds[job.kind].push(took);
+                all.push(took);
+            }
+        }
+        for runs in &mut kinds {
+            // A kind without a completed job takes as long as the other kinds.
+            if runs.is_empty() {
+                runs.clone_from(&all);
+            }
+            runs.sort_unstable();
+        }
+        (!all.is_empty()).then_some(Recording { jobs, tenants: self.tenants.0.len(), kinds, passed_over })
+    }
+}
 
 impl Names {
     fn number(&mut self, name: String) -> usize {
@@ -283,7 +262,7 @@ impl Names {
     }
 }
 
-/// A server never logs more than [`MAX_LOGGED`]; a line with more is not from a server.
+/// A server never logs more than [`MAX_LOGGED`], so a line with more is not from a server.
 fn milliseconds(count: f64) -> Option<Duration> {
     Duration::try_from_secs_f64(count / 1e3).ok().filter(|duration| *duration <= MAX_LOGGED)
 }

@@ -1,22 +1,19 @@
-//! Counts the results of a simulated load.
+//! Counts the results of a simulated load, and compares them with the best possible results.
 
-use std::time::Duration;
+use std::{collections::VecDeque, time::Duration};
 
-use super::{
-    bound::Bound,
-    load::{Arrival, Load},
-};
+use super::load::{Arrival, Load};
 
-/// Of the jobs that arrive within a second, the share that is served where all is well.
+/// Share of the jobs in one second that must be served for normal operation.
 const NORMAL: f64 = 0.95;
 
-/// What became of the jobs that arrived while the load was on. What arrives once it has fallen counts in `tenths` alone.
+/// Results of the jobs that arrived during the main load. Later jobs count only in `tenths`.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tally {
     pub(crate) arrived: u64,
-    /// What the jobs asked for room: more than once where their callers retry.
+    /// Submissions. A job whose caller retries has several.
     pub(crate) attempts: u64,
-    /// Attempts that were refused.
+    /// Refused submissions.
     pub(crate) refused: u64,
     pub(crate) admitted: u64,
     pub(crate) missed: u64,
@@ -28,7 +25,7 @@ pub(crate) struct Tally {
     pub(crate) classes: [(u64, u64); 4],
     /// By tenant: arrived and served.
     pub(crate) tenants: Vec<(u64, u64)>,
-    /// Waits of those that were served, in milliseconds, by tenant.
+    /// Waits of served jobs, in milliseconds, by tenant.
     pub(crate) waits: Vec<Vec<f64>>,
     /// Jobs that arrived and were served, by tenth of a second of their arrival.
     pub(crate) tenths: Vec<(u64, u64)>,
@@ -38,13 +35,12 @@ pub(crate) struct Tally {
 #[derive(Debug, Clone)]
 pub(crate) struct Outcome {
     pub(crate) tally: Tally,
-    /// Useful worker time over what could have been had.
+    /// Useful worker time as a share of the maximum.
     pub(crate) useful_share: f64,
     pub(crate) admitted_then_missed: f64,
-    /// How long after the last of what was out of the ordinary all was well again. `None` where nothing was, or where it
-    /// never was.
+    /// Time from the end of the last disturbance to normal operation. `None` without a disturbance or a recovery.
     pub(crate) recovery: Option<Duration>,
-    /// Share of the tenants' own service shares: Jain's index, 1 where all are served alike.
+    /// Jain's index of the tenants' served shares: 1 if all are equal.
     pub(crate) fairness: f64,
 }
 
@@ -59,14 +55,14 @@ impl Tally {
             self.arrived += 1;
             self.classes[arrival.class.rank()].0 += 1;
             self.tenants[arrival.tenant].0 += 1;
-            // Nobody has anything of a run that is stopped before its end.
+            // A run that is stopped before its end is not useful.
             if !arrival.outruns_its_limit() {
                 self.bound.ask(arrival.at, arrival.service, arrival.deadline);
             }
         }
     }
 
-    /// A job ended in time that ran from `since` on.
+    /// A job ended in time that started at `since`.
     pub(super) fn serve(&mut self, load: &Load, arrival: &Arrival, since: Duration, until: Duration) {
         self.tenth(arrival.at).1 += 1;
         self.useful += within(load, since, until);
@@ -77,12 +73,12 @@ impl Tally {
         }
     }
 
-    /// A job was accepted, and did not end in time.
+    /// A job was accepted, but did not end in time.
     pub(super) fn miss(&mut self, load: &Load, arrival: &Arrival) {
         self.missed += u64::from(arrival.at < load.lasts);
     }
 
-    /// Worker time went to a job that did not end in time.
+    /// A job that did not end in time used worker time.
     pub(super) fn waste(&mut self, load: &Load, since: Duration, until: Duration) {
         self.wasted += within(load, since, until);
     }
@@ -99,15 +95,15 @@ impl Tally {
         Outcome {
             useful_share: self.useful.as_secs_f64() / self.bound.could(load, load.lasts),
             admitted_then_missed: self.missed as f64 / self.admitted.max(1) as f64,
-            recovery: load.calm_from().and_then(|from| self.recovery(from)),
+            recovery: load.disturbed_until().and_then(|from| self.recovery(from)),
             fairness: self.fairness(),
             tally: self,
         }
     }
 
-    /// Time from `calm` on until, of those who arrive within a second, nearly all are served.
-    fn recovery(&self, calm: Duration) -> Option<Duration> {
-        let from = tenth(calm);
+    /// Time from `end`, the end of a disturbance, until nearly all jobs of a second are served.
+    fn recovery(&self, end: Duration) -> Option<Duration> {
+        let from = tenth(end);
         let is_well = |second: &[(u64, u64)]| {
             let (arrived, served) = second.iter().fold((0, 0), |sum, tenth| (sum.0 + tenth.0, sum.1 + tenth.1));
             served as f64 >= NORMAL * arrived as f64
@@ -125,17 +121,17 @@ impl Tally {
 }
 
 impl Outcome {
-    /// The wait that so large a share of a tenant's served jobs did not exceed, in milliseconds.
+    /// A quantile of the waits of a tenant's served jobs, in milliseconds.
     pub(crate) fn wait(&self, tenant: usize, quantile: f64) -> f64 {
         quantile_of(self.tally.waits[tenant].clone(), quantile)
     }
 
-    /// The same of all tenants together.
+    /// The same quantile for all tenants together.
     pub(crate) fn wait_of_all(&self, quantile: f64) -> f64 {
         quantile_of(self.tally.waits.concat(), quantile)
     }
 
-    /// Of all tenants but the first: the share of their jobs that was served, and the same wait.
+    /// For all tenants except the first: the served share of their jobs, and the same quantile.
     pub(crate) fn of_others(&self, quantile: f64) -> (f64, f64) {
         let (tenants, waits) = (&self.tally.tenants[1..], &self.tally.waits[1..]);
         let (arrived, served) = tenants.iter().fold((0, 0), |sum, tenant| (sum.0 + tenant.0, sum.1 + tenant.1));
@@ -149,11 +145,105 @@ fn quantile_of(mut waits: Vec<f64>, quantile: f64) -> f64 {
     waits.get((last as f64 * quantile).round() as usize).copied().unwrap_or_default()
 }
 
-/// What of a run lies before the load falls.
+/// The part of a run within the main load.
 fn within(load: &Load, since: Duration, until: Duration) -> Duration {
     until.min(load.lasts).saturating_sub(since)
 }
 
 fn tenth(at: Duration) -> usize {
     usize::try_from(at.as_millis() / 100).unwrap_or(usize::MAX - 1)
+}
+
+/// Time step of the bound.
+const STEP: Duration = Duration::from_millis(100);
+
+/// The largest useful worker time that any policy could reach under a load.
+///
+/// It treats work as a fluid: each tenth of a second serves the oldest work that is still in time. Under a steady load
+/// this is `min(demand, capacity)`. Under a varying load, a lull cannot serve work that has missed its deadline.
+#[derive(Debug, Clone, Default)]
+struct Bound {
+    /// Demanded worker seconds, and the longest deadline in steps, by step of arrival.
+    demand: Vec<(f64, usize)>,
+}
+
+impl Bound {
+    fn ask(&mut self, at: Duration, service: Duration, deadline: Duration) {
+        let step = tenth(at);
+        if self.demand.len() <= step {
+            self.demand.resize(step + 1, (0.0, 0));
+        }
+        let (demand, longest) = &mut self.demand[step];
+        // A job that takes longer than its deadline is not useful.
+        *demand += if service < deadline { service.as_secs_f64() } else { 0.0 };
+        *longest = (*longest).max(tenth(deadline) + 1);
+    }
+
+    /// Useful worker seconds that were possible until `end`.
+    fn could(&self, load: &Load, end: Duration) -> f64 {
+        let mut left: VecDeque<(usize, f64)> = VecDeque::new();
+        let mut used = 0.0;
+        let mut at = Duration::ZERO;
+        for (step, (demand, longest)) in self.demand.iter().copied().chain(std::iter::repeat((0.0, 0))).enumerate() {
+            if at >= end {
+                break;
+            }
+            left.push_back((step + longest, demand));
+            let mut room = load.workers_at(at) as f64 * STEP.min(end - at).as_secs_f64();
+            while let Some((until, work)) = left.front_mut()
+                && (room > 0.0 || *until < step)
+            {
+                let done = if *until < step { 0.0 } else { work.min(room) };
+                used += done;
+                room -= done;
+                *work -= done;
+                if *work <= 0.0 || *until < step {
+                    left.pop_front();
+                }
+            }
+            at += STEP;
+        }
+        used
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::load::Service;
+
+    /// Eight workers, asked for so many seconds of work in each of the given tenths; deadlines of half a second.
+    fn could(demand: &[f64], tenths: u32) -> f64 {
+        let mut bound = Bound::default();
+        for (step, demand) in demand.iter().enumerate() {
+            for _ in 0..(demand * 100.0).round() as usize {
+                let at = STEP * u32::try_from(step).unwrap();
+                bound.ask(at, Duration::from_millis(10), Duration::from_millis(500));
+            }
+        }
+        bound.could(&Load::steady(1.0, 10, Service::Exponential, 0), STEP * tenths)
+    }
+
+    #[test]
+    fn a_steady_load_could_have_what_it_asks_for_or_all_workers() {
+        assert!((could(&[0.4; 20], 20) - 8.0).abs() < 1e-6, "half of the capacity");
+        assert!((could(&[4.0; 20], 20) - 16.0).abs() < 1e-6, "five times the capacity");
+    }
+
+    #[test]
+    fn a_lull_makes_up_for_the_last_rush_alone() {
+        assert!((could(&[2.4, 0.0, 0.0], 3) - 2.4).abs() < 1e-6, "within the deadline");
+        // Of 20 seconds, 0.8 fit into the tenth in which they come and into each of the six until they are too late.
+        let rush = could(&[20.0], 40);
+        assert!((rush - 0.8 * 7.0).abs() < 1e-6, "{rush}");
+    }
+
+    #[test]
+    fn a_job_that_takes_longer_than_it_may_is_of_no_use_to_anybody() {
+        let mut bound = Bound::default();
+        bound.ask(Duration::ZERO, Duration::from_secs(60), Duration::from_millis(500));
+        bound.ask(Duration::ZERO, Duration::from_millis(400), Duration::from_millis(500));
+        let could = bound.could(&Load::steady(1.0, 10, Service::Exponential, 0), Duration::from_secs(10));
+        assert!((could - 0.4).abs() < 1e-6, "{could}");
+    }
 }

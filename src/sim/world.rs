@@ -6,22 +6,21 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 use super::{
     load::{ATTEMPTS, Arrival, Load, Retry, own_pause},
-    ours::Ours,
-    policy::{Decision, Policy},
+    policy::{Decision, Policy, PoolPolicy},
     tally::{Outcome, Tally},
 };
 
-/// Retry throttling of gRPC, as `deploy/service-config.json` sets it: a refusal takes a token, an answer gives a tenth of
-/// one, and who has no more than half of them does not retry.
+/// gRPC's retry throttling, with the values of `deploy/service-config.json`: a refusal takes a token, and an answer
+/// returns a tenth of one. A client with at most half of its tokens does not retry.
 const MAX_TOKENS: f64 = 100.0;
 const TOKENS_BACK: f64 = 0.1;
 
-/// Runs `load` against the machine of a pool, until the last job has ended.
+/// Runs `load` against the scheduler of a pool, until the last job has ended.
 pub(crate) fn run(load: &Load) -> Outcome {
-    run_with(Box::new(Ours::new(load.workers, load.queue, load.kind_count())), load)
+    run_with(Box::new(PoolPolicy::new(load.workers, load.queue, load.kind_count())), load)
 }
 
-/// The same, against any policy.
+/// The same, with any policy.
 pub(super) fn run_with(policy: Box<dyn Policy>, load: &Load) -> Outcome {
     let mut world = World {
         policy,
@@ -59,10 +58,10 @@ struct World<'a> {
     jobs: Vec<Job>,
     events: BinaryHeap<Reverse<(Duration, u64, Event)>>,
     sequence: u64,
-    /// Workers that the next jobs to start will not give back.
+    /// Number of the next started jobs that will not give their worker back.
     to_hold: usize,
     dice: StdRng,
-    /// Of each tenant's client.
+    /// Retry tokens of each tenant's client.
     tokens: Vec<f64>,
     tally: Tally,
 }
@@ -71,13 +70,13 @@ struct World<'a> {
 enum Event {
     End(usize),
     Expire(usize),
-    /// Its caller tries again.
+    /// The caller retries.
     Return(usize),
-    /// Workers get lost.
+    /// Jobs begin to occupy their workers.
     Hold,
     /// A job that does not stop has reached its deadline.
     Overrun(usize),
-    /// A job that did not stop does so.
+    /// A job that did not stop ends.
     GiveBack(usize),
 }
 
@@ -94,7 +93,7 @@ enum State {
     Running {
         since: Duration,
     },
-    /// It runs, and does not stop.
+    /// The job runs, and does not stop.
     Held {
         since: Duration,
     },
@@ -141,7 +140,7 @@ impl World<'_> {
         let arrival = self.jobs[index].arrival;
         let ran = now - since;
         self.jobs[index].state = State::Over;
-        // Who knows of no deadline knows of no limit of a run either.
+        // A policy without deadlines also has no run timeouts.
         let cut = arrival.outruns_its_limit() && self.policy.stops_at_deadline();
         let in_time = now < arrival.at + arrival.deadline && !cut;
         if in_time {
@@ -155,7 +154,7 @@ impl World<'_> {
         self.policy.end(now, index, in_time, ran)
     }
 
-    /// Its caller is answered, and its worker stays away.
+    /// The caller is answered, and the worker stays occupied.
     fn overrun(&mut self, now: Duration, index: usize) {
         let State::Held { since } = self.jobs[index].state else { return };
         let arrival = self.jobs[index].arrival;
@@ -163,7 +162,7 @@ impl World<'_> {
         self.policy.hold(index, now - since);
     }
 
-    /// Jobs that run do not stop any more; where there are too few, the next ones.
+    /// Makes running jobs ignore their stop; if there are too few, also the next jobs that start.
     fn hold(&mut self) {
         self.to_hold = self.load.lost.map_or(0, |lost| lost.what);
         for index in 0..self.jobs.len() {
@@ -225,16 +224,18 @@ impl World<'_> {
         self.at(end, Event::End(index));
     }
 
-    fn refuse(&mut self, now: Duration, index: usize, told: Option<Duration>) {
+    fn refuse(&mut self, now: Duration, index: usize, retry_after: Option<Duration>) {
         self.tally.refused += u64::from(self.jobs[index].arrival.at < self.load.lasts);
         let Job { arrival, attempts, .. } = self.jobs[index];
         let tokens = &mut self.tokens[arrival.tenant];
         *tokens = (*tokens - 1.0).max(0.0);
-        let pause = match (self.load.retry, told) {
+        let pause = match (self.load.retry, retry_after) {
             (Retry::Never, _) => None,
             (Retry::Grpc, _) if *tokens <= MAX_TOKENS / 2.0 => None,
-            // As the server spreads it.
-            (Retry::Obey | Retry::Grpc, Some(told)) => Some(told.mul_f64(self.dice.random_range(0.5..1.5))),
+            // The server spreads retry times in the same way.
+            (Retry::Obey | Retry::Grpc, Some(retry_after)) => {
+                Some(retry_after.mul_f64(self.dice.random_range(0.5..1.5)))
+            }
             (Retry::Obey | Retry::Grpc, None) | (Retry::Ignore, _) => Some(own_pause(attempts, &mut self.dice)),
         };
         let again = pause.map(|pause| now + pause).filter(|at| *at < arrival.at + arrival.deadline);

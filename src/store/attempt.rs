@@ -1,4 +1,4 @@
-//! One run of a detached job: the right to run it, its end, and what is kept of it.
+//! One attempt of a detached job: its token, its end, its record, and the decision about a retry.
 
 use std::time::Duration;
 
@@ -7,24 +7,22 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::{NewJob, Timestamp};
 use crate::model::{Output, Reason};
 
-/// Attempts that a job keeps.
-pub const MAX_ATTEMPTS_KEPT: usize = 10;
-/// Longest message of an attempt that is kept, in bytes.
-const MAX_MESSAGE: usize = 4096;
+/// Crashes in a row after which a job becomes a dead letter, whatever its policy.
+const MAX_CRASHES: u32 = 3;
 
-/// A replica's time at a store, from its start, or its last lost lease.
+/// Identifies a replica at a store, from its start or its last lost lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId(pub(super) i64);
 
 impl SessionId {
-    /// Its number. Later sessions of a store have larger ones.
+    /// Number of the session. Later sessions of a store have larger numbers.
     #[must_use]
     pub const fn number(self) -> i64 {
         self.0
     }
 }
 
-/// The right to settle one attempt. It is void once the job has ended, or is leased again.
+/// The right to end one attempt. It becomes void when the job ends or is leased again.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Token {
     /// The job.
@@ -37,18 +35,16 @@ pub struct Token {
     pub(super) is_keyed: bool,
 }
 
-/// A job that the session runs now.
+/// A job that is leased to a session.
 #[derive(Debug, Clone)]
 pub struct Claimed {
-    /// For [`settle`](super::JobStore::settle).
+    /// Token for [`settle`](super::JobStore::settle).
     pub token: Token,
     /// The job, with its payload.
     pub request: NewJob,
-    /// When it was accepted.
-    pub created_at: Timestamp,
     /// Failed attempts that count.
     pub failures: u32,
-    /// Crashes of workers in a row.
+    /// Worker crashes in a row.
     pub crashes: u32,
 }
 
@@ -61,64 +57,80 @@ pub struct Settle {
     pub worker: String,
     /// How the attempt ended.
     pub reason: Reason,
-    /// Status code of gRPC, by its number.
+    /// gRPC status code, as a number.
     pub code: i32,
-    /// What went wrong, for people; empty on success. At most 4 KiB are kept.
+    /// Error message; empty on success. At most 4 KiB are stored.
     pub message: String,
-    /// What becomes of the job.
+    /// What follows for the job.
     pub next: Next,
 }
 
-/// What becomes of a job after an attempt.
+/// What follows for a job after an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Next {
-    /// It has its result.
+    /// The job succeeded with this output.
     Succeeded(Output),
-    /// It becomes a dead letter.
+    /// The job becomes a dead letter.
     Failed,
-    /// It ends as cancelled.
+    /// The job ends as cancelled.
     Cancelled,
-    /// It is tried again. The attempt counts.
+    /// The job is tried again. The attempt counts.
     Retry {
-        /// Time until then.
+        /// Delay before the next attempt.
         after: Duration,
     },
-    /// It is ready again, in its old place. The attempt does not count.
+    /// The job is ready again in its old place. The attempt does not count.
     GiveBack,
 }
 
-/// What is kept of an attempt.
+/// The record of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attempt {
     /// Its number, from 1.
     pub number: u32,
     /// Its start.
     pub started_at: Timestamp,
-    /// Its end, or when its lease was found lost.
+    /// Its end, or the time when its lease was found lost.
     pub ended_at: Timestamp,
     /// The worker that ran it; empty if its lease was lost.
     pub worker: String,
-    /// How it ended. `None` if its lease was lost.
+    /// How the attempt ended; `None` if its lease was lost.
     #[serde(serialize_with = "write_reason", deserialize_with = "read_reason")]
     pub outcome: Option<Reason>,
-    /// Status code of gRPC, by its number.
+    /// gRPC status code, as a number.
     pub code: i32,
-    /// What went wrong, for people.
+    /// Error message.
     pub message: String,
 }
 
-impl Settle {
-    pub(super) fn attempt(&self, started_at: Timestamp, ended_at: Timestamp) -> Attempt {
-        let end = self.message.floor_char_boundary(MAX_MESSAGE);
-        Attempt {
-            number: self.token.attempt,
-            started_at,
-            ended_at,
-            worker: self.worker.clone(),
-            outcome: Some(self.reason),
-            code: self.code,
-            message: self.message[..end].to_owned(),
+/// Number and delays of the retries of a failed job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RetryPolicy {
+    /// Most attempts that count; drains and lost leases do not. Default 5.
+    pub max_attempts: u32,
+    /// Upper limit of the delay after the first failure; it doubles with each further one. Default 1 s.
+    pub initial: Duration,
+    /// Upper limit of all delays. Default 10 min.
+    pub max: Duration,
+}
+
+impl Default for RetryPolicy {
+    fn default() -> Self {
+        Self { max_attempts: 5, initial: Duration::from_secs(1), max: Duration::from_secs(600) }
+    }
+}
+
+impl RetryPolicy {
+    /// What follows a failed attempt. `jitter` is a random number from 0 to 1. The delay has "full jitter", as in
+    /// Amazon's "Exponential Backoff And Jitter".
+    #[must_use]
+    pub fn next(&self, claimed: &Claimed, reason: Reason, retryable: bool, jitter: f64) -> Next {
+        let is_poison = reason == Reason::WorkerCrashed && claimed.crashes + 1 >= MAX_CRASHES;
+        if !retryable || is_poison || claimed.failures + 1 >= self.max_attempts {
+            return Next::Failed;
         }
+        let ceiling = self.initial.saturating_mul(2_u32.saturating_pow(claimed.failures)).min(self.max);
+        Next::Retry { after: ceiling.mul_f64(jitter.clamp(0.0, 1.0)) }
     }
 }
 
@@ -127,7 +139,7 @@ fn write_reason<S: Serializer>(reason: &Option<Reason>, to: S) -> Result<S::Ok, 
     reason.map(Reason::name).serialize(to)
 }
 
-/// A reason that this version does not know is read as a lost lease rather than refused.
+/// An unknown reason, from a newer version, is read as a lost lease.
 fn read_reason<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Reason>, D::Error> {
     Ok(Option::<String>::deserialize(from)?.and_then(|name| Reason::of(&name)))
 }

@@ -1,22 +1,101 @@
-//! The operations of a store, within one transaction. They change rows, and collect what to announce once it is kept.
+//! The operations of a store, within one transaction. They change rows, and collect the notifications to send after the
+//! commit.
 
-mod maintain;
+mod fair_order;
 mod operate;
-mod rows;
 mod submit;
-mod turns;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 
-pub(super) use rows::{Rows, Select};
-pub(super) use turns::{Places, Turns};
+pub(super) use fair_order::{FairOrder, Places};
 
 use super::{
-    Bounds, Claimed, JobRecord, JobState, Next, Room, SessionId, Settle, StoreError, Timestamp, Token, wakes::Changes,
+    Bounds, Claimed, Depth, Filter, JobRecord, JobState, Room, SessionId, Settle, Size, StoreError, Timestamp, Token,
+    wakes::Changes,
 };
 use crate::model::Criticality;
+
+/// Clock, sequence numbers and size of a store.
+pub(super) trait Counts {
+    /// The current time.
+    fn now(&mut self) -> Result<Timestamp, StoreError>;
+    /// `count` new sequence numbers, in ascending order.
+    fn numbers(&mut self, count: usize) -> Result<Vec<i64>, StoreError>;
+    /// Number of jobs that have not ended, and bytes. It may be an estimate.
+    fn size(&self) -> Size;
+    /// Changes the size.
+    fn resize(&mut self, jobs: i64, bytes: i64);
+}
+
+/// Rows of jobs, sessions and schedules, within one transaction.
+pub(super) trait Rows: Counts {
+    /// Adds jobs with their payloads. Returns the added rows; ids that exist already are left out.
+    fn insert(&mut self, records: &[JobRecord]) -> Result<Vec<i64>, StoreError>;
+    /// A job with its output, and with its payload if requested.
+    fn get(&mut self, id: &str, with_payload: bool) -> Result<Option<JobRecord>, StoreError>;
+    /// The existing jobs with these ids, in any order. Like the methods below, it leaves out payloads and outputs.
+    fn find(&mut self, ids: &[&str]) -> Result<Vec<JobRecord>, StoreError>;
+    /// Saves the changing fields of jobs, and their outputs.
+    fn save(&mut self, records: &[JobRecord]) -> Result<(), StoreError>;
+    /// Removes jobs, their payloads and their outputs.
+    fn remove(&mut self, records: &[JobRecord]) -> Result<(), StoreError>;
+    /// Adds the payloads to records.
+    fn load_payloads(&mut self, records: &mut [JobRecord]) -> Result<(), StoreError>;
+    /// Removes the output of a job.
+    fn remove_output(&mut self, record: &JobRecord) -> Result<(), StoreError>;
+    /// Whether a job holds the ordering key in its pool.
+    fn is_key_held(&mut self, pool: &str, key: &str) -> Result<bool, StoreError>;
+    /// At most `limit` jobs in the order of the selection.
+    fn list(&mut self, which: Select<'_>, limit: usize) -> Result<Vec<JobRecord>, StoreError>;
+    /// The same as `list`, but locks the jobs, so that no other transaction changes them.
+    fn select(&mut self, which: Select<'_>, limit: usize) -> Result<Vec<JobRecord>, StoreError>;
+    /// Numbers of jobs by kind.
+    fn depths(&mut self) -> Result<Vec<(String, Depth)>, StoreError>;
+    /// Places of the ready jobs of each tenant, by kind and class; empty if the store always starts empty.
+    fn places(&mut self) -> Result<Vec<Places>, StoreError> {
+        Ok(Vec::new())
+    }
+    /// Length of a session's lease. Other transactions cannot remove the session before this one ends.
+    fn session(&mut self, session: SessionId) -> Result<Option<Duration>, StoreError>;
+    /// Saves a session and the end of its lease.
+    fn set_session(&mut self, session: SessionId, lease: Duration, end: Timestamp) -> Result<(), StoreError>;
+    /// Removes the sessions whose lease has ended, and returns them.
+    fn remove_sessions(&mut self, now: Timestamp) -> Result<Vec<SessionId>, StoreError>;
+    /// The last tick of a schedule, and the id of its run.
+    fn schedule(&mut self, name: &str) -> Result<Option<(Timestamp, String)>, StoreError>;
+    /// Saves the last tick of a schedule, and the id of its run.
+    fn set_schedule(&mut self, name: &str, tick: Timestamp, run: &str) -> Result<(), StoreError>;
+}
+
+/// A selection of jobs.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Select<'a> {
+    /// Ready jobs of a kind and a class's rank that have not expired, by place.
+    Ready(&'a str, usize, Timestamp),
+    /// Jobs that wait for an ordering key of a pool, by place.
+    Blocked(&'a str, &'a str),
+    /// Jobs whose start time has come, by that time.
+    Due(Timestamp),
+    /// Waiting jobs that have expired.
+    Expired(Timestamp),
+    /// Jobs whose retention has ended.
+    Purgeable(Timestamp),
+    /// Jobs that run in a session.
+    Leased(SessionId),
+    /// Running jobs of a session that must be cancelled.
+    ToCancel(SessionId),
+    /// Jobs that match a filter, newest first.
+    Matching {
+        /// The filter; `states` replaces its states.
+        filter: &'a Filter,
+        /// States as bits: bit number is position in [`JobState::ALL`].
+        states: i64,
+        /// Only jobs with a smaller row number.
+        before: i64,
+    },
+}
 
 /// Operations on `rows`, at the time `now`.
 pub(super) struct Engine<R> {
@@ -25,20 +104,20 @@ pub(super) struct Engine<R> {
     pub(super) changes: Changes,
     bounds: Bounds,
     /// Shared by the engines of a process.
-    turns: Arc<Mutex<Turns>>,
+    fair_order: Arc<Mutex<FairOrder>>,
 }
 
 impl<R: Rows> Engine<R> {
-    pub(super) fn new(rows: R, bounds: Bounds, turns: Arc<Mutex<Turns>>) -> Self {
-        Self { rows, now: Timestamp::default(), changes: Changes::default(), bounds, turns }
+    pub(super) fn new(rows: R, bounds: Bounds, fair_order: Arc<Mutex<FairOrder>>) -> Self {
+        Self { rows, now: Timestamp::default(), changes: Changes::default(), bounds, fair_order }
     }
 
-    /// Starts the first operation of a transaction at a time.
+    /// Starts the first operation of a transaction, at time `now`.
     pub(super) fn start(&mut self, now: Timestamp) -> Result<(), StoreError> {
         self.now = now;
-        let mut turns = self.turns.lock();
-        if !turns.is_loaded {
-            turns.load(self.rows.places()?);
+        let mut fair_order = self.fair_order.lock();
+        if !fair_order.is_loaded {
+            fair_order.load(self.rows.places()?);
         }
         Ok(())
     }
@@ -49,7 +128,7 @@ impl<R: Rows> Engine<R> {
         Ok(session)
     }
 
-    pub(super) fn beat(&mut self, session: SessionId) -> Result<Vec<Token>, StoreError> {
+    pub(super) fn extend_lease(&mut self, session: SessionId) -> Result<Vec<Token>, StoreError> {
         let lease = self.rows.session(session)?.ok_or(StoreError::SessionLost)?;
         self.rows.set_session(session, lease, self.now.plus(lease))?;
         let jobs = self.rows.select(Select::ToCancel(session), usize::MAX)?;
@@ -84,7 +163,7 @@ impl<R: Rows> Engine<R> {
             if left > 0 {
                 let found = self.rows.select(Select::Ready(kind, class.rank(), self.now), left)?;
                 let last = found.last().map(|record| record.place);
-                self.turns.lock().claimed(kind, class.rank(), last, found.len() < left);
+                self.fair_order.lock().claimed(kind, class.rank(), last, found.len() < left);
                 records.extend(found);
             }
         }
@@ -95,10 +174,10 @@ impl<R: Rows> Engine<R> {
         let ids: Vec<_> = ends.iter().map(|end| end.token.id.as_str()).collect();
         let records = self.rows.find(&ids)?.into_iter();
         let mut records: HashMap<_, _> = records.map(|record| (record.request.id.clone(), record)).collect();
-        let (mut settled, mut outputs) = (Vec::new(), Vec::new());
+        let mut settled = Vec::new();
         let mut answers = Vec::with_capacity(ends.len());
         for end in ends {
-            // A job that is settled is out of the map: a second token for it is void.
+            // Settled jobs are removed from the map, so a second end for the same attempt is void.
             let is_valid = |record: &JobRecord| record.token().as_ref() == Some(&end.token);
             let valid =
                 if records.get(&end.token.id).is_some_and(is_valid) { records.remove(&end.token.id) } else { None };
@@ -107,22 +186,17 @@ impl<R: Rows> Engine<R> {
                 continue;
             };
             record.settle(end, self.now);
-            if let Next::Succeeded(output) = &end.next {
-                outputs.push((record.row, output.bytes.clone()));
-            }
             self.changes.returned |= record.state == JobState::Ready;
             answers.push(Some(record.state));
             settled.push(record);
         }
-        outputs.retain(|(_, output)| !output.is_empty());
-        self.rows.resize(0, outputs.iter().map(|(_, output)| output.len() as i64).sum());
-        self.rows.insert_outputs(&outputs)?;
-        self.keep(settled)?;
+        self.rows.resize(0, settled.iter().map(|record| record.output.bytes.len() as i64).sum());
+        self.save_changed(settled)?;
         Ok(answers)
     }
 
-    /// Keeps changed records. Where one has ended, the next job of its key may go.
-    fn keep(&mut self, mut records: Vec<JobRecord>) -> Result<(), StoreError> {
+    /// Saves changed records. For each that has ended, the next job of its ordering key becomes ready.
+    fn save_changed(&mut self, mut records: Vec<JobRecord>) -> Result<(), StoreError> {
         let mut released = Vec::new();
         for record in &mut records {
             self.changes.ready |= record.state == JobState::Ready;
@@ -138,7 +212,7 @@ impl<R: Rows> Engine<R> {
         for (pool, key) in released {
             let mut next = self.rows.select(Select::Blocked(&pool, &key), 1)?;
             for record in &mut next {
-                record.enter(false, self.turns.lock().next(record));
+                record.enter(false, self.fair_order.lock().next(record));
                 self.changes.ready = true;
             }
             self.rows.save(&next)?;
@@ -146,11 +220,11 @@ impl<R: Rows> Engine<R> {
         Ok(())
     }
 
-    /// Makes a job ready in its tenant's turn, or blocked by its key in the order of the blocked ones.
+    /// Makes a job ready in the fair order of tenants, or blocked behind the job that holds its ordering key.
     fn enter(&mut self, record: &mut JobRecord) -> Result<(), StoreError> {
         let (pool, key) = record.key();
         let key_is_held = record.needs_key() && self.rows.is_key_held(pool, key)?;
-        let place = if key_is_held { self.number()? } else { self.turns.lock().next(record) };
+        let place = if key_is_held { self.number()? } else { self.fair_order.lock().next(record) };
         record.enter(key_is_held, place);
         Ok(())
     }

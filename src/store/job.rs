@@ -1,37 +1,55 @@
-//! A detached job: as its creator describes it, and as the store keeps it.
+//! A detached job, as its creator describes it, and as the store keeps it. Its times outlive a process, so they are
+//! wall-clock times.
 
-use std::time::Duration;
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
-use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::{Attempt, RetryPolicy, SessionId, Timestamp, Token};
+use super::{Attempt, RetryPolicy, SessionId, Token};
 use crate::model::{Job, Output};
 
-/// A job to create. Its texts have passed the checks of [`Job`].
+/// A job to create. Its fields have passed the checks of [`Job`].
 #[derive(Debug, Clone)]
 pub struct NewJob {
-    /// Chosen by the caller, or drawn. Unique in the store; the same id with the same payload is the same job.
+    /// Chosen by the caller, or random. Unique in the store: the same id with the same payload is the same job.
     pub id: String,
-    /// Pool of the kind. Ordering keys are keys of one pool.
+    /// Pool of the kind. Ordering keys apply within one pool.
     pub pool: String,
-    /// The work.
+    /// The job as a pool runs it.
     pub job: Job,
-    /// Request id of the call that created it; empty if none.
+    /// Request id of the call that created it; empty if there is none.
     pub request_id: String,
-    /// When it may start first.
+    /// Earliest start.
     pub start: Start,
-    /// End of waiting and of retries. `None` means never.
+    /// End of waiting and retries. `None` means never.
     pub expire_at: Option<Timestamp>,
-    /// How it is tried again.
+    /// Retry policy and retention.
+    pub policy: KindPolicy,
+}
+
+/// Retry policy and retention of a job: those of its kind, unless its creator sets others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+pub struct KindPolicy {
+    /// When and how often a failed job is tried again.
     pub retry: RetryPolicy,
-    /// How long its result is kept after it has ended. Default 24 h.
+    /// How long a result is kept. Default 24 h.
     pub retain_for: Duration,
-    /// How long it is kept as a dead letter. Default 7 d.
+    /// How long a dead letter is kept. Default 7 d.
     pub retain_dead_for: Duration,
 }
 
-/// When a job may start first.
+impl Default for KindPolicy {
+    fn default() -> Self {
+        const DAY: Duration = Duration::from_secs(24 * 3600);
+        Self { retry: RetryPolicy::default(), retain_for: DAY, retain_dead_for: DAY * 7 }
+    }
+}
+
+/// Earliest start of a job.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Start {
     /// At once.
@@ -39,15 +57,14 @@ pub enum Start {
     Now,
     /// At this time.
     At(Timestamp),
-    /// This long after its creation.
+    /// After this delay from its creation.
     After(Duration),
 }
 
 impl NewJob {
-    /// A job with defaults for the rest.
+    /// A new job, with defaults for the other fields.
     #[must_use]
     pub fn new(id: impl Into<String>, pool: impl Into<String>, job: Job) -> Self {
-        const DAY: Duration = Duration::from_secs(24 * 60 * 60);
         Self {
             id: id.into(),
             pool: pool.into(),
@@ -55,15 +72,13 @@ impl NewJob {
             request_id: String::new(),
             start: Start::Now,
             expire_at: None,
-            retry: RetryPolicy::default(),
-            retain_for: DAY,
-            retain_dead_for: DAY * 7,
+            policy: KindPolicy::default(),
         }
     }
 
-    /// The token of its first attempt, if a session leases it as it is created.
-    pub(crate) fn first_token(&self, session: SessionId) -> Token {
-        Token { id: self.id.clone(), attempt: 1, session, is_keyed: self.is_keyed() }
+    /// The token of an attempt.
+    pub(crate) fn token(&self, attempt: u32, session: SessionId) -> Token {
+        Token { id: self.id.clone(), attempt, session, is_keyed: self.is_keyed() }
     }
 
     /// Whether it has an ordering key.
@@ -71,7 +86,7 @@ impl NewJob {
         !self.job.ordering_key.is_empty()
     }
 
-    /// Tells apart jobs that have the same id: SHA-256 of kind, content type and payload.
+    /// Distinguishes jobs with the same id: SHA-256 of kind, content type and payload.
     pub(super) fn digest(&self) -> [u8; 32] {
         let mut hash = Sha256::new();
         for part in [self.job.kind.as_bytes(), self.job.content_type.as_bytes(), &self.job.payload] {
@@ -86,26 +101,26 @@ impl NewJob {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum JobState {
-    /// It waits for its start time, or for its next attempt.
+    /// Waits for its start time, or for its next attempt.
     Scheduled,
-    /// It waits for a worker.
+    /// Waits for a worker.
     Ready,
-    /// It waits for an earlier job with its ordering key.
+    /// Waits for an earlier job with the same ordering key.
     Blocked,
-    /// A session has leased it.
+    /// Leased to a session.
     Running,
-    /// It has a result.
+    /// Has a result.
     Succeeded,
-    /// It is a dead letter: it failed, and is not tried again.
+    /// Dead letter: it failed, and is not tried again.
     Failed,
-    /// It was cancelled.
+    /// Was cancelled.
     Cancelled,
-    /// Its time was over before it succeeded.
+    /// Expired before it succeeded.
     Expired,
 }
 
 impl JobState {
-    /// All states. A store keeps a state as its position.
+    /// All states. Stores encode a state as its position here.
     pub const ALL: [Self; 8] = [
         Self::Scheduled,
         Self::Ready,
@@ -124,72 +139,99 @@ impl JobState {
     }
 }
 
-/// A job as the store keeps it, without its output.
+/// A job in the store.
 #[derive(Debug, Clone)]
 pub struct JobRecord {
-    /// The job as it was created. Its payload is empty in lists.
+    /// The job as it was created. Its payload is empty unless requested.
     pub request: NewJob,
     /// Its state.
     pub state: JobState,
     /// When it was accepted.
     pub created_at: Timestamp,
-    /// When it may start, or might start first.
+    /// Time of the next start, or the earliest time of the first one.
     pub due_at: Timestamp,
     /// Start of the last attempt.
     pub started_at: Option<Timestamp>,
-    /// Its end.
+    /// When it ended.
     pub ended_at: Option<Timestamp>,
-    /// The last ten attempts, the oldest first.
+    /// The last ten attempts, oldest first.
     pub attempts: Vec<Attempt>,
-    /// Attempts so far, with those that do not count.
+    /// Attempts so far, including those that do not count.
     pub starts: u32,
-    /// Failed attempts that count, since its creation or the last retry by hand.
+    /// Failed attempts that count, since its creation or the last manual retry.
     pub failures: u32,
-    /// Crashes of workers in a row.
+    /// Worker crashes in a row.
     pub crashes: u32,
-    /// Whether it is to be cancelled while it runs.
+    /// Whether the running job must be cancelled.
     pub cancel_requested: bool,
     /// Size of the payload in bytes.
     pub payload_bytes: u64,
     /// Size of the output in bytes.
     pub output_bytes: u64,
-    /// Media type of the output; empty when unspecified.
-    pub output_type: String,
+    /// Its output, if it succeeded. In lists, without the bytes.
+    pub output: Output,
     /// Order of acceptance. It never changes.
     pub(super) row: i64,
     /// Order among ready or blocked jobs.
     pub(super) place: i64,
-    /// Whether later jobs with its ordering key wait for it.
+    /// Whether it holds its ordering key, so that later jobs wait for it.
     pub(super) holds_key: bool,
     pub(super) session: Option<SessionId>,
     pub(super) digest: [u8; 32],
 }
 
 impl JobRecord {
-    /// When the store may remove it. `None` while it has not ended.
+    /// When the store may remove it; `None` if it has not ended.
     #[must_use]
     pub fn purge_at(&self) -> Option<Timestamp> {
-        let is_dead = self.state == JobState::Failed;
-        let kept = if is_dead { self.request.retain_dead_for } else { self.request.retain_for };
+        let KindPolicy { retain_for, retain_dead_for, .. } = self.request.policy;
+        let kept = if self.state == JobState::Failed { retain_dead_for } else { retain_for };
         self.ended_at.map(|end| end.plus(kept))
     }
 }
 
-/// A job with its payload and its output.
-#[derive(Debug, Clone)]
-pub struct StoredJob {
-    /// The job, with its payload.
-    pub record: JobRecord,
-    /// Its output, if it succeeded.
-    pub output: Option<Output>,
+/// A wall-clock time, in milliseconds since 1970 in UTC.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Timestamp(i64);
+
+/// The clock of a store without its own clock.
+pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+
+impl Timestamp {
+    /// The time that many milliseconds after the start of 1970 in UTC.
+    #[must_use]
+    pub const fn from_millis(millis: i64) -> Self {
+        Self(millis)
+    }
+
+    /// Milliseconds since the start of 1970 in UTC.
+    #[must_use]
+    pub const fn as_millis(self) -> i64 {
+        self.0
+    }
+
+    /// This time plus `duration`, limited to the latest representable time.
+    #[must_use]
+    pub fn plus(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)))
+    }
+
+    /// Time since `earlier`; zero if that is later.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_millis(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
+    }
 }
 
-impl StoredJob {
-    pub(super) fn new(mut record: JobRecord, payload: Bytes, output: Bytes) -> Self {
-        record.request.job.payload = payload;
-        let has_output = record.state == JobState::Succeeded;
-        let content_type = record.output_type.clone();
-        let output = has_output.then_some(Output { bytes: output, content_type });
-        Self { record, output }
+impl From<SystemTime> for Timestamp {
+    fn from(time: SystemTime) -> Self {
+        Self(0).plus(time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
+    }
+}
+
+impl From<Timestamp> for SystemTime {
+    fn from(time: Timestamp) -> Self {
+        Self::UNIX_EPOCH + time.since(Timestamp(0))
     }
 }

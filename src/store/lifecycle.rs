@@ -1,12 +1,14 @@
-//! The changes of a job's state. Each is one method; stores load a record, change it, and save it.
+//! The state changes of a job, one method each. Stores load a record, change it, and save it.
 
 use std::mem;
 
-use super::{
-    Attempt, Change, Claimed, JobRecord, JobState, MAX_ATTEMPTS_KEPT, NewJob, Next, SessionId, Settle, Start,
-    Timestamp, Token,
-};
-use crate::model::Reason;
+use super::{Attempt, Change, Claimed, JobRecord, JobState, NewJob, Next, SessionId, Settle, Start, Timestamp, Token};
+use crate::model::{Output, Reason};
+
+/// Attempts that a job record keeps.
+const MAX_ATTEMPTS_KEPT: usize = 10;
+/// Longest stored message of an attempt, in bytes.
+const MAX_MESSAGE: usize = 4096;
 
 impl JobRecord {
     /// A job that was just accepted. It is scheduled until [`enter`](Self::enter).
@@ -29,7 +31,7 @@ impl JobRecord {
             cancel_requested: false,
             payload_bytes: request.job.payload.len() as u64,
             output_bytes: 0,
-            output_type: String::new(),
+            output: Output::default(),
             row,
             place: row,
             holds_key: false,
@@ -44,12 +46,13 @@ impl JobRecord {
         (&self.request.pool, &self.request.job.ordering_key)
     }
 
-    /// Whether it must ask for its key before it is ready. A job that waits for its next attempt has it.
+    /// Whether it must get its ordering key before it is ready. A job that waits for its next attempt has its key
+    /// already.
     pub(super) fn needs_key(&self) -> bool {
         self.request.is_keyed() && !self.holds_key
     }
 
-    /// Takes its place among ready jobs, or behind the job that holds its key.
+    /// Becomes ready at `place`, or blocked if another job holds its key.
     pub(super) fn enter(&mut self, key_is_held: bool, place: i64) {
         let must_wait = self.needs_key() && key_is_held;
         self.state = if must_wait { JobState::Blocked } else { JobState::Ready };
@@ -57,7 +60,7 @@ impl JobRecord {
         self.place = place;
     }
 
-    /// Whether its time is over.
+    /// Whether it has expired.
     pub(super) fn is_expired(&self, now: Timestamp) -> bool {
         self.request.expire_at.is_some_and(|end| end <= now)
     }
@@ -69,26 +72,25 @@ impl JobRecord {
         self.started_at = Some(now);
     }
 
-    /// The token of its attempt, while it runs.
+    /// The token of its running attempt.
     pub(super) fn token(&self) -> Option<Token> {
-        let (id, attempt, is_keyed) = (self.request.id.clone(), self.starts, self.request.is_keyed());
-        self.session.map(|session| Token { id, attempt, session, is_keyed })
+        self.session.map(|session| self.request.token(self.starts, session))
     }
 
-    /// The leased job for its session. Its payload is that of `request`.
+    /// The leased job for its session. `request` includes the payload.
     pub(super) fn claimed(self) -> Option<Claimed> {
         let token = self.token()?;
-        let Self { request, created_at, failures, crashes, .. } = self;
-        Some(Claimed { token, request, created_at, failures, crashes })
+        let Self { request, failures, crashes, .. } = self;
+        Some(Claimed { token, request, failures, crashes })
     }
 
-    /// Ends the attempt of `end`, whose token is valid.
+    /// Ends its attempt with `end`, whose token is valid.
     pub(super) fn settle(&mut self, end: &Settle, now: Timestamp) {
-        self.keep_attempt(end.attempt(self.started_at.unwrap_or(now), now));
+        self.keep_attempt(now, &end.worker, Some(end.reason), end.code, &end.message);
         match &end.next {
             Next::Succeeded(output) => {
                 self.output_bytes = output.bytes.len() as u64;
-                self.output_type.clone_from(&output.content_type);
+                self.output = output.clone();
                 self.end(JobState::Succeeded, now);
             }
             Next::Failed => self.end(JobState::Failed, now),
@@ -105,20 +107,9 @@ impl JobRecord {
         }
     }
 
-    /// Takes it back from a session that is gone.
+    /// Takes it back from a session whose lease has ended.
     pub(super) fn lose_lease(&mut self, now: Timestamp) {
-        let started_at = self.started_at.unwrap_or(now);
-        let worker = String::new();
-        let message = "the lease was lost".to_owned();
-        self.keep_attempt(Attempt {
-            number: self.starts,
-            started_at,
-            ended_at: now,
-            worker,
-            outcome: None,
-            code: 0,
-            message,
-        });
+        self.keep_attempt(now, "", None, 0, "the lease was lost");
         if self.cancel_requested { self.end(JobState::Cancelled, now) } else { self.give_back() }
     }
 
@@ -129,7 +120,7 @@ impl JobRecord {
         self.cancel_requested = false;
     }
 
-    /// Whether it had its key, and has ended: then the next job of the key may go.
+    /// Releases its ordering key if it has ended. Returns whether it held the key, so that the next job may run.
     pub(super) fn release_key(&mut self) -> bool {
         self.state.is_ended() && mem::take(&mut self.holds_key)
     }
@@ -148,7 +139,7 @@ impl JobRecord {
         }
     }
 
-    /// Starts an ended job afresh, up to [`enter`](Self::enter).
+    /// Restarts an ended job. Call [`enter`](Self::enter) next.
     pub(super) fn revive(&mut self, now: Timestamp) {
         self.state = JobState::Scheduled;
         self.due_at = now;
@@ -157,7 +148,7 @@ impl JobRecord {
         self.failures = 0;
         self.crashes = 0;
         self.output_bytes = 0;
-        self.output_type.clear();
+        self.output = Output::default();
     }
 
     fn give_back(&mut self) {
@@ -165,10 +156,19 @@ impl JobRecord {
         self.session = None;
     }
 
-    fn keep_attempt(&mut self, attempt: Attempt) {
+    /// Records the attempt that ends.
+    fn keep_attempt(&mut self, now: Timestamp, worker: &str, outcome: Option<Reason>, code: i32, message: &str) {
         if self.attempts.len() >= MAX_ATTEMPTS_KEPT {
             self.attempts.remove(0);
         }
-        self.attempts.push(attempt);
+        self.attempts.push(Attempt {
+            number: self.starts,
+            started_at: self.started_at.unwrap_or(now),
+            ended_at: now,
+            worker: worker.to_owned(),
+            outcome,
+            code,
+            message: message[..message.floor_char_boundary(MAX_MESSAGE)].to_owned(),
+        });
     }
 }

@@ -1,17 +1,17 @@
-//! What operations take and give.
+//! Arguments, results and errors of the store's operations.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use super::{Claimed, JobRecord, JobState, NewJob, SessionId, Timestamp};
 
-/// How many jobs of each kind a session has room for.
+/// A session's room for jobs, by kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Room {
     /// The session.
     pub session: SessionId,
-    /// Jobs for each kind.
+    /// Number of jobs by kind.
     pub kinds: BTreeMap<String, usize>,
-    /// Payloads of all of them; the last one may exceed it.
+    /// Most payload bytes of all jobs together; the last one may exceed it.
     pub bytes: usize,
 }
 
@@ -24,36 +24,36 @@ pub struct Submission {
     pub room: Option<Room>,
 }
 
-/// What became of a job to create.
+/// The result for a job to create.
 #[derive(Debug, Clone)]
 pub enum Submitted {
-    /// It is durable.
+    /// The job is durable.
     Created,
-    /// It is durable, and leased to the session.
+    /// The job is durable, and leased to the session.
     Leased(Box<Claimed>),
-    /// A job with this id and payload was there.
+    /// A job with this id and payload existed already.
     Existing(Box<JobRecord>),
-    /// A job with this id and another payload was there.
+    /// A job with this id and another payload existed already.
     Conflict,
-    /// The backlog is at its bound. Nothing was kept.
+    /// The backlog is full. Nothing was stored.
     Full,
 }
 
-/// What a caller or an operator may do to a job.
+/// A change that a caller or an operator requests for a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// End it, if it has not ended. A running one ends when its session settles it.
+    /// End the job, unless it has ended. A running job ends when its session settles it.
     Cancel,
-    /// Make it ready again, if it has ended: with all its attempts before it, and without an expiry.
+    /// Make an ended job ready again, with a new budget of attempts and without an expiry.
     Retry,
-    /// Remove it, if it has ended.
+    /// Remove an ended job.
     Delete,
 }
 
-/// What became of a request to change a job.
+/// The result of a request to change a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// It is done.
+    /// The change is done.
     Done,
     /// The job runs, and its session is asked to stop it.
     Requested,
@@ -61,33 +61,33 @@ pub enum Change {
     NotFound,
     /// The job's state does not allow it.
     WrongState(JobState),
-    /// The backlog is at its bound.
+    /// The backlog is full.
     Full,
 }
 
-/// Which jobs. Empty means all.
+/// Selects jobs. An empty filter selects all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// In one of these states; empty means any.
+    /// States of the job; empty means any.
     pub states: Vec<JobState>,
-    /// Of this kind.
+    /// Kind of the job.
     pub kind: Option<String>,
-    /// Of this tenant.
+    /// Tenant of the job.
     pub tenant: Option<String>,
-    /// With this label and value.
+    /// A label of the job, with its value.
     pub label: Option<(String, String)>,
-    /// Created then or later.
+    /// Created at or after this time.
     pub created_from: Option<Timestamp>,
-    /// Created before.
+    /// Created before this time.
     pub created_before: Option<Timestamp>,
 }
 
-/// A part of a list, the newest jobs first.
+/// A part of a list, newest jobs first.
 #[derive(Debug, Clone)]
 pub struct Page {
     /// The jobs.
     pub jobs: Vec<JobRecord>,
-    /// Token of the next page. `None` if this is the last.
+    /// Token of the next page; `None` on the last page.
     pub next: Option<String>,
 }
 
@@ -100,9 +100,9 @@ pub struct Tick {
     pub at: Timestamp,
     /// What to do if the run of an earlier tick has not ended.
     pub overlap: Overlap,
-    /// The run.
+    /// The job to create.
     pub job: NewJob,
-    /// Whether it was due before the server looked. It then runs only if the schedule has ticked before.
+    /// Whether the tick was due before the server checked. Then it fires only if the schedule has ticked before.
     pub is_missed: bool,
 }
 
@@ -110,59 +110,59 @@ pub struct Tick {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Overlap {
-    /// It creates no run.
+    /// The tick creates no run.
     Skip,
-    /// Its run waits in the backlog.
+    /// The new run waits in the backlog.
     Queue,
 }
 
-/// What became of a tick.
+/// The result of a tick.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fired {
-    /// Its run was created.
+    /// The run was created.
     Created,
-    /// An earlier run has not ended, or it was missed by a new schedule, so that it was skipped.
+    /// The tick was skipped: an earlier run has not ended, or the tick was missed and the schedule is new.
     Skipped,
-    /// This tick, or a later one, had fired before.
+    /// This tick, or a later one, fired before.
     Already,
-    /// The backlog is at its bound, or another job has the id. The tick did not fire.
+    /// The tick did not fire: the backlog is full, or another job has its id.
     Refused,
 }
 
-/// What maintenance did.
+/// The result of maintenance.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Ticked {
-    /// Jobs whose time had come.
+    /// Jobs whose start time came.
     pub promoted: usize,
-    /// Jobs of sessions whose lease had ended.
+    /// Jobs taken back from sessions whose lease had ended.
     pub returned: usize,
-    /// Jobs that expired.
+    /// Expired jobs.
     pub expired: usize,
     /// Jobs removed after their retention.
     pub removed: usize,
-    /// Whether more is to be done at once: a batch was full.
+    /// Whether a batch was full, so that maintenance should run again at once.
     pub more: bool,
 }
 
-/// Jobs of one kind.
+/// Numbers of jobs of one kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Depth {
-    /// Jobs that wait for a time.
+    /// Jobs that wait for their start time or their next attempt.
     pub scheduled: u64,
     /// Jobs that wait for a worker.
     pub ready: u64,
     /// Jobs that wait for their ordering key.
     pub blocked: u64,
-    /// Jobs that run.
+    /// Running jobs.
     pub leased: u64,
     /// Dead letters.
     pub dead: u64,
-    /// Age of the job that has been ready for the longest time.
+    /// Age of the longest ready job.
     pub oldest_ready: Option<Duration>,
 }
 
 impl Depth {
-    /// Counts jobs in a state.
+    /// Adds jobs in a state.
     pub(super) fn add(&mut self, state: JobState, jobs: u64) {
         match state {
             JobState::Scheduled => self.scheduled += jobs,
@@ -175,12 +175,12 @@ impl Depth {
     }
 }
 
-/// What a store holds.
+/// Size of a store's contents.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Size {
     /// Jobs that have not ended.
     pub jobs: u64,
-    /// Bytes of payloads and outputs, those of ended jobs included.
+    /// Bytes of payloads and outputs, including those of ended jobs.
     pub bytes: u64,
 }
 
@@ -192,11 +192,11 @@ impl Size {
 }
 
 /// Bounds of a store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 pub struct Bounds {
-    /// Most jobs that have not ended. Default 10 million.
+    /// Most jobs that have not ended.
     pub max_jobs: u64,
-    /// Most bytes of payloads and outputs, those of ended jobs included. Default 16 GiB.
+    /// Most bytes of payloads and outputs, including those of ended jobs.
     pub max_bytes: u64,
 }
 
@@ -207,19 +207,69 @@ impl Default for Bounds {
 }
 
 impl Bounds {
-    /// Whether a further job with `bytes` fits.
+    /// Whether another job with `bytes` fits.
     pub(super) fn allow(&self, size: Size, bytes: u64) -> bool {
         size.jobs < self.max_jobs && size.bytes.saturating_add(bytes) <= self.max_bytes
     }
 }
 
-/// What a store can do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Capabilities {
-    /// Its name: `memory`, `sqlite` or `postgres`.
-    pub name: &'static str,
-    /// Whether accepted jobs outlive the process.
-    pub is_durable: bool,
-    /// Whether replicas share it.
-    pub is_shared: bool,
+/// The error of a store. Acknowledged operations stay durable.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The lease of the session has ended, and other sessions may run its jobs. Open a new session.
+    #[error("the lease of the session has ended")]
+    SessionLost,
+    /// The page token is not one of this store.
+    #[error("the page token is invalid; list from the start")]
+    InvalidPageToken,
+    /// The disk is full, and the operation failed. Try again when the disk has space. If the server restarts before its
+    /// next write, the operation may turn out to be stored.
+    #[error("the disk of the store is full; make room on it")]
+    DiskFull,
+    /// The file or its directory is not writable.
+    #[error("{} cannot be written; set `store.path` to a file in a writable directory, or for a trial `store.memory`", path.display())]
+    ReadOnly {
+        /// File of the store.
+        path: PathBuf,
+    },
+    /// Another process uses the file as its store.
+    #[error("{} is in use by another server; give each its own `store.path`, or let them share a database by `store.url`", path.display())]
+    InUse {
+        /// File of the store.
+        path: PathBuf,
+    },
+    /// The file, or its write-ahead log, is damaged. Opening it would silently lose acknowledged jobs.
+    #[error("{} is damaged: {detail}; restore it from a backup, or move it away", path.display())]
+    Damaged {
+        /// The damaged file.
+        path: PathBuf,
+        /// The damage.
+        detail: String,
+    },
+    /// A newer version of the program wrote the store.
+    #[error("the store has version {found}, and this program knows {known}; use a newer program")]
+    Newer {
+        /// Version of the store.
+        found: i64,
+        /// Newest version that this program knows.
+        known: i64,
+    },
+    /// A file that the store needs is not usable.
+    #[error("{}: {detail}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        detail: String,
+    },
+    /// The database is not reachable, or refuses connections. Try again later.
+    #[error("the database is not available: {0}")]
+    Unavailable(String),
+    /// The database refused an operation.
+    #[error("the database failed: {0}")]
+    Database(String),
+    /// The store has been closed.
+    #[error("the store is closed")]
+    Closed,
 }

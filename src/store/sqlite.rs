@@ -1,71 +1,90 @@
-//! The store in one SQLite file: the default of one machine.
+//! The store in one SQLite file: the default for a single machine. Opening it takes the lock, checks the write-ahead
+//! log, migrates the schema, and applies the settings.
 
-mod checkpoint;
-mod connection;
-mod open;
+mod sqlite_connection;
 #[cfg(test)]
 mod tests;
 mod wal;
 
 use std::{
-    io,
+    ffi::OsString,
+    fs::{File, OpenOptions, TryLockError},
+    io::{self, Read as _, Write as _},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use async_trait::async_trait;
-use connection::SqliteConnection;
+use rusqlite::{ErrorCode, OpenFlags};
+use sqlite_connection::SqliteConnection;
+use tokio_util::sync::CancellationToken;
 
 use super::{
-    Bounds, Capabilities, Clock, JobStore, StoreError, Timestamp, Wakes,
+    Bounds, Clock, JobStore, StoreError, Timestamp, Wakes,
     engine::Engine,
-    sql::{Connection as _, Database, SqlRows, SqlStore},
+    sql::{Connection as _, SqlStore},
 };
 
-/// Where a store is, and its bounds.
+/// One entry per schema version. Entries are never changed; new ones are appended.
+const MIGRATIONS: &[&str] = &[include_str!("sqlite/0001.sql")];
+/// The first bytes of each SQLite file that is not empty.
+const MAGIC: &[u8] = b"SQLite format 3\0";
+const APPLICATION: i64 = 2_004_116_322;
+/// Initial size of the log, so that commits need not grow the file.
+const WAL_SIZE: usize = 16 << 20;
+const STATEMENTS: usize = 64;
+/// Page cache, in KiB.
+const CACHE_KIB: i64 = 32_768;
+
+/// Path and bounds of a store.
 #[derive(Debug, Clone)]
 pub struct SqliteOptions {
-    /// The database file. Its log and its lock are beside it.
+    /// The database file. Its log and its lock file are in the same directory.
     pub path: PathBuf,
     /// Most jobs and bytes.
     pub bounds: Bounds,
-    /// Room on the disk below which new jobs are refused, so that accepted ones can end. Default 64 MiB.
+    /// Free disk space below which new jobs are refused, so that accepted ones can end. Default 64 MiB.
     pub reserve_bytes: u64,
 }
 
 impl SqliteOptions {
-    /// Defaults for the rest.
+    /// Options with defaults, except for the path.
     #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), bounds: Bounds::default(), reserve_bytes: 64 << 20 }
     }
 }
 
-/// Opens the file, or makes it. Jobs that ran when it was last closed are ready again. Blocks for some tenths of a
+/// Opens or creates the file. Jobs that were running when it was last closed become ready. Blocks for some tenths of a
 /// second.
 ///
 /// # Errors
 /// [`StoreError::ReadOnly`], [`StoreError::InUse`], [`StoreError::Damaged`], [`StoreError::Newer`] and
-/// [`StoreError::DiskFull`], each before anything is changed.
+/// [`StoreError::DiskFull`]. In each case nothing has changed.
 pub fn open_sqlite(options: &SqliteOptions, clock: Clock) -> Result<Arc<dyn JobStore>, StoreError> {
     let options = &SqliteOptions { path: real(&options.path), ..options.clone() };
-    let (connection, lock) = open::open(&options.path)?;
+    let (connection, lock) = open(&options.path)?;
     let writer = SqliteConnection::of_writer(connection, lock, options, clock.clone())?;
-    // Sessions end with their process.
-    let mut engine = Engine::new(SqlRows(writer), options.bounds, Arc::default());
-    engine.rows.0.begin()?;
-    let now = engine.rows.0.now()?;
+    // A session ends with its process.
+    let mut engine = Engine::new(writer, options.bounds, Arc::default());
+    let now = engine.rows.begin()?;
     engine.start(now)?;
     engine.end_leases(Timestamp::from_millis(i64::MAX))?;
-    engine.rows.0.commit()?;
-    let file = SqliteFile { path: options.path.clone(), clock };
-    Ok(Arc::new(SqlStore::start(file, vec![engine.rows], options.bounds, Arc::new(Wakes::default()))?))
+    engine.rows.commit()?;
+    let path = options.path.clone();
+    let reader = move || {
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = rusqlite::Connection::open_with_flags(&path, flags)?;
+        connection.set_prepared_statement_cache_capacity(STATEMENTS);
+        Ok(SqliteConnection::of_reader(connection, clock.clone()))
+    };
+    let (wakes, closed) = (Arc::new(Wakes::default()), CancellationToken::new());
+    Ok(Arc::new(SqlStore::start(vec![engine.rows], reader, options.bounds, wakes, closed)?))
 }
 
-/// What is in the file of a store.
+/// The contents of a store's file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SqliteFacts {
-    /// Version of its schema; zero if it is empty.
+    /// Version of its schema; 0 if the file is empty.
     pub version: usize,
     /// Newest version that this program knows.
     pub known: usize,
@@ -77,45 +96,139 @@ pub struct SqliteFacts {
     pub file_bytes: u64,
 }
 
-/// Checks a file that no server has open, and changes nothing. Blocks while it reads all of it.
+/// Checks a file that no server has open. Changes nothing. Blocks while it reads the whole file.
 ///
 /// # Errors
-/// Those of [`open_sqlite`], and [`StoreError::File`] where there is no file.
+/// The errors of [`open_sqlite`], and [`StoreError::File`] if there is no file.
 pub fn inspect_sqlite(path: &Path) -> Result<SqliteFacts, StoreError> {
-    open::inspect(&real(path))
+    let path = &real(path);
+    let unusable = |detail: String| StoreError::File { path: path.to_owned(), detail };
+    let read = || -> io::Result<_> {
+        let (mut file, mut magic) = (File::open(path)?, Vec::new());
+        io::Read::by_ref(&mut file).take(MAGIC.len() as u64).read_to_end(&mut magic)?;
+        Ok((file.metadata()?, magic))
+    };
+    let (file, magic) = read().map_err(|error| unusable(format!("{error}; name the file of `store.path`")))?;
+    if !magic.is_empty() && magic != MAGIC {
+        // Without this check, a lock would be left beside a file of another program.
+        return Err(unusable("it is no SQLite database; name the file of `store.path`".to_owned()));
+    }
+    let (connection, _lock, version) = open_as_it_is(path)?;
+    let failed = |error| sqlite_error(error, path);
+    let found: String = connection.query_row("pragma integrity_check(1)", (), |row| row.get(0)).map_err(failed)?;
+    if found != "ok" {
+        return Err(StoreError::Damaged { path: path.to_owned(), detail: found });
+    }
+    let count = |sql| match version {
+        0 => Ok(0),
+        _ => connection.query_row(sql, (), |row| row.get::<_, i64>(0)).map_err(failed),
+    };
+    Ok(SqliteFacts {
+        version,
+        known: MIGRATIONS.len(),
+        jobs: count("select count(*) from jobs")?.unsigned_abs(),
+        unfinished: count("select count(*) from jobs where ended_at is null")?.unsigned_abs(),
+        file_bytes: file.len(),
+    })
 }
 
-/// SQLite keeps its log beside the file that a link names.
+/// Resolves links: SQLite keeps its log in the directory of the real file.
 fn real(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
-struct SqliteFile {
-    path: PathBuf,
-    clock: Clock,
+/// The writer's connection, and the lock that excludes other processes.
+fn open(path: &Path) -> Result<(rusqlite::Connection, File), StoreError> {
+    let (mut connection, lock, found) = open_as_it_is(path)?;
+    set_up(&mut connection, found).map_err(|error| sqlite_error(error, path))?;
+    reserve(&beside(path, "-wal"))?;
+    Ok((connection, lock))
 }
 
-#[async_trait]
-impl Database for SqliteFile {
-    type Connection = SqliteConnection;
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities { name: "sqlite", is_durable: true, is_shared: false }
+/// Locks and checks a file. Returns a connection and the version of its schema: 0 if the file is new.
+fn open_as_it_is(path: &Path) -> Result<(rusqlite::Connection, File, usize), StoreError> {
+    let lock = lock(path)?;
+    let log = beside(path, "-wal");
+    wal::verify(&log)?;
+    let damaged = |detail: &str| StoreError::Damaged { path: path.to_owned(), detail: detail.to_owned() };
+    if !path.exists() && log.exists() {
+        return Err(damaged("its log exists, but the file does not"));
     }
-
-    fn reader(&self) -> Result<SqliteConnection, StoreError> {
-        Ok(SqliteConnection::of_reader(open::open_reader(&self.path)?, self.clock.clone()))
+    let failed = |error| sqlite_error(error, path);
+    let connection = rusqlite::Connection::open(path).map_err(failed)?;
+    let number = |sql| connection.query_row(sql, (), |row| row.get::<_, i64>(0)).map_err(failed);
+    if number("select count(*) from sqlite_schema")? > 0 && number("pragma application_id")? != APPLICATION {
+        return Err(damaged("it belongs to another program"));
     }
+    if connection.is_readonly("main").map_err(failed)? {
+        return Err(StoreError::ReadOnly { path: path.to_owned() });
+    }
+    let (found, known) = (number("pragma user_version")?, MIGRATIONS.len() as i64);
+    let version = usize::try_from(found).ok().filter(|_| found <= known).ok_or(StoreError::Newer { found, known })?;
+    Ok((connection, lock, version))
+}
 
-    fn check(&self, reader: &mut SqliteConnection) -> Result<(), StoreError> {
-        let found = reader.query("pragma integrity_check(1)", &[], |row| Ok(row.text(0)))?;
-        match found.into_iter().next() {
-            Some(detail) if detail != "ok" => Err(StoreError::Damaged { path: self.path.clone(), detail }),
-            _ => Ok(()),
+fn set_up(connection: &mut rusqlite::Connection, found: usize) -> rusqlite::Result<()> {
+    for (step, sql) in MIGRATIONS.iter().enumerate().skip(found) {
+        let transaction = connection.transaction()?;
+        transaction.execute_batch(sql)?;
+        transaction.pragma_update(None, "user_version", step as i64 + 1)?;
+        transaction.commit()?;
+    }
+    connection.set_prepared_statement_cache_capacity(STATEMENTS);
+    connection.pragma_update(None, "journal_mode", "wal")?;
+    connection.pragma_update(None, "synchronous", "full")?;
+    connection.pragma_update(None, "cache_size", -CACHE_KIB)?;
+    // Truncates the log.
+    connection.query_row("pragma wal_checkpoint(truncate)", (), |_| Ok(()))
+}
+
+fn sqlite_error(error: rusqlite::Error, path: &Path) -> StoreError {
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+            StoreError::Damaged { path: path.to_owned(), detail: error.to_string() }
         }
+        Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => {
+            StoreError::ReadOnly { path: path.to_owned() }
+        }
+        _ => error.into(),
     }
+}
 
-    async fn close(&self) {}
+/// Locks a file beside the database: SQLite's own locks would let a second writer in between transactions.
+fn lock(path: &Path) -> Result<File, StoreError> {
+    let file = OpenOptions::new().create(true).truncate(false).write(true).open(beside(path, ".lock"));
+    let file = file.map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
+            let detail = "its directory does not exist; make it, or set another `store.path`".to_owned();
+            StoreError::File { path: path.to_owned(), detail }
+        }
+        _ => io_error(&error, path),
+    })?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(StoreError::InUse { path: path.to_owned() }),
+        Err(TryLockError::Error(error)) => Err(io_error(&error, path)),
+    }
+}
+
+/// Grows the empty log. SQLite treats a log without a header as empty, and overwrites it from the start.
+fn reserve(log: &Path) -> Result<(), StoreError> {
+    let write = || -> io::Result<()> {
+        let mut file = OpenOptions::new().append(true).open(log)?;
+        if file.metadata()?.len() == 0 {
+            file.write_all(&vec![0; WAL_SIZE])?;
+            file.sync_all()?;
+        }
+        Ok(())
+    };
+    write().map_err(|error| io_error(&error, log))
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(suffix);
+    name.into()
 }
 
 fn io_error(error: &io::Error, path: &Path) -> StoreError {

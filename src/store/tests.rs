@@ -1,16 +1,15 @@
-//! One conformance suite for all stores: scripts with what each line must answer. New stores run it as they are.
+//! One conformance suite for all stores: scripts with what each line must answer. New stores run it as they are. Random
+//! operations on memory and on SQLite answer alike, too.
 
 mod cluster;
 mod conformance;
 mod crash;
-mod language;
-mod model;
 mod postgres;
 mod promises;
 mod script;
-mod words;
 
 use std::{
+    collections::HashMap,
     sync::{
         Arc,
         atomic::{AtomicI64, Ordering},
@@ -18,10 +17,13 @@ use std::{
     time::Duration,
 };
 
+use rand::{RngExt, SeedableRng, rngs::StdRng, seq::IndexedRandom as _};
 use script::Script;
 use tempfile::TempDir;
 
-use super::{Bounds, Clock, JobStore, MemoryStore, SqliteOptions, Timestamp, open_sqlite};
+use super::{
+    Bounds, Clock, Filter, JobState, JobStore, MemoryStore, SqliteOptions, Timestamp, inspect_sqlite, open_sqlite,
+};
 
 /// The calendar of a test. It moves only when told to.
 #[derive(Debug, Clone)]
@@ -73,8 +75,8 @@ async fn sqlite_conforms() {
         let (clock, directory) = (TestClock::new(), TempDir::new().expect("a directory"));
         let store = sqlite(&directory, &clock);
         found.extend(script::differences(case, Script::new(store.clone(), clock.clone())).await);
-        store.check().await.expect("an intact store");
         store.close().await;
+        inspect_sqlite(&directory.path().join("jobs.db")).expect("an intact store");
     }
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
@@ -87,9 +89,106 @@ async fn postgres_conforms() {
         let clock = TestClock::new();
         let (store, server) = postgres::store(&cluster, &format!("case_{number}"), BOUNDS).await;
         server.set_time((clock.clock())()).await;
-        found.extend(script::differences(case, Script::new(store.clone(), clock).on_server(server)).await);
-        store.check().await.expect("no lost keys");
+        let script = Script::new(store.clone(), clock).on_server(server);
+        found.extend(script::differences(case, script).await);
         store.close().await;
     }
     assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+const SEEDS: u64 = 24;
+const STEPS: usize = 200;
+const IDS: [&str; 10] = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"];
+
+#[tokio::test]
+async fn random_operations_answer_alike() {
+    for seed in 0..SEEDS {
+        let (clock, directory) = (TestClock::new(), TempDir::new().expect("a directory"));
+        // Each script moves a clock of its own by the same steps.
+        let model_clock = TestClock::new();
+        let mut model = Script::new(memory(&model_clock), model_clock.clone());
+        let mut sqlite = Script::new(sqlite(&directory, &clock), clock.clone());
+        let mut random = StdRng::seed_from_u64(seed);
+        let mut past = vec!["open S lease=9".to_owned(), "open T lease=30".to_owned()];
+        for line in &past {
+            assert_eq!(model.run(line).await, sqlite.run(line).await);
+        }
+        for step in 0..STEPS {
+            let lines = if step % 20 == 19 { look() } else { vec![operation(&mut random)] };
+            for line in lines {
+                let (expected, answer) = (model.run(&line).await, sqlite.run(&line).await);
+                past.push(line);
+                assert_eq!(answer, expected, "seed {seed}: {}", past.join("\n"));
+            }
+            keys_have_one_holder(&model).await;
+        }
+        sqlite.store.close().await;
+        inspect_sqlite(&directory.path().join("jobs.db")).expect("an intact store");
+    }
+}
+
+fn operation(random: &mut StdRng) -> String {
+    let id = *IDS.choose(random).expect("an id");
+    let session = if random.random_bool(0.7) { "S" } else { "T" };
+    match random.random_range(0..100) {
+        0..22 => format!("submit {} {}", job(random), job(random)),
+        22..30 => format!("lease {session},k=2,j=1 {} {}", job(random), job(random)),
+        30..46 => format!("claim {session} k={} j=1", random.random_range(1..4)),
+        46..58 => format!("end {id} ok"),
+        58..62 => format!("end {id}#1 ok"),
+        62..68 => format!("end {id} retry={}", random.random_range(0..8)),
+        68..71 => format!("end {id} fail"),
+        71..73 => format!("end {id} crash"),
+        73..76 => format!("end {id} back"),
+        76..79 => format!("cancel {id}"),
+        79..82 => format!("retry {id}"),
+        82..84 => format!("delete {id}"),
+        84..90 => "tick".to_owned(),
+        90..94 => format!("advance {}", random.random_range(0..7)),
+        94..96 => format!("beat {session}"),
+        96..98 => format!("fire nightly {} skip n{id}", random.random_range(0..200)),
+        98..99 => format!("open {session} lease=9"),
+        _ => "purge tenant=t".to_owned(),
+    }
+}
+
+fn job(random: &mut StdRng) -> String {
+    let mut job = (*IDS.choose(random).expect("an id")).to_owned();
+    for (chance, word) in [(0.5, "key=x"), (0.2, "kind=j"), (0.2, "tenant=t"), (0.1, "payload=other"), (0.1, "pool=q")]
+    {
+        if random.random_bool(chance) {
+            job += &format!(":{word}");
+        }
+    }
+    for (chance, word, most) in [(0.5, "class", 4), (0.2, "delay", 9), (0.2, "expire", 20), (0.3, "retain", 40)] {
+        if random.random_bool(chance) {
+            job += &format!(":{word}={}", random.random_range(0..most));
+        }
+    }
+    job
+}
+
+/// Everything that can be seen.
+fn look() -> Vec<String> {
+    let jobs = IDS.iter().flat_map(|id| [format!("get {id}"), format!("attempts {id}")]);
+    let lists =
+        ["size", "depths", "list limit=3", "list kind=j state=ready,failed", "list tenant=t", "beat S", "beat T"];
+    jobs.chain(lists.map(str::to_owned)).collect()
+}
+
+/// A key has at most one job that is ready or runs, and jobs are blocked only behind one that is not.
+async fn keys_have_one_holder(script: &Script) {
+    let jobs = script.store.list(Filter::default(), None, 1000).await.expect("a list").jobs;
+    let mut keys: HashMap<_, (usize, usize)> = HashMap::new();
+    for job in jobs.iter().filter(|job| job.request.is_keyed() && !job.state.is_ended()) {
+        let (holders, blocked) = keys.entry(job.key()).or_default();
+        match job.state {
+            JobState::Blocked => *blocked += 1,
+            JobState::Scheduled if !job.holds_key => {}
+            _ => *holders += 1,
+        }
+    }
+    for (key, (holders, blocked)) in keys {
+        assert!(holders == 1 || holders + blocked == 0, "{key:?}: {holders} hold it, {blocked} wait");
+    }
 }

@@ -1,11 +1,12 @@
-//! Wakes what waits for the store: the dispatcher, the watcher of cancellations, and callers that wait for a job's end.
+//! Wakes tasks that wait for the store: the dispatcher, the watcher of cancellations, and callers that wait for a job's
+//! end.
 
 use std::collections::HashMap;
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
-/// Signals of one store. A signal may be spurious; ask the store what happened.
+/// Notifications of one store. They may be spurious, so check the store after each.
 #[derive(Debug, Default)]
 pub struct Wakes {
     ready: Notify,
@@ -13,7 +14,7 @@ pub struct Wakes {
     waiters: Mutex<HashMap<String, watch::Sender<()>>>,
 }
 
-/// What an operation changed for others.
+/// The changes of an operation to announce.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
     pub(super) ready: bool,
@@ -24,14 +25,14 @@ pub(super) struct Changes {
 }
 
 impl Wakes {
-    /// Returns when jobs may have become ready since the last return. For one dispatcher, which also claims when it has
-    /// room again: jobs may have waited for that. Cancel safe.
+    /// Returns when jobs may have become ready since the last return. It is for one dispatcher, which must also claim
+    /// when it gets room again, because jobs may have waited for that. Cancel safe.
     pub async fn ready(&self) {
         self.ready.notified().await;
     }
 
-    /// Returns when cancellations may have been requested since the last return; then call
-    /// [`beat`](super::JobStore::beat). For one watcher. Cancel safe.
+    /// Returns when cancellations may have been requested since the last return. Then call
+    /// [`extend_lease`](super::JobStore::extend_lease), which returns them. It is for one watcher. Cancel safe.
     pub async fn cancels(&self) {
         self.cancels.notified().await;
     }
@@ -39,7 +40,7 @@ impl Wakes {
     /// A receiver that changes when the job may have ended.
     pub(super) fn watch(&self, id: &str) -> watch::Receiver<()> {
         let mut waiters = self.waiters.lock();
-        // Entries whose callers have left are dropped when the map would grow.
+        // Drop the entries whose callers have left, before the map would grow.
         if waiters.len() == waiters.capacity() {
             waiters.retain(|_, sender| sender.receiver_count() > 0);
         }

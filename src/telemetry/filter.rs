@@ -14,15 +14,21 @@ use tracing_subscriber::{
 use super::TelemetryError;
 use crate::model::{JOB_TARGET, TRACE_TARGET};
 
-/// Passes what the operator's directives select, and always the spans with a job's identity: each log line must name
-/// its request, whatever the directives say about our own targets.
+/// The replaceable filter of log lines. Clones share it.
 ///
-/// It applies to all layers. A filter of one layer looks up each span whenever it is entered, which costs more than the
-/// rest of a span that is not exported.
-#[derive(Debug)]
-pub(super) struct LogFilter(Arc<ArcSwap<Directives>>);
+/// It passes what the operator's directives select. It also always passes the spans with a job's identity, because each
+/// log line must name its request, whatever the directives say.
+///
+/// It applies to all layers. A filter of a single layer would look up each span whenever it is entered, which costs
+/// more than the rest of a span that is not exported.
+#[derive(Debug, Clone)]
+pub struct LogControl {
+    directives: Arc<ArcSwap<Directives>>,
+    /// Whether spans are exported. If so, spans of traced calls pass even if nothing is logged.
+    exports: bool,
+}
 
-/// The directives of a [`LogFilter`].
+/// The directives of a [`LogControl`].
 #[derive(Debug)]
 struct Directives {
     filter: Targets,
@@ -30,44 +36,34 @@ struct Directives {
     exports: bool,
 }
 
-/// Replaces the log filter while the process runs.
-#[derive(Debug, Clone)]
-pub struct LogControl {
-    directives: Arc<ArcSwap<Directives>>,
-    exports: bool,
-}
-
-/// Passes exported spans: our own, and what handlers add below them at INFO or above, if it is logged.
+/// Passes exported spans: those of this crate, and those that handlers add below them at INFO or above, if these are
+/// logged.
 ///
-/// Nothing of the HTTP/2 and gRPC libraries passes, so that the exporter's own calls do not feed it. The level matters,
-/// too: those libraries make spans at TRACE for each frame.
+/// Nothing of the HTTP/2 and gRPC libraries passes: the exporter's own calls must not create spans. The level also
+/// matters, because those libraries create spans at TRACE for each frame.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TraceFilter;
 
-/// It logs each notice of the database at INFO. They are shown where the filter asks for DEBUG, or names it.
-const TALKATIVE: &str = "tokio_postgres";
+/// This crate logs each notice of the database at INFO. Its lines pass only if the filter asks for DEBUG, or names the
+/// crate.
+const DATABASE: &str = "tokio_postgres";
 
 const LIBRARIES: [&str; 6] = ["h2", "hyper", "hyper_util", "tonic", "tower", "opentelemetry"];
 
 impl LogControl {
+    pub(super) fn new(log: &str, exports: bool) -> Result<Self, TelemetryError> {
+        Ok(Self { directives: Arc::new(ArcSwap::from_pointee(Directives::parse(log, exports)?)), exports })
+    }
+
     /// Replaces the directives.
     ///
     /// # Errors
     /// If they do not parse.
     pub fn set(&self, log: &str) -> Result<(), TelemetryError> {
         self.directives.store(Arc::new(Directives::parse(log, self.exports)?));
-        // Each call site has cached the old answer.
+        // Each call site has cached the previous answer.
         tracing::callsite::rebuild_interest_cache();
         Ok(())
-    }
-}
-
-impl LogFilter {
-    /// The filter with these directives, and its control. A process that `exports` needs the spans of traced calls even
-    /// if it logs nothing.
-    pub(super) fn new(log: &str, exports: bool) -> Result<(Self, LogControl), TelemetryError> {
-        let directives = Arc::new(ArcSwap::from_pointee(Directives::parse(log, exports)?));
-        Ok((Self(Arc::clone(&directives)), LogControl { directives, exports }))
     }
 }
 
@@ -77,9 +73,9 @@ impl Directives {
             directives: log.to_owned(),
             reason: error.to_string(),
         })?;
-        let is_named = filter.iter().any(|(target, _)| target.starts_with(TALKATIVE));
+        let is_named = filter.iter().any(|(target, _)| target.starts_with(DATABASE));
         let filter = match filter.default_level() {
-            Some(LevelFilter::INFO) if !is_named => filter.with_target(TALKATIVE, LevelFilter::WARN),
+            Some(LevelFilter::INFO) if !is_named => filter.with_target(DATABASE, LevelFilter::WARN),
             _ => filter,
         };
         let silent = filter.iter().all(|(_, level)| level == LevelFilter::OFF)
@@ -87,7 +83,7 @@ impl Directives {
         Ok(Self { filter, is_logging: !silent, exports })
     }
 
-    /// Whether it is a span of a call or a job that always passes.
+    /// Whether a span always passes, as those of calls and jobs do.
     fn keeps(&self, metadata: &Metadata<'_>) -> bool {
         metadata.is_span()
             && match metadata.target() {
@@ -98,9 +94,9 @@ impl Directives {
     }
 }
 
-impl<S: Subscriber> Layer<S> for LogFilter {
+impl<S: Subscriber> Layer<S> for LogControl {
     fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
-        let directives = self.0.load();
+        let directives = self.directives.load();
         if directives.keeps(metadata) {
             Interest::always()
         } else {
@@ -109,14 +105,14 @@ impl<S: Subscriber> Layer<S> for LogFilter {
     }
 
     fn enabled(&self, metadata: &Metadata<'_>, cx: Context<'_, S>) -> bool {
-        let directives = self.0.load();
+        let directives = self.directives.load();
         directives.keeps(metadata) || Layer::enabled(&directives.filter, metadata, cx)
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
-        let directives = self.0.load();
+        let directives = self.directives.load();
         let asked = Layer::<S>::max_level_hint(&directives.filter)?;
-        // Spans that always pass have level ERROR, which a hint of OFF would hide from this filter.
+        // Spans that always pass have level ERROR. A hint of OFF would hide them from this filter.
         Some(if directives.is_logging || directives.exports { asked.max(LevelFilter::ERROR) } else { asked })
     }
 }
@@ -139,7 +135,7 @@ where
     S: Subscriber + for<'lookup> LookupSpan<'lookup>,
 {
     fn enabled(&self, metadata: &Metadata<'_>, cx: &Context<'_, S>) -> bool {
-        // The context knows this filter: the current span is the innermost exported one.
+        // The context includes this filter, so the current span is the innermost exported one.
         Self::is_own(metadata) || Self::is_open(metadata) && cx.lookup_current().is_some()
     }
 

@@ -1,10 +1,42 @@
 //! Tests of log lines and exported spans.
 
+use std::sync::Arc;
+
 use opentelemetry_sdk::trace::{InMemorySpanExporter, SpanData};
+use parking_lot::Mutex;
 use tracing::{debug, error_span, info, info_span, trace_span, warn};
 
-use super::{capture::Capture, *};
+use super::*;
 use crate::model::{JOB_TARGET, TRACE_TARGET};
+
+/// Collects log lines.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Capture(Arc<Mutex<Vec<u8>>>);
+
+impl Capture {
+    pub(super) fn lines(&self) -> Vec<String> {
+        String::from_utf8_lossy(&self.0.lock()).lines().map(String::from).collect()
+    }
+}
+
+impl Write for Capture {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl MakeWriter<'_> for Capture {
+    type Writer = Self;
+
+    fn make_writer(&self) -> Self {
+        self.clone()
+    }
+}
 
 /// What is logged and exported while `act` runs.
 fn observe(log: &str, ratio: f64, act: impl FnOnce()) -> (Vec<String>, Vec<SpanData>) {
@@ -151,4 +183,20 @@ fn a_line_of_json_has_its_own_fields_and_those_of_its_spans() {
         (&"r-2".into(), &serde_json::Value::Null)
     );
     assert_eq!(spans.len(), 2, "the span of a job that is not traced is not exported: {spans:#?}");
+}
+
+#[test]
+fn text_is_one_line_that_nobody_can_forge() {
+    let capture = Capture::default();
+    let text = fmt::layer().with_ansi(false).without_time().with_writer(OneLine(capture.clone()));
+    tracing::subscriber::with_default(tracing_subscriber::registry().with(text), || {
+        info_span!("job", request_id = "r-1", worker = 3_u32).in_scope(|| {
+            warn!(size_bytes = 12_u64, odd = "a \"b\"\n", shown = %"c\r\nd", "two\nlines");
+        });
+    });
+    let expected = format!(
+        r#" WARN job{{request_id="r-1" worker=3}}: {}: two\nlines size_bytes=12 odd="a \"b\"\n" shown=c\r\nd"#,
+        module_path!()
+    );
+    assert_eq!(capture.lines(), [expected]);
 }

@@ -1,4 +1,4 @@
-//! The pipeline that exports spans by OTLP.
+//! The pipeline that exports spans by OTLP, and logs its failures without flooding the log.
 
 use std::time::Duration;
 
@@ -9,17 +9,25 @@ use opentelemetry::{
 use opentelemetry_otlp::WithExportConfig;
 use opentelemetry_sdk::{
     Resource,
-    trace::{Sampler, SamplingResult, SdkTracerProvider, ShouldSample, TracerProviderBuilder},
+    error::{OTelSdkError, OTelSdkResult},
+    trace::{Sampler, SamplingResult, SdkTracerProvider, ShouldSample, SpanData, SpanExporter, TracerProviderBuilder},
 };
-use tokio::runtime::{self, Runtime};
-use tracing::Subscriber;
+use parking_lot::Mutex;
+use tokio::{
+    runtime::{self, Runtime},
+    time::Instant,
+};
+use tracing::{Subscriber, info, warn};
 use tracing_subscriber::{Layer, registry::LookupSpan};
 
-use super::{Config, TelemetryError, Traces, export::Watched, filter::TraceFilter};
+use super::{Config, TelemetryError, Traces, filter::TraceFilter};
 use crate::model::without_userinfo;
 
-/// Longest time for the collector to accept a batch.
+/// Time limit for the collector to accept a batch.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Time between two log lines about an exporter that keeps failing.
+const SILENCE: Duration = Duration::from_secs(60);
 
 /// Sends spans in batches to the collector at `endpoint`.
 pub(super) fn otlp(endpoint: &str, config: &Config) -> Result<Traces, TelemetryError> {
@@ -31,7 +39,7 @@ pub(super) fn otlp(endpoint: &str, config: &Config) -> Result<Traces, TelemetryE
         return Err(refuse("it has no scheme".into()));
     }
     let runtime = exporter_runtime()?;
-    // The connection's task runs on the runtime that is entered while the exporter is built.
+    // The task of the connection runs on the runtime that is entered while the exporter is built.
     let entered = runtime.enter();
     let exporter = opentelemetry_otlp::SpanExporter::builder()
         .with_tonic()
@@ -73,7 +81,8 @@ where
         .with_filter(TraceFilter)
 }
 
-/// Samples all calls that were chosen before their span was made, everything below them, and a share of the rest.
+/// Samples all calls that were selected before their span was created, all spans below them, and a share of the other
+/// spans.
 #[derive(Debug, Clone)]
 struct Chosen {
     calls: Sampler,
@@ -108,9 +117,116 @@ fn exporter_runtime() -> std::io::Result<Runtime> {
         .worker_threads(1)
         .thread_name("telemetry")
         .on_thread_start(|| {
-            // For the rest of the thread's life, nothing that the exporter does is traced.
+            // From now on, nothing that the exporter does on this thread is traced.
             std::mem::forget(Context::enter_telemetry_suppressed_scope());
         })
         .enable_all()
         .build()
+}
+
+/// Logs the failures of an exporter: the first one at once, then at most one line per minute, and one line when it
+/// works again.
+#[derive(Debug)]
+struct Watched<E> {
+    inner: E,
+    endpoint: String,
+    failing: Mutex<Option<Failing>>,
+}
+
+#[derive(Debug)]
+struct Failing {
+    logged: Instant,
+    lost: usize,
+}
+
+impl<E> Watched<E> {
+    fn new(inner: E, endpoint: &str) -> Self {
+        Self { inner, endpoint: without_userinfo(endpoint).into_owned(), failing: Mutex::new(None) }
+    }
+
+    fn note(&self, spans: usize, result: &OTelSdkResult, now: Instant) {
+        let mut failing = self.failing.lock();
+        match (result, failing.as_mut()) {
+            (Ok(()), None) => {}
+            (Ok(()), Some(_)) => {
+                *failing = None;
+                info!(endpoint = self.endpoint, "spans are exported again");
+            }
+            (Err(error), None) => {
+                *failing = Some(Failing { logged: now, lost: 0 });
+                self.warn(spans, error);
+            }
+            (Err(error), Some(state)) => {
+                state.lost += spans;
+                if now - state.logged >= SILENCE {
+                    state.logged = now;
+                    self.warn(std::mem::take(&mut state.lost), error);
+                }
+            }
+        }
+    }
+
+    fn warn(&self, lost_spans: usize, error: &OTelSdkError) {
+        warn!(
+            endpoint = self.endpoint,
+            lost_spans,
+            error = %without_userinfo(&error.to_string()),
+            "cannot export spans: check telemetry.otlp and that a collector listens there"
+        );
+    }
+}
+
+impl<E: SpanExporter> SpanExporter for Watched<E> {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        let spans = batch.len();
+        let result = self.inner.export(batch).await;
+        self.note(spans, &result, Instant::now());
+        result
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.inner.shutdown_with_timeout(timeout)
+    }
+
+    fn shutdown(&self) -> OTelSdkResult {
+        self.inner.shutdown()
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        self.inner.force_flush()
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.inner.set_resource(resource);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use opentelemetry_sdk::trace::InMemorySpanExporter;
+    use tracing_subscriber::{fmt::layer, layer::SubscriberExt};
+
+    use super::*;
+    use crate::telemetry::tests::Capture;
+
+    #[test]
+    fn failures_are_logged_once_a_minute_and_the_end_once() {
+        let capture = Capture::default();
+        let fmt = layer().with_ansi(false).without_time().with_writer(capture.clone());
+        let _guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(fmt));
+        let watched = Watched::new(InMemorySpanExporter::default(), "http://me:hunter2@collector");
+        let refused = || Err(OTelSdkError::InternalFailure("refused by http://me:hunter2@collector".into()));
+        let start = Instant::now();
+        for second in 0..=60 {
+            watched.note(2, &refused(), start + Duration::from_secs(second));
+        }
+        watched.note(1, &Ok(()), start + Duration::from_secs(61));
+        watched.note(1, &Ok(()), start + Duration::from_secs(62));
+        let lines = capture.lines();
+        assert_eq!(lines.len(), 3, "{lines:#?}");
+        assert!(lines.iter().all(|line| !line.contains("hunter2")), "{lines:#?}");
+        assert!(lines[0].contains("lost_spans=2") && lines[0].contains("refused"), "{}", lines[0]);
+        assert!(lines[1].contains("lost_spans=120"), "{}", lines[1]);
+        assert!(lines[2].contains("exported again"), "{}", lines[2]);
+    }
 }

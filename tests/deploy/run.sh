@@ -27,6 +27,11 @@ for unit in deploy/systemd/waterwheel.{service,socket}; do
 done
 said=$(systemd-analyze verify --man=no --recursive-errors=no "$units"/waterwheel.{service,socket} 2>&1) || said+=" (exit $?)"
 [[ -z $said ]] || { echo "$said"; exit 1; }
+stop=$(sed -n 's/^TimeoutStopSec=//p' deploy/systemd/waterwheel.service)
+grep -qx "Environment=WATERWHEEL_GRACE=$stop" deploy/systemd/waterwheel.service || {
+    echo "deploy/systemd/waterwheel.service: WATERWHEEL_GRACE is not TimeoutStopSec, $stop"
+    exit 1
+}
 # From 0, locked in, to 100.
 systemd-analyze security --offline=true --threshold=15 --no-pager "$units/waterwheel.service" | tail -n 1
 

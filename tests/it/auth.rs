@@ -1,4 +1,4 @@
-//! Who is let in: every row of a table of rules, by client certificates and by tokens.
+//! Authorization rules: which callers may call which RPCs, by client certificate and by token.
 
 mod command_line;
 mod keys;
@@ -29,7 +29,7 @@ const KINDS: &str = r#"
     kind.sha256 = { pool = "one", builtin = "sha256" }
 "#;
 
-/// The table that is tested. `tenant-of` is a kind of the test's own, which answers with the tenant of its job.
+/// The rules under test. The kind `tenant-of` of the test answers with the tenant of its job.
 const RULES: &str = r#"
     [auth.rule.web]
     principals = ["spiffe://prod/ns/*/sa/web"]
@@ -49,7 +49,7 @@ const RULES: &str = r#"
     max_criticality = "CRITICAL_PLUS"
 "#;
 
-/// What may be called.
+/// The RPCs that the tests call.
 const CALLS: [&str; 6] = ["Submit", "Stream", "SubmitMany", "Stats", "WatchStats", "Reflection"];
 
 struct Setting {
@@ -60,9 +60,7 @@ struct Setting {
 
 impl Setting {
     fn new() -> Self {
-        let (files, ca) = (Files::new(), Authority::new("ca"));
-        files.put_leaf("server", &ca.server(1));
-        files.put("clients.crt", &ca.pem());
+        let (files, ca) = Files::of_server();
         let config = format!("{KINDS}{}{RULES}", files.tls_section(Some("optional")));
         Self { service: Service::start(&config, vec![tenant_of()]), ca, _files: files }
     }
@@ -79,7 +77,7 @@ fn tenant_of() -> waterwheel::app::OwnKind {
     waterwheel::app::OwnKind::new("one", kind)
 }
 
-/// How a call by `channel` ends.
+/// Makes a call and returns its status code.
 async fn code(channel: &Channel, call: &str, job: Job) -> Code {
     let mut client = Client::new(channel.clone());
     let ended = match call {
@@ -124,32 +122,32 @@ async fn job_code(client: Client, way: &str, job: Job) -> Code {
     if completes { Code::Ok } else { way.fail(&client, Some(job), &[]).await.code() }
 }
 
-/// Each cell of principal × RPC: allowed where a rule says so, and denied by default everywhere else.
+/// Checks every combination of a principal and an RPC.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_row_of_the_table_allows_what_it_says_and_no_more() {
+async fn a_call_is_denied_unless_a_rule_allows_it() {
     let setting = Setting::new();
     let rows: [(&str, Option<Name<'_>>, &[&str]); 8] = [
         ("web", Some(Name::Spiffe("spiffe://prod/ns/a/sa/web")), &["Submit", "Stream", "SubmitMany"]),
-        ("web below", Some(Name::Spiffe("spiffe://prod/ns/a/b/sa/web")), &[]),
-        ("web elsewhere", Some(Name::Spiffe("spiffe://test/ns/a/sa/web")), &[]),
+        ("web with a longer path", Some(Name::Spiffe("spiffe://prod/ns/a/b/sa/web")), &[]),
+        ("web of another trust domain", Some(Name::Spiffe("spiffe://test/ns/a/sa/web")), &[]),
         ("dashboard", Some(Name::Common("dash-1")), &["Stats", "WatchStats"]),
         ("batch", Some(Name::Common("batch")), &["SubmitMany"]),
         ("admin", Some(Name::Spiffe("spiffe://prod/admin/a/b")), &CALLS),
-        ("nobody", None, &["Stats", "WatchStats"]),
-        ("unnamed", Some(Name::Common("other")), &[]),
+        ("anonymous", None, &["Stats", "WatchStats"]),
+        ("a principal without a rule", Some(Name::Common("other")), &[]),
     ];
-    for (who, name, allowed) in rows {
+    for (principal, name, allowed) in rows {
         let channel = setting.channel(name.as_ref()).await;
         for call in CALLS {
             let expected = if allowed.contains(&call) { Code::Ok } else { Code::PermissionDenied };
-            assert_eq!(code(&channel, call, job("echo", "x")).await, expected, "{who} calls {call}");
+            assert_eq!(code(&channel, call, job("echo", "x")).await, expected, "{principal} calls {call}");
         }
     }
 }
 
-/// A rule that names kinds allows those alone, and says so before anything is known of the kind.
+/// The refusal is the same for a kind that does not exist, so that it does not reveal which kinds there are.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_rule_allows_its_kinds_alone() {
+async fn a_rule_with_kinds_denies_all_other_kinds() {
     let setting = Setting::new();
     let channel = setting.channel(Some(&Name::Spiffe("spiffe://prod/ns/a/sa/web"))).await;
     for way in Way::ALL {
@@ -160,14 +158,14 @@ async fn a_rule_allows_its_kinds_alone() {
             assert_eq!(facts["principal"], "spiffe://prod/ns/a/sa/web");
             assert_eq!((facts["kind"].as_str(), facts["execution"].as_str()), (kind, "NOT_STARTED"));
             let help = refusal.details().help().map(|help| help.links[0].description.clone());
-            assert!(help.is_some_and(|help| help.contains("[auth.rule]")), "it says what to do: {refusal:?}");
+            assert!(help.is_some_and(|help| help.contains("[auth.rule]")), "no help about rules: {refusal:?}");
         }
     }
 }
 
-/// The tenant is the caller's: given to a job without one, and no other is taken.
+/// A job without a tenant gets the tenant of its caller, and a job with another tenant is denied.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_tenant_comes_from_the_caller() {
+async fn a_job_has_the_tenant_of_its_caller() {
     let setting = Setting::new();
     for (name, tenant) in [
         (Name::Spiffe("spiffe://prod/ns/a/sa/web"), "acme"),
@@ -188,9 +186,8 @@ async fn the_tenant_comes_from_the_caller() {
     }
 }
 
-/// The rule of a job bounds the class that it claims, and whether it may take the place of another one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_rule_bounds_what_its_jobs_claim() {
+async fn a_rule_bounds_the_criticality_of_jobs_and_whether_they_may_shed_others() {
     let setting = Setting::new();
     let plus = || Job { criticality: Criticality::CriticalPlus.into(), ..job("echo", "x") };
     let shed = || Job { when_full: WhenFull::Shed.into(), ..job("echo", "x") };
@@ -213,9 +210,8 @@ async fn a_rule_bounds_what_its_jobs_claim() {
     }
 }
 
-/// Where callers are not told apart, no job is more important than all others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_rules_no_job_is_more_than_critical() {
+async fn without_rules_critical_plus_is_denied() {
     let service = Service::start(KINDS, Vec::new());
     let caller = Caller::of(service.public).await;
     for way in Way::ALL {
@@ -227,17 +223,17 @@ async fn without_rules_no_job_is_more_than_critical() {
     assert_eq!(job_code(caller.0, "Submit", job("echo", "x")).await, Code::Ok);
 }
 
-/// Health answers everybody, as probes have no credentials.
+/// Probes have no credentials.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn health_is_open() {
+async fn health_checks_need_no_credentials() {
     let setting = Setting::new();
     let mut health = HealthClient::new(setting.channel(None).await);
     health.check(HealthCheckRequest { service: String::new() }).await.unwrap();
 }
 
-/// The list tells the names of pools: it is for those who may see the stats.
+/// The list reveals the names of pools, as the stats do.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_list_of_healths_is_for_those_who_may_see_stats() {
+async fn health_list_is_allowed_to_principals_that_may_call_stats() {
     let setting = Setting::new();
     for (name, expected) in [(Name::Common("dash-1"), Code::Ok), (Name::Common("batch"), Code::PermissionDenied)] {
         let mut health = HealthClient::new(setting.channel(Some(&name)).await);
@@ -246,12 +242,9 @@ async fn the_list_of_healths_is_for_those_who_may_see_stats() {
     }
 }
 
-/// Without a rule for those who show nothing, they are asked for credentials, with what to do.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_shows_nothing_is_unauthenticated() {
-    let (files, ca) = (Files::new(), Authority::new("ca"));
-    files.put_leaf("server", &ca.server(1));
-    files.put("clients.crt", &ca.pem());
+async fn a_call_without_credentials_is_refused_and_the_message_asks_for_a_certificate() {
+    let (files, ca) = Files::of_server();
     let rules = "[auth.rule.all]\nprincipals = [\"**\"]\nrpcs = [\"*\"]\n";
     let config = format!("{KINDS}{}{rules}", files.tls_section(Some("optional")));
     let service = Service::start(&config, Vec::new());

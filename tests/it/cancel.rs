@@ -1,34 +1,20 @@
-//! A caller that leaves cancels its job at once, queued or running; what is shielded goes on.
+//! Dropping a job's ticket cancels the job at once, whether it is queued or running. Shielded work is not cancelled.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 use waterwheel::{
     Job, JobError, Output,
-    handler::{Kind, StopReason},
+    handler::StopReason,
     model::{HandlerError, Outcome, Rung},
 };
 
-use crate::support::{Counter, Gate, assert_idle, echo, kind, meet, meeting, pass_time, pool, slow, until};
+use crate::support::{Counter, Gate, assert_idle, echo, kind, meet, meeting, pass_time, polite, pool, slow, until};
 
 const AT_ONCE: Duration = Duration::from_millis(50);
 
-/// Waits for its token, counts the stop, and follows it.
-fn polite(started: &Counter, stopped: &Counter) -> Kind {
-    let (started, stopped) = (started.clone(), stopped.clone());
-    kind("polite", move |_, cx| {
-        let (started, stopped) = (started.clone(), stopped.clone());
-        async move {
-            started.add();
-            assert_eq!(cx.cancelled().await, StopReason::Caller);
-            stopped.add();
-            Err(HandlerError::Stopped)
-        }
-    })
-}
-
 #[tokio::test(start_paused = true)]
-async fn a_running_job_sees_its_token_at_once() {
+async fn dropping_the_ticket_of_a_running_job_cancels_its_token_at_once() {
     let (started, stopped) = (Counter::new(), Counter::new());
     let pool = pool(1).kind(polite(&started, &stopped)).kind(meeting(1)).build();
     let mut ticket = pool.try_submit(Job::new("polite", "")).expect("accepted");
@@ -44,13 +30,13 @@ async fn a_running_job_sees_its_token_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_queued_job_leaves_its_room_at_once_and_never_runs() {
+async fn a_queued_job_whose_ticket_is_dropped_frees_its_capacity_and_never_runs() {
     let (started, stopped) = (Counter::new(), Counter::new());
     let pool = pool(1).queue_jobs(1).kind(polite(&started, &stopped)).kind(echo()).build();
     let mut running = pool.try_submit(Job::new("polite", "")).expect("accepted");
     assert!(futures_util::poll!(&mut running).is_pending());
     for polled in [false, true] {
-        let mut queued = pool.try_submit(Job::new("polite", "payload")).expect("the room is free again");
+        let mut queued = pool.try_submit(Job::new("polite", "payload")).expect("the queue has capacity again");
         if polled {
             assert!(futures_util::poll!(&mut queued).is_pending());
         }
@@ -59,25 +45,25 @@ async fn a_queued_job_leaves_its_room_at_once_and_never_runs() {
         assert_eq!((pool.stats().queued, pool.stats().queued_bytes), (0, 0));
     }
     drop(running);
-    pool.submit(Job::new("echo", "")).await.expect("the pool goes on");
+    pool.submit(Job::new("echo", "")).await.expect("the pool works");
     assert_eq!((started.get(), stopped.get()), (1, 1));
     assert_eq!(pool.stats().counts.cancelled, 3);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handler_that_ignores_its_token_is_cut_off_after_the_grace() {
+async fn a_handler_that_ignores_its_token_is_aborted_after_the_grace_period() {
     let pool = pool(1).kind(slow()).kind(meeting(1)).build();
     let mut ticket = pool.try_submit(Job::new("slow", "")).expect("accepted");
     assert!(futures_util::poll!(&mut ticket).is_pending());
     let left = Instant::now();
     drop(ticket);
     meet(&pool, 1).await;
-    assert_eq!(left.elapsed().as_millis() / 10, 100, "one second is the default");
+    assert_eq!(left.elapsed().as_millis() / 10, 100, "the default grace period is one second");
     assert_eq!(pool.stats().counts.cancelled, 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn shielded_work_outlives_the_caller_and_the_handler() {
+async fn shielded_work_completes_after_its_job_is_cancelled_and_its_handler_aborted() {
     let (gate, cleaned) = (Gate::new(), Counter::new());
     let (held, done) = (gate.clone(), cleaned.clone());
     let cleans = kind("cleans", move |_, cx| {
@@ -96,7 +82,11 @@ async fn shielded_work_outlives_the_caller_and_the_handler() {
     assert!(futures_util::poll!(&mut ticket).is_pending());
     drop(ticket);
     meet(&pool, 1).await;
-    assert_eq!((cleaned.get(), pool.stats().counts.cancelled), (0, 1), "the handler is cut off, its clean-up is not");
+    assert_eq!(
+        (cleaned.get(), pool.stats().counts.cancelled),
+        (0, 1),
+        "the handler is aborted, and its clean-up still runs"
+    );
     gate.let_pass(1);
     cleaned.reached(1).await;
     gate.open();
@@ -104,7 +94,7 @@ async fn shielded_work_outlives_the_caller_and_the_handler() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn shielded_work_that_panics_is_an_error_of_the_job() {
+async fn a_panic_in_shielded_work_fails_the_job() {
     let cleans = kind("cleans", |_, cx| async move {
         cx.shield(async { panic!("in the clean-up") }).await?;
         Ok(Output::default())
@@ -116,7 +106,7 @@ async fn shielded_work_that_panics_is_an_error_of_the_job() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_is_dropped_cancels_its_job() {
+async fn dropping_a_stream_cancels_its_job() {
     let (started, stopped) = (Counter::new(), Counter::new());
     let pool = pool(1).kind(polite(&started, &stopped)).kind(meeting(1)).build();
     let stream = pool.stream(Job::new("polite", "")).await.expect("accepted");
@@ -130,15 +120,15 @@ async fn a_stream_that_is_dropped_cancels_its_job() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_job_that_is_asked_to_stop_by_its_own_handler_says_how_it_went() {
+async fn a_handler_that_cancels_its_own_token_ends_as_cancelled() {
     let cancels = kind("cancels", |job, cx| async move {
-        cx.cancel_token().cancel(StopReason::Caller);
+        cx.stop(StopReason::Caller);
         match &job.payload[..] {
             b"yield" => tokio::task::yield_now().await,
             b"ignore" => std::future::pending().await,
             _ => {}
         }
-        Err(HandlerError::invalid("whatever it says"))
+        Err(HandlerError::invalid("ignored"))
     });
     let pool = pool(1).kind(cancels).build();
     for (payload, rung) in [("", Some(Rung::Yielded)), ("yield", Some(Rung::Yielded)), ("ignore", Some(Rung::Forced))] {

@@ -1,6 +1,6 @@
-//! A caller that cancels or vanishes frees its jobs within 50 ms, queued or running, and only its own.
+//! When a caller cancels or disconnects, its queued and running jobs are cancelled within 50 ms, and no others.
 //!
-// tidy: real time, because the 50 ms are those of a real server.
+// tidy: real time, because the tests measure a real server.
 
 mod bound;
 
@@ -14,9 +14,9 @@ use crate::{
     service::{Address, Caller, counts, job, queued},
 };
 
-/// The promise, which `bound` measures.
+/// The promised bound, which `bound` measures.
 const FREED_WITHIN: Duration = Duration::from_millis(50);
-/// Far from the end of any job here, whether it ends by itself or is forced to, on however slow a machine.
+/// Much shorter than any job here takes to end by itself or by force, and long enough for a slow machine.
 const LONG_BEFORE: Duration = Duration::from_secs(20);
 
 const CONFIG: &str = r#"
@@ -34,21 +34,21 @@ const CONFIG: &str = r#"
     exec = ["/bin/sleep", "600"]
 "#;
 
-/// Two jobs that run and four that are queued, by `Submit`; the tasks are the calls.
+/// Starts six `Submit` calls, and waits until two jobs run and four are queued.
 async fn fill(caller: &Caller, kind: &'static str) -> JoinSet<()> {
     let mut calls = JoinSet::new();
     for _ in 0..6 {
         let mut client = caller.0.clone();
         calls.spawn(async move {
             let end = client.submit(SubmitRequest { job: Some(job(kind, "600000")) }).await;
-            panic!("nobody answers a caller that left: {end:?}");
+            panic!("a cancelled call received a response: {end:?}");
         });
     }
     caller.until(|pool| (pool.in_flight, queued(pool)) == (2, 4)).await;
     calls
 }
 
-/// Waits until nothing is held, and checks how long that took.
+/// Waits until no job runs or is queued, and checks how long that took.
 async fn freed(observer: &Caller, since: Instant, accepted: u64) {
     observer.until(|pool| (pool.in_flight, queued(pool)) == (0, 0)).await;
     let took = since.elapsed();
@@ -59,7 +59,7 @@ async fn freed(observer: &Caller, since: Instant, accepted: u64) {
 }
 
 #[tokio::test]
-async fn cancelled_calls() {
+async fn cancelling_calls_cancels_their_jobs() {
     for kind in ["sleep", "program"] {
         let process = Process::serve(CONFIG).await;
         let (caller, observer) = (Caller::of(process.public).await, Caller::of(process.public).await);
@@ -71,7 +71,7 @@ async fn cancelled_calls() {
 }
 
 #[tokio::test]
-async fn cancelled_streams() {
+async fn cancelling_streams_cancels_their_jobs() {
     let process = Process::serve(CONFIG).await;
     let observer = Caller::of(process.public).await;
     let mut client = observer.0.clone();
@@ -86,7 +86,7 @@ async fn cancelled_streams() {
 }
 
 #[tokio::test]
-async fn one_of_many_callers() {
+async fn cancelling_some_calls_does_not_cancel_jobs_of_other_calls() {
     let process = Process::serve(CONFIG).await;
     let observer = Caller::of(process.public).await;
     let mut calls = fill(&observer, "sleep").await;
@@ -98,31 +98,31 @@ async fn one_of_many_callers() {
     assert!(since.elapsed() < LONG_BEFORE, "{:?}", since.elapsed());
 }
 
-/// A connection in the middle that can be torn: `tonic` alone would say goodbye.
-async fn through_a_wire(to: Address) -> (Address, tokio::task::JoinHandle<()>) {
+/// A TCP proxy whose connection the test can abort. A tonic client would close it gracefully.
+async fn tcp_proxy(to: Address) -> (Address, tokio::task::JoinHandle<()>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = Address(listener.local_addr().unwrap());
-    let wire = tokio::spawn(async move {
+    let proxy = tokio::spawn(async move {
         let (mut near, _) = listener.accept().await.unwrap();
         let mut far = tokio::net::TcpStream::connect(to.0).await.unwrap();
         let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
         let _ = far.shutdown().await;
     });
-    (address, wire)
+    (address, proxy)
 }
 
 #[tokio::test]
-async fn a_connection_that_is_torn() {
+async fn a_broken_connection_cancels_the_jobs_of_its_calls() {
     let process = Process::serve(CONFIG).await;
     let observer = Caller::of(process.public).await;
-    let (address, wire) = through_a_wire(process.public).await;
+    let (address, proxy) = tcp_proxy(process.public).await;
     let caller = Caller::of(address).await;
     let calls: Vec<_> = (0..6).map(|_| caller.leave(job("sleep", "600000"))).collect();
     observer.until(|pool| (pool.in_flight, queued(pool)) == (2, 4)).await;
     let since = Instant::now();
-    wire.abort();
+    proxy.abort();
     freed(&observer, since, 6).await;
     for call in calls {
-        call.await.unwrap().expect_err("its connection is gone");
+        call.await.unwrap().expect_err("the connection is broken");
     }
 }

@@ -1,4 +1,4 @@
-//! A configuration is checked as a whole, and says where each of its values comes from.
+//! `waterwheel check` reports all faults of a configuration, and `config show` prints the origin of each value.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -41,7 +41,7 @@ fn every_fault_of_every_source_is_reported_in_one_run() {
 }
 
 #[test]
-fn programs_get_faults_as_json() {
+fn check_prints_faults_as_json() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("ww.toml"), BAD).unwrap();
     let output = run(dir.path(), &["check", "--config", "ww.toml", "--output", "json"], &[]);
@@ -54,7 +54,7 @@ fn programs_get_faults_as_json() {
 }
 
 #[test]
-fn what_init_prints_is_a_good_file() {
+fn config_init_prints_a_valid_configuration() {
     let dir = tempfile::tempdir().unwrap();
     let starter = run(dir.path(), &["config", "init"], &[]);
     std::fs::write(dir.path().join("ww.toml"), &starter.stdout).unwrap();
@@ -69,7 +69,7 @@ kinds  sha256 gzip sleep echo
 }
 
 #[test]
-fn show_names_the_origin_of_every_value_and_reads_back() {
+fn config_show_prints_the_origin_of_every_value_and_its_output_is_valid() {
     let dir = tempfile::tempdir().unwrap();
     let starter = run(dir.path(), &["config", "init"], &[]);
     std::fs::write(dir.path().join("ww.toml"), &starter.stdout).unwrap();
@@ -93,7 +93,7 @@ fn show_names_the_origin_of_every_value_and_reads_back() {
 }
 
 #[test]
-fn a_file_that_is_missing_is_named() {
+fn the_error_names_a_missing_file() {
     let dir = tempfile::tempdir().unwrap();
     let output = run(dir.path(), &["check", "--config", "none.toml"], &[]);
     assert_eq!(output.status.code(), Some(2));
@@ -101,9 +101,21 @@ fn a_file_that_is_missing_is_named() {
     assert!(report.starts_with("error: cannot read `none.toml`: "), "{report}");
 }
 
-/// What is no regular file, or has no end, is not waited for.
 #[test]
-fn only_a_regular_file_is_a_configuration() {
+fn a_file_that_is_no_configuration_is_not_quoted() {
+    let dir = tempfile::tempdir().unwrap();
+    let pem = rcgen::KeyPair::generate().unwrap().serialize_pem();
+    for text_of_file in [&*pem, &format!("[server]\n{pem}"), "hunter2"] {
+        std::fs::write(dir.path().join("key"), text_of_file).unwrap();
+        let report = text(&run(dir.path(), &["check", "--config", "key"], &[]).stderr);
+        assert!(report.contains("it is not TOML") && report.contains("key:1:1"), "{report}");
+        assert!(text_of_file.lines().all(|line| line == "[server]" || !report.contains(line)), "{report}");
+    }
+}
+
+/// Reading a pipe or a device could block, or never end.
+#[test]
+fn a_configuration_must_be_a_regular_file_of_limited_size() {
     let dir = tempfile::tempdir().unwrap();
     let mode = Mode::RUSR | Mode::WUSR;
     mknodat(CWD, dir.path().join("ww.toml"), FileType::Fifo, mode, 0).unwrap();
@@ -121,10 +133,9 @@ fn only_a_regular_file_is_a_configuration() {
     }
 }
 
-/// Paths in the file begin in its directory, wherever the program runs; those of variables and flags where it runs. All
-/// that is missing is told in one run.
+/// Paths in the file are relative to its directory. Paths in variables and flags are relative to the working directory.
 #[test]
-fn relative_paths_begin_where_they_stand() {
+fn relative_paths_are_resolved_by_their_source() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(dir.path().join("conf")).unwrap();
     let key = rcgen::KeyPair::generate().unwrap();
@@ -154,7 +165,7 @@ fn relative_paths_begin_where_they_stand() {
     assert_eq!(check(&env, &["--set", "server.tls.client_ca=conf/tls.crt"]), (Some(0), String::new()));
 }
 
-/// Runs the program in a directory, with these variables and no others.
+/// Runs the program in a directory, with only these environment variables.
 fn run(dir: &Path, args: &[&str], env: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_waterwheel"));
     command.current_dir(dir).args(args).env_clear().envs(env.iter().copied());

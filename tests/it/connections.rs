@@ -1,17 +1,17 @@
-//! Connections are bounded in number and in time, and each is counted from its acceptance to its end.
+//! Connections are limited in number and age, and each is counted from its acceptance to its end.
 //!
-// tidy: real time, because the ends of connections on real sockets are looked at until they come.
+// tidy: real time, because the tests poll the state of connections on real sockets.
 
 mod age;
 mod caps;
-mod exhaustion;
-mod http1;
+pub(crate) mod http1;
 mod opening;
 
-use std::{net::SocketAddr, time::Duration};
+use std::{future::poll_fn, net::SocketAddr, time::Duration};
 
 use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
+use http::HeaderMap;
 use tokio::{
     io::AsyncReadExt,
     net::TcpStream,
@@ -22,7 +22,7 @@ use waterwheel::net::{Closed, ConnectionTracker};
 
 use crate::{process::PATIENCE, service::Service};
 
-/// One pool of jobs that sleep, behind a server with these keys.
+/// Starts a service with one pool for `sleep` jobs and these `[server]` keys.
 fn serve(server: &str) -> Service {
     Service::start(&config_of(server), Vec::new())
 }
@@ -33,7 +33,7 @@ fn config_of(server: &str) -> String {
     format!("{drain}\n{kind}\npool.one.workers = 4\n[server]\n{server}")
 }
 
-/// A client that speaks HTTP/2 and does nothing by itself.
+/// An HTTP/2 client without retries or reconnects.
 pub(crate) struct Client {
     requests: SendRequest<Bytes>,
     connection: JoinHandle<Result<(), h2::Error>>,
@@ -46,7 +46,7 @@ impl Client {
         Self { requests, connection: tokio::spawn(connection) }
     }
 
-    /// A `Watch` of the health, which has no end. Returns when its first answer is there.
+    /// Starts a health `Watch`, which never ends. Returns after its first response.
     async fn watch(&mut self) -> h2::RecvStream {
         let (answer, mut message) = self.call("/grpc.health.v1.Health/Watch").await;
         message.send_data(Bytes::from_static(&[0; 5]), true).unwrap();
@@ -56,26 +56,49 @@ impl Client {
     }
 
     pub(crate) async fn call(&mut self, path: &str) -> (ResponseFuture, h2::SendStream<Bytes>) {
-        let request = http::Request::post(format!("http://test{path}")).header("content-type", "application/grpc");
+        self.call_with(path, &[]).await
+    }
+
+    /// [`call`](Self::call), with these headers.
+    pub(crate) async fn call_with(
+        &mut self,
+        path: &str,
+        headers: &[(&str, &str)],
+    ) -> (ResponseFuture, h2::SendStream<Bytes>) {
+        let mut request = http::Request::post(format!("http://test{path}"));
+        for (name, value) in [("content-type", "application/grpc"), ("te", "trailers")].iter().chain(headers) {
+            request = request.header(*name, *value);
+        }
         let mut ready = self.requests.clone().ready().await.unwrap();
         ready.send_request(request.body(()).unwrap(), false).unwrap()
     }
 
     /// Waits until the server has ended the connection.
     async fn ended(self) -> Result<(), h2::Error> {
-        timeout(PATIENCE, self.connection).await.expect("an end").unwrap()
+        timeout(PATIENCE, self.connection).await.expect("the connection ends").unwrap()
     }
 }
 
-/// Waits until the server has closed the socket.
+/// Reads a whole answer. Returns its headers and trailers.
+pub(crate) async fn end_of(answer: ResponseFuture) -> HeaderMap {
+    let answer = answer.await.unwrap();
+    let mut headers = answer.headers().clone();
+    let mut body = answer.into_body();
+    while let Some(data) = body.data().await {
+        body.flow_control().release_capacity(data.unwrap().len()).unwrap();
+    }
+    headers.extend(poll_fn(|cx| body.poll_trailers(cx)).await.unwrap().unwrap_or_default());
+    headers
+}
+
+/// Waits until the server has closed or reset the socket, and returns what it sent.
 async fn closed(mut socket: TcpStream) -> Vec<u8> {
     let mut rest = Vec::new();
-    // A reset is an end, too.
-    let _ = timeout(PATIENCE, socket.read_to_end(&mut rest)).await.expect("an end");
+    let _ = timeout(PATIENCE, socket.read_to_end(&mut rest)).await.expect("the connection ends");
     rest
 }
 
-/// Looks at the connections until `reached`.
+/// Polls the tracker until `reached`.
 pub(crate) async fn until(tracker: &ConnectionTracker, reached: impl Fn(&ConnectionTracker) -> bool) {
     let begin = Instant::now();
     while !reached(tracker) {

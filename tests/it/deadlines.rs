@@ -1,18 +1,17 @@
-//! Every job is answered before its deadline, whatever its handler does.
+//! Every job gets its response before its deadline, whatever its handler does.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 use waterwheel::{
     Job, JobError, Output, Pool,
-    handler::{Kind, KindOptions, StopReason},
+    handler::{KindOptions, StopReason},
     model::{DeadlinePolicy, Execution, Failure, HandlerError, Outcome, RejectionReason, Rung},
     pool::{Settings, WorkerState},
 };
 
 use crate::support::{
-    BlockingGate, Counter, assert_idle, blocking_kind, echo, holding_clock, kind, meet, meeting, pass_time, pool, slow,
-    until,
+    BlockingGate, Counter, assert_idle, deaf, echo, holding_clock, kind, meet, meeting, pass_time, pool, slow, until,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -25,7 +24,7 @@ async fn failure_of(pool: &Pool, job: Job) -> Failure {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_answer_goes_out_a_margin_before_the_deadline() {
+async fn the_response_is_sent_a_margin_before_the_deadline() {
     let pool = pool(1).kind(slow()).build();
     for (budget, answered) in [(5_000, 4_940), (50, 45)] {
         pass_time(10 * SECOND).await;
@@ -39,7 +38,7 @@ async fn the_answer_goes_out_a_margin_before_the_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_earliest_limit_on_the_run_stops_it() {
+async fn the_shortest_run_timeout_stops_the_job() {
     let limited = |name, limit| {
         let options = KindOptions { run_timeout: Some(limit), ..KindOptions::default() };
         kind(name, |_, cx| async move {
@@ -93,14 +92,14 @@ async fn a_job_that_expires_in_the_queue_never_runs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_job_without_budget_is_refused() {
+async fn a_job_with_a_timeout_of_zero_is_refused() {
     let pool = pool(1).kind(echo()).build();
-    let refused = pool.try_submit(Job::new("echo", "").timeout(Duration::ZERO)).expect_err("no time");
+    let refused = pool.try_submit(Job::new("echo", "").timeout(Duration::ZERO)).expect_err("the timeout is zero");
     assert!(matches!(refused.reason, RejectionReason::DeadlineUnreachable { .. }));
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_caller_is_answered_at_once_and_the_handler_has_its_grace() {
+async fn the_response_does_not_wait_for_the_grace_period_of_the_handler() {
     let (asked, left) = (Counter::new(), Counter::new());
     struct Leaves(Counter);
     impl Drop for Leaves {
@@ -126,29 +125,19 @@ async fn the_caller_is_answered_at_once_and_the_handler_has_its_grace() {
     asked.reached(1).await;
     assert_eq!((left.get(), pool.stats().in_flight), (0, 1));
     meet(&pool, 1).await;
-    assert_eq!(start.elapsed().as_millis() / 10, 398, "the grace, from the answer on");
+    assert_eq!(start.elapsed().as_millis() / 10, 398, "the grace period starts with the response");
     assert_eq!(left.get(), 1);
     assert_idle(&pool, 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_grace_of_the_pool_holds_where_the_kind_has_none() {
+async fn a_kind_without_a_grace_period_has_that_of_its_pool() {
     let settings = Settings { cancel_grace: 7 * SECOND, workers: std::num::NonZeroUsize::MIN, ..Settings::default() };
     let pool = pool(1).settings(settings).kind(slow()).kind(meeting(1)).build();
     let start = Instant::now();
     failure_of(&pool, Job::new("slow", "").run_timeout(SECOND)).await;
     meet(&pool, 1).await;
     assert_eq!(start.elapsed().as_millis() / 10, 800);
-}
-
-/// A blocking kind that looks at nothing but its gate.
-fn deaf(started: &Counter, gate: &BlockingGate) -> Kind {
-    let (started, gate) = (started.clone(), gate.clone());
-    blocking_kind("deaf", move |_, _| {
-        started.add();
-        gate.pass();
-        Ok(Output::default())
-    })
 }
 
 #[tokio::test(start_paused = true)]
@@ -167,30 +156,29 @@ async fn a_blocking_handler_that_ignores_its_token_is_replaced_up_to_a_bound() {
         pass_time(2 * SECOND).await;
         assert_eq!((pool.worker_count(), pool.is_impaired()), (live, live < 2));
         assert_eq!(states().iter().filter(|state| **state == WorkerState::Stuck).count(), round);
-        assert_eq!(states().len(), 3, "one worker stands in");
+        assert_eq!(states().len(), 3, "one worker is replaced");
     }
-    pool.submit(Job::new("echo", "")).await.expect("the rest of the pool goes on");
+    pool.submit(Job::new("echo", "")).await.expect("the other workers work");
 
     gate.let_pass(2);
     holding_clock(meet(&pool, 2)).await;
     until(|| states() == [WorkerState::Idle; 2]).await;
     assert!(!pool.is_impaired());
     assert_idle(&pool, 2);
-    assert_eq!(pool.stats().counts.expired, 2, "late ends are not counted again");
+    assert_eq!(pool.stats().counts.expired, 2, "jobs that end late are counted once");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_result_between_the_answer_and_the_deadline_is_not_lost_work_of_another() {
-    // The worker of a job that was answered is still busy: the next job waits for it, and meets a fresh handler.
+async fn a_job_waits_for_the_grace_period_of_the_expired_job_before_it() {
     let pool = pool(1).kind(slow()).kind(echo()).build();
     failure_of(&pool, Job::new("slow", "").timeout(SECOND)).await;
     let done = pool.submit(Job::new("echo", "next")).await.expect("it completes");
     assert_eq!(done.output.bytes, "next");
-    assert_eq!(done.waterfall.queue, SECOND, "the grace of the one before");
+    assert_eq!(done.waterfall.queue, SECOND, "it waits for the grace period of the job before");
 }
 
 #[tokio::test(start_paused = true)]
-async fn limits_without_end_are_limits() {
+async fn durations_of_the_largest_value_are_valid() {
     let policy = DeadlinePolicy { default: Duration::MAX, max: Duration::MAX, ..DeadlinePolicy::default() };
     let endless =
         KindOptions { run_timeout: Some(Duration::MAX), cancel_grace: Some(Duration::MAX), ..KindOptions::default() };

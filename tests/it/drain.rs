@@ -1,6 +1,6 @@
-//! The drain of a real process: its order, its bound, its receipt and its exit code.
+//! The drain of a real process: its phases, duration, receipt and exit code.
 //!
-// tidy: real time, because what is promised is when a real process exits.
+// tidy: real time, because the tests measure when a real process exits.
 
 mod answers;
 mod bound;
@@ -13,7 +13,7 @@ use waterwheel::proto::SubmitResponse;
 
 use crate::{process::Ended, refusal::Refusal};
 
-/// Short phases, and every kind of job that does not stop when it is asked.
+/// Short phases, and kinds whose jobs do not stop when they are asked to.
 const CONFIG: &str = r#"
     drain = { notice = "200ms", finish = "300ms", kill = "300ms" }
     [pool.one]
@@ -38,15 +38,15 @@ const CONFIG: &str = r#"
 const NOTICE: Duration = Duration::from_millis(200);
 const FINISH: Duration = Duration::from_millis(300);
 const KILL: Duration = Duration::from_millis(300);
-/// What the end of the process may take beyond its phases.
+/// Time that the process may take to exit after its phases.
 const SLACK: Duration = Duration::from_millis(250);
 
-/// A job that sleeps, and does not stop when it is asked to.
+/// A `sleep` job that does not stop when it is asked to.
 fn sleeps_on(millis: u32) -> waterwheel::proto::Job {
     crate::service::job("sleep", format!(r#"{{"ms":{millis},"ignore_cancel":true}}"#))
 }
 
-/// The ends of calls, by what they say of their job.
+/// How calls ended, by what their status says about the job.
 #[derive(Debug, Default)]
 struct Ends {
     completed: usize,
@@ -54,9 +54,9 @@ struct Ends {
     killed: BTreeSet<String>,
     /// Ids of accepted jobs that were not started.
     dropped: BTreeSet<String>,
-    /// Calls that were refused, so that no job has an id.
+    /// Calls that were refused before a job existed.
     refused: usize,
-    /// Calls that did not reach the service: its listener is closed, or GOAWAY came.
+    /// Calls that did not reach the service, because its listener was closed or it had sent GOAWAY.
     closed: usize,
 }
 
@@ -86,12 +86,12 @@ impl Ends {
                     true
                 }
             },
-            _ => panic!("no end of a drain: {refusal:?}"),
+            _ => panic!("unexpected status during a drain: {refusal:?}"),
         };
-        assert!(new, "two calls were told of one job: {refusal:?}");
+        assert!(new, "two calls report the same job: {refusal:?}");
     }
 
-    /// The receipt names what callers were told of, and nothing else.
+    /// Checks that the receipt lists exactly the jobs that the callers' statuses report as lost.
     fn compare(&self, ended: &Ended) {
         assert_eq!(ended.lost("running"), self.killed, "{:?}", ended.receipt);
         assert_eq!(ended.lost("queued"), self.dropped, "{:?}", ended.receipt);
@@ -103,7 +103,7 @@ impl Ended {
         let lost = self.receipt["lost"].as_array().unwrap().iter().filter(|lost| lost["while"] == lost_while);
         let ids: Vec<_> = lost.map(|lost| lost["job"].as_str().unwrap().to_owned()).collect();
         let set: BTreeSet<_> = ids.iter().cloned().collect();
-        assert_eq!(set.len(), ids.len(), "a job is named twice: {:?}", self.receipt);
+        assert_eq!(set.len(), ids.len(), "a job is listed twice: {:?}", self.receipt);
         set
     }
 }

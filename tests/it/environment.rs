@@ -1,4 +1,4 @@
-//! `waterwheel check --env` compares the configuration with the machine that it runs on.
+//! `waterwheel check --env` compares the configuration with the limits of its machine.
 
 use std::process::{Command, Output};
 
@@ -26,11 +26,11 @@ fn check(first: &str, grace: Option<&str>, args: &str) -> Output {
 fn finding(output: &Output, name: &str) -> Value {
     let json: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
     let findings = json["env"].as_array().expect("a list").clone();
-    findings.into_iter().find(|finding| finding["name"] == name).expect("every comparison is made")
+    findings.into_iter().find(|finding| finding["name"] == name).expect("the list has every finding")
 }
 
 #[test]
-fn a_grace_period_that_the_drain_does_not_fit_fails_the_check() {
+fn a_grace_period_shorter_than_the_drain_fails_the_check() {
     let fits = check(":", Some("42"), "--output json");
     assert_eq!(fits.status.code(), Some(0), "{fits:?}");
     assert_eq!(finding(&fits, "grace")["verdict"], "fits");
@@ -39,14 +39,17 @@ fn a_grace_period_that_the_drain_does_not_fit_fails_the_check() {
     assert_eq!(short.status.code(), Some(1), "{short:?}");
     let text = String::from_utf8(short.stdout).unwrap();
     assert!(text.contains("\ngrace   short  41s of 42s needed "), "{text}");
-    assert!(text.contains("  help: raise terminationGracePeriodSeconds and WATERWHEEL_GRACE to 42s"), "{text}");
+    assert!(
+        text.contains("  help: raise terminationGracePeriodSeconds or TimeoutStopSec and WATERWHEEL_GRACE to 42s"),
+        "{text}"
+    );
 
     let longer = check(":", Some("42"), "--set drain.finish=31s");
     assert_eq!(longer.status.code(), Some(1), "{longer:?}");
 }
 
 #[test]
-fn the_limit_of_this_process_counts() {
+fn a_file_limit_that_is_too_low_fails_the_check() {
     let output = check("ulimit -n 48", Some("42"), "--output json");
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let files = finding(&output, "files");
@@ -54,7 +57,7 @@ fn the_limit_of_this_process_counts() {
 }
 
 #[test]
-fn what_nobody_says_fails_no_check() {
+fn an_unknown_grace_period_does_not_fail_the_check() {
     let output = check(":", None, "--output json");
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert_eq!(finding(&output, "grace")["have"], Value::Null);

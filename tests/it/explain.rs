@@ -1,4 +1,4 @@
-//! Where a job is, what it waits for, and how it ended, as its operator is told.
+//! `explain` shows an operator where a job is in the queue, what it waits for, and how it ended.
 
 mod server;
 
@@ -6,31 +6,19 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use waterwheel::{
-    Criticality, Job, Output, Pool, WhenFull,
-    handler::{Kind, KindOptions},
+    Criticality, Job, Pool, WhenFull,
+    handler::KindOptions,
     model::{JobId, KindLimits, Limit, Limiter, Outcome, Rung},
     pool::{Binding, EndedJob, Queued, Settings, Stage, Ticket, Wait},
 };
 
-use crate::support::{Gate, kind, pass_time, pool};
+use crate::support::{Gate, gated, pass_time, pool};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A kind that runs until its gate lets it pass, whatever it is told.
-fn held(name: &str, gate: &Gate) -> Kind {
-    let gate = gate.clone();
-    kind(name, move |_, _| {
-        let gate = gate.clone();
-        async move {
-            gate.pass().await;
-            Ok(Output::default())
-        }
-    })
-}
-
 fn queued(pool: &Pool, job: JobId) -> (usize, Queued) {
     let wait = pool.explain(job).expect("it is known").wait.expect("it waits");
-    (wait.position, wait.queued.expect("it has room"))
+    (wait.position, wait.queued.expect("it is queued"))
 }
 
 fn ended(pool: &Pool, job: JobId) -> EndedJob {
@@ -41,22 +29,22 @@ fn ended(pool: &Pool, job: JobId) -> EndedJob {
 }
 
 fn give(jobs: &mut JoinSet<()>, pool: &Pool, job: Job) -> JobId {
-    let ticket: Ticket = pool.try_submit(job).expect("room");
+    let ticket: Ticket = pool.try_submit(job).expect("accepted");
     let id = ticket.job();
     jobs.spawn(async move { drop(ticket.await) });
     id
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_queued_job_is_told_its_place_and_what_binds_it() {
+async fn explain_shows_the_position_of_a_queued_job_and_what_it_waits_for() {
     let gate = Gate::new();
     let limited =
         KindLimits { all: Limit { concurrency: std::num::NonZeroU32::new(1), rate: None }, ..KindLimits::default() };
-    let limited = held("limited", &gate).options(KindOptions { limits: limited, ..KindOptions::default() });
-    let pool = pool(2).kind(held("held", &gate)).kind(limited).build();
+    let limited = gated("limited", &gate).options(KindOptions { limits: limited, ..KindOptions::default() });
+    let pool = pool(2).kind(gated("held", &gate)).kind(limited).build();
     let mut jobs = JoinSet::new();
     let job = || Job::new("held", "");
-    // Their mean is known: a second.
+    // The pool learns that jobs of this kind take one second on average.
     give(&mut jobs, &pool, job());
     pass_time(SECOND).await;
     gate.let_pass(1);
@@ -76,15 +64,15 @@ async fn a_queued_job_is_told_its_place_and_what_binds_it() {
     assert_eq!(binding(behind), Binding::OrderingKey);
     assert_eq!(binding(over), Binding::Limit(Limiter::Concurrency));
     assert_eq!(binding(other), Binding::Workers);
-    assert_eq!(binding(second), Binding::Tenants, "the one of c came later and goes first");
-    // Before it: the first of its tenant, and the one of c. The limited kind is passed over, and who is behind a key passes
-    // nobody of its tenant.
+    assert_eq!(binding(second), Binding::Tenants, "the job of tenant c arrived later and starts first");
+    // Two jobs start before it: the first job of its tenant, and the job of tenant c. The job of the limited kind and
+    // the job behind an ordering key do not count.
     let (position, second) = queued(&pool, second);
     assert_eq!((position, second.ahead), (3, 2));
     let expected = second.expected_start.expect("the pool is not paused");
     assert!(
         (SECOND..SECOND * 3).contains(&expected),
-        "two jobs, by two workers, and what others send until then: {expected:?}"
+        "two jobs on two workers, and jobs that may arrive until then: {expected:?}"
     );
     let (position, low) = queued(&pool, low);
     assert_eq!((position, low.ahead), (5, 3));
@@ -94,7 +82,7 @@ async fn a_queued_job_is_told_its_place_and_what_binds_it() {
     assert!(!explained.job.stopping);
     let Stage::Running { queue, run, left, stuck: false, .. } = explained.job.stage else { panic!("{explained:?}") };
     assert_eq!((queue, run), (Duration::ZERO, SECOND));
-    assert_eq!(left, Duration::from_millis(28_690), "thirty, but the margin and the second that it ran");
+    assert_eq!(left, Duration::from_millis(28_690), "30 s less the margin and the second that it ran");
     assert!(pool.pause());
     assert_eq!([binding(behind), binding(over), binding(other)], [Binding::Pause; 3]);
     assert_eq!(queued(&pool, other).1.expected_start, None, "nothing starts until it is resumed");
@@ -104,28 +92,28 @@ async fn a_queued_job_is_told_its_place_and_what_binds_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_long_line_of_an_ordering_key_does_not_count_before_others() {
+async fn jobs_that_wait_for_an_ordering_key_do_not_count_as_ahead_of_other_jobs() {
     let gate = Gate::new();
-    let pool = pool(2).kind(held("held", &gate)).build();
+    let pool = pool(2).kind(gated("held", &gate)).build();
     let mut jobs = JoinSet::new();
     let job = || Job::new("held", "");
-    // Their mean is known: a second.
+    // The pool learns that jobs of this kind take one second on average.
     give(&mut jobs, &pool, job());
     pass_time(SECOND).await;
     gate.let_pass(1);
     jobs.join_next().await.expect("a job").expect("no panic");
 
     give(&mut jobs, &pool, job());
-    let line: Vec<JobId> = (0..8).map(|_| give(&mut jobs, &pool, job().ordering_key("key"))).collect();
+    let keyed: Vec<JobId> = (0..8).map(|_| give(&mut jobs, &pool, job().ordering_key("key"))).collect();
     let low = give(&mut jobs, &pool, job().criticality(Criticality::Sheddable));
     let after = give(&mut jobs, &pool, job());
-    let told = |job| {
+    let estimate = |job| {
         let (_, Queued { ahead, expected_start, .. }) = queued(&pool, job);
         (ahead, expected_start.expect("the pool is not paused"))
     };
-    assert_eq!(told(after), (0, Duration::ZERO), "those of the line come to the queue after it");
-    assert_eq!(told(low), (1, SECOND / 2), "the one that is free: what is behind a key takes one worker");
-    assert_eq!(told(line[4]), (4, 4 * SECOND), "the line, and the one that is free");
+    assert_eq!(estimate(after), (0, Duration::ZERO), "the keyed jobs enter the queue after it");
+    assert_eq!(estimate(low), (1, SECOND / 2), "only the job without a key is ahead, and the key takes one worker");
+    assert_eq!(estimate(keyed[4]), (4, 4 * SECOND), "the keyed jobs before it and the job without a key are ahead");
     gate.let_pass(2);
     for _ in 0..2 {
         jobs.join_next().await.expect("a job").expect("no panic");
@@ -135,9 +123,9 @@ async fn a_long_line_of_an_ordering_key_does_not_count_before_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_freed_later_is_not_counted_before_a_job_that_was_free() {
+async fn a_job_whose_ordering_key_becomes_free_later_is_not_ahead_of_a_job_without_a_key() {
     let gate = Gate::new();
-    let pool = pool(1).kind(held("held", &gate)).build();
+    let pool = pool(1).kind(gated("held", &gate)).build();
     let mut jobs = JoinSet::new();
     let job = || Job::new("held", "");
     give(&mut jobs, &pool, job().ordering_key("key"));
@@ -152,10 +140,10 @@ async fn who_is_freed_later_is_not_counted_before_a_job_that_was_free() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_caller_that_waits_for_room_is_told_so() {
+async fn explain_shows_a_job_that_waits_for_queue_capacity() {
     let gate = Gate::new();
     let settings = Settings { workers: std::num::NonZeroUsize::MIN, queue_jobs: 1, ..Settings::default() };
-    let pool = pool(1).settings(settings).kind(held("held", &gate)).build();
+    let pool = pool(1).settings(settings).kind(gated("held", &gate)).build();
     let mut jobs = JoinSet::new();
     let job = || Job::new("held", "").when_full(WhenFull::Wait);
     let ids: Vec<JobId> = (0..4).map(|_| give(&mut jobs, &pool, job())).collect();
@@ -167,34 +155,34 @@ async fn a_caller_that_waits_for_room_is_told_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_ended_job_keeps_its_waterfall_and_its_rung_until_it_is_forgotten() {
+async fn an_ended_job_keeps_its_outcome_waterfall_and_rung_until_it_is_evicted() {
     let gate = Gate::new();
     let settings = Settings { workers: std::num::NonZeroUsize::MIN, ended_jobs: 4, ..Settings::default() };
-    let pool = pool(1).settings(settings).kind(held("held", &gate)).build();
+    let pool = pool(1).settings(settings).kind(gated("held", &gate)).build();
     let mut jobs = JoinSet::new();
     let late = give(&mut jobs, &pool, Job::new("held", "").timeout(SECOND));
     let expired = give(&mut jobs, &pool, Job::new("held", "").queue_timeout(SECOND / 2));
-    let left = pool.try_submit(Job::new("held", "")).expect("room");
+    let left = pool.try_submit(Job::new("held", "")).expect("accepted");
     let cancelled = left.job();
     drop(left);
     let done = give(&mut jobs, &pool, Job::new("held", ""));
     assert_eq!(ended(&pool, cancelled).outcome, Outcome::Cancelled);
     pass_time(SECOND).await;
-    let told = ended(&pool, late);
-    assert_eq!((told.outcome, told.rung, told.started), (Outcome::DeadlineExceeded, Some(Rung::Asked), true));
-    // It ignores the request for the whole grace.
+    let job = ended(&pool, late);
+    assert_eq!((job.outcome, job.rung, job.started), (Outcome::DeadlineExceeded, Some(Rung::Asked), true));
+    // The handler ignores the stop request for the whole grace period.
     pass_time(SECOND).await;
-    let told = ended(&pool, late);
-    assert_eq!((told.outcome, told.rung), (Outcome::DeadlineExceeded, Some(Rung::Forced)));
-    assert_eq!((told.waterfall.budget, told.waterfall.run), (SECOND, Duration::from_millis(980)));
-    let told = ended(&pool, expired);
-    assert_eq!((told.outcome, told.started, told.waterfall.queue), (Outcome::ExpiredInQueue, false, SECOND / 2));
+    let job = ended(&pool, late);
+    assert_eq!((job.outcome, job.rung), (Outcome::DeadlineExceeded, Some(Rung::Forced)));
+    assert_eq!((job.waterfall.budget, job.waterfall.run), (SECOND, Duration::from_millis(980)));
+    let job = ended(&pool, expired);
+    assert_eq!((job.outcome, job.started, job.waterfall.queue), (Outcome::ExpiredInQueue, false, SECOND / 2));
     pass_time(SECOND).await;
     gate.let_pass(1);
     while jobs.join_next().await.is_some() {}
-    let told = ended(&pool, done);
-    assert_eq!((told.outcome, told.rung, told.started), (Outcome::Completed, None, true));
-    assert!(told.waterfall.queue >= 2 * SECOND - Duration::from_millis(20), "{told:?}");
-    assert!(told.waterfall.run >= SECOND, "{told:?}");
-    assert_eq!(pool.explain(cancelled), None, "the first of three that failed is forgotten");
+    let job = ended(&pool, done);
+    assert_eq!((job.outcome, job.rung, job.started), (Outcome::Completed, None, true));
+    assert!(job.waterfall.queue >= 2 * SECOND - Duration::from_millis(20), "{job:?}");
+    assert!(job.waterfall.run >= SECOND, "{job:?}");
+    assert_eq!(pool.explain(cancelled), None, "the oldest of three failed jobs is evicted");
 }

@@ -1,4 +1,4 @@
-//! Programs that go away while the server runs: their factory fails, is left alone for a while, and is shown.
+//! Programs that disappear while the server runs: their factory fails, backs off, and is shown as failing.
 
 use std::{os::unix::fs::PermissionsExt, path::Path, time::Duration};
 
@@ -6,7 +6,7 @@ use tonic::Code;
 
 use crate::{
     ops_pages,
-    process::{PATIENCE, Process, program},
+    process::{PATIENCE, Process},
     refusal::{Refusal, Way},
     service::{Caller, job},
 };
@@ -20,12 +20,12 @@ fn config(program: &Path) -> String {
     format!("[pool.one]\nworkers = 1\n[kind.run]\npool = \"one\"\nexec = [{:?}]\n", program.to_str().unwrap())
 }
 
-/// How a job fails.
+/// Submits a job, which must fail.
 async fn fail(caller: &Caller) -> Refusal {
     Way::Submit.fail(&caller.0, Some(job("run", "x")), &[]).await
 }
 
-/// That there is no handler, that the job did not start, and when the next one is tried.
+/// Checks that the refusal says that there is no handler, that the job did not start, and when to retry.
 fn assert_unavailable(refusal: &Refusal, why: &str) {
     let context = format!("{refusal:?}");
     assert_eq!((refusal.code(), refusal.reason().as_str()), (Code::Unavailable, "HANDLER_UNAVAILABLE"), "{context}");
@@ -37,7 +37,7 @@ fn assert_unavailable(refusal: &Refusal, why: &str) {
 }
 
 #[tokio::test]
-async fn a_program_that_goes_away_is_left_alone_for_a_while_and_shown() {
+async fn the_factory_of_a_missing_program_backs_off_and_is_shown_as_failing() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("program");
     write(&path);
@@ -46,16 +46,14 @@ async fn a_program_that_goes_away_is_left_alone_for_a_while_and_shown() {
     caller.leave(job("run", "x")).await.unwrap().unwrap();
 
     std::fs::remove_file(&path).unwrap();
-    // The worker has a handler: it finds out that the program cannot be started.
+    // The handler of the worker finds that the program cannot be started.
     assert_unavailable(&fail(&caller).await, "install it");
-    // It is made anew, which fails; from then on, nobody tries for a while.
+    // The factory fails to create a new handler, and backs off.
     assert_unavailable(&fail(&caller).await, "install it");
-    let server = process.public.0.to_string();
     let stats = loop {
         assert_unavailable(&fail(&caller).await, "no handler of kind run could be made");
-        let shown = program(&["stats", "--server", &server]).output().await.unwrap();
-        let shown = String::from_utf8(shown.stdout).unwrap();
-        // The back-off of a first failure may be over by then; it grows with each.
+        let shown = process.run("stats").await.out;
+        // The first back-off may already be over. It grows with each failure.
         if shown.contains("failing") {
             break shown;
         }
@@ -63,17 +61,17 @@ async fn a_program_that_goes_away_is_left_alone_for_a_while_and_shown() {
     assert!(stats.contains("run"), "{stats}");
     let metrics = ops_pages::metrics(process.ops).await;
     let failures = metrics[r#"waterwheel_factory_failures_total{pool="one",kind="run"}"#];
-    assert!((1.0..20.0).contains(&failures), "{failures}: it is left alone, longer each time");
+    assert!((1.0..20.0).contains(&failures), "{failures} failures: the back-off is too short");
     let measured = metrics[r#"waterwheel_job_run_time_seconds_count{pool="one",kind="run"}"#];
-    assert_eq!(measured, 1.0, "no job ran but the first");
+    assert_eq!(measured, 1.0, "only the first job ran");
 
     write(&path);
-    let mended = async { while caller.leave(job("run", "x")).await.unwrap().is_err() {} };
-    tokio::time::timeout(PATIENCE, mended).await.expect("the next try finds the program");
+    let restored = async { while caller.leave(job("run", "x")).await.unwrap().is_err() {} };
+    tokio::time::timeout(PATIENCE, restored).await.expect("the next attempt finds the program");
 }
 
 #[tokio::test]
-async fn a_program_that_may_not_be_run_is_found_out_before_a_job_is() {
+async fn a_program_that_is_not_executable_is_reported_and_its_job_does_not_start() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("program");
     write(&path);
@@ -92,5 +90,5 @@ async fn a_program_that_may_not_be_run_is_found_out_before_a_job_is() {
             }
         }
     };
-    tokio::time::timeout(PATIENCE, directory).await.expect("another try");
+    tokio::time::timeout(PATIENCE, directory).await.expect("the factory tries again");
 }

@@ -1,20 +1,20 @@
-//! The first minutes: `dev`, a digest, and a large file through a stream.
+//! What a new user runs first: `dev`, a digest, and a large file through a stream.
 
-use std::{io::Read, process::Output};
+use std::io::Read;
 
 use flate2::read::GzDecoder;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use rustix::process::Signal;
 use sha2::{Digest, Sha256};
 
-use crate::process::{Process, program};
+use crate::process::{Process, Ran, program};
 
 fn hex(digest: &[u8]) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[tokio::test]
-async fn dev_serves_runs_a_first_job_and_says_what_is_next() {
+async fn dev_runs_a_first_job_and_prints_the_next_commands() {
     let mut process = Process::dev(&[]).await;
     println!("dev served after {:?}", process.served_after);
     let pools = process.line().await;
@@ -30,46 +30,56 @@ async fn dev_serves_runs_a_first_job_and_says_what_is_next() {
     for command in ["waterwheel submit sha256 --file README.md", "waterwheel stats", "Ctrl-C drains"] {
         assert!(next.starts_with("next:  ") && next.contains(command), "{next}");
     }
-    // Nothing runs, and nobody needs a notice of the end of an experiment.
+    // The drain of `dev` has no notice phase.
     process.signal(Signal::INT);
     let ended = process.ended().await;
     assert_eq!((ended.code, &ended.receipt["finished"]), (Some(0), &0.into()), "{ended:?}");
 }
 
-/// Runs `line` on a server.
-async fn asked(server: &Process, line: &[&str]) -> Output {
-    program(&[line, &["--server", &server.public.0.to_string()]].concat()).output().await.unwrap()
+#[tokio::test]
+async fn the_flags_of_a_detached_job_reach_the_server() {
+    let process = Process::dev(&["--set", "store.memory=true"]).await;
+    let create = "jobs create echo hi --id a --wait --output json --expire-in 1h --attempts 7 --retain 2h";
+    let job: serde_json::Value = serde_json::from_str(&process.run(create).await.out).unwrap();
+    assert_eq!(job["retry"]["max_attempts"], 7, "{job}");
+    let time = |name: &str| humantime::parse_rfc3339(job[name].as_str().unwrap()).unwrap();
+    let hours = |from, to| time(to).duration_since(time(from)).unwrap().as_secs_f64() / 3600.0;
+    assert_eq!(hours("create_time", "expire_time").round(), 1.0, "{job}");
+    assert_eq!(hours("end_time", "purge_time").round(), 2.0, "{job}");
+    let cancelled = process.run("jobs cancel a").await;
+    assert_eq!(cancelled.code, Some(2), "it has ended, so that no repetition helps: {}", cancelled.err);
 }
 
 #[tokio::test]
-async fn a_detached_job_outlives_a_kill_of_dev() {
+async fn a_detached_job_survives_a_kill_of_dev() {
     let dir = tempfile::tempdir().unwrap();
     let process = Process::dev_in(dir.path(), &[]).await;
-    let created = asked(&process, &["jobs", "create", "sleep", r#"{"ms":3000}"#, "--job-id", "a"]).await;
-    assert_eq!((created.status.code(), &*created.stdout), (Some(0), &b"a\n"[..]), "{created:?}");
+    let created = process.run(r#"jobs create sleep {"ms":3000} --job-id a"#).await;
+    assert_eq!((created.code, &*created.out), (Some(0), "a\n"), "{}", created.err);
     process.killed().await;
     let process = Process::dev_in(dir.path(), &[]).await;
-    let ended = asked(&process, &["jobs", "wait", "a"]).await;
-    assert_eq!((ended.status.code(), &*ended.stdout), (Some(0), &b"slept 3000 ms"[..]), "{ended:?}");
-    let shown = asked(&process, &["jobs", "get", "a"]).await;
-    assert!(shown.stdout.starts_with(b"a  succeeded  kind sleep\n"), "{shown:?}");
+    let ended = process.run("jobs wait a").await;
+    assert_eq!((ended.code, &*ended.out), (Some(0), "slept 3000 ms"), "{}", ended.err);
+    let shown = process.run("jobs get a").await.out;
+    assert!(shown.starts_with("a  succeeded  kind sleep\n"), "{shown}");
 }
 
 #[tokio::test]
-async fn dev_says_what_to_do_where_it_cannot_keep_jobs() {
+async fn dev_refuses_a_store_that_it_cannot_use_and_names_the_remedy() {
     let dir = tempfile::tempdir().unwrap();
     let _first = Process::dev_in(dir.path(), &[]).await;
     let cases = [
         ("store.max_jobs=5", "waterwheel.db is in use by another server; give each its own `store.path`"),
         ("store.path=none/jobs.db", "none/jobs.db: its directory does not exist; make it, or set another `store.path`"),
-        // Root may write elsewhere.
+        // The tests may run as root, which can write to most other directories.
         ("store.path=/sys/jobs.db", "/sys/jobs.db cannot be written; set `store.path`"),
     ];
     for (setting, expected) in cases {
         let line = ["dev", "--listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0", "--set", setting];
-        let refused = program(&line).current_dir(dir.path()).output().await.unwrap();
-        let told = String::from_utf8(refused.stderr).unwrap();
-        assert!(refused.status.code() == Some(1) && told.contains(expected), "{setting}: {told}");
+        let mut dev = program(&line);
+        dev.current_dir(dir.path());
+        let Ran { code, err, .. } = Ran::of(dev).await;
+        assert!(code == Some(1) && err.contains(expected), "{setting}: {err}");
     }
     for (setting, expected) in [
         ("store.memory=true", "store  memory (detached jobs, which end with this server)"),
@@ -82,37 +92,25 @@ async fn dev_says_what_to_do_where_it_cannot_keep_jobs() {
 }
 
 #[tokio::test]
-async fn a_digest_of_a_file() {
+async fn dev_digests_a_file_and_runs_a_kind_written_in_python() {
     let process = Process::dev(&[]).await;
-    let server = process.public.0.to_string();
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
-    let output = program(&["submit", "sha256", "--file", file, "--server", &server]).output().await.unwrap();
-    let expected = hex(&Sha256::digest(std::fs::read(file).unwrap()));
-    assert_eq!(String::from_utf8(output.stdout).unwrap().trim(), expected);
-    assert_eq!(output.status.code(), Some(0));
+    let ran = process.run(&format!("submit sha256 --file {file}")).await;
+    assert_eq!((ran.code, ran.out.trim()), (Some(0), &*hex(&Sha256::digest(std::fs::read(file).unwrap()))));
+    assert_eq!(process.run("submit upper hello").await.out.trim(), "HELLO");
 }
 
 #[tokio::test]
-async fn a_kind_in_python() {
-    let process = Process::dev(&[]).await;
-    let server = process.public.0.to_string();
-    let output = program(&["submit", "upper", "hello", "--server", &server]).output().await.unwrap();
-    assert_eq!(String::from_utf8(output.stdout).unwrap().trim(), "HELLO");
-}
-
-#[tokio::test]
-async fn a_large_file_through_a_stream() {
+async fn dev_compresses_a_large_file_through_a_stream() {
     let process = Process::dev(&["--max-payload", "32MiB"]).await;
-    let server = process.public.0.to_string();
-    // Noise does not shrink: all of it comes back.
+    // Random bytes do not compress, so the output is as large as the input.
     let mut payload = vec![0; 20 << 20];
     StdRng::seed_from_u64(20).fill(&mut payload[..]);
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("noise");
     std::fs::write(&file, &payload).unwrap();
     let file = file.to_str().unwrap();
-    let output = program(&["stream", "gzip", "--file", file, "--server", &server, "--deadline", "120s"]);
-    let output = { output }.output().await.unwrap();
+    let output = process.command(&["stream", "gzip", "--file", file, "--deadline", "5m"]).output().await.unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     let mut unzipped = Vec::with_capacity(payload.len());
     GzDecoder::new(&output.stdout[..]).read_to_end(&mut unzipped).unwrap();

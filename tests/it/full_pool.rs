@@ -1,11 +1,10 @@
-//! A full pool keeps to its bounds and to the policy that the job asks for.
+//! A full pool keeps its bounds, and follows the `when_full` policy of each job.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 use waterwheel::{
     Criticality, Job, JobError, Output, Pool, Rejection, WhenFull,
-    handler::Kind,
     model::{Execution, Outcome, RejectionReason},
     pool::{Settings, Ticket},
 };
@@ -13,22 +12,10 @@ use waterwheel::{
 use crate::{
     process::Process,
     service::{Caller, job, queued, waiting},
-    support::{Counter, Gate, assert_balanced, assert_idle, kind, pass_time, pool, until},
+    support::{Counter, Gate, assert_balanced, assert_idle, gated, kind, pass_time, pool, until},
 };
 
-/// A kind that runs until its gate lets it pass.
-fn gated(gate: &Gate) -> Kind {
-    let gate = gate.clone();
-    kind("gated", move |job, _| {
-        let gate = gate.clone();
-        async move {
-            gate.pass().await;
-            Ok(Output::new(job.payload))
-        }
-    })
-}
-
-/// One worker, which is busy, behind a queue of `queue_jobs` with `waiting` places for callers.
+/// A pool whose only worker is busy.
 struct Full {
     pool: Pool,
     gate: Gate,
@@ -38,8 +25,10 @@ struct Full {
 impl Full {
     fn new(settings: Settings) -> Self {
         let gate = Gate::new();
-        let pool =
-            pool(1).settings(Settings { workers: std::num::NonZeroUsize::MIN, ..settings }).kind(gated(&gate)).build();
+        let pool = pool(1)
+            .settings(Settings { workers: std::num::NonZeroUsize::MIN, ..settings })
+            .kind(gated("gated", &gate))
+            .build();
         let mut full = Self { pool, gate, jobs: tokio::task::JoinSet::new() };
         full.put("running").expect("the worker is free");
         full
@@ -62,7 +51,7 @@ impl Full {
         Ok(())
     }
 
-    /// The names of the jobs that complete from now on, in order.
+    /// Opens the gate, and returns the names of the jobs in the order in which they complete.
     async fn rest(mut self) -> Vec<String> {
         self.gate.open();
         let mut names = Vec::new();
@@ -75,7 +64,7 @@ impl Full {
 }
 
 fn reason(refused: Result<(), Rejection>) -> RejectionReason {
-    refused.expect_err("there is no room").reason
+    refused.expect_err("the job is refused").reason
 }
 
 fn small(queue_jobs: usize, queue_waiting: usize) -> Settings {
@@ -83,65 +72,65 @@ fn small(queue_jobs: usize, queue_waiting: usize) -> Settings {
 }
 
 #[tokio::test(start_paused = true)]
-async fn reject_refuses_at_once_and_says_when_to_come_back() {
+async fn a_refusal_of_a_full_queue_says_when_to_retry() {
     let mut full = Full::new(small(2, 2));
-    full.put("first").expect("room");
-    full.put("second").expect("room");
-    let refused = full.put("third").expect_err("no room");
+    full.put("first").expect("accepted");
+    full.put("second").expect("accepted");
+    let refused = full.put("third").expect_err("the queue is full");
     assert_eq!(refused.reason, RejectionReason::QueueFull);
-    let retry_after = refused.retry_after.expect("it may come back");
-    // However long its deadline is, it is told the wait that others have, and not the shortest one.
+    let retry_after = refused.retry_after.expect("it may be retried");
+    // The delay depends on the waits of other jobs, and not on the job's own deadline.
     assert!((Duration::from_millis(20)..Duration::from_secs(8)).contains(&retry_after), "{retry_after:?}");
     assert_eq!(full.pool.stats().counts.rejected[RejectionReason::QueueFull.index()], 1);
     assert_eq!(full.rest().await, ["running", "first", "second"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn wait_gets_room_in_order_and_is_bounded_too() {
+async fn waiting_callers_enter_the_queue_in_order_and_their_number_is_bounded() {
     let mut full = Full::new(small(1, 2));
-    full.put("queued").expect("room");
+    full.put("queued").expect("accepted");
     for name in ["first", "second"] {
-        full.give(Full::job(name).when_full(WhenFull::Wait)).expect("a place to wait");
+        full.give(Full::job(name).when_full(WhenFull::Wait)).expect("the job waits");
     }
     let refused = full.give(Full::job("third").when_full(WhenFull::Wait));
     assert_eq!(reason(refused), RejectionReason::QueueFull);
     let stats = full.pool.stats();
-    assert_eq!((stats.waiting, stats.counts.accepted), (2, 2), "callers that wait are not accepted");
+    assert_eq!((stats.waiting, stats.counts.accepted), (2, 2), "jobs of waiting callers are not accepted yet");
 
     full.gate.let_pass(1);
     until(|| full.pool.stats().waiting == 1).await;
-    assert_eq!(reason(full.put("late")), RejectionReason::QueueFull, "nobody overtakes those who wait");
+    assert_eq!(reason(full.put("late")), RejectionReason::QueueFull, "a new job does not overtake waiting callers");
     assert_eq!(full.rest().await, ["running", "queued", "first", "second"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_room_in_time_is_a_refusal() {
+async fn a_waiting_caller_is_refused_shortly_before_its_deadline() {
     let mut full = Full::new(small(0, 8));
     let start = Instant::now();
     let job = Full::job("waits").when_full(WhenFull::Wait).timeout(Duration::from_secs(2));
     let error = full.pool.submit(job).await.expect_err("the worker stays busy");
     let JobError::Rejected(rejection) = error else { panic!("{error}") };
     assert_eq!(rejection.reason, RejectionReason::NoRoomInTime);
-    assert_eq!(start.elapsed(), Duration::from_millis(1_970), "the margin before the deadline");
+    assert_eq!(start.elapsed(), Duration::from_millis(1_970), "the deadline less the margin");
     let stats = full.pool.stats();
     assert_eq!((stats.waiting, stats.counts.accepted), (0, 1));
-    full.give(Full::job("leaves").when_full(WhenFull::Wait)).expect("a place to wait");
+    full.give(Full::job("leaves").when_full(WhenFull::Wait)).expect("the job waits");
     full.jobs.shutdown().await;
     assert_eq!(full.pool.stats().waiting, 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_queue_callers_that_wait_get_the_worker() {
+async fn without_a_queue_waiting_callers_get_the_worker_in_order() {
     let mut full = Full::new(small(0, 8));
     assert_eq!(reason(full.put("refused")), RejectionReason::QueueFull);
     for name in ["first", "second", "third"] {
-        full.give(Full::job(name).when_full(WhenFull::Wait)).expect("a place to wait");
+        full.give(Full::job(name).when_full(WhenFull::Wait)).expect("the job waits");
     }
     assert_eq!(full.rest().await, ["running", "first", "second", "third"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_caller_that_waits_gets_the_worker_past_a_queue_of_blocked_jobs() {
+async fn a_waiting_caller_gets_a_free_worker_if_all_queued_jobs_are_blocked() {
     let (keyed, free) = (Gate::new(), Gate::new());
     let started = Counter::new();
     let begun = started.clone();
@@ -159,13 +148,13 @@ async fn a_caller_that_waits_gets_the_worker_past_a_queue_of_blocked_jobs() {
     let job = || Job::new("held", "");
     let mut jobs = tokio::task::JoinSet::new();
     for job in [job().ordering_key("key"), job(), job().ordering_key("key"), job().when_full(WhenFull::Wait)] {
-        jobs.spawn(pool.try_submit(job).expect("room"));
+        jobs.spawn(pool.try_submit(job).expect("accepted"));
     }
     started.reached(2).await;
     assert_eq!((pool.stats().queued, pool.stats().waiting), (1, 1));
     free.let_pass(1);
     started.reached(3).await;
-    assert_eq!((pool.stats().queued, pool.stats().waiting), (1, 0), "the worker does not idle beside a caller");
+    assert_eq!((pool.stats().queued, pool.stats().waiting), (1, 0), "a worker idles while a caller waits");
     keyed.open();
     free.open();
     while let Some(job) = jobs.join_next().await {
@@ -175,21 +164,21 @@ async fn a_caller_that_waits_gets_the_worker_past_a_queue_of_blocked_jobs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn shed_evicts_the_newest_of_the_lowest_class_below() {
+async fn shed_evicts_the_newest_job_of_the_lowest_class() {
     let mut full = Full::new(Settings { when_full: WhenFull::Shed, ..small(3, 0) });
-    let low = full.pool.try_submit(Full::job("low").criticality(Criticality::Sheddable)).expect("room");
-    let lower = full.pool.try_submit(Full::job("newer").criticality(Criticality::Sheddable)).expect("room");
-    full.give(Full::job("plus").criticality(Criticality::CriticalPlus)).expect("room");
+    let low = full.pool.try_submit(Full::job("low").criticality(Criticality::Sheddable)).expect("accepted");
+    let lower = full.pool.try_submit(Full::job("newer").criticality(Criticality::Sheddable)).expect("accepted");
+    full.give(Full::job("plus").criticality(Criticality::CriticalPlus)).expect("accepted");
 
-    full.put("critical").expect("it takes the place of the newest below it");
-    let JobError::Failed(failure) = lower.await.expect_err("it was evicted") else { panic!("accepted before") };
+    full.put("critical").expect("it replaces the newest job of a lower class");
+    let JobError::Failed(failure) = lower.await.expect_err("it was evicted") else { panic!("it was refused") };
     assert_eq!(failure.outcome, Outcome::Shed);
     assert!(failure.retry_after > Some(Duration::ZERO));
     assert_eq!(failure.execution, Execution::NotStarted);
 
-    full.put("next").expect("it takes the place of the other");
+    full.put("next").expect("it replaces the other job");
     assert!(matches!(low.await, Err(JobError::Failed(failure)) if failure.outcome == Outcome::Shed));
-    assert_eq!(reason(full.put("last")), RejectionReason::QueueFull, "its equals do not give way");
+    assert_eq!(reason(full.put("last")), RejectionReason::QueueFull, "a job of the same class is not shed");
     assert_eq!(full.pool.stats().counts.shed, 2);
     assert_eq!(full.rest().await, ["running", "plus", "critical", "next"]);
 }
@@ -201,12 +190,12 @@ async fn payload_bytes_are_bounded_whatever_the_number_of_jobs() {
     let limit = full.give(sized(61));
     assert_eq!(reason(limit), RejectionReason::PayloadTooLarge { size: 61, limit: 60 });
 
-    full.give(sized(60)).expect("60 bytes are queued; those of what runs are not");
+    full.give(sized(60)).expect("60 bytes are queued; the payload of the running job does not count");
     assert_eq!(reason(full.give(sized(41))), RejectionReason::QueueFull);
     full.give(sized(40)).expect("100 bytes are queued");
     assert_eq!(full.pool.stats().queued_bytes, 100);
     for _ in 0..2 {
-        full.give(sized(50).when_full(WhenFull::Wait)).expect("callers that wait have as much again");
+        full.give(sized(50).when_full(WhenFull::Wait)).expect("waiting callers have a bound of the same size");
     }
     assert_eq!(reason(full.give(sized(1).when_full(WhenFull::Wait))), RejectionReason::QueueFull);
     assert_eq!(full.pool.stats().queued_bytes, 100);
@@ -214,7 +203,7 @@ async fn payload_bytes_are_bounded_whatever_the_number_of_jobs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_payload_limit_above_the_bytes_of_the_pool_is_lowered_to_them() {
+async fn the_payload_limit_is_at_most_the_queue_bytes_of_the_pool() {
     let mut full = Full::new(Settings { queue_bytes: 10, ..small(1, 1) });
     let refused = full.give(Job::new("gated", vec![0; 11]));
     assert_eq!(reason(refused), RejectionReason::PayloadTooLarge { size: 11, limit: 10 });
@@ -222,21 +211,21 @@ async fn a_payload_limit_above_the_bytes_of_the_pool_is_lowered_to_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn callers_that_leave_make_way_for_others() {
+async fn a_job_whose_ticket_is_dropped_frees_its_capacity_for_others() {
     let mut full = Full::new(small(1, 1));
-    let queued = full.pool.try_submit(Full::job("queued")).expect("room");
-    let waiting = full.pool.try_submit(Full::job("waiting").when_full(WhenFull::Wait)).expect("a place to wait");
+    let queued = full.pool.try_submit(Full::job("queued")).expect("accepted");
+    let waiting = full.pool.try_submit(Full::job("waiting").when_full(WhenFull::Wait)).expect("the job waits");
     drop(queued);
-    assert_eq!((full.pool.stats().queued, full.pool.stats().waiting), (1, 0), "who waited has the room");
+    assert_eq!((full.pool.stats().queued, full.pool.stats().waiting), (1, 0), "the waiting job enters the queue");
     drop(waiting);
-    full.put("next").expect("room");
+    full.put("next").expect("accepted");
     pass_time(Duration::from_secs(1)).await;
     assert_eq!(full.rest().await, ["running", "next"]);
 }
 
 #[tokio::test]
-async fn unknown_and_unsound_jobs_are_counted_as_refused() {
-    let pool = pool(1).kind(gated(&Gate::new())).build();
+async fn jobs_of_unknown_kinds_and_invalid_jobs_are_counted_as_refused() {
+    let pool = pool(1).kind(gated("gated", &Gate::new())).build();
     let refused = pool.try_submit(Job::new("gatde", "")).expect_err("no such kind");
     assert_eq!(refused.reason, RejectionReason::UnknownKind { suggestion: Some("gated".into()) });
     let refused = pool.try_submit(Job::new("gated", "").tenant("t".repeat(200))).expect_err("too long");
@@ -245,7 +234,7 @@ async fn unknown_and_unsound_jobs_are_counted_as_refused() {
     assert_eq!((counts.rejected.iter().sum::<u64>(), counts.accepted), (2, 0));
 }
 
-/// A job of a tenant that runs for 100 ms, with so much time, from outside.
+/// Submits a job of `tenant` that runs for 100 ms, with this timeout of the call.
 async fn submit(caller: Caller, tenant: &'static str, timeout: Duration) -> Result<(), tonic::Status> {
     let job = waterwheel::proto::Job { tenant: tenant.into(), ..job("sleep", "100") };
     let mut request = tonic::Request::new(waterwheel::proto::SubmitRequest { job: Some(job) });
@@ -254,7 +243,7 @@ async fn submit(caller: Caller, tenant: &'static str, timeout: Duration) -> Resu
 }
 
 #[tokio::test]
-async fn a_tenant_is_served_beside_hundreds_of_callers_of_another_one() {
+async fn a_tenant_is_served_although_hundreds_of_callers_of_another_tenant_wait() {
     const FLOOD: usize = 300;
     let config = r#"
         [pool.one]
@@ -267,11 +256,11 @@ async fn a_tenant_is_served_beside_hundreds_of_callers_of_another_one() {
     "#;
     let process = Process::serve(config).await;
     let caller = Caller::of(process.public).await;
-    submit(caller.clone(), "light", Duration::from_secs(20)).await.expect("an idle pool");
+    submit(caller.clone(), "light", Duration::from_secs(20)).await.expect("the pool is idle");
     let busy = [(); 2].map(|()| caller.leave(job("sleep", "60000")));
     caller.until(|pool| pool.in_flight == 2).await;
     let mut flood = tokio::task::JoinSet::new();
-    // A connection takes 256 calls at a time.
+    // A connection accepts 256 concurrent calls.
     for _ in 0..2 {
         let caller = Caller::of(process.public).await;
         for _ in 0..FLOOD / 2 {
@@ -279,14 +268,14 @@ async fn a_tenant_is_served_beside_hundreds_of_callers_of_another_one() {
         }
     }
     caller.until(|pool| queued(pool) + waiting(pool) == FLOOD as u64).await;
-    // The flood takes 15 s of both workers: more than half of the time that the others have.
+    // The flood keeps both workers busy for 15 s, more than half of the other tenant's timeout.
     let mut light = tokio::task::JoinSet::new();
     for _ in 0..8 {
         light.spawn(submit(caller.clone(), "light", Duration::from_secs(20)));
     }
     busy.into_iter().for_each(|call| call.abort());
     while let Some(served) = light.join_next().await {
-        served.unwrap().expect("it has a place in the queue");
+        served.unwrap().expect("the job completes");
     }
     let pool = caller.pool().await;
     assert!(waiting(&pool) > 0, "the flood was served first: {pool:?}");

@@ -1,4 +1,6 @@
-//! The life of a handler: one start, any number of jobs, and one close, which a drain waits for and its grace bounds.
+//! The lifecycle of a handler: one start, any number of jobs, and one close.
+//!
+//! A drain waits for the close, for at most the grace period.
 
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
@@ -16,7 +18,7 @@ use crate::support::{Gate, echo, pass_time, pool};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What handlers did, in order.
+/// Records what handlers did, in order.
 #[derive(Clone, Default)]
 struct Life(Arc<Mutex<Vec<String>>>);
 
@@ -30,15 +32,15 @@ impl Life {
     }
 }
 
-/// A kind of handler that holds something from job to job. A job with a payload waits for the gate.
+/// A handler that keeps a resource between jobs. A job with a payload waits for the gate.
 #[derive(Clone)]
 struct Connected {
     name: &'static str,
     life: Life,
     gate: Gate,
-    /// Time that a close takes.
+    /// Duration of a close.
     close: Duration,
-    /// How often a start fails.
+    /// Number of starts that still fail.
     failures: Arc<Mutex<usize>>,
 }
 
@@ -86,7 +88,7 @@ async fn run(pool: &Pool) {
 }
 
 fn workers(count: usize) -> NonZeroUsize {
-    NonZeroUsize::new(count).expect("some")
+    NonZeroUsize::new(count).expect("not zero")
 }
 
 #[tokio::test(start_paused = true)]
@@ -104,7 +106,7 @@ async fn a_handler_starts_once_and_a_drain_waits_for_its_close() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_close_ends_within_its_grace_and_within_the_drain() {
+async fn a_close_is_cut_after_its_grace_period_and_at_the_end_of_the_drain() {
     for (grace, kill, took) in [(5, 60, 5), (60, 5, 7)] {
         let one = Connected { close: 3_600 * SECOND, ..Connected::new("one") };
         let grace = KindOptions { cancel_grace: Some(grace * SECOND), ..KindOptions::default() };
@@ -112,13 +114,13 @@ async fn a_close_ends_within_its_grace_and_within_the_drain() {
         tokio::join!(run(&pool), run(&pool));
         let start = Instant::now();
         pool.close(2 * SECOND, kill * SECOND).await;
-        assert_eq!(start.elapsed().as_secs_f64().round() as u32, took, "both at once");
+        assert_eq!(start.elapsed().as_secs_f64().round() as u32, took, "both handlers close at the same time");
         assert!(!one.life.take().contains(&"one is closed".to_owned()));
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_resize_closes_what_its_workers_hold_once_they_are_idle() {
+async fn a_resize_closes_the_handlers_of_removed_workers_once_they_are_idle() {
     let one = Connected::new("one");
     let pool = pool(3).kind(one.kind()).build();
     let mut busy = Box::pin(pool.submit(Job::new("connected", "waits")));
@@ -127,7 +129,7 @@ async fn a_resize_closes_what_its_workers_hold_once_they_are_idle() {
     one.life.take();
     assert!(pool.resize(workers(2), workers(2)));
     pass_time(SECOND).await;
-    assert_eq!(one.life.take(), ["one closes", "one is closed"], "one of the idle workers");
+    assert_eq!(one.life.take(), ["one closes", "one is closed"], "one idle worker is removed");
     one.gate.open();
     busy.await.expect("it completes");
     run(&pool).await;
@@ -136,7 +138,7 @@ async fn a_resize_closes_what_its_workers_hold_once_they_are_idle() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reload_closes_the_handlers_of_a_kind_that_it_replaces_and_no_others() {
+async fn a_reload_closes_only_the_handlers_of_replaced_kinds() {
     let (one, two) = (Connected::new("one"), Connected::new("two"));
     let (kept, kind) = (echo(), one.kind());
     let pool = pool(2).kind(kind.clone()).kind(kept.clone()).build();
@@ -152,26 +154,30 @@ async fn a_reload_closes_the_handlers_of_a_kind_that_it_replaces_and_no_others()
     let settings = || Settings { workers: workers(2), ..Settings::default() };
     pool.reconfigure(settings(), vec![kind, kept.clone()]);
     pass_time(SECOND).await;
-    assert!(!one.life.take().contains(&"one closes".to_owned()), "the same kind stays");
+    assert!(!one.life.take().contains(&"one closes".to_owned()), "the handlers of an unchanged kind are closed");
 
     pool.reconfigure(settings(), vec![two.kind(), kept]);
     one.gate.open();
-    busy.await.expect("it ends as it began");
+    busy.await.expect("it completes with the old handler");
     for job in queued {
-        job.await.expect("it ends as it began");
+        job.await.expect("it completes with the old handler");
     }
     run(&pool).await;
     pass_time(SECOND).await;
     let life = one.life.take();
     let count = |what: &str| life.iter().filter(|entry| *entry == what).count();
-    assert_eq!(count("one closes"), 2 + count("one starts"), "those of both workers, and of late jobs: {life:?}");
+    assert_eq!(
+        count("one closes"),
+        2 + count("one starts"),
+        "the handlers of both workers and of late jobs close: {life:?}"
+    );
     assert_eq!(two.life.take(), ["two starts", "two runs"]);
     pool.close(60 * SECOND, SECOND).await;
     assert_eq!((one.life.take(), two.life.take().len()), (Vec::new(), 2));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failed_start_is_as_one_of_the_factory() {
+async fn a_failed_start_of_a_handler_is_a_failure_of_its_factory() {
     let one = Connected::new("one");
     *one.failures.lock() = 1;
     let pool = pool(1).kind(one.kind()).build();
@@ -184,7 +190,7 @@ async fn a_failed_start_is_as_one_of_the_factory() {
     }
     pass_time(SECOND).await;
     run(&pool).await;
-    assert_eq!(one.life.take(), ["one starts", "one starts", "one runs"], "what did not start is not closed");
+    assert_eq!(one.life.take(), ["one starts", "one starts", "one runs"], "a handler that did not start is not closed");
 }
 
 struct Blocks(Life);
@@ -196,12 +202,12 @@ impl BlockingHandler for Blocks {
 
     fn close(self, grace: Duration) {
         self.0.note("blocks", &format!("closes within {} s", grace.as_secs()));
-        panic!("it cannot be closed");
+        panic!("the close fails");
     }
 }
 
 #[tokio::test]
-async fn a_blocking_handler_is_closed_too_and_a_panic_in_it_holds_nothing_up() {
+async fn a_panic_in_the_close_of_a_blocking_handler_does_not_delay_the_drain() {
     let life = Life::default();
     let noted = life.clone();
     let pool = pool(1).kind(Kind::blocking("connected", move || Blocks(noted.clone()))).build();

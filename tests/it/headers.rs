@@ -1,4 +1,4 @@
-//! Headers over their limit are refused with a reason, and far over it without reading them all.
+//! Headers over their limit are refused with a reason. HTTP itself refuses headers that are far over the limit.
 
 use tonic::{Code, Request, metadata::MetadataValue};
 use waterwheel::proto::SubmitRequest;
@@ -15,7 +15,7 @@ const CONFIG: &str = r#"
     server.http2.max_header_list = "8KiB"
 "#;
 
-/// Submits a job with so many bytes of metadata.
+/// Submits a job with this many bytes of metadata.
 async fn submit(caller: &Caller, bytes: usize) -> Result<(), tonic::Status> {
     let mut request = Request::new(SubmitRequest { job: Some(job("echo", "")) });
     let value = MetadataValue::try_from("x".repeat(bytes)).unwrap();
@@ -27,28 +27,25 @@ async fn submit(caller: &Caller, bytes: usize) -> Result<(), tonic::Status> {
 async fn headers_over_their_limit_are_refused_with_a_reason() {
     let process = Process::serve(CONFIG).await;
     let caller = Caller::of(process.public).await;
-    submit(&caller, 7_000).await.expect("they fit");
+    submit(&caller, 7_000).await.expect("the headers are within the limit");
     for bytes in [8 << 10, 15 << 10] {
         let refusal = Refusal::of_call(submit(&caller, bytes).await.expect_err("too large"), false);
         assert_eq!((refusal.code(), refusal.reason().as_str()), (Code::ResourceExhausted, "HEADERS_TOO_LARGE"));
         assert_eq!(refusal.facts()["execution"], "NOT_STARTED");
     }
-    // The answer of HTTP itself; no client makes a friendly status of it.
+    // HTTP itself refuses these headers, and clients report that without a reason.
     submit(&caller, 40 << 10).await.expect_err("much too large");
-    submit(&caller, 1).await.expect("the connection goes on");
+    submit(&caller, 1).await.expect("the connection still works");
 }
 
-/// The answer of HTTP, by the commands, which know what it means.
 #[tokio::test]
-async fn a_command_says_what_to_do_about_headers_that_http_refuses() {
+async fn a_command_explains_the_refusal_of_headers_by_http() {
     let process = Process::serve(CONFIG).await;
     let token = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(token.path(), "x".repeat(40 << 10)).unwrap();
-    let server = process.public.0.to_string();
-    let mut command = crate::process::program(&["submit", "echo", "x", "--server", &server, "--token-file"]);
-    let output = command.arg(token.path()).output().await.unwrap();
-    let report = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(2), "{report}");
+    let ran = process.run(&format!("submit echo x --token-file {}", token.path().display())).await;
+    let report = ran.err;
+    assert_eq!(ran.code, Some(2), "{report}");
     assert!(
         report.contains("the headers of the call are larger than the server accepts")
             && report.contains("a shorter token"),

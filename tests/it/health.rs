@@ -1,4 +1,4 @@
-//! `grpc.health.v1`: what each name says over the life of a process, checked and watched.
+//! `grpc.health.v1`: the status of each name over the life of a process, by `Check`, `Watch` and `List`.
 
 use std::time::Duration;
 
@@ -54,11 +54,11 @@ async fn watch(address: Address, name: &str) -> Streaming<HealthCheckResponse> {
 }
 
 async fn next(watch: &mut Streaming<HealthCheckResponse>) -> ServingStatus {
-    timeout(PATIENCE, watch.message()).await.expect("news").unwrap().expect("an open watch").status()
+    timeout(PATIENCE, watch.message()).await.expect("a status").unwrap().expect("the watch is open").status()
 }
 
 #[tokio::test]
-async fn all_names_serve_on_both_listeners_and_the_drain_shows_where_it_should() {
+async fn during_a_drain_every_name_but_liveness_reports_not_serving() {
     let process = Process::serve(CONFIG).await;
     let stays = ["liveness"];
     let mut watches = Vec::new();
@@ -75,36 +75,34 @@ async fn all_names_serve_on_both_listeners_and_the_drain_shows_where_it_should()
     for (name, watch) in watches.iter_mut().filter(|(name, _)| !stays.contains(name)) {
         assert_eq!(next(watch).await, ServingStatus::NotServing, "{name:?}");
     }
-    // Whoever kills a process that does not live must not kill one that drains.
+    // An orchestrator that restarts processes by their liveness must not kill one that drains.
     assert_eq!(check(process.ops, "liveness").await, ServingStatus::Serving);
-    // Jobs are still taken during the notice.
+    // Jobs are still accepted during the notice phase.
     Caller::of(process.public).await.leave(job("echo", "x")).await.unwrap().unwrap();
 }
 
+/// A client with a wrong name would wait forever if the name were NOT_SERVING, in a drain as well.
 #[tokio::test]
-async fn a_name_that_does_not_exist_is_not_found_by_a_check_and_unknown_to_a_watch_that_stays() {
-    let process = Process::serve(CONFIG).await;
-    let refused = process.public.health().await.check(asked("pool/two")).await.unwrap_err();
-    assert_eq!(refused.code(), Code::NotFound);
-    assert!(!refused.message().contains("one"), "strangers are not told the names of pools: {refused:?}");
-    let mut unknown = watch(process.public, "pool/two").await;
-    assert_eq!(next(&mut unknown).await, ServingStatus::ServiceUnknown);
-    let more = timeout(Duration::from_millis(600), unknown.message()).await;
-    assert!(more.is_err(), "it stays open and says nothing more: {more:?}");
-}
-
-/// A name that does not exist is not one that does not serve: a client that has a wrong one would wait for ever.
-#[tokio::test]
-async fn a_drain_makes_no_name_up() {
+async fn an_unknown_name_is_not_found_by_a_check_and_unknown_to_a_watch_which_stays_open() {
     let process = Process::serve(CONFIG).await;
     let mut readiness = watch(process.public, "readiness").await;
     assert_eq!(next(&mut readiness).await, ServingStatus::Serving);
-    process.signal(Signal::TERM);
-    assert_eq!(next(&mut readiness).await, ServingStatus::NotServing);
-    let refused = process.public.health().await.check(asked("pool/two")).await.unwrap_err();
-    assert_eq!(refused.code(), Code::NotFound);
-    assert_eq!(next(&mut watch(process.public, "pool/two").await).await, ServingStatus::ServiceUnknown);
-    assert_eq!(check(process.public, "pool/one").await, ServingStatus::NotServing);
+    let mut watches = Vec::new();
+    for known in [ServingStatus::Serving, ServingStatus::NotServing] {
+        let refused = process.public.health().await.check(asked("pool/two")).await.unwrap_err();
+        assert_eq!(refused.code(), Code::NotFound);
+        assert!(!refused.message().contains("one"), "the refusal reveals the names of pools: {refused:?}");
+        let mut unknown = watch(process.public, "pool/two").await;
+        assert_eq!(next(&mut unknown).await, ServingStatus::ServiceUnknown);
+        watches.push(unknown);
+        assert_eq!(check(process.public, "pool/one").await, known);
+        if known == ServingStatus::Serving {
+            process.signal(Signal::TERM);
+            assert_eq!(next(&mut readiness).await, ServingStatus::NotServing);
+        }
+    }
+    let more = timeout(Duration::from_millis(600), watches[0].message()).await;
+    assert!(more.is_err(), "the watch ends or sends another status: {more:?}");
 }
 
 #[tokio::test]
@@ -117,9 +115,9 @@ async fn all_names_are_listed_with_their_statuses() {
     assert!(list.statuses.values().all(|answer| answer.status() == ServingStatus::Serving), "{list:?}");
 }
 
-/// Each watch is looked at several times a second.
+/// The server polls each watch several times a second, which costs CPU.
 #[tokio::test]
-async fn a_connection_has_so_many_watches_of_a_sort_and_no_more() {
+async fn the_number_of_watches_of_each_type_on_a_connection_is_limited() {
     let process = Process::serve(CONFIG).await;
     let channel = process.public.channel().await;
     let (mut health, mut client) = (HealthClient::new(channel.clone()), WorkerPoolServiceClient::new(channel.clone()));
@@ -142,17 +140,17 @@ async fn a_connection_has_so_many_watches_of_a_sort_and_no_more() {
     assert_eq!(
         next(&mut watch(process.public, "").await).await,
         ServingStatus::Serving,
-        "another connection has its own"
+        "another connection has a separate limit"
     );
     statuses.pop();
     let begin = Instant::now();
     while health.watch(asked("")).await.is_err() {
-        assert!(begin.elapsed() < PATIENCE, "the place of a watch that ended is free");
+        assert!(begin.elapsed() < PATIENCE, "a watch that has ended still counts");
     }
 }
 
 #[tokio::test]
-async fn capacity_has_two_marks_and_a_busy_process_is_ready() {
+async fn capacity_has_two_thresholds_and_a_full_queue_does_not_change_readiness() {
     let process = Process::serve(CONFIG).await;
     let caller = Caller::of(process.public).await;
     let mut capacity = watch(process.ops, "capacity").await;
@@ -164,9 +162,9 @@ async fn capacity_has_two_marks_and_a_busy_process_is_ready() {
         queued_jobs.push(caller.leave(job("sleep", "60000")));
         caller.until(|pool| queued(pool) == ahead + 1).await;
     }
-    assert_eq!(next(&mut capacity).await, ServingStatus::NotServing, "filled to four fifths");
+    assert_eq!(next(&mut capacity).await, ServingStatus::NotServing, "the queue is four fifths full");
     for name in READY {
-        assert_eq!(check(process.ops, name).await, ServingStatus::Serving, "{name:?}: busy is not unready");
+        assert_eq!(check(process.ops, name).await, ServingStatus::Serving, "{name:?} of a busy process");
     }
     for left in (0..8).rev() {
         queued_jobs.pop().unwrap().abort();
@@ -178,7 +176,7 @@ async fn capacity_has_two_marks_and_a_busy_process_is_ready() {
 }
 
 #[test]
-fn nothing_serves_before_the_workers_are_there() {
+fn readiness_and_capacity_do_not_serve_before_the_serving_phase() {
     let phase = PhaseCell::default();
     let health = Health::new(Pools::new(Vec::new()), phase.clone(), None);
     for name in ["", "waterwheel.v1.WorkerPoolService", "readiness", "capacity"] {
@@ -189,7 +187,7 @@ fn nothing_serves_before_the_workers_are_there() {
 }
 
 #[tokio::test]
-async fn a_paused_pool_does_not_serve_and_the_process_does() {
+async fn a_paused_pool_does_not_serve_but_the_process_does() {
     let pool = crate::support::pool(1).kind(crate::support::echo()).build();
     let (phase, name) = (PhaseCell::default(), format!("pool/{}", pool.name()));
     phase.advance(Phase::Serving);
@@ -199,16 +197,4 @@ async fn a_paused_pool_does_not_serve_and_the_process_does() {
     assert!(!health.is_serving(&name) && health.is_serving(""));
     assert!(pool.resume());
     assert!(health.is_serving(&name));
-}
-
-#[tokio::test]
-async fn a_watch_ends_with_the_process() {
-    let process = Process::serve(&CONFIG.replace("60s", "0s").replace(r#"finish = "1s""#, r#"finish = "60s""#)).await;
-    let mut client = HealthClient::new(process.public.channel().await);
-    let mut readiness = client.watch(asked("readiness")).await.unwrap().into_inner();
-    assert_eq!(next(&mut readiness).await, ServingStatus::Serving);
-    process.signal(Signal::TERM);
-    let ended = process.ended().await;
-    assert_eq!(ended.code, Some(0));
-    assert!(ended.receipt["elapsed_ms"].as_u64().unwrap() < 20_000, "a watch holds up no drain: {ended:?}");
 }

@@ -1,4 +1,4 @@
-//! Every command's help ends in an example that works, each beside a fresh `waterwheel dev`.
+//! Every command's help ends in examples that work. Each runs against a new `waterwheel dev`.
 
 use std::{
     ffi::OsString,
@@ -16,34 +16,34 @@ use tokio::{
 };
 use waterwheel::{cli::Cli, config::starter};
 
-/// Longest that an example may take on a busy machine.
+/// Time limit of each example, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Commands that serve until a signal ends them.
 const SERVERS: [&str; 2] = ["serve", "dev"];
 
-/// One line of one command's help.
+/// One line of the examples in a command's help.
 struct Example {
-    /// Names of the command, as in `config show`.
+    /// Full name of the command, as in `config show`.
     command: String,
     line: String,
 }
 
-/// The examples of all commands below `command` that do something by themselves.
+/// Collects the examples of all commands below `command` that can run without a subcommand.
 fn examples(command: &clap::Command, path: &str, found: &mut Vec<Example>) {
     for below in command.get_subcommands().filter(|it| !it.is_hide_set() && it.get_name() != "help") {
         let name = format!("{path} {}", below.get_name()).trim().to_owned();
         if below.has_subcommands() {
             examples(below, &name, found);
-            // One that does something without them has an example of its own.
+            // A command that can run without a subcommand must have an example too.
             if below.is_subcommand_required_set() {
                 continue;
             }
         }
         let help = below.get_after_help().map(ToString::to_string).unwrap_or_default();
-        let (_, lines) = help.split_once("Example:\n").unwrap_or_else(|| panic!("{name}: the help ends in no example"));
+        let (_, lines) = help.split_once("Example:\n").unwrap_or_else(|| panic!("{name}: the help has no example"));
         let lines: Vec<&str> = lines.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
         let own = lines.iter().all(|line| line.starts_with(&format!("waterwheel {name}")));
-        assert!(own && !lines.is_empty(), "{name}: the help ends in something other than its examples: {lines:?}");
+        assert!(own && !lines.is_empty(), "{name}: the help does not end in its examples: {lines:?}");
         found.extend(lines.into_iter().map(|line| Example { command: name.clone(), line: line.to_owned() }));
     }
 }
@@ -54,7 +54,7 @@ fn all_examples() -> Vec<Example> {
     found
 }
 
-/// Where examples run: a directory with what a user has at hand, and the program on the path.
+/// The environment of examples: a directory with a user's typical files, and a path with the program.
 struct Shell {
     directory: TempDir,
     path: OsString,
@@ -75,7 +75,7 @@ impl Shell {
         Self { directory, path: std::env::join_paths(path.map(PathBuf::from)).unwrap() }
     }
 
-    /// `line` as its own process, which takes the place of its shell. Servers take ports that are free.
+    /// A process that runs `line`. Servers listen on free ports.
     fn command(&self, line: &str) -> Command {
         let mut command = Command::new("sh");
         command
@@ -93,7 +93,7 @@ impl Shell {
     }
 }
 
-/// A server that takes calls.
+/// A running server.
 struct Server {
     process: Child,
     address: String,
@@ -102,7 +102,7 @@ struct Server {
 }
 
 impl Server {
-    /// Starts `line` and reads where it listens from the first line that it prints.
+    /// Starts `line`, and reads the addresses from its first line of output.
     async fn start(shell: &Shell, line: &str) -> Self {
         let mut process = shell.command(line).spawn().unwrap();
         let mut out = BufReader::new(process.stdout.take().unwrap());
@@ -118,16 +118,16 @@ impl Server {
         Self { process, address, ops_address, out }
     }
 
-    /// A job that runs for a minute, and its id.
+    /// Starts a job that runs for a minute, and returns its id.
     async fn running_job(&self, shell: &Shell) -> (Option<Child>, String) {
-        let on_it = |line: &str| {
+        let command = |line: &str| {
             let mut command = shell.command(line);
             command.env("WATERWHEEL_SERVER", &self.address);
             command
         };
-        let sleeper = on_it("waterwheel submit sleep '{\"ms\":60000}' --deadline 2m").spawn().unwrap();
+        let sleeper = command("waterwheel submit sleep '{\"ms\":60000}' --deadline 2m").spawn().unwrap();
         loop {
-            let shown = on_it("waterwheel stats --output json").output().await.unwrap();
+            let shown = command("waterwheel stats --output json").output().await.unwrap();
             let stats: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap();
             let pools = stats["pools"].as_array().unwrap();
             let workers = pools.iter().flat_map(|pool| pool["workers"].as_array().unwrap());
@@ -137,7 +137,7 @@ impl Server {
         }
     }
 
-    /// The id of a detached job, if `line` names one by this variable.
+    /// Creates a detached job and returns its id, if `line` uses this variable.
     async fn detached_job(&self, shell: &Shell, variable: &str, line: &str, job: &str) -> String {
         if !line.contains(&format!("${variable}")) {
             return String::new();
@@ -148,9 +148,9 @@ impl Server {
         job["job_id"].as_str().unwrap().to_owned()
     }
 
-    /// Ends it as an operator would, and checks that nothing was lost.
+    /// Drains the server with SIGTERM, and checks that no job was lost.
     async fn stop(mut self) {
-        let id = self.process.id().expect("it runs");
+        let id = self.process.id().expect("the server runs");
         kill_process(Pid::from_raw(id.cast_signed()).unwrap(), Signal::TERM).unwrap();
         let mut rest = String::new();
         self.out.read_to_string(&mut rest).await.unwrap();
@@ -159,11 +159,11 @@ impl Server {
     }
 }
 
-async fn works(shell: &Shell, Example { command, line }: Example) {
+async fn assert_works(shell: &Shell, Example { command, line }: Example) {
     if SERVERS.contains(&command.as_str()) {
         return Server::start(shell, &line).await.stop().await;
     }
-    // Some examples are about the file that it would have open.
+    // The store is in memory, because some examples work on the store file, which `dev` would lock.
     let dev = Server::start(shell, "waterwheel dev --set store.memory=true").await;
     let (sleeper, job) = if line.contains("$JOB") { dev.running_job(shell).await } else { (None, String::new()) };
     let ended = shell
@@ -178,7 +178,7 @@ async fn works(shell: &Shell, Example { command, line }: Example) {
         .unwrap();
     let errors = String::from_utf8_lossy(&ended.stderr);
     assert!(ended.status.success(), "{line}: {}\n{errors}", ended.status);
-    // Its job ends with its caller.
+    // Killing the caller cancels its job.
     drop(sleeper);
     if command != "drain" {
         dev.stop().await;
@@ -190,7 +190,7 @@ async fn every_example_works() {
     let shell = Shell::new();
     for example in all_examples() {
         let line = example.line.clone();
-        let worked = tokio::time::timeout(PATIENCE, works(&shell, example)).await;
-        worked.unwrap_or_else(|_| panic!("{line}: it does not end"));
+        let worked = tokio::time::timeout(PATIENCE, assert_works(&shell, example)).await;
+        worked.unwrap_or_else(|_| panic!("{line}: the command does not end"));
     }
 }

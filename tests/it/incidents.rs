@@ -1,15 +1,14 @@
-//! What an operator finds in the log of an incident, at the level `warn`: a line for each sort of what went wrong.
+//! The log at the level `warn` has a line for each type of failure, and at `info` one for each action of an operator.
 
 use rustix::process::Signal;
 use serde_json::Value;
 use waterwheel::proto::{Job, WhenFull};
 
 use crate::{
-    operate::command_line::run,
     process::Process,
     refusal::Way,
     service::{Caller, job},
-    support::{Authority, Files},
+    support::Files,
 };
 
 const CONFIG: &str = r#"
@@ -21,13 +20,13 @@ const CONFIG: &str = r#"
     kind.nap = { pool = "programs", exec = ["/bin/sleep", "60"], run_timeout = "50ms" }
 "#;
 
-/// The lines of one reason, which an operator's has from its span.
+/// The log lines with this reason. Lines about operators have the reason in their span.
 fn lines(log: &str, reason: &str) -> Vec<Value> {
     let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     lines.filter(|line| [&line["reason"], &line["span"]["reason"]].contains(&&reason.into())).collect()
 }
 
-/// The first line of one reason, which is a warning.
+/// The first line with this reason, which must be a warning.
 fn line(log: &str, reason: &str) -> Value {
     let line = lines(log, reason).into_iter().next().unwrap_or_else(|| panic!("no {reason} in {log}"));
     assert_eq!(line["level"], "WARN", "{line}");
@@ -39,7 +38,7 @@ fn reject(job: Job) -> Job {
 }
 
 #[tokio::test]
-async fn each_sort_of_failure_has_a_line_with_an_example_and_a_burst_has_two() {
+async fn each_type_of_failure_is_logged_with_an_example_and_a_burst_is_summarized() {
     let process = Process::serve(CONFIG).await;
     let caller = Caller::of(process.public).await;
     let crash = Way::Submit.fail(&caller.0, Some(job("crash", "")), &[]).await;
@@ -68,46 +67,44 @@ async fn each_sort_of_failure_has_a_line_with_an_example_and_a_burst_has_two() {
     let full = lines(&log, "QUEUE_FULL");
     assert_eq!((full[0]["count"].as_u64(), full[0]["pool"].as_str()), (Some(1), Some("one")), "{full:?}");
     assert_eq!(full[0]["request_id"], "mine");
-    let told: u64 = full.iter().map(|line| line["count"].as_u64().unwrap()).sum();
-    assert!(told == 85 && full.len() < 5, "{full:?}");
+    let total: u64 = full.iter().map(|line| line["count"].as_u64().unwrap()).sum();
+    assert!(total == 85 && full.len() < 5, "{full:?}");
     assert_eq!(line(&log, "CRITICALITY_DENIED")["principal"], "anonymous");
     assert_eq!(line(&log, "DRAIN_KILLED")["message"], "jobs were interrupted");
 }
 
 #[tokio::test]
-async fn a_host_that_has_no_room_is_told() {
+async fn a_workspace_that_cannot_be_created_is_logged() {
     let process = Process::serve_with(CONFIG, &[("TMPDIR", "/nowhere")]).await;
     let caller = Caller::of(process.public).await;
     let refusal = Way::Submit.fail(&caller.0, Some(job("crash", "")), &[]).await;
-    let told = line(&process.log(), "HANDLER_UNAVAILABLE");
-    assert_eq!(told["cause"], refusal.message(), "{told}");
+    let logged = line(&process.log(), "HANDLER_UNAVAILABLE");
+    assert_eq!(logged["cause"], refusal.message(), "{logged}");
     assert!(refusal.message().contains("cannot make a directory for the job: entity not found;"), "{refusal:?}");
 }
 
 #[tokio::test]
-async fn a_cancel_is_told_with_its_job_and_why() {
+async fn a_cancellation_is_logged_with_its_job_and_reason() {
     let process = Process::serve_logging(CONFIG, &[], "info").await;
     let caller = Caller::of(process.public).await;
     let left = caller.leave(job("sleep", "60000"));
     caller.until_all(|pools| pools[0].in_flight == 1).await;
-    let listed: Value = serde_json::from_str(&run(&process, "jobs --output json").await.out).unwrap();
+    let listed: Value = serde_json::from_str(&process.run("jobs --output json").await.out).unwrap();
     let id = listed["jobs"][0]["job_id"].as_str().unwrap();
-    assert_eq!(run(&process, &format!("cancel {id} --reason=because")).await.code, Some(0));
+    assert_eq!(process.run(&format!("cancel {id} --reason=because")).await.code, Some(0));
     left.await.unwrap().unwrap_err();
     process.logged("an operator cancelled the job").await;
-    let told = lines(&process.log(), "because").remove(0);
-    assert_eq!((&told["job"], &told["message"]), (&id.into(), &"an operator cancelled the job".into()), "{told}");
+    let logged = lines(&process.log(), "because").remove(0);
+    assert_eq!((&logged["job"], &logged["message"]), (&id.into(), &"an operator cancelled the job".into()), "{logged}");
 }
 
 #[tokio::test]
-async fn what_an_operator_does_is_told_with_who_from_where_and_why() {
-    let (files, ca) = (Files::new(), Authority::new("ca"));
-    files.put_leaf("server", &ca.server(1));
-    files.put("clients.crt", &ca.pem());
+async fn an_operators_actions_are_logged_with_principal_peer_and_reason() {
+    let (files, _) = Files::of_server();
     let rule = "[auth.rule.all]\nprincipals = [\"anonymous\"]\nrpcs = [\"*\"]\n";
     let config = format!("{CONFIG}{}{rule}", files.tls_section(Some("optional")));
     let process = Process::serve_logging(&config, &[], "info").await;
-    for (line, told) in [
+    for (line, message) in [
         ("pause one", "an operator paused the pool"),
         ("resume one", "an operator resumed the pool"),
         ("resize one 2", "an operator resized the pool"),
@@ -115,13 +112,13 @@ async fn what_an_operator_does_is_told_with_who_from_where_and_why() {
         ("drain --pool programs", "an operator drains the pool"),
         ("drain", "an operator drains the server"),
     ] {
-        let ran = run(&process, &format!("{line} --reason=because-of-{}", line.replace(' ', "-"))).await;
+        let ran = process.run(&format!("{line} --reason=because-of-{}", line.replace(' ', "-"))).await;
         assert_eq!(ran.code, Some(0), "{line}: {}", ran.out);
-        process.logged(told).await;
+        process.logged(message).await;
         let log = process.log();
-        let line_told = lines(&log, &format!("because-of-{}", line.replace(' ', "-"))).into_iter().next();
-        let line_told = line_told.unwrap_or_else(|| panic!("no line of {line} in {log}"));
-        assert_eq!((&line_told["message"], &line_told["span"]["principal"]), (&told.into(), &"anonymous".into()));
-        assert!(line_told["span"]["peer"].as_str().is_some_and(|peer| peer.starts_with("127.0.0.1:")), "{line_told}");
+        let logged = lines(&log, &format!("because-of-{}", line.replace(' ', "-"))).into_iter().next();
+        let logged = logged.unwrap_or_else(|| panic!("no line of {line} in {log}"));
+        assert_eq!((&logged["message"], &logged["span"]["principal"]), (&message.into(), &"anonymous".into()));
+        assert!(logged["span"]["peer"].as_str().is_some_and(|peer| peer.starts_with("127.0.0.1:")), "{logged}");
     }
 }

@@ -1,4 +1,4 @@
-//! Which jobs there are, and were: as operators list, explain and cancel them, by their ids and by those of calls.
+//! Operators list, explain and cancel jobs, by job id and by request id.
 
 use serde_json::Value;
 use tonic::{Code, Request, Status};
@@ -8,7 +8,6 @@ use waterwheel::proto::{
 };
 
 use crate::{
-    operate::command_line::run,
     process::Process,
     refusal::Refusal,
     service::{Address, Caller, job, queued},
@@ -39,12 +38,16 @@ async fn list(ops: Address, request: ListJobsRequest) -> Result<ListJobsResponse
     admin.list_jobs(request).await.map(tonic::Response::into_inner)
 }
 
-pub(crate) async fn explain(ops: Address, id: &str) -> ExplainResponse {
+pub(crate) async fn try_explain(ops: Address, id: &str) -> Result<ExplainResponse, Status> {
     let mut admin = AdminServiceClient::new(ops.channel().await);
-    admin.explain(ExplainRequest { job_id: id.into() }).await.unwrap().into_inner()
+    admin.explain(ExplainRequest { job_id: id.into() }).await.map(tonic::Response::into_inner)
 }
 
-/// Sends a job with a request id and leaves its call open.
+pub(crate) async fn explain(ops: Address, id: &str) -> ExplainResponse {
+    try_explain(ops, id).await.unwrap()
+}
+
+/// Submits a job with a request id, in a task that waits for the response.
 fn send(caller: &Caller, job: Job, request_id: &str) -> tokio::task::JoinHandle<Result<(), Status>> {
     let mut request = Request::new(SubmitRequest { job: Some(job) });
     request.metadata_mut().insert("x-request-id", request_id.parse().unwrap());
@@ -57,15 +60,15 @@ fn of_tenant(kind: &str, payload: &str, tenant: &str) -> Job {
 }
 
 #[tokio::test]
-async fn jobs_are_listed_by_what_they_are() {
+async fn jobs_are_listed_by_filter_and_order() {
     let process = Process::serve(CONFIG).await;
     let caller = Caller::of(process.public).await;
     let pool = |pools: &[waterwheel::proto::PoolStats]| (pools[0].in_flight, queued(&pools[0]));
     send(&caller, of_tenant("sleep", "60000", "acme"), "first");
     caller.until_all(|pools| pool(pools) == (1, 0)).await;
-    for (turn, tenant) in [(1, "acme"), (2, "zebra")] {
+    for (count, tenant) in [(1, "acme"), (2, "zebra")] {
         send(&caller, of_tenant("sleep", "1", tenant), "second");
-        caller.until_all(|pools| pool(pools) == (1, turn)).await;
+        caller.until_all(|pools| pool(pools) == (1, count)).await;
     }
     send(&caller, job("fails", ""), "third").await.unwrap().unwrap_err();
 
@@ -120,28 +123,28 @@ async fn jobs_are_listed_by_what_they_are() {
     let unknown = list(process.ops, ListJobsRequest { pool: "tow".into(), ..Default::default() }).await.unwrap_err();
     assert_eq!(unknown.code(), Code::NotFound);
 
-    let ran = run(&process, "jobs --state queued,running --kind sleep --oldest").await;
+    let ran = process.run("jobs --state queued,running --kind sleep --oldest").await;
     let lines: Vec<&str> = ran.out.lines().collect();
     assert_eq!((ran.code, lines.len()), (Some(0), 4), "{}", ran.out);
     assert!(lines[1].contains("running") && lines[1].ends_with("sleep  acme    first"), "{}", ran.out);
-    let json = run(&process, "jobs --state failed --output json").await.json();
+    let json = process.run("jobs --state failed --output json").await.json();
     assert_eq!((&json["all"], &json["jobs"][0]["outcome"]), (&1.into(), &"HANDLER_FAILED".into()));
 }
 
 #[tokio::test]
-async fn the_id_of_a_call_names_its_jobs() {
+async fn a_request_id_finds_all_jobs_of_its_calls_and_cancel_refuses_an_ambiguous_one() {
     let process = Process::serve(CONFIG).await;
     let caller = Caller::of(process.public).await;
     let jobs = [send(&caller, job("sleep", "60000"), "twice"), send(&caller, job("stays", ""), "twice")];
     let alone = send(&caller, job("stays", ""), "alone");
     caller.until_all(|pools| pools[0].in_flight == 1 && pools[1].in_flight == 2).await;
 
-    let told = explain(process.ops, "twice").await;
-    assert_eq!((told.request_id.as_str(), told.other_job_ids.len()), ("twice", 1));
-    let other = explain(process.ops, &told.other_job_ids[0]).await;
+    let explained = explain(process.ops, "twice").await;
+    assert_eq!((explained.request_id.as_str(), explained.other_job_ids.len()), ("twice", 1));
+    let other = explain(process.ops, &explained.other_job_ids[0]).await;
     assert_eq!((other.request_id.as_str(), other.other_job_ids.len()), ("twice", 0));
-    assert_ne!(told.kind, other.kind);
-    let shown = run(&process, "explain twice").await;
+    assert_ne!(explained.kind, other.kind);
+    let shown = process.run("explain twice").await;
     assert!(shown.out.contains(&format!("of this request id, the newest first: {}\n", other.job_id)), "{}", shown.out);
 
     let mut admin = AdminServiceClient::new(process.ops.channel().await);
@@ -149,62 +152,62 @@ async fn the_id_of_a_call_names_its_jobs() {
         admin.cancel_job(CancelJobRequest { job_id: "twice".into(), reason: String::new() }).await.unwrap_err();
     let refused = Refusal::of_call(refused, false);
     assert_eq!((refused.code(), refused.reason().as_str()), (Code::FailedPrecondition, "AMBIGUOUS_ID"));
-    for id in [&told.job_id, &other.job_id] {
+    for id in [&explained.job_id, &other.job_id] {
         assert!(refused.facts()["jobs"].contains(id), "{refused:?}");
     }
-    let ran = run(&process, "cancel twice").await;
+    let ran = process.run("cancel twice").await;
     assert!(ran.code == Some(4) && ran.err.contains(&other.job_id), "{}", ran.err);
     assert!(jobs.iter().all(|job| !job.is_finished()));
 
-    let ran = run(&process, "cancel alone").await;
+    let ran = process.run("cancel alone").await;
     assert!(ran.out.ends_with("it runs, and is asked to stop\n"), "{}", ran.out);
     assert_eq!(alone.await.unwrap().unwrap_err().code(), Code::Cancelled);
-    // It has ended, and is known by the same id.
+    // The request id still finds the job after its end.
     let ended = explain(process.ops, "alone").await;
     assert!(matches!(ended.state, Some(State::Ended(ended)) if ended.outcome == "CANCELLED_BY_OPERATOR"));
-    let ran = run(&process, "explain nobody").await;
+    let ran = process.run("explain no-such-id").await;
     assert!(ran.code == Some(2), "{}", ran.out);
 }
 
 #[tokio::test]
-async fn a_failed_job_has_its_failure() {
+async fn explain_shows_why_a_job_failed() {
     let process = Process::serve(CONFIG).await;
     let caller = Caller::of(process.public).await;
     send(&caller, of_tenant("fails", "", "acme"), "broken").await.unwrap().unwrap_err();
-    let told = explain(process.ops, "broken").await;
-    assert_eq!((told.tenant.as_str(), told.principal.as_str()), ("acme", ""));
-    assert!(told.runner.starts_with("process "), "{told:?}");
-    let Some(State::Ended(ended)) = told.state else { panic!("{told:?}") };
+    let explained = explain(process.ops, "broken").await;
+    assert_eq!((explained.tenant.as_str(), explained.principal.as_str()), ("acme", ""));
+    assert!(explained.runner.starts_with("process "), "{explained:?}");
+    let Some(State::Ended(ended)) = explained.state else { panic!("{explained:?}") };
     assert_eq!((ended.outcome.as_str(), ended.message.as_str()), ("HANDLER_FAILED", "/bin/sh exited with code 3"));
     let program = ended.program.unwrap();
     assert_eq!((program.exit_code, program.signal, program.stderr.as_str()), (Some(3), None, "Traceback:\n  line 2"));
-    let shown = run(&process, "explain broken").await.out;
+    let shown = process.run("explain broken").await.out;
     assert!(shown.contains("\n  tenant acme  request id broken  in process "), "{shown}");
     assert!(shown.contains(": /bin/sh exited with code 3\n"), "{shown}");
     assert!(shown.ends_with("  its standard error ended in\n    Traceback:\n      line 2\n"), "{shown}");
 
     send(&caller, job("sleep", "no number"), "odd").await.unwrap().unwrap_err();
-    let shown: Value = run(&process, "explain odd --output json").await.json();
+    let shown: Value = process.run("explain odd --output json").await.json();
     assert!(shown["ended"]["message"].as_str().unwrap().contains("send {\"ms\":1500}"), "{shown}");
     assert!(shown["runner"] == "" && shown["ended"]["program"].is_null(), "{shown}");
 
-    let late = Job { run_timeout: Some("0.3s".parse().unwrap()), ..job("says", "") };
+    let late = Job { run_timeout: Some("2s".parse().unwrap()), ..job("says", "") };
     send(&caller, late, "late").await.unwrap().unwrap_err();
     caller.until_all(|pools| pools[1].in_flight == 0).await;
-    let told = explain(process.ops, "late").await;
-    let Some(State::Ended(ended)) = told.state else { panic!("{told:?}") };
+    let explained = explain(process.ops, "late").await;
+    let Some(State::Ended(ended)) = explained.state else { panic!("{explained:?}") };
     assert_eq!((ended.outcome.as_str(), ended.rung.as_str()), ("RUN_TIMEOUT", "yielded"));
     assert!(ended.message.contains("deadline or run timeout"), "{ended:?}");
-    // What it did after its caller was answered.
+    // The program wrote this after its caller had received the response.
     assert_eq!(ended.program.unwrap().stderr, "late");
 
     send(&caller, job("stays", ""), "stays");
     caller.until_all(|pools| pools[1].in_flight == 1).await;
     loop {
-        let told = explain(process.ops, "stays").await;
-        assert!(matches!(told.state, Some(State::Running(_))), "{told:?}");
-        // The program is being started.
-        if let Some(pid) = told.runner.strip_prefix("process ") {
+        let explained = explain(process.ops, "stays").await;
+        assert!(matches!(explained.state, Some(State::Running(_))), "{explained:?}");
+        // Until the program has started, the runner names no process.
+        if let Some(pid) = explained.runner.strip_prefix("process ") {
             assert!(std::path::Path::new(&format!("/proc/{pid}")).exists() || !cfg!(target_os = "linux"), "{pid}");
             break;
         }

@@ -1,4 +1,4 @@
-//! A pool leaves nothing behind: no thread, no handler, no cycle that keeps it alive.
+//! A dropped or drained pool leaves no thread, no handler and no reference cycle behind.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,9 +6,9 @@ use futures_util::poll;
 use tokio::task::JoinSet;
 use waterwheel::{Job, Output, Pool};
 
-use crate::support::{BlockingGate, Counter, blocking_kind, echo, kind, pass_time, pool, slow, until};
+use crate::support::{BlockingGate, Counter, deaf, echo, kind, pass_time, pool, slow, until};
 
-/// Names of this process's threads that begin with `prefix`.
+/// Number of this process's threads whose names begin with `prefix`.
 fn threads(prefix: &str) -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").expect("Linux");
     let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
@@ -17,21 +17,13 @@ fn threads(prefix: &str) -> usize {
 
 async fn busy_threads(name: &str) -> Pool {
     let pool = Pool::builder(name).workers(3.try_into().expect("three"));
-    let gate = BlockingGate::default();
-    let held = gate.clone();
-    let started = Counter::new();
-    let begun = started.clone();
-    let holds = blocking_kind("holds", move |_, _| {
-        begun.add();
-        held.pass();
-        Ok(Output::default())
-    });
-    let pool = pool.kind(holds).kind(echo()).build();
+    let (started, gate) = (Counter::new(), BlockingGate::default());
+    let pool = pool.kind(deaf(&started, &gate)).kind(echo()).build();
     pool.submit(Job::new("echo", "")).await.expect("it completes");
-    assert_eq!(threads(name), 0, "only blocking kinds have threads");
+    assert_eq!(threads(name), 0, "a kind that is not blocking has threads");
     let mut callers = JoinSet::new();
     for _ in 0..6 {
-        callers.spawn(pool.try_submit(Job::new("holds", "")).expect("room"));
+        callers.spawn(pool.try_submit(Job::new("deaf", "")).expect("accepted"));
     }
     started.reached(3).await;
     assert_eq!(threads(name), 3, "one for each worker");
@@ -57,7 +49,7 @@ async fn threads_end_with_the_last_handle_of_the_pool() {
     let pool = busy_threads("droppool").await;
     let other = pool.clone();
     drop(pool);
-    other.submit(Job::new("echo", "")).await.expect("it lives");
+    other.submit(Job::new("echo", "")).await.expect("the pool still works");
     assert_eq!(threads("droppool"), 3);
     drop(other);
     until(|| threads("droppool") == 0).await;
@@ -72,7 +64,7 @@ fn a_pool_that_is_never_used_needs_no_runtime() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn everything_of_a_pool_goes_with_its_last_handle() {
+async fn a_pool_frees_its_handlers_and_factories_with_its_last_handle() {
     let alive = Arc::new(());
     let (made, ran) = (Arc::clone(&alive), Arc::clone(&alive));
     let holds = kind("holds", move |job, cx| {
@@ -89,11 +81,11 @@ async fn everything_of_a_pool_goes_with_its_last_handle() {
     pool.submit(Job::new("holds", "")).await.expect("it completes");
     let mut stream = pool.stream(Job::new("holds", "")).await.expect("accepted");
     while stream.next().await.expect("it completes").is_some() {}
-    let mut left = pool.try_submit(Job::new("slow", "")).expect("room");
+    let mut left = pool.try_submit(Job::new("slow", "")).expect("accepted");
     assert!(poll!(&mut left).is_pending());
     drop((left, stream));
     pass_time(Duration::from_secs(2)).await;
-    assert!(Arc::strong_count(&alive) > 1, "the factory holds it");
+    assert!(Arc::strong_count(&alive) > 1, "the factory keeps a reference");
     drop(pool);
     assert_eq!(Arc::strong_count(&alive), 1);
 }

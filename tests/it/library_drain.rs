@@ -1,4 +1,4 @@
-//! A pool leaves without losing a job silently, and leaves nothing behind.
+//! The drain of a pool without a server: each job completes or is listed in the report.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -12,30 +12,18 @@ use waterwheel::{
     pool::{DrainReport, LostWhile, Settings, Ticket, WorkerState},
 };
 
-use crate::support::{BlockingGate, Counter, Gate, blocking_kind, echo, holding_clock, kind, pool, slow, until};
+use crate::support::{
+    self, BlockingGate, Counter, Gate, blocking_kind, deaf, echo, gated, holding_clock, kind, pool, slow, until,
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn gated(gate: &Gate) -> Kind {
-    let gate = gate.clone();
-    kind("gated", move |_, _| {
-        let gate = gate.clone();
-        async move {
-            gate.pass().await;
-            Ok(Output::default())
-        }
-    })
-}
-
-/// Follows its token.
+/// A kind whose handler stops as soon as it is cancelled.
 fn polite() -> Kind {
-    kind("polite", |_, cx| async move {
-        cx.cancelled().await;
-        Err(HandlerError::Stopped)
-    })
+    support::polite(&Counter::new(), &Counter::new())
 }
 
-/// Callers in tasks of their own, and the ids of their jobs.
+/// Tasks that wait for jobs, and the ids of the jobs.
 #[derive(Default)]
 struct Callers {
     ids: Vec<JobId>,
@@ -59,36 +47,36 @@ impl Callers {
 
 fn lost(report: &DrainReport) -> BTreeSet<(JobId, bool)> {
     let lost: BTreeSet<_> = report.lost.iter().map(|lost| (lost.job, lost.lost_while == LostWhile::Running)).collect();
-    assert_eq!(lost.len(), report.lost.len(), "each job is named once: {report:?}");
+    assert_eq!(lost.len(), report.lost.len(), "a job is listed twice: {report:?}");
     lost
 }
 
-fn outcome(told: Result<Completed, JobError>) -> Outcome {
-    match told {
+fn outcome(result: Result<Completed, JobError>) -> Outcome {
+    match result {
         Err(JobError::Failed(failure)) => failure.outcome,
         other => panic!("{other:?}"),
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_drain_finishes_what_was_accepted_and_refuses_the_rest() {
+async fn a_drain_finishes_accepted_jobs_and_refuses_new_and_waiting_ones() {
     let gate = Gate::new();
-    let pool = pool(1).queue_jobs(1).kind(gated(&gate)).build();
+    let pool = pool(1).queue_jobs(1).kind(gated("gated", &gate)).build();
     let mut callers = Callers::default();
     for _ in 0..2 {
-        callers.add(pool.try_submit(Job::new("gated", "")).expect("room"));
+        callers.add(pool.try_submit(Job::new("gated", "")).expect("accepted"));
     }
-    let waiting = pool.try_submit(Job::new("gated", "").when_full(WhenFull::Wait)).expect("a place to wait");
+    let waiting = pool.try_submit(Job::new("gated", "").when_full(WhenFull::Wait)).expect("the job waits");
     assert_eq!((pool.phase(), pool.is_drained()), (Phase::Serving, false));
 
     pool.drain();
     pool.drain();
     assert_eq!((pool.phase(), pool.is_drained()), (Phase::Draining, false));
-    let refused = pool.try_submit(Job::new("gated", "")).expect_err("the door is closed");
+    let refused = pool.try_submit(Job::new("gated", "")).expect_err("the pool drains");
     assert_eq!((refused.reason, refused.retry_after), (RejectionReason::Draining, None));
-    let told = waiting.await.expect_err("it never got room");
-    assert!(matches!(told, JobError::Rejected(rejection) if rejection.reason == RejectionReason::Draining));
-    assert_eq!(pool.send(Job::new("gated", "")).expect_err("closed too").reason, RejectionReason::Draining);
+    let error = waiting.await.expect_err("the job was not accepted");
+    assert!(matches!(error, JobError::Rejected(rejection) if rejection.reason == RejectionReason::Draining));
+    assert_eq!(pool.send(Job::new("gated", "")).expect_err("the pool drains").reason, RejectionReason::Draining);
 
     let mut wait = std::pin::pin!(pool.wait());
     assert!(poll!(&mut wait).is_pending());
@@ -112,24 +100,24 @@ async fn an_empty_pool_is_drained_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_report_names_exactly_the_lost_jobs() {
+async fn the_report_lists_exactly_the_lost_jobs() {
     let idempotent = KindOptions { idempotent: true, ..KindOptions::default() };
     let pool = pool(3).kind(polite()).kind(slow().options(idempotent)).kind(echo()).build();
     let mut callers = Callers::default();
     pool.submit(Job::new("echo", "")).await.expect("it completes");
     for kind in ["polite", "slow", "slow", "echo", "polite"] {
-        callers.add(pool.try_submit(Job::new(kind, "")).expect("room"));
+        callers.add(pool.try_submit(Job::new(kind, "")).expect("accepted"));
     }
-    drop(pool.try_submit(Job::new("echo", "")).expect("room"));
+    drop(pool.try_submit(Job::new("echo", "")).expect("accepted"));
     tokio::task::yield_now().await;
 
     let start = Instant::now();
     let report = pool.close(2 * SECOND, 5 * SECOND).await;
-    assert_eq!(start.elapsed().as_millis() / 10, 300, "the time to finish, and the grace");
+    assert_eq!(start.elapsed().as_millis() / 10, 300, "the finish phase and the grace period");
     let expected = callers.ids.iter().enumerate().map(|(index, id)| (*id, index < 3)).collect();
     assert_eq!(lost(&report), expected);
-    assert_eq!(pool.close(SECOND, SECOND).await, report, "a second drain says the same");
-    let mut causes: Vec<_> = callers.all().await.into_iter().map(|told| outcome(told).to_string()).collect();
+    assert_eq!(pool.close(SECOND, SECOND).await, report, "a second drain has another report");
+    let mut causes: Vec<_> = callers.all().await.into_iter().map(|result| outcome(result).to_string()).collect();
     causes.sort();
     assert_eq!(causes[..3], vec!["stopped by the drain while running"; 3]);
     assert_eq!(causes[3..], vec!["the server drained before the job began"; 2]);
@@ -137,7 +125,7 @@ async fn the_report_names_exactly_the_lost_jobs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_goes_down_the_ladder() {
+async fn a_stop_asks_handlers_to_stop_and_aborts_them_after_the_grace_period() {
     let finishes = kind("finishes", |_, cx| async move {
         cx.cancelled().await;
         Ok(Output::new("after all"))
@@ -145,14 +133,14 @@ async fn a_stop_goes_down_the_ladder() {
     let pool = pool(3).kind(polite()).kind(slow()).kind(finishes).build();
     let mut jobs = Vec::new();
     for kind in ["polite", "slow", "finishes"] {
-        let mut ticket = pool.try_submit(Job::new(kind, "")).expect("room");
+        let mut ticket = pool.try_submit(Job::new(kind, "")).expect("accepted");
         assert!(poll!(&mut ticket).is_pending());
         jobs.push(ticket);
     }
     pool.stop();
     assert_eq!(pool.phase(), Phase::Stopping);
     let finished = jobs.pop().expect("three").await;
-    assert_eq!(finished.expect("it used its grace").output.bytes, "after all");
+    assert_eq!(finished.expect("it completes within the grace period").output.bytes, "after all");
     for (job, rung) in jobs.into_iter().zip([Rung::Yielded, Rung::Forced]) {
         let Err(JobError::Failed(failure)) = job.await else { panic!("it was stopped") };
         assert_eq!(failure.outcome, Outcome::DrainKilled { idempotent: false });
@@ -163,9 +151,9 @@ async fn a_stop_goes_down_the_ladder() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_caller_that_leaves_during_the_stop_does_not_take_its_job_out_of_the_report() {
+async fn a_job_whose_ticket_is_dropped_during_a_stop_stays_in_the_report() {
     let pool = pool(1).kind(slow()).build();
-    let mut ticket = pool.try_submit(Job::new("slow", "")).expect("room");
+    let mut ticket = pool.try_submit(Job::new("slow", "")).expect("accepted");
     assert!(poll!(&mut ticket).is_pending());
     pool.stop();
     assert!(poll!(&mut ticket).is_pending());
@@ -177,7 +165,7 @@ async fn a_caller_that_leaves_during_the_stop_does_not_take_its_job_out_of_the_r
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_job_whose_worker_is_on_its_way_does_not_start_after_a_stop() {
+async fn a_job_that_is_assigned_to_a_worker_but_not_started_does_not_start_after_a_stop() {
     let ran = Counter::new();
     let seen = ran.clone();
     let counts = kind("counts", move |_, _| {
@@ -185,8 +173,8 @@ async fn a_job_whose_worker_is_on_its_way_does_not_start_after_a_stop() {
         async { Ok(Output::default()) }
     });
     let pool = pool(1).kind(polite()).kind(counts).build();
-    let running = pool.try_submit(Job::new("polite", "")).expect("room");
-    let mut next = pool.try_submit(Job::new("counts", "")).expect("room");
+    let running = pool.try_submit(Job::new("polite", "")).expect("accepted");
+    let mut next = pool.try_submit(Job::new("counts", "")).expect("accepted");
     assert!(poll!(&mut next).is_pending());
     drop(running);
     assert_eq!((pool.stats().queued, pool.stats().in_flight), (0, 1));
@@ -200,17 +188,11 @@ async fn a_job_whose_worker_is_on_its_way_does_not_start_after_a_stop() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_stopped_is_named_and_does_not_hold_the_drain() {
+async fn a_job_that_cannot_be_stopped_is_in_the_report_and_does_not_delay_the_drain() {
     let (started, gate) = (Counter::new(), BlockingGate::default());
-    let (begun, held) = (started.clone(), gate.clone());
-    let deaf = blocking_kind("deaf", move |_, _| {
-        begun.add();
-        held.pass();
-        Ok(Output::default())
-    });
-    let pool = pool(1).kind(deaf).build();
+    let pool = pool(1).kind(deaf(&started, &gate)).build();
     let mut callers = Callers::default();
-    callers.add(pool.try_submit(Job::new("deaf", "")).expect("room"));
+    callers.add(pool.try_submit(Job::new("deaf", "")).expect("accepted"));
     holding_clock(started.reached(1)).await;
     let start = Instant::now();
     let report = pool.close(SECOND, 2 * SECOND).await;
@@ -226,21 +208,21 @@ async fn what_cannot_be_stopped_is_named_and_does_not_hold_the_drain() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_caller_that_does_not_poll_is_in_the_report() {
+async fn a_job_whose_ticket_is_never_polled_is_in_the_report() {
     let pool = pool(1).kind(echo()).build();
-    let ticket = pool.try_submit(Job::new("echo", "")).expect("room");
+    let ticket = pool.try_submit(Job::new("echo", "")).expect("accepted");
     let report = pool.close(SECOND, SECOND).await;
     assert_eq!(lost(&report), BTreeSet::from([(ticket.job(), false)]));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
-async fn reports_are_whole_while_jobs_stop_on_other_threads() {
+async fn the_report_is_complete_if_jobs_stop_on_other_threads() {
     for round in 0..200 {
         let settings = Settings { workers: 8.try_into().expect("eight"), ..Settings::default() };
         let pool = pool(8).settings(settings).kind(polite()).build();
         let mut callers = Callers::default();
         for _ in 0..16 {
-            callers.add(pool.try_submit(Job::new("polite", "")).expect("room"));
+            callers.add(pool.try_submit(Job::new("polite", "")).expect("accepted"));
         }
         let report = pool.close(Duration::ZERO, 20 * SECOND).await;
         let named: BTreeSet<_> = lost(&report).into_iter().map(|(id, _)| id).collect();
@@ -250,7 +232,7 @@ async fn reports_are_whole_while_jobs_stop_on_other_threads() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
-async fn a_drain_during_a_storm_balances() {
+async fn every_job_is_counted_once_if_a_pool_drains_under_load() {
     for seed in 0..10 {
         let spins = kind("spins", |job, cx| async move {
             for _ in 0..job.payload.len() {
@@ -302,8 +284,8 @@ async fn a_drain_during_a_storm_balances() {
 #[tokio::test(start_paused = true)]
 async fn jobs_without_a_caller_run_to_their_end() {
     let gate = Gate::new();
-    let pool = pool(1).kind(gated(&gate)).build();
-    let sent: BTreeSet<_> = (0..3).map(|_| pool.send(Job::new("gated", "")).expect("room")).collect();
+    let pool = pool(1).kind(gated("gated", &gate)).build();
+    let sent: BTreeSet<_> = (0..3).map(|_| pool.send(Job::new("gated", "")).expect("accepted")).collect();
     assert_eq!(sent.len(), 3);
     tokio::task::yield_now().await;
     assert_eq!((pool.stats().in_flight, pool.stats().queued), (1, 2));

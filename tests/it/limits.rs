@@ -1,4 +1,4 @@
-//! Kinds and limit keys keep to their limits, hold up nobody else, and their refusals say so.
+//! Kinds and limit keys keep their limits and do not block other jobs. Refusals name the limit.
 
 mod command_line;
 
@@ -7,7 +7,7 @@ use std::{num::NonZeroU32, time::Duration};
 use tokio::{task::JoinSet, time::Instant};
 use tonic::Code;
 use waterwheel::{
-    Job, Output, Pool,
+    Job, Pool,
     app::OwnKind,
     handler::{Kind, KindOptions},
     model::{KindLimits, Limit, Limiter, Rate, RejectionReason},
@@ -16,11 +16,11 @@ use waterwheel::{
 use crate::{
     refusal::{Refusal, Way},
     service::{Caller, Service, job, queued},
-    support::{Counter, Gate, assert_idle, kind, pass_time, pool},
+    support::{Counter, Gate, assert_idle, gated_counting, pass_time, pool},
 };
 
 fn some(count: u32) -> NonZeroU32 {
-    NonZeroU32::new(count).expect("some")
+    NonZeroU32::new(count).expect("not zero")
 }
 
 fn rate(interval: Duration, burst: u32) -> Limit {
@@ -31,30 +31,21 @@ fn at_most(jobs: u32) -> Limit {
     Limit { concurrency: Some(some(jobs)), rate: None }
 }
 
-/// A kind with limits that counts its begins and is held by a gate.
+/// A kind with limits that counts the jobs that start and waits for its gate.
 fn held(name: &str, all: Limit, per_key: Limit, gate: &Gate, begun: &Counter) -> Kind {
-    let (gate, begun) = (gate.clone(), begun.clone());
-    let run = kind(name, move |_, _| {
-        let (gate, begun) = (gate.clone(), begun.clone());
-        async move {
-            begun.add();
-            gate.pass().await;
-            Ok(Output::default())
-        }
-    });
     let limits = KindLimits { all, per_key, ..KindLimits::default() };
-    run.options(KindOptions { limits, ..KindOptions::default() })
+    gated_counting(name, gate, begun).options(KindOptions { limits, ..KindOptions::default() })
 }
 
 fn spawn(jobs: &mut JoinSet<()>, pool: &Pool, job: Job) {
-    let ticket = pool.try_submit(job).expect("room");
+    let ticket = pool.try_submit(job).expect("accepted");
     jobs.spawn(async move {
         ticket.await.expect("it completes");
     });
 }
 
 #[tokio::test(start_paused = true)]
-async fn jobs_start_when_their_time_comes_and_not_before() {
+async fn jobs_of_a_kind_with_a_rate_start_on_time_and_not_earlier() {
     let (gate, begun) = (Gate::new(), Counter::new());
     gate.open();
     let interval = Duration::from_millis(100);
@@ -77,7 +68,7 @@ async fn jobs_start_when_their_time_comes_and_not_before() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_key_is_paced_by_itself_and_others_pass() {
+async fn each_limit_key_has_a_separate_rate_and_does_not_delay_other_kinds() {
     let (gate, begun) = (Gate::new(), Counter::new());
     gate.open();
     let per_key = rate(Duration::from_secs(1), 1);
@@ -94,7 +85,7 @@ async fn each_key_is_paced_by_itself_and_others_pass() {
         spawn(&mut jobs, &pool, Job::new("free", ""));
     }
     pass_time(Duration::from_millis(500)).await;
-    assert_eq!((begun.get(), free_begun.get()), (3, 20), "the first of each key, and all that have no limit");
+    assert_eq!((begun.get(), free_begun.get()), (3, 20), "the first job of each key, and all jobs without a limit");
     let stats = pool.stats();
     let limit = stats.kinds.iter().find(|kind| &*kind.name == "paced").and_then(|kind| kind.limit);
     let limit = limit.expect("it has a limit");
@@ -106,7 +97,7 @@ async fn each_key_is_paced_by_itself_and_others_pass() {
         ended.expect("no panic");
     }
     assert_idle(&pool, 2);
-    // Keys are forgotten once their rate is back at its burst, which the next one to come finds.
+    // A key whose bucket is full again is removed when the next job arrives.
     pass_time(Duration::from_secs(2)).await;
     pool.submit(Job::new("paced", "").limit_key("d")).await.expect("it completes");
     let keys = pool.stats().kinds.iter().find_map(|kind| kind.limit).expect("it has a limit").keys;
@@ -114,7 +105,7 @@ async fn each_key_is_paced_by_itself_and_others_pass() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn keys_beyond_their_number_share_the_limits_of_the_empty_one() {
+async fn limit_keys_beyond_the_maximum_number_share_one_limit() {
     let (gate, begun) = (Gate::new(), Counter::new());
     let limits = KindLimits { all: Limit::default(), per_key: at_most(1), keys: 2 };
     let kind = held("keyed", Limit::default(), at_most(1), &gate, &begun);
@@ -124,7 +115,7 @@ async fn keys_beyond_their_number_share_the_limits_of_the_empty_one() {
         spawn(&mut jobs, &pool, Job::new("keyed", "").limit_key(key));
     }
     begun.reached(3).await;
-    assert_eq!(pool.stats().queued, 2, "a and b have a place each, the others one together");
+    assert_eq!(pool.stats().queued, 2, "a and b run one job each, and the other keys one together");
     gate.open();
     while let Some(ended) = jobs.join_next().await {
         ended.expect("no panic");
@@ -133,12 +124,12 @@ async fn keys_beyond_their_number_share_the_limits_of_the_empty_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_drain_starts_what_waits_for_time_and_ends() {
+async fn a_drain_waits_for_jobs_that_their_rate_delays() {
     let (gate, begun) = (Gate::new(), Counter::new());
     gate.open();
     let pool = pool(2).kind(held("paced", rate(Duration::from_secs(2), 1), Limit::default(), &gate, &begun)).build();
     for _ in 0..4 {
-        pool.send(Job::new("paced", "")).expect("room");
+        pool.send(Job::new("paced", "")).expect("accepted");
     }
     pool.drain();
     let start = Instant::now();
@@ -148,7 +139,7 @@ async fn a_drain_starts_what_waits_for_time_and_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_names_the_limit_and_its_time() {
+async fn a_refusal_names_the_limit_and_the_time_to_retry() {
     let (gate, begun) = (Gate::new(), Counter::new());
     let pool = pool(4).kind(held("paced", rate(Duration::from_secs(10), 1), Limit::default(), &gate, &begun)).build();
     let mut jobs = JoinSet::new();
@@ -159,8 +150,8 @@ async fn a_refusal_names_the_limit_and_its_time() {
         panic!("{refused:?}")
     };
     assert_eq!(expected.as_secs(), 10);
-    let after = refused.retry_after.expect("it says when").as_secs_f64();
-    assert!((2.0..=6.1).contains(&after), "half to one and a half of four seconds: {after}");
+    let after = refused.retry_after.expect("it has a time to retry").as_secs_f64();
+    assert!((2.0..=6.1).contains(&after), "not within 50 % of four seconds: {after}");
     gate.open();
     while jobs.join_next().await.is_some() {}
 }
@@ -176,7 +167,7 @@ const CONFIG: &str = r#"
 "#;
 
 #[tokio::test]
-async fn limits_of_the_configuration_hold_on_every_way_in() {
+async fn limits_of_the_configuration_apply_to_every_submit_rpc() {
     let (gate, begun) = (Gate::new(), Counter::new());
     let free = held("free", Limit::default(), Limit::default(), &gate, &begun);
     let service = Service::start(CONFIG, vec![OwnKind::new("one", free)]);
@@ -196,7 +187,7 @@ async fn limits_of_the_configuration_hold_on_every_way_in() {
     assert_eq!((all.concurrency, all.burst, per_key.concurrency, per_key.burst), (2, 0, 0, 2));
     assert!((per_key.rate - 0.01).abs() < 1e-9);
     for way in Way::ALL {
-        // The next token of the key comes in a hundred seconds, the deadline in thirty.
+        // The next token of the key is due in 100 s, after the deadline of 30 s.
         let refusal: Refusal = way.fail(&caller.0, Some(fragile("a")), &[]).await;
         assert_eq!((refusal.code(), refusal.reason().as_str()), (Code::ResourceExhausted, "LIMIT_EXCEEDED"));
         let facts = refusal.facts();

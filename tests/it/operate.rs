@@ -1,6 +1,6 @@
-//! What an operator does to a service that serves: pause, resume, resize and drain a pool, cancel a job.
+//! Operator commands for a running service: pause, resume, resize and drain a pool, cancel a job.
 
-pub(crate) mod command_line;
+mod command_line;
 mod pools;
 mod workers;
 
@@ -37,7 +37,7 @@ const CONFIG: &str = r#"
     builtin = "echo"
 "#;
 
-/// The operator of one service.
+/// A client of the admin service.
 struct Operator(AdminServiceClient<Channel>);
 
 impl Operator {
@@ -74,12 +74,12 @@ fn named<'a>(stats: &'a Stats, name: &str) -> &'a PoolStats {
     stats.pools.iter().find(|pool| pool.name == name).unwrap()
 }
 
-/// Looks at the pool `one` until it is as wanted.
+/// Polls the statistics of the pool `one` until they fulfil the condition.
 async fn until(caller: &Caller, reached: impl Fn(&PoolStats) -> bool) {
     caller.until_all(|pools| reached(pools.iter().find(|pool| pool.name == "one").unwrap())).await;
 }
 
-/// The oldest job of the pool `one` at each stage, as the operator's page lists them.
+/// Ids of the oldest jobs of the pool `one` by stage, from the page `/debug/tasks`.
 async fn jobs(ops: Address) -> BTreeMap<String, String> {
     let page: Value = serde_json::from_str(&get(ops, "/debug/tasks").await.1).unwrap();
     let jobs = page["pools"]["one"]["jobs"].as_array().unwrap().iter();

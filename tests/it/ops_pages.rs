@@ -1,20 +1,19 @@
-//! What operators read by HTTP: probes, metrics and what runs, in both versions of HTTP.
+//! HTTP pages for operators: probes, metrics and the list of jobs, over HTTP/1.1 and HTTP/2.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use http::{Request, Response, StatusCode};
-use http_body_util::{BodyExt, Empty};
-use hyper::body::Incoming;
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt, Empty, Full};
+use hyper_util::rt::TokioIo;
 use rustix::process::Signal;
 use serde_json::Value;
 use tokio::net::TcpStream;
 use waterwheel::proto::Job;
 
 use crate::{
-    process::Process,
+    process::{Process, until},
     service::{Address, Caller, Client, job, queued},
-    support::{Authority, Files, TlsClient},
+    support::{Files, TlsClient},
 };
 
 const CONFIG: &str = r#"
@@ -36,27 +35,13 @@ enum Version {
     Http2,
 }
 
-async fn send(address: Address, version: Version, path: &str) -> Response<Incoming> {
-    let stream = TokioIo::new(TcpStream::connect(address.0).await.unwrap());
-    let request = Request::get(format!("http://{}{path}", address.0)).header("host", "localhost");
-    let request = request.body(Empty::<bytes::Bytes>::new()).unwrap();
-    match version {
-        Version::Http1 => {
-            let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await.unwrap();
-            tokio::spawn(connection);
-            sender.send_request(request).await.unwrap()
-        }
-        Version::Http2 => {
-            let executor = TokioExecutor::new();
-            let (mut sender, connection) = hyper::client::conn::http2::handshake(executor, stream).await.unwrap();
-            tokio::spawn(connection);
-            sender.send_request(request).await.unwrap()
-        }
-    }
-}
-
 async fn get_in(address: Address, version: Version, path: &str) -> (StatusCode, String) {
-    let response = send(address, version, path).await;
+    let request = Request::get(format!("http://{}{path}", address.0)).header("host", "localhost");
+    let request = request.body(Full::default()).unwrap();
+    let response = match version {
+        Version::Http1 => address.http1(request).await,
+        Version::Http2 => address.http2(request).await,
+    };
     let status = response.status();
     let body = response.into_body().collect().await.unwrap().to_bytes();
     (status, String::from_utf8(body.to_vec()).unwrap())
@@ -79,7 +64,7 @@ pub(crate) async fn metrics(address: Address) -> BTreeMap<String, f64> {
 }
 
 #[tokio::test]
-async fn probes_answer_in_both_versions_and_follow_the_drain() {
+async fn probes_answer_over_http_1_and_2_and_report_a_drain() {
     let process = Process::serve(CONFIG).await;
     for version in [Version::Http1, Version::Http2] {
         for path in ["/livez", "/readyz"] {
@@ -95,7 +80,7 @@ async fn probes_answer_in_both_versions_and_follow_the_drain() {
 }
 
 #[tokio::test]
-async fn metrics_tell_what_stats_tell_and_what_calls_took() {
+async fn metrics_report_pool_statistics_and_call_durations() {
     let process = Process::serve(CONFIG).await;
     let caller = Caller::of(process.public).await;
     for _ in 0..3 {
@@ -155,7 +140,7 @@ async fn metrics_tell_what_stats_tell_and_what_calls_took() {
     assert!(metrics[r#"tokio_runtime_busy_seconds_total{runtime="ops"}"#] > 0.0);
 }
 
-/// Families of a page by the names that its reader asks for, each with its type and the labels of its series.
+/// Metric families of a page by name, each with its type and the labels of its series.
 fn families(page: &str) -> BTreeMap<String, (String, BTreeSet<String>)> {
     let mut families: BTreeMap<String, (String, BTreeSet<String>)> = BTreeMap::new();
     let mut last = String::new();
@@ -173,7 +158,7 @@ fn families(page: &str) -> BTreeMap<String, (String, BTreeSet<String>)> {
     families
 }
 
-/// The same of the tables in a document.
+/// Metric families that the tables of a document list.
 fn documented(page: &str) -> BTreeMap<String, (String, BTreeSet<String>)> {
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
     let rows = rows.map(|row| row.split('|').map(str::trim).collect::<Vec<_>>());
@@ -182,7 +167,7 @@ fn documented(page: &str) -> BTreeMap<String, (String, BTreeSet<String>)> {
 }
 
 #[tokio::test]
-async fn docs_metrics_lists_what_is_there_and_nothing_else() {
+async fn docs_metrics_lists_exactly_the_exported_metrics() {
     const MORE: &str = r#"
         [kind.paced]
         pool = "one"
@@ -205,9 +190,7 @@ async fn docs_metrics_lists_what_is_there_and_nothing_else() {
         principals = ["anonymous"]
         rpcs = ["*"]
     "#;
-    let (files, ca) = (Files::new(), Authority::new("ca"));
-    files.put_leaf("server", &ca.server(1));
-    files.put("clients.crt", &ca.pem());
+    let (files, ca) = Files::of_server();
     let process = Process::serve(&format!("{CONFIG}{MORE}{}", files.tls_section(Some("optional")))).await;
     let channel = TlsClient::new(&ca, None).channel(process.public.0).await.unwrap();
     Caller(Client::new(channel)).leave(job("echo", "x")).await.unwrap().unwrap();
@@ -216,7 +199,7 @@ async fn docs_metrics_lists_what_is_there_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_call_that_is_left_counts_as_cancelled() {
+async fn a_call_whose_caller_disconnects_counts_as_cancelled() {
     let process = Process::serve(CONFIG).await;
     let caller = Caller::of(process.public).await;
     let call = caller.leave(job("sleep", "60000"));
@@ -224,17 +207,17 @@ async fn a_call_that_is_left_counts_as_cancelled() {
     call.abort();
     caller.until(|pool| pool.in_flight == 0).await;
     let name = r#"rpc_server_call_duration_seconds_count{rpc_method="waterwheel.v1.WorkerPoolService/Submit",kind="sleep",rpc_status_code="CANCELLED"}"#;
-    assert_eq!(metrics(process.ops).await.get(name), Some(&1.0));
+    until("the call is counted", async || metrics(process.ops).await.get(name) == Some(&1.0)).await;
 }
 
 #[tokio::test]
-async fn what_runs_is_listed_with_its_names_and_ages() {
+async fn debug_tasks_lists_jobs_with_their_ids_and_ages() {
     let process = Process::serve(CONFIG).await;
     let caller = Caller::of(process.public).await;
     caller.occupy(2).await;
     let mut request = tonic::Request::new(waterwheel::proto::SubmitRequest { job: Some(job("echo", "x")) });
     let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
-    request.metadata_mut().insert("x-request-id", "who-waits".parse().unwrap());
+    request.metadata_mut().insert("x-request-id", "queued-request".parse().unwrap());
     request.metadata_mut().insert("traceparent", parent.parse().unwrap());
     request.set_timeout(std::time::Duration::from_secs(300));
     let mut client = caller.0.clone();
@@ -256,13 +239,13 @@ async fn what_runs_is_listed_with_its_names_and_ages() {
         assert_eq!(running["kind"], "sleep");
     }
     let waiting = &jobs[2];
-    assert_eq!((&waiting["request_id"], &waiting["traceparent"]), (&"who-waits".into(), &parent.into()));
+    assert_eq!((&waiting["request_id"], &waiting["traceparent"]), (&"queued-request".into(), &parent.into()));
     assert!((200_000.0..=300_000.0).contains(&waiting["left_ms"].as_f64().unwrap()), "{waiting}");
     assert!(waiting["age_ms"].as_f64().unwrap() > 0.0 && waiting["run_ms"].is_null());
 }
 
 #[tokio::test]
-async fn each_page_has_its_option() {
+async fn each_page_can_be_switched_off() {
     let all = ["/livez", "/readyz", "/metrics", "/debug/tasks"];
     for (option, gone) in [("probes", &all[..2]), ("metrics", &all[2..3]), ("debug_tasks", &all[3..])] {
         let process = Process::serve(&format!("ops.{option} = false\n{CONFIG}")).await;
@@ -280,7 +263,7 @@ async fn each_page_has_its_option() {
 }
 
 #[tokio::test]
-async fn callers_find_no_pages() {
+async fn the_public_listener_serves_no_operator_pages() {
     let process = Process::serve(CONFIG).await;
     let (status, text) = get_in(process.public, Version::Http2, "/metrics").await;
     assert_eq!(status, StatusCode::NOT_FOUND);
@@ -288,7 +271,7 @@ async fn callers_find_no_pages() {
 }
 
 #[tokio::test]
-async fn a_kept_connection_does_not_hold_up_the_drain() {
+async fn an_idle_keepalive_connection_does_not_delay_the_drain() {
     let config = CONFIG.replace("60s", "0s").replace(r#"finish = "1s""#, r#"finish = "60s""#);
     let process = Process::serve(&config).await;
     let stream = TokioIo::new(TcpStream::connect(process.ops.0).await.unwrap());

@@ -24,7 +24,7 @@ use waterwheel::{
 use crate::{
     refusal::Refusal,
     service::{Caller, Client, Service, counts, job, queued},
-    support::{Counter, Gate, assert_idle, kind, pass_time, pool},
+    support::{Counter, Gate, assert_idle, gated, kind, pass_time, pool},
 };
 
 #[derive(Clone, Default)]
@@ -34,7 +34,7 @@ struct Log {
     peak: Arc<AtomicUsize>,
 }
 
-/// Removes a key from the running ones, however its job ends.
+/// Removes its key from the running keys when it is dropped.
 struct Run(Log, String);
 
 impl Drop for Run {
@@ -53,7 +53,7 @@ impl Log {
         Run(self.clone(), job.ordering_key.clone())
     }
 
-    /// A kind that notes its runs, and takes from 0 to 4 ms or panics.
+    /// A kind that logs its runs. A run takes 0 to 4 ms, or panics.
     fn kind(&self) -> Kind {
         let log = self.clone();
         kind("noted", move |job, _| {
@@ -62,7 +62,7 @@ impl Log {
                 let _run = log.begin(&job);
                 let number = log.order.lock()[&job.ordering_key].len();
                 pass_time(Duration::from_millis(number as u64 % 5)).await;
-                assert!(!number.is_multiple_of(13), "a panic now and then");
+                assert!(!number.is_multiple_of(13), "some runs panic");
                 Ok(Output::default())
             }
         })
@@ -70,7 +70,7 @@ impl Log {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_key_in_order_and_one_at_a_time() {
+async fn jobs_of_a_key_run_in_order_and_one_at_a_time() {
     for seed in 0..5 {
         let log = Log::default();
         let settings = Settings { workers: 6.try_into().expect("six"), queue_jobs: 2_000, ..Settings::default() };
@@ -81,7 +81,7 @@ async fn each_key_in_order_and_one_at_a_time() {
             let key = format!("key {}", random.random_range(0..9));
             let class = [Criticality::Critical, Criticality::Sheddable][random.random_range(0..2)];
             let job = Job::new("noted", number.to_string()).ordering_key(key).criticality(class);
-            let ticket = pool.try_submit(job).expect("room");
+            let ticket = pool.try_submit(job).expect("accepted");
             if random.random_bool(0.9) {
                 jobs.spawn(ticket);
             }
@@ -99,7 +99,7 @@ async fn each_key_in_order_and_one_at_a_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_is_held_until_its_handler_is_gone() {
+async fn the_next_job_of_a_key_starts_only_when_the_previous_handler_is_dropped() {
     let (gone, started, gate) = (Counter::new(), Counter::new(), Gate::new());
     struct Gone(Counter);
     impl Drop for Gone {
@@ -119,16 +119,16 @@ async fn a_key_is_held_until_its_handler_is_gone() {
     });
     let pool = pool(3).kind(lingers).build();
     let keyed = || Job::new("lingers", "").ordering_key("key");
-    let mut first = pool.try_submit(keyed()).expect("room");
+    let mut first = pool.try_submit(keyed()).expect("accepted");
     assert!(futures_util::poll!(&mut first).is_pending());
-    let second = pool.try_submit(keyed()).expect("room");
+    let second = pool.try_submit(keyed()).expect("accepted");
     drop(first);
-    let third = pool.try_submit(Job::new("lingers", "")).expect("room");
+    let third = pool.try_submit(Job::new("lingers", "")).expect("accepted");
     let mut jobs = JoinSet::new();
     jobs.spawn(second);
     jobs.spawn(third);
     started.reached(2).await;
-    assert_eq!((pool.stats().queued, gone.get()), (1, 0), "the one that was left has its grace");
+    assert_eq!((pool.stats().queued, gone.get()), (1, 0), "the abandoned job still has its grace period");
     pass_time(Duration::from_secs(1)).await;
     started.reached(3).await;
     assert_eq!(gone.get(), 1);
@@ -139,23 +139,15 @@ async fn a_key_is_held_until_its_handler_is_gone() {
     assert_idle(&pool, 3);
 }
 
-/// However long the line of a key is, it takes one worker: who has no key waits for the others, and is let in by that.
+/// A key queue occupies one worker at most, so admission of a job without a key counts the other workers only.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_long_line_refuses_nobody_without_its_key() {
-    const LINE: u64 = 400;
+async fn a_long_key_queue_does_not_refuse_jobs_without_its_key() {
+    const KEYED_JOBS: u64 = 400;
     let gate = Gate::new();
-    let held = gate.clone();
-    let held = kind("held", move |_, _| {
-        let held = held.clone();
-        async move {
-            held.pass().await;
-            Ok(Output::default())
-        }
-    });
     let config = "pool.one.workers = 4\nkind.sleep = { pool = \"one\", builtin = \"sleep\" }";
-    let service = Service::start(config, vec![OwnKind::new("one", held)]);
+    let service = Service::start(config, vec![OwnKind::new("one", gated("held", &gate))]);
     let caller = Caller::of(service.public).await;
-    // What a job takes is known: 50 ms, or more on a slow machine. Nobody is refused before.
+    // Teaches the pool a service time of at least 50 ms. Without an estimate, no job is refused.
     caller.leave(job("sleep", "50")).await.expect("no panic").expect("it completes");
     let submit = |client: &Client, job: &proto::Job, seconds: u64| {
         let (mut client, mut request) = (client.clone(), Request::new(SubmitRequest { job: Some(job.clone()) }));
@@ -165,29 +157,29 @@ async fn a_long_line_refuses_nobody_without_its_key() {
     let free = job("held", "");
     let keyed = proto::Job { ordering_key: "hot".into(), when_full: WhenFull::Wait.into(), ..free.clone() };
     let mut calls = Vec::new();
-    // A connection has so many streams and no more.
+    // One connection does not carry enough streams for all calls.
     for _ in 0..2 {
         let client = service.public.client().await;
-        calls.extend((0..LINE / 2).map(|_| submit(&client, &keyed, 600)));
+        calls.extend((0..KEYED_JOBS / 2).map(|_| submit(&client, &keyed, 600)));
     }
     calls.extend((0..3).map(|_| submit(&caller.0, &free, 600)));
-    caller.until(|pool| queued(pool) == LINE - 1 && pool.in_flight == 4).await;
+    caller.until(|pool| queued(pool) == KEYED_JOBS - 1 && pool.in_flight == 4).await;
 
-    // The line takes 20 seconds or more: a quarter of it would be more than half of this.
+    // The key queue takes at least 20 s on one worker. Were it spread over four, it would take over half of the budget.
     let budget = 9;
     let refused = |pool: &proto::PoolStats| counts(pool).rejected.iter().map(|refused| refused.count).sum::<u64>();
     let another = proto::Job { tenant: "another".into(), ..free.clone() };
-    // The last one, for beside another tenant, one has but a part of the queue.
+    // The other tenant comes last: once two tenants are active, each may fill only a part of the queue.
     for (before, job) in [&free, &free, &another].into_iter().enumerate() {
         calls.push(submit(&caller.0, job, budget));
-        let decided = LINE + 5 + before as u64;
+        let decided = KEYED_JOBS + 5 + before as u64;
         caller.until(|pool| counts(pool).accepted + refused(pool) == decided).await;
     }
-    let late = submit(&caller.0, &keyed, budget).await.expect("no panic").expect_err("it would stand in the line");
+    let late = submit(&caller.0, &keyed, budget).await.expect("no panic").expect_err("its key queue is too long");
     assert_eq!(Refusal::of_call(late, true).reason(), "DEADLINE_UNREACHABLE");
     gate.open();
     for call in calls {
         call.await.expect("no panic").expect("it completes");
     }
-    assert_eq!(counts(&caller.pool().await).completed, LINE + 7);
+    assert_eq!(counts(&caller.pool().await).completed, KEYED_JOBS + 7);
 }

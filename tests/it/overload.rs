@@ -1,11 +1,11 @@
-//! What the tools around overload say of a real server.
+//! The tools for capacity planning, `sim` and `advise`, against a real server.
 
 use serde_json::Value;
 use tokio::time::timeout;
 
 use crate::process::{PATIENCE, Process, program};
 
-/// The lines of JSON that a command prints.
+/// Runs a command, and parses each line of its output as JSON.
 async fn lines(args: &[&str]) -> Vec<Value> {
     let output = timeout(4 * PATIENCE, program(args).output()).await.expect("the command ends").unwrap();
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -14,7 +14,7 @@ async fn lines(args: &[&str]) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn one_tenant_can_flood_and_queues_can_be_bounded() {
+async fn sim_simulates_a_flooding_tenant_and_a_bounded_queue() {
     let sim = ["sim", "--load", "0.45", "--tenants", "9", "--service", "exponential"];
     let flood = ["--flood", "10", "--duration", "20s", "--seeds", "1", "--output", "json"];
     let flooded = [&sim[..], &flood[..]].concat();
@@ -30,12 +30,15 @@ async fn one_tenant_can_flood_and_queues_can_be_bounded() {
 
     let much = ["sim", "--load", "100", "--duration", "1h", "--workers", "65535", "--mean", "1us"];
     let refused = program(&much).output().await.unwrap();
-    let told = String::from_utf8(refused.stderr).unwrap();
-    assert!(refused.status.code() == Some(2) && told.contains("billion jobs") && told.contains("--workers"), "{told}");
+    let error = String::from_utf8(refused.stderr).unwrap();
+    assert!(
+        refused.status.code() == Some(2) && error.contains("billion jobs") && error.contains("--workers"),
+        "{error}"
+    );
 }
 
 #[tokio::test]
-async fn a_servers_log_is_replayed_job_for_job() {
+async fn sim_replays_the_jobs_of_a_server_log() {
     let server = Process::dev(&["--log", "waterwheel::pool=debug"]).await;
     let address = server.public.0.to_string();
     for (ms, deadline) in [("30", "20s"), ("40", "20s"), ("60000", "2s")] {
@@ -46,38 +49,38 @@ async fn a_servers_log_is_replayed_job_for_job() {
     server.logged("job did not complete").await;
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("log");
-    // As a copy that was made while the server still wrote, with what another program wrote to the same place.
+    // A line of another program, and a last line that was cut off because the log was copied while in use.
     let cut = format!("not of this server\n{}{{\"timestamp\":\"2026-01", server.log());
     std::fs::write(&log, cut).unwrap();
     let replay = ["sim", "--replay", log.to_str().unwrap(), "--seeds", "1", "--output", "json"];
     let args = [&replay[..], &["--pool", "io"]].concat();
     let rows = lines(&args).await;
-    let told = String::from_utf8(program(&args).output().await.unwrap().stderr).unwrap();
+    let notes = String::from_utf8(program(&args).output().await.unwrap().stderr).unwrap();
     let note = "note: left out of the log: 1 line is not from the server, first line 1, and its last line \
                 has no end\n";
-    assert_eq!(told, note);
+    assert_eq!(notes, note);
     assert_eq!(rows.len(), 1);
     let row = &rows[0];
     assert_eq!((row["arrived"].as_u64(), row["service"].as_str()), (Some(3), Some("recorded")), "{row}");
-    // The third was cut off: no job of its kind took as long as it had, so that it is taken for no longer than that.
+    // The third job hit its deadline. No job of its kind ran longer, so its recorded time counts as its service time.
     assert_eq!(row["admitted"].as_u64(), Some(3), "{row}");
     let useful = row["useful_s"].as_f64().unwrap();
-    assert!((0.07..PATIENCE.as_secs_f64()).contains(&useful), "the runs of two jobs at the least: {row}");
+    assert!((0.07..PATIENCE.as_secs_f64()).contains(&useful), "at least the runs of two jobs: {row}");
 }
 
 #[tokio::test]
-async fn advice_follows_from_what_a_server_measured() {
+async fn advise_derives_its_advice_from_the_measurements_of_a_server() {
     let server = Process::dev(&[]).await;
     let address = server.public.0.to_string();
     let watch = ["advise", "--server", &address, "--pool", "io", "--over", "1s", "--busy", "0.5", "--output", "json"];
-    let load = ["bench", "echo", "--server", &address, "--connections", "1", "--in-flight", "2", "--duration", "8s"];
+    let load = ["bench", "echo", "--server", &address, "--connections", "1", "--in-flight", "2", "--duration", "5m"];
     let mut load = program(&load).spawn().unwrap();
     let report = loop {
         let report = lines(&watch).await.remove(0);
         if report["idle"].as_array().unwrap().is_empty() {
             break report;
         }
-        assert!(load.try_wait().unwrap().is_none(), "jobs came, and none was seen: {report}");
+        assert!(load.try_wait().unwrap().is_none(), "the load ended before `advise` saw a job: {report}");
     };
     load.kill().await.unwrap();
     let pool = &report["pools"][0];

@@ -14,7 +14,7 @@ use waterwheel::{
 
 use crate::support::{Counter, assert_idle, blocking_kind, echo, holding_clock, kind, meet, meeting, pass_time, pool};
 
-/// Panics when it is dropped, where `armed` says so.
+/// Counts its drop, and panics in it if it is armed.
 struct Bomb(Arc<AtomicBool>, Counter);
 
 impl Drop for Bomb {
@@ -26,7 +26,7 @@ impl Drop for Bomb {
     }
 }
 
-/// State with a bomb in it; a job panics where its payload says so, hangs where it says that, and counts otherwise.
+/// A handler with a bomb. The payload of a job says `panic` or `hang`; any other job counts its runs.
 struct Bombed(Bomb, usize);
 
 fn act(job: &Job, count: &mut usize) -> Result<Output, HandlerError> {
@@ -51,7 +51,7 @@ impl BlockingHandler for Bombed {
     }
 }
 
-/// The kinds "async" and "block" on one worker, and what arms and counts their bombs.
+/// A pool of one worker with the kinds "async" and "block", the switch that arms their bombs, and the count of drops.
 fn bombed() -> (Pool, Arc<AtomicBool>, Counter) {
     let (armed, dropped) = (Arc::new(AtomicBool::new(false)), Counter::new());
     let factory = {
@@ -85,7 +85,7 @@ async fn panic_of(pool: &Pool, job: Job) -> String {
 }
 
 #[tokio::test]
-async fn each_place_costs_one_job() {
+async fn a_panic_costs_one_job_wherever_it_happens() {
     let late = |_: Job, _: Context| async {
         tokio::task::yield_now().await;
         panic!("after {}", "an await")
@@ -110,12 +110,12 @@ async fn each_place_costs_one_job() {
         ("factory", "no state"),
         ("block factory", "no blocking state"),
     ];
-    // The factories come last: they are left alone for a while once they failed.
+    // The factories are last: a factory that failed is not called again for a while.
     let all = cases[..4].iter().cycle().take(12).chain(&cases[4..]);
     for (round, (kind, message)) in all.enumerate() {
         let (found, other) = tokio::join!(panic_of(&pool, Job::new(*kind, "")), pool.submit(Job::new("echo", "x")));
         assert_eq!(found, *message);
-        assert_eq!(other.expect("another job goes on").output.bytes, "x");
+        assert_eq!(other.expect("another job is not affected").output.bytes, "x");
         assert_eq!(pool.stats().counts.panicked, round as u64 + 1);
     }
     meet(&pool, 2).await;
@@ -123,7 +123,7 @@ async fn each_place_costs_one_job() {
 }
 
 #[tokio::test]
-async fn the_state_is_kept_until_a_panic_and_made_anew_then() {
+async fn a_handler_keeps_its_state_until_it_panics() {
     let (pool, _, dropped) = bombed();
     for kind in ["async", "block"] {
         assert_eq!(output(&pool, kind).await, "1");
@@ -135,7 +135,7 @@ async fn the_state_is_kept_until_a_panic_and_made_anew_then() {
 }
 
 #[tokio::test]
-async fn a_state_that_panics_in_its_drop_after_a_panic_costs_no_more() {
+async fn a_second_panic_in_the_drop_of_the_handler_costs_no_further_job() {
     let (pool, armed, dropped) = bombed();
     armed.store(true, Ordering::SeqCst);
     for (round, kind) in ["async", "block"].into_iter().enumerate() {
@@ -148,7 +148,7 @@ async fn a_state_that_panics_in_its_drop_after_a_panic_costs_no_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_future_and_a_state_that_panic_in_their_drops_cost_no_more_than_the_job() {
+async fn panics_in_the_drops_of_a_future_and_its_handler_cost_one_job() {
     let (pool, armed, dropped) = bombed();
     armed.store(true, Ordering::SeqCst);
     let hang = || Job::new("async", "hang").timeout(Duration::from_secs(1));
@@ -171,14 +171,14 @@ async fn a_future_and_a_state_that_panic_in_their_drops_cost_no_more_than_the_jo
 }
 
 #[tokio::test]
-async fn states_that_panic_when_their_pool_goes_do_not_reach_its_owner() {
+async fn handlers_that_panic_when_their_pool_is_dropped_do_not_panic_its_owner() {
     let (pool, armed, dropped) = bombed();
     assert_eq!(output(&pool, "async").await, "1");
     assert_eq!(output(&pool, "block").await, "1");
     armed.store(true, Ordering::SeqCst);
     pool.drain();
     pool.wait().await;
-    assert_eq!(dropped.get(), 2, "both states went, each with a panic of its own");
+    assert_eq!(dropped.get(), 2, "both handlers are dropped, although each panics");
 
     let (pool, armed, dropped) = bombed();
     assert_eq!(output(&pool, "async").await, "1");
@@ -189,7 +189,7 @@ async fn states_that_panic_when_their_pool_goes_do_not_reach_its_owner() {
 }
 
 #[tokio::test]
-async fn a_message_that_panics_in_its_drop_costs_no_more_than_the_job() {
+async fn a_panic_payload_that_panics_in_its_drop_costs_one_job() {
     let (armed, dropped) = (Arc::new(AtomicBool::new(true)), Counter::new());
     let bomb = {
         let (armed, dropped) = (Arc::clone(&armed), dropped.clone());
@@ -214,16 +214,16 @@ async fn a_message_that_panics_in_its_drop_costs_no_more_than_the_job() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_on_the_way_down_frees_the_worker() {
+async fn a_panic_during_cancellation_frees_the_worker() {
     let yields = kind("yields", |_, cx| async move {
         cx.cancelled().await;
         panic!("while stopping")
     });
     let pool = pool(1).kind(yields).kind(meeting(1)).build();
     let job = || Job::new("yields", "").timeout(Duration::from_secs(1));
-    pool.submit(job()).await.expect_err("its deadline comes first");
+    pool.submit(job()).await.expect_err("its deadline passes");
     holding_clock(meet(&pool, 1)).await;
     assert_idle(&pool, 1);
     let counts = pool.stats().counts;
-    assert_eq!((counts.expired, counts.panicked), (1, 0), "its one outcome was decided before");
+    assert_eq!((counts.expired, counts.panicked), (1, 0), "the deadline decided the outcome");
 }

@@ -25,7 +25,7 @@ use crate::support::{
 const WORKERS: usize = 5;
 const JOBS: usize = 3_000;
 
-/// How often the handler of each job began.
+/// Number of runs of each job.
 #[derive(Clone)]
 struct Runs(Arc<Vec<AtomicU8>>);
 
@@ -34,7 +34,7 @@ impl Runs {
         Self(Arc::new((0..JOBS).map(|_| AtomicU8::new(0)).collect()))
     }
 
-    /// Notes a run. The payload is the job's number, and what it does.
+    /// Counts a run, and returns the behaviour. The payload holds the number and the behaviour of the job.
     fn begin(&self, job: &Job) -> u8 {
         let number = usize::from(job.payload[0]) << 8 | usize::from(job.payload[1]);
         self.0[number].fetch_add(1, Ordering::Relaxed);
@@ -46,9 +46,9 @@ impl Runs {
     }
 }
 
-async fn behave(way: u8, cx: Context) -> Result<Output, HandlerError> {
+async fn behave(behaviour: u8, cx: Context) -> Result<Output, HandlerError> {
     let pause = |millis| tokio::time::timeout(Duration::from_millis(millis), std::future::pending::<()>());
-    match way {
+    match behaviour {
         0 | 1 => {}
         2 => drop(pause(3).await),
         3 => return Err(HandlerError::invalid("no")),
@@ -78,8 +78,8 @@ fn mixed(runs: &Runs) -> [Kind; 2] {
     let (on_task, on_thread) = (runs.clone(), runs.clone());
     let options = KindOptions { cancel_grace: Some(Duration::from_millis(2)), ..KindOptions::default() };
     let task = kind("task", move |job, cx| {
-        let way = on_task.begin(&job);
-        behave(way, cx)
+        let behaviour = on_task.begin(&job);
+        behave(behaviour, cx)
     });
     let thread = blocking_kind("thread", move |job, _| match on_thread.begin(&job) {
         3 => Err(HandlerError::invalid("no")),
@@ -106,7 +106,7 @@ fn any_job(random: &mut StdRng, number: usize) -> Job {
     job
 }
 
-/// What the callers saw.
+/// Results as counted by the callers.
 #[derive(Debug, Default)]
 struct Seen {
     counts: Counts,
@@ -131,7 +131,7 @@ impl Seen {
                 self.rejected += 1;
             }
             Some(Err(JobError::Failed(failure))) => {
-                // A thread that was given the job may begin after the caller was answered.
+                // The thread of a blocking job may start after the caller has its answer.
                 let begun = u8::from(failure.execution == Execution::Started);
                 assert!(runs <= begun, "{failure:?} after {runs} runs");
                 *match failure.outcome {
@@ -139,7 +139,7 @@ impl Seen {
                     Outcome::HandlerPanicked => &mut counts.panicked,
                     Outcome::DeadlineExceeded | Outcome::RunTimeout | Outcome::ExpiredInQueue => &mut counts.expired,
                     Outcome::Shed => &mut counts.shed,
-                    other => panic!("nobody asked for {other:?}"),
+                    other => panic!("unexpected outcome {other:?}"),
                 } += 1;
             }
         }
@@ -156,7 +156,7 @@ impl Seen {
         self.rejected += other.rejected;
     }
 
-    /// What the pool counted is what the callers saw, but for those that left without looking.
+    /// Compares the counts of the pool with those of the callers. They differ only by jobs whose callers gave up.
     fn check(&self, counts: &Counts) {
         let refused: u64 = counts.rejected.iter().sum();
         let ends = |of: &Counts| [of.completed, of.panicked, of.failed, of.expired, of.shed];
@@ -167,7 +167,7 @@ impl Seen {
     }
 }
 
-/// Submits the jobs `numbers` with pauses at that rate, leaves some of them, and says what became of them.
+/// Submits the jobs `numbers`, gives some of them up early, and counts their results. `pause` is the chance of a pause.
 async fn storm(pool: Pool, runs: Runs, numbers: std::ops::Range<usize>, seed: u64, pause: f64) -> Seen {
     let mut random = StdRng::seed_from_u64(seed);
     let mut callers = JoinSet::new();
@@ -214,7 +214,7 @@ fn storm_pool(runs: &Runs) -> Pool {
     pool(WORKERS).settings(settings).kind(task).kind(thread).kind(meeting(WORKERS)).build()
 }
 
-/// After the storm the workers meet, and the pool is as it was.
+/// All workers are free again after the storm, and the counts are right.
 async fn check(pool: &Pool, mut seen: Seen) {
     meet(pool, WORKERS).await;
     assert_idle(pool, WORKERS);
@@ -224,9 +224,9 @@ async fn check(pool: &Pool, mut seen: Seen) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn storms_on_one_thread() {
+async fn every_job_ends_once_on_one_thread() {
     let (mut ends, mut all) = ([0; 6], 0);
-    // The last ones are dense, so that more important jobs find the queue full.
+    // The last rounds have few pauses, so that more important jobs find the queue full.
     for (seed, pause) in (0..).zip([0.35, 0.35, 0.35, 0.2, 0.1]) {
         let runs = Runs::new();
         let pool = storm_pool(&runs);
@@ -243,7 +243,7 @@ async fn storms_on_one_thread() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
-async fn a_storm_on_many_threads() {
+async fn every_job_ends_once_on_many_threads() {
     let runs = Runs::new();
     let pool = storm_pool(&runs);
     let mut storms = JoinSet::new();

@@ -1,11 +1,11 @@
-//! The program in a process of its own, as its operators and callers meet it.
+//! Starts the program in a process of its own.
 
-// tidy: real time, because the log of another process is looked at until it is as wanted.
+// tidy: real time, because a test polls the log of another process.
 
 use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
-    process::Stdio,
+    process::{Output, Stdio},
     time::Duration,
 };
 
@@ -20,7 +20,7 @@ use tokio::{
 
 use crate::service::Address;
 
-/// Longest wait for something that takes milliseconds on an idle machine.
+/// Timeout for operations that take milliseconds on an idle machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A running `waterwheel`. Dropping it kills the process.
@@ -30,7 +30,7 @@ pub(crate) struct Process {
     dir: TempDir,
     pub(crate) public: Address,
     pub(crate) ops: Address,
-    /// Time from the start of the process to the line that says where it serves.
+    /// Time from the start of the process until it prints its addresses.
     pub(crate) served_after: Duration,
 }
 
@@ -43,61 +43,85 @@ pub(crate) struct Ended {
     pub(crate) at: Instant,
 }
 
+/// Output and exit code of a command.
+pub(crate) struct Ran {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl From<Output> for Ran {
+    fn from(Output { status, stdout, stderr }: Output) -> Self {
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        Self { code: status.code(), out: text(stdout), err: text(stderr) }
+    }
+}
+
+impl Ran {
+    /// Runs a command to its end.
+    pub(crate) async fn of(mut command: Command) -> Self {
+        timeout(2 * PATIENCE, command.output()).await.expect("the command ends").unwrap().into()
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|_| panic!("no JSON: {:?} {:?}", self.out, self.err))
+    }
+}
+
 impl Process {
-    /// Starts `waterwheel serve` with a configuration, on ports that are free.
+    /// Starts `waterwheel serve` with a configuration, on free ports.
     pub(crate) async fn serve(config: &str) -> Self {
         Self::serve_with(config, &[]).await
     }
 
-    /// As [`serve`](Self::serve), with variables of the environment.
+    /// As [`serve`](Self::serve), with environment variables.
     pub(crate) async fn serve_with(config: &str, env: &[(&str, &str)]) -> Self {
         Self::serve_logging(config, env, "warn").await
     }
 
-    /// The same, with this filter of its log.
+    /// As [`serve_with`](Self::serve_with), with this log filter.
     pub(crate) async fn serve_logging(config: &str, env: &[(&str, &str)], filter: &str) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("waterwheel.toml");
-        std::fs::write(&file, config).unwrap();
+        let (dir, file) = config_file(config);
         let mut command = on_free_ports(&["serve", "--config", file.to_str().unwrap(), "--log", filter]);
         command.envs(env.iter().copied());
         Self::start(dir, command).await
     }
 
-    /// As [`serve`](Self::serve), with the filter of the configuration.
+    /// As [`serve`](Self::serve), with the log filter of the configuration.
     pub(crate) async fn serve_as_configured(config: &str) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("waterwheel.toml");
-        std::fs::write(&file, config).unwrap();
+        let (dir, file) = config_file(config);
         let command = on_free_ports(&["serve", "--config", file.to_str().unwrap()]);
         Self::start(dir, command).await
     }
 
-    /// The same with a file, beside which are those that it names. Its drain gives no notice.
+    /// Starts `waterwheel serve` with a configuration file, without a notice period in its drain.
+    ///
+    /// Relative paths in the file are found beside it.
     pub(crate) async fn serve_file(path: &Path) -> Self {
         let args = ["serve", "--set", "drain.notice=0s", "--config", path.to_str().unwrap()];
         Self::start(tempfile::tempdir().unwrap(), on_free_ports(&args)).await
     }
 
-    /// Replaces the file of the configuration.
+    /// Overwrites the configuration file.
     pub(crate) fn configure(&self, config: &str) {
         std::fs::write(self.dir.path().join("waterwheel.toml"), config).unwrap();
     }
 
-    /// Starts `waterwheel dev` on ports that are free.
+    /// Starts `waterwheel dev` on free ports, in a temporary directory.
     pub(crate) async fn dev(args: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let command = dev_in(dir.path(), args);
         Self::start(dir, command).await
     }
 
-    /// The same in a directory that outlives it.
+    /// Starts `waterwheel dev` on free ports, in this directory.
     pub(crate) async fn dev_in(directory: &Path, args: &[&str]) -> Self {
         Self::start(tempfile::tempdir().unwrap(), dev_in(directory, args)).await
     }
 
-    /// Starts this binary again to run the one test `name`, which sees `value` in the environment variable `variable`
-    /// and then serves: the way to a process with handlers in Rust.
+    /// Runs the one test `name` of this binary in a new process, with an environment variable that makes it serve.
+    ///
+    /// A server with handlers in Rust is started in this way.
     pub(crate) async fn test(name: &str, variable: &str, value: &Path) -> Self {
         let mut command = clean(std::env::current_exe().unwrap());
         command.args(["--exact", name, "--nocapture"]).env(variable, value);
@@ -123,6 +147,19 @@ impl Process {
         Self { child, stdout, dir, public, ops, served_after }
     }
 
+    /// The program with these arguments, as a client of this server.
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
+        let mut command = program(args);
+        command.env("WATERWHEEL_SERVER", self.public.0.to_string()).env("WATERWHEEL_OPS", self.ops.0.to_string());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// Runs the program with the words of a line, as a client of this server.
+    pub(crate) async fn run(&self, line: &str) -> Ran {
+        Ran::of(self.command(&line.split(' ').collect::<Vec<_>>())).await
+    }
+
     /// The next line on standard output.
     pub(crate) async fn line(&mut self) -> String {
         timeout(PATIENCE, self.stdout.next_line()).await.expect("a line").unwrap().expect("more output")
@@ -141,12 +178,12 @@ impl Process {
         }
     }
 
-    /// What the process has logged.
+    /// The log of the process.
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.dir.path().join("stderr")).unwrap_or_default()
     }
 
-    /// Waits for the end, and returns all that was logged.
+    /// Waits for the end of the process, and returns its log.
     pub(crate) async fn last_log(mut self) -> String {
         timeout(PATIENCE, self.child.wait()).await.expect("an end").unwrap();
         self.log()
@@ -157,12 +194,12 @@ impl Process {
         kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
     }
 
-    /// Kills it, and returns when it is gone with all that it held.
+    /// Kills the process, and waits until it has ended.
     pub(crate) async fn killed(mut self) {
         self.child.kill().await.unwrap();
     }
 
-    /// Waits for the end.
+    /// Waits for the end of the process, and reads its drain receipt.
     pub(crate) async fn ended(mut self) -> Ended {
         let mut last = String::new();
         while let Some(line) = timeout(PATIENCE, self.stdout.next_line()).await.expect("an end of the output").unwrap()
@@ -171,7 +208,8 @@ impl Process {
         }
         let status = timeout(PATIENCE, self.child.wait()).await.expect("an end").unwrap();
         let at = Instant::now();
-        let receipt = serde_json::from_str(&last).unwrap_or_else(|_| panic!("the last line is no receipt: {last:?}"));
+        let receipt =
+            serde_json::from_str(&last).unwrap_or_else(|_| panic!("the last line is not a receipt: {last:?}"));
         Ended { code: status.code(), receipt, at }
     }
 }
@@ -184,7 +222,24 @@ impl Drop for Process {
     }
 }
 
-/// The line that says where it serves; the harness of a test says something before. `None` where there is none.
+/// Writes a configuration file into a new directory, in which the server finds relative paths.
+pub(crate) fn config_file(config: &str) -> (TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("waterwheel.toml");
+    std::fs::write(&path, config).unwrap();
+    (dir, path)
+}
+
+/// Polls until a condition is fulfilled.
+pub(crate) async fn until(what: &str, reached: impl AsyncFn() -> bool) {
+    let begin = Instant::now();
+    while !reached().await {
+        assert!(begin.elapsed() < PATIENCE, "not reached: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Reads the line with the addresses of the server, past the lines of a test harness. `None` at the end of the output.
 async fn announcement(stdout: &mut Lines<BufReader<ChildStdout>>) -> Option<String> {
     loop {
         match stdout.next_line().await.unwrap() {
@@ -195,7 +250,7 @@ async fn announcement(stdout: &mut Lines<BufReader<ChildStdout>>) -> Option<Stri
     }
 }
 
-/// The program with these arguments, and none of the variables of this process. `WATERWHEEL_BIN` names another build.
+/// The program with these arguments and an empty environment. If `WATERWHEEL_BIN` is set, that executable is tested instead.
 pub(crate) fn program(args: &[&str]) -> Command {
     let named = std::env::var_os("WATERWHEEL_BIN").unwrap_or_else(|| env!("CARGO_BIN_EXE_waterwheel").into());
     let mut command = clean(std::path::absolute(named).unwrap());
@@ -203,7 +258,7 @@ pub(crate) fn program(args: &[&str]) -> Command {
     command
 }
 
-/// On two threads, whatever the machine has: what its threads hold for the next time is most of what a process holds.
+/// The server uses two threads on any machine, because most memory of a process is held by its threads.
 fn on_free_ports(args: &[&str]) -> Command {
     let mut command = program(args);
     command.args(["--listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0"]);

@@ -1,8 +1,9 @@
-//! Programs that stay and run one job after the other: what they say, how they break it, how they end, and that each job
-//! has its answer, and none of them is left.
+//! Worker programs: long-lived processes that run one job after another.
+//!
+//! Every job gets an answer, also when its process breaks the protocol or dies. No process outlives its pool.
 
 mod faults;
-mod lives;
+mod lifecycle;
 mod load;
 mod service;
 
@@ -19,10 +20,10 @@ use waterwheel::{
 };
 
 const MIB: usize = 1 << 20;
-/// Longest wait for what takes milliseconds on an idle machine.
+/// Longest wait for something that takes milliseconds on an idle machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The worker in Python.
+/// The worker program in Python.
 fn program(args: &[&str]) -> WorkerProgram {
     let worker = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/programs/worker.py");
     let args = [&["-u", worker], args].concat().into_iter().map(str::to_owned);
@@ -30,7 +31,7 @@ fn program(args: &[&str]) -> WorkerProgram {
     WorkerProgram { start_timeout: PATIENCE, ..WorkerProgram::new("test", "/usr/bin/python3", args, kinds) }
 }
 
-/// A pool that the program serves.
+/// A pool whose kinds the program runs.
 fn pool_of(program: WorkerProgram, workers: usize) -> Pool {
     assert_eq!(program.faults(), []);
     let settings = Settings {
@@ -53,11 +54,11 @@ async fn run(pool: &Pool, payload: impl Into<Bytes>) -> Result<Bytes, Failure> {
 }
 
 async fn pid(pool: &Pool) -> Pid {
-    let told = run(pool, "pid").await.expect("it tells");
-    Pid::from_raw(std::str::from_utf8(&told).unwrap().parse().unwrap()).unwrap()
+    let answer = run(pool, "pid").await.expect("it completes");
+    Pid::from_raw(std::str::from_utf8(&answer).unwrap().parse().unwrap()).unwrap()
 }
 
-/// A job that ended with its process, and what its caller is told.
+/// Checks that the job failed because its process ended, and returns the message for the caller.
 fn crash(failure: &Failure) -> &str {
     assert_eq!((failure.outcome, failure.execution), (Outcome::WorkerCrashed, Execution::Started), "{failure:?}");
     let Some(HandlerError::Crashed { message }) = &failure.error else { panic!("{failure:?}") };
@@ -68,7 +69,7 @@ fn processes(pool: &Pool) -> Vec<ProcessStats> {
     pool.stats().programs.remove(0).processes
 }
 
-/// Waits until the processes are as wanted.
+/// Waits until the processes fulfil the condition.
 async fn until(pool: &Pool, wanted: impl Fn(&[ProcessStats]) -> bool) {
     let reached = async {
         while !wanted(&processes(pool)) {
@@ -82,7 +83,7 @@ fn all(state: ProcessState, count: usize) -> impl Fn(&[ProcessStats]) -> bool {
     move |all| all.len() == count && all.iter().all(|process| process.state == state)
 }
 
-/// Drains the pool, after which none of its processes is left.
+/// Drains the pool, and checks that none of its processes is left.
 async fn close(pool: Pool) {
     let pids: Vec<_> = processes(&pool).into_iter().filter_map(|process| process.pid).collect();
     pool.close(PATIENCE, PATIENCE).await;
@@ -94,7 +95,7 @@ async fn close(pool: Pool) {
 }
 
 #[tokio::test]
-async fn payloads_of_every_size_come_back() {
+async fn payloads_of_any_size_are_echoed() {
     let pool = pool_of(program(&[]), 1);
     for size in [0, 1, 100, 16 << 10, (16 << 10) + 1, 64 << 10, 1_000_000, 8 * MIB] {
         let payload = Bytes::from((0..size).map(|at| (at % 251) as u8).collect::<Vec<_>>());
@@ -106,7 +107,7 @@ async fn payloads_of_every_size_come_back() {
 }
 
 #[tokio::test]
-async fn a_job_knows_what_it_is() {
+async fn a_program_receives_the_metadata_of_its_job() {
     let pool = pool_of(program(&[]), 1);
     let job = Job::new("do", "about").content_type("text/x").tenant("acme").label("a.b", "c").timeout(PATIENCE);
     let about: serde_json::Value = serde_json::from_slice(&pool.submit(job).await.unwrap().output.bytes).unwrap();
@@ -120,7 +121,7 @@ async fn a_job_knows_what_it_is() {
 }
 
 #[tokio::test]
-async fn pieces_and_progress_come_in_order() {
+async fn output_chunks_and_progress_arrive_in_order() {
     let pool = pool_of(program(&[]), 1);
     let collected = run(&pool, "chunks a bc d").await.expect("it completes");
     assert_eq!(collected, "abcdend");
@@ -141,7 +142,7 @@ async fn pieces_and_progress_come_in_order() {
 }
 
 #[tokio::test]
-async fn a_failure_has_its_code() {
+async fn a_failure_keeps_its_code() {
     let pool = pool_of(program(&[]), 1);
     for (code, expected) in [
         ("INVALID_ARGUMENT", FailureCode::InvalidArgument),
@@ -152,16 +153,16 @@ async fn a_failure_has_its_code() {
         let failure = run(&pool, format!("fail {code}")).await.expect_err("it says no");
         assert_eq!(failure.error, Some(HandlerError::new(expected, "no").retryable(false)));
     }
-    assert_eq!(pool.stats().programs[0].starts, 1, "it goes on");
+    assert_eq!(pool.stats().programs[0].starts, 1, "the process is kept");
     close(pool).await;
 }
 
 #[tokio::test]
-async fn jobs_at_once_share_a_process() {
+async fn concurrent_jobs_share_a_process() {
     let four = WorkerProgram { jobs_per_process: 4, ..program(&[]) };
     let pool = pool_of(four, 8);
     until(&pool, all(ProcessState::Idle, 2)).await;
-    // Each process answers four jobs once it has four.
+    // Each process answers only when it has four jobs.
     let jobs = (0..8).map(|_| run(&pool, "meet 4"));
     for met in futures_util::future::join_all(jobs).await {
         met.expect("it completes");
@@ -171,7 +172,7 @@ async fn jobs_at_once_share_a_process() {
 }
 
 #[tokio::test]
-async fn what_is_printed_is_no_message() {
+async fn text_printed_by_a_program_is_not_a_protocol_message() {
     let pool = pool_of(program(&[]), 1);
     for _ in 0..3 {
         run(&pool, "print").await.expect("it completes");

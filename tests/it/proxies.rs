@@ -1,4 +1,4 @@
-//! A proxy names the peers behind it, and nobody else can claim to be one.
+//! The PROXY protocol: only configured proxies may name the client address of a connection.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -27,7 +27,7 @@ async fn connect(from: [u8; 4], service: &Service, header: &[u8]) -> TcpStream {
     stream
 }
 
-/// Whether HTTP/2 works on it.
+/// Whether the server answers an HTTP/2 request on the connection.
 async fn works(stream: TcpStream) -> bool {
     let Ok((requests, connection)) = h2::client::handshake(stream).await else { return false };
     let connection = tokio::spawn(connection);
@@ -46,7 +46,7 @@ const V2: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xcb\0\x71\x07\x7f\0\0\x01
 const LOCAL: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0";
 
 #[tokio::test]
-async fn connections_of_a_proxy_begin_with_its_header() {
+async fn connections_from_a_proxy_must_start_with_a_valid_header() {
     let service = serve("");
     for header in [V1, V2, LOCAL, b"PROXY UNKNOWN\r\n"] {
         assert!(works(connect(PROXY, &service, header).await).await, "{header:?}");
@@ -56,14 +56,14 @@ async fn connections_of_a_proxy_begin_with_its_header() {
         pieces.write_all(&[*byte]).await.unwrap();
         tokio::task::yield_now().await;
     }
-    assert!(works(pieces).await, "a header may come in pieces");
-    assert!(!works(connect(PROXY, &service, b"").await).await, "a proxy without a header is none");
-    assert!(!works(connect(PROXY, &service, b"PROXY TCP4 nobody\r\n").await).await);
+    assert!(works(pieces).await, "a header may arrive in pieces");
+    assert!(!works(connect(PROXY, &service, b"").await).await, "a proxy must send a header");
+    assert!(!works(connect(PROXY, &service, b"PROXY TCP4 invalid\r\n").await).await);
     until(&service.tracker, |tracker| tracker.closed(Closed::ProxyHeader) == 2).await;
 }
 
 #[tokio::test]
-async fn who_is_no_proxy_cannot_name_a_peer() {
+async fn headers_from_other_addresses_are_refused() {
     let service = serve("");
     assert!(works(connect([127, 0, 0, 1], &service, b"").await).await);
     for header in [V1, V2, LOCAL] {
@@ -73,7 +73,7 @@ async fn who_is_no_proxy_cannot_name_a_peer() {
 }
 
 #[tokio::test]
-async fn peers_behind_a_proxy_are_bounded_by_their_own_addresses() {
+async fn clients_behind_a_proxy_are_limited_by_their_own_addresses() {
     let service = serve("connections.max_per_address = 1");
     let other: &[u8] = b"PROXY TCP4 203.0.113.8 127.0.0.1 40000 7070\r\n";
     let mut held = [connect(PROXY, &service, V1).await, connect(PROXY, &service, other).await];
@@ -81,29 +81,29 @@ async fn peers_behind_a_proxy_are_bounded_by_their_own_addresses() {
         stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
         let mut head = [0; 9];
         timeout(PATIENCE, stream.read_exact(&mut head)).await.expect("an answer").unwrap();
-        assert_eq!(head[3], 4, "SETTINGS: it is served");
+        assert_eq!(head[3], 4, "the server answers with SETTINGS");
     }
-    assert!(!works(connect(PROXY, &service, V1).await).await, "a second one of the same peer");
+    assert!(!works(connect(PROXY, &service, V1).await).await, "a second connection of the same client");
     until(&service.tracker, |tracker| tracker.closed(Closed::PerAddress) == 1).await;
 }
 
-/// Those of an HTTP proxy are of many peers, which it does not name.
+/// An HTTP proxy carries many clients, but sends no PROXY header.
 #[tokio::test]
-async fn connections_of_a_proxy_without_a_header_are_not_bounded_by_its_address() {
+async fn connections_from_an_http_proxy_have_no_limit_per_address() {
     let service = serve("http_proxies = [\"127.0.0.8\"]\nconnections.max_per_address = 1");
     let mut held = Vec::new();
     for _ in 0..4 {
         held.push(connect([127, 0, 0, 8], &service, b"").await);
     }
     assert!(works(connect([127, 0, 0, 8], &service, b"").await).await);
-    assert!(!works(connect([127, 0, 0, 8], &service, V1).await).await, "it names no client");
+    assert!(!works(connect([127, 0, 0, 8], &service, V1).await).await, "an HTTP proxy may not send a header");
     held.push(connect([127, 0, 0, 1], &service, b"").await);
     until(&service.tracker, |tracker| tracker.open() == 5).await;
-    assert!(!works(connect([127, 0, 0, 1], &service, b"").await).await, "others are bounded");
+    assert!(!works(connect([127, 0, 0, 1], &service, b"").await).await, "other addresses are limited");
 }
 
 #[tokio::test]
-async fn a_header_that_does_not_come_is_not_waited_for() {
+async fn a_connection_with_an_incomplete_header_is_closed_in_time() {
     let service = serve(r#"connections.preface_timeout = "200ms""#);
     let mut stream = connect(PROXY, &service, &V1[..20]).await;
     let end = timeout(PATIENCE, stream.read(&mut [0])).await.expect("an end");

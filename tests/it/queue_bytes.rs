@@ -1,4 +1,4 @@
-//! The bytes of a queue are those of queued jobs: what runs takes none of them, and who finds an idle worker needs none.
+//! The byte limit of a queue counts queued payloads only. Running jobs and jobs for an idle worker take none of it.
 
 use tonic::Code;
 use waterwheel::proto::{Criticality, Job, SubmitRequest, WhenFull};
@@ -8,7 +8,7 @@ use crate::{
     service::{Caller, Service, job},
 };
 
-/// A queue with room for two payloads behind five workers: an eighth is kept for a more important class.
+/// Five workers, and a queue for two payloads: an eighth of it is reserved for each more important class.
 const CONFIG: &str = r#"
     drain = { notice = "0s", finish = "0s", kill = "1s" }
     server.max_payload = "64KiB"
@@ -25,13 +25,13 @@ fn large(criticality: Criticality) -> Job {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn payloads_that_run_keep_nobody_from_an_idle_worker_or_from_the_queue() {
+async fn payloads_of_running_jobs_take_no_queue_capacity() {
     let service = Service::start(CONFIG, Vec::new());
     let caller = Caller::of(service.public).await;
     for _ in 0..4 {
         caller.leave(large(Criticality::Sheddable));
     }
-    // Together more than the queue may hold.
+    // Their payloads are larger than the limit of the queue.
     caller.until(|pool| pool.in_flight == 4).await;
     for when_full in [WhenFull::Reject, WhenFull::Wait, WhenFull::Shed] {
         let tiny = Job {
@@ -49,7 +49,7 @@ async fn payloads_that_run_keep_nobody_from_an_idle_worker_or_from_the_queue() {
     caller.leave(large(Criticality::SheddablePlus));
     caller.until(|pool| pool.in_flight == 5).await;
     for ahead in 0..2 {
-        assert_eq!(bytes().await, ahead * PAYLOAD as u64, "payloads that are queued");
+        assert_eq!(bytes().await, ahead * PAYLOAD as u64, "only queued payloads count");
         caller.queue(large(Criticality::SheddablePlus), ahead).await;
     }
     let refusal = Way::Submit.fail(&caller.0, Some(large(Criticality::SheddablePlus)), &[]).await;

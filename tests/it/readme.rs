@@ -1,5 +1,5 @@
-//! Every command of the README and of `docs/` runs, in its order, and prints what they show. Every configuration that
-//! they show is valid.
+//! Runs every command of the README and of `docs/`, in order, and compares the output. Checks every configuration
+//! there.
 
 use std::{
     collections::BTreeSet,
@@ -25,7 +25,7 @@ use crate::{
 const README: &str = include_str!("../../README.md");
 const CALLING: &str = include_str!("../../docs/calling.md");
 
-/// The README, and what is below `docs/`: name and text.
+/// Name and text of the README and of each file in `docs/`.
 fn documents() -> Vec<(String, String)> {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
     let mut paths: Vec<_> = std::fs::read_dir(docs).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -37,21 +37,21 @@ fn documents() -> Vec<(String, String)> {
     [("README.md".to_owned(), README.to_owned())].into_iter().chain(paths.iter().map(read)).collect()
 }
 
-/// The blocks of one language.
+/// The code blocks of one language.
 fn blocks<'a>(document: &'a str, language: &str) -> Vec<&'a str> {
     let fence = format!("```{language}\n");
     document.split(&fence).skip(1).map(|rest| rest.split("```").next().expect("a block ends")).collect()
 }
 
 #[test]
-fn the_rust_of_the_readme_is_that_of_the_example() {
+fn the_rust_code_of_the_readme_is_part_of_docs_rust() {
     let example = include_str!("../../docs/rust.md");
     let lines: Vec<&str> = blocks(README, "rust").into_iter().flat_map(str::lines).collect();
     assert!(!lines.is_empty() && lines.iter().all(|line| example.contains(line)), "{lines:?}");
 }
 
 #[test]
-fn the_table_of_reasons_has_each_of_them() {
+fn the_table_of_reasons_in_docs_calling_is_complete() {
     let rows = CALLING.lines().skip_while(|line| !line.starts_with("| reason |")).skip(2);
     let first_cells = rows.take_while(|line| line.starts_with('|')).filter_map(|row| row.split('|').nth(1));
     let documented: BTreeSet<String> =
@@ -60,7 +60,7 @@ fn the_table_of_reasons_has_each_of_them() {
     assert_eq!(documented, of_failures.map(|reason| reason.name().to_owned()).collect());
 }
 
-/// A command that a document shows, and the output below it.
+/// A command in a document, and the output below it.
 struct Shown<'a> {
     command: String,
     output: Vec<&'a str>,
@@ -79,7 +79,7 @@ fn commands(document: &str) -> Vec<Shown<'_>> {
     shown
 }
 
-/// The files of a document that begin with a comment of their name, which its commands use.
+/// Files that the commands of a document use. Their code blocks start with a comment that names the file.
 fn named_files(document: &str) -> impl Iterator<Item = (&str, &str)> {
     let shown = blocks(document, "toml").into_iter().chain(blocks(document, "python"));
     shown.filter_map(|text| {
@@ -88,13 +88,13 @@ fn named_files(document: &str) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// The words of a line that are the same in each run: those without a digit.
+/// The words of a line without those that contain digits, which differ between runs.
 fn words(line: &str) -> Vec<&str> {
     let stays = |word: &&str| *word != "-" && !word.contains(|c: char| c.is_ascii_digit());
     line.split_whitespace().filter(stays).collect()
 }
 
-/// Runs `line` in `directory` as a shell would, beside a server.
+/// Runs `line` in a shell in `directory`, with the addresses of a server in the environment.
 async fn run(line: &str, directory: &TempDir, server: Option<&Process>) -> Output {
     let program = Path::new(env!("CARGO_BIN_EXE_waterwheel")).parent().unwrap();
     let path = std::env::join_paths([program, Path::new("/usr/bin"), Path::new("/bin")]).unwrap();
@@ -107,7 +107,7 @@ async fn run(line: &str, directory: &TempDir, server: Option<&Process>) -> Outpu
 }
 
 #[tokio::test]
-async fn every_command_works_and_prints_what_is_shown() {
+async fn every_command_of_the_documents_prints_the_documented_output() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("README.md"), README).unwrap();
     let mut seen = 0;
@@ -147,7 +147,7 @@ async fn every_command_works_and_prints_what_is_shown() {
             let ended = run(&command, &directory, beside).await;
             let printed = [ended.stdout, ended.stderr].join(&b"\n"[..]);
             let printed = String::from_utf8_lossy(&printed);
-            // Whether this machine is large enough is not what the documents are about.
+            // This machine may be too small for `check --env`.
             assert!(ended.status.success() || command.contains("check --env"), "{name}: {command}: {printed}");
             let lines: BTreeSet<_> = printed.lines().map(words).collect();
             for line in output {
@@ -155,23 +155,23 @@ async fn every_command_works_and_prints_what_is_shown() {
             }
         }
         end(server).await;
-        assert!(!text.contains("_TABLE"), "a table is left to be filled in");
+        assert!(!text.contains("_TABLE"), "{name}: a placeholder for a table is left");
     }
     assert!(seen > 30, "only {seen} commands were found");
 }
 
-/// What `dev` prints has the lines that the README shows.
+/// Starts `waterwheel dev`, and compares the first word of each line with the README.
 async fn first_run(shown: &[&str]) -> Process {
     let mut server = Process::dev(&[]).await;
     let start = |line: &str| line.split_whitespace().next().unwrap_or_default().to_owned();
     for expected in &shown[1..] {
         let line = server.line().await;
-        assert_eq!(start(&line), start(expected), "{line:?} where the README shows {expected:?}");
+        assert_eq!(start(&line), start(expected), "got {line:?}, but the README shows {expected:?}");
     }
     server
 }
 
-/// Drains a server, which ends without an error.
+/// Drains a server, and checks that it ends without an error.
 async fn end(server: Option<Process>) {
     if let Some(server) = server {
         server.signal(Signal::TERM);
@@ -179,7 +179,7 @@ async fn end(server: Option<Process>) {
     }
 }
 
-/// The server that the runbook looks at: a tenant has filled the queue of one pool, and a limit holds a job of another.
+/// The server of the runbook: a tenant has filled the queue of one pool, and a limit blocks a job of another pool.
 struct Scene {
     server: Process,
     calls: JoinSet<Result<(), Status>>,
@@ -233,18 +233,18 @@ impl Scene {
         Self { server, calls }
     }
 
-    /// Lengthens the queue in the file.
+    /// Sets a longer queue in the configuration file.
     fn change(&self) {
         self.server.configure(&Self::CONFIG.replace("jobs = 8", "jobs = 16"));
     }
 }
 
 #[tokio::test]
-async fn the_configurations_that_are_shown_are_valid() {
+async fn every_configuration_of_the_documents_is_valid() {
     let directory = tempfile::tempdir().unwrap();
     let (file, documents) = (directory.path().join("shown.toml"), documents());
     let shown = documents.iter().flat_map(|(_, text)| blocks(text, "toml"));
-    // What a document names needs the files that its commands make: to serve it is the test of that.
+    // Blocks that name a file are served by the test of the commands, because they need files made by them.
     let shown: Vec<_> = shown.filter(|text| !text.starts_with("# ")).collect();
     for text in &shown {
         std::fs::write(&file, text).unwrap();

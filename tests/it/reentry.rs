@@ -1,4 +1,4 @@
-//! Code that is not the pool's own never runs under the lock of the pool: it may call the pool.
+//! The pool never runs foreign code under its lock, so that code may call the pool.
 
 use std::{
     sync::{Arc, mpsc},
@@ -14,15 +14,15 @@ use waterwheel::{
     model::{Call, HandlerError},
 };
 
-use crate::support::{BlockingGate, Counter, blocking_kind, holding_clock, kind, pass_time, pool, until};
+use crate::support::{BlockingGate, Counter, deaf, holding_clock, kind, pass_time, pool, until};
 
-/// Looks at the pool whenever a span ends.
-struct Looks {
+/// A subscriber that reads the statistics of the pool whenever a span ends.
+struct StatsAtSpanEnd {
     pool: Mutex<Option<Pool>>,
     ended: Counter,
 }
 
-impl Subscriber for Looks {
+impl Subscriber for StatsAtSpanEnd {
     fn enabled(&self, _: &Metadata<'_>) -> bool {
         true
     }
@@ -51,32 +51,32 @@ impl Subscriber for Looks {
     }
 }
 
-/// Runs `body` on a thread of its own, and fails where it does not end: a thread that takes a lock twice never does.
-fn in_time(body: impl FnOnce() + Send + 'static) {
+/// Runs `body` on a new thread, and panics if it does not end in time, as a thread in a deadlock does not.
+fn run_in_time(body: impl FnOnce() + Send + 'static) {
     let (done, ended) = mpsc::channel();
     let body = thread::spawn(move || {
         body();
         let _ = done.send(());
     });
     let ended = ended.recv_timeout(Duration::from_secs(20));
-    assert_ne!(ended, Err(mpsc::RecvTimeoutError::Timeout), "the pool waits for itself");
+    assert_ne!(ended, Err(mpsc::RecvTimeoutError::Timeout), "deadlock");
     body.join().expect("no panic");
 }
 
-async fn every_end(pool: Pool, started: Counter, gate: BlockingGate) {
+async fn end_jobs_in_every_way(pool: Pool, started: Counter, gate: BlockingGate) {
     let job = |kind: &str| {
         let mut job = Job::new(kind, "").when_full(WhenFull::Wait);
         job.call = Some(Arc::new(Call { span: tracing::info_span!("call"), ..Call::here() }));
         job
     };
     pool.submit(job("quick")).await.expect("it completes");
-    drop(pool.try_submit(job("quick")).expect("room"));
+    drop(pool.try_submit(job("quick")).expect("accepted"));
 
-    let mut stuck = pool.try_submit(job("deaf").run_timeout(Duration::from_secs(1))).expect("room");
+    let mut stuck = pool.try_submit(job("deaf").run_timeout(Duration::from_secs(1))).expect("accepted");
     assert!(poll!(&mut stuck).is_pending());
     holding_clock(started.reached(1)).await;
-    let unpolled: Vec<_> = (0..2).map(|_| pool.try_submit(job("quick")).expect("room")).collect();
-    let mut polled: Vec<_> = (0..2).map(|_| pool.try_submit(job("quick")).expect("room")).collect();
+    let unpolled: Vec<_> = (0..2).map(|_| pool.try_submit(job("quick")).expect("accepted")).collect();
+    let mut polled: Vec<_> = (0..2).map(|_| pool.try_submit(job("quick")).expect("accepted")).collect();
     for ticket in &mut polled {
         assert!(poll!(ticket).is_pending());
     }
@@ -86,30 +86,24 @@ async fn every_end(pool: Pool, started: Counter, gate: BlockingGate) {
     gate.let_pass(1);
     until(|| pool.stats().in_flight == 0).await;
 
-    let mut stream = pool.stream(job("quick")).await.expect("room");
+    let mut stream = pool.stream(job("quick")).await.expect("accepted");
     while stream.next().await.expect("it completes").is_some() {}
     pool.submit(job("fails")).await.expect_err("it fails");
 }
 
 #[test]
-fn the_end_of_a_span_may_look_at_the_pool() {
+fn a_subscriber_may_read_the_statistics_when_a_span_ends() {
     let (started, gate, ended) = (Counter::new(), BlockingGate::default(), Counter::new());
-    let (begun, held) = (started.clone(), gate.clone());
-    let deaf = blocking_kind("deaf", move |_, cx| {
-        begun.add();
-        held.pass();
-        drop(cx);
-        Ok(Output::default())
-    });
+    let deaf = deaf(&started, &gate);
     let quick = kind("quick", |_, _| async { Ok(Output::default()) });
     let fails = kind("fails", |_, _| async { Err(HandlerError::invalid("no")) });
     let pool = pool(1).queue_jobs(3).kind(deaf).kind(quick).kind(fails).build();
-    let subscriber = Looks { pool: Mutex::new(Some(pool.clone())), ended: ended.clone() };
-    in_time(move || {
-        // The last reference to a span may go on the worker's own thread, hence the dispatcher travels with the span.
+    let subscriber = StatsAtSpanEnd { pool: Mutex::new(Some(pool.clone())), ended: ended.clone() };
+    run_in_time(move || {
+        // The worker's thread may drop the last reference to a span. The span keeps its dispatcher for that.
         let _guard = tracing::subscriber::set_default(subscriber);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
-        runtime.expect("a runtime").block_on(every_end(pool, started, gate));
+        runtime.expect("a runtime").block_on(end_jobs_in_every_way(pool, started, gate));
     });
     assert!(ended.get() >= 9, "every call's span ended: {}", ended.get());
 }

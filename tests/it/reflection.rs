@@ -1,4 +1,4 @@
-//! Reflection, in both of its versions: what is known, and that what is not known is an answer and not the end.
+//! Both versions of gRPC reflection.
 
 use prost::Message;
 use prost_types::FileDescriptorProto;
@@ -15,12 +15,12 @@ use crate::process::Process;
 
 const CONFIG: &str = "pool.one.workers = 1\nkind.echo = { pool = \"one\", builtin = \"echo\" }\n";
 
-fn asked(message_request: Option<MessageRequest>) -> ServerReflectionRequest {
+fn reflect(message_request: Option<MessageRequest>) -> ServerReflectionRequest {
     ServerReflectionRequest { host: "here".into(), message_request }
 }
 
-/// The file that an answer holds, or the code of its error.
-fn told(answer: &ServerReflectionResponse) -> Result<String, i32> {
+/// The name of the file in a response, or the code of its error.
+fn answered(answer: &ServerReflectionResponse) -> Result<String, i32> {
     assert_eq!(answer.valid_host, "here");
     match answer.message_response.as_ref().expect("an answer") {
         MessageResponse::FileDescriptorResponse(files) => {
@@ -39,7 +39,7 @@ async fn answers(process: &Process, requests: Vec<ServerReflectionRequest>) -> S
 }
 
 #[tokio::test]
-async fn what_is_not_known_is_an_answer_after_which_others_follow() {
+async fn an_unknown_name_is_answered_with_an_error_and_the_stream_stays_open() {
     let process = Process::serve(CONFIG).await;
     let symbol = |name: &str| MessageRequest::FileContainingSymbol(name.into());
     let file = |name: &str| MessageRequest::FileByFilename(name.into());
@@ -63,7 +63,7 @@ async fn what_is_not_known_is_an_answer_after_which_others_follow() {
         (symbol("waterwheel.v1.Criticality.CRITICALITY_CRITICAL"), Ok(job)),
         (symbol(""), Err(5)),
         (symbol("."), Err(5)),
-        // What the details of errors are made of.
+        // Messages in the details of errors.
         (symbol("google.rpc.Status"), Ok("status.proto")),
         (symbol("google.rpc.ErrorInfo"), Ok(details)),
         (symbol("google.rpc.BadRequest.FieldViolation"), Ok(details)),
@@ -76,19 +76,19 @@ async fn what_is_not_known_is_an_answer_after_which_others_follow() {
         (MessageRequest::FileContainingExtension(extension), Err(5)),
         (MessageRequest::ListServices(String::new()), Ok("7")),
     ];
-    let requests = cases.iter().map(|(request, _)| asked(Some(request.clone())));
-    let mut answers = answers(&process, requests.chain([asked(None)]).collect()).await;
+    let requests = cases.iter().map(|(request, _)| reflect(Some(request.clone())));
+    let mut answers = answers(&process, requests.chain([reflect(None)]).collect()).await;
     for (request, expected) in &cases {
         let answer = answers.message().await.unwrap().expect("an answer to each request");
-        assert_eq!(answer.original_request, Some(asked(Some(request.clone()))));
-        assert_eq!(told(&answer), expected.map(str::to_owned), "{request:?}");
+        assert_eq!(answer.original_request, Some(reflect(Some(request.clone()))));
+        assert_eq!(answered(&answer), expected.map(str::to_owned), "{request:?}");
     }
-    assert_eq!(told(&answers.message().await.unwrap().unwrap()), Err(3), "of a request for nothing");
+    assert_eq!(answered(&answers.message().await.unwrap().unwrap()), Err(3), "the answer to an empty request");
     assert!(answers.message().await.unwrap().is_none());
 }
 
 #[tokio::test]
-async fn the_older_version_answers_alike() {
+async fn version_v1alpha_gives_the_same_answers() {
     use tonic_reflection::pb::v1alpha;
     let process = Process::serve(CONFIG).await;
     let symbols = ["waterwheel.v1.Nothing", "google.rpc.ErrorInfo"].map(str::to_owned);
@@ -100,6 +100,6 @@ async fn the_older_version_answers_alike() {
     let mut answers = client.server_reflection_info(tokio_stream::iter(requests)).await.unwrap().into_inner();
     for expected in [Err(5), Ok("error_details.proto".to_owned())] {
         let answer = answers.message().await.unwrap().expect("an answer to each request").encode_to_vec();
-        assert_eq!(told(&ServerReflectionResponse::decode(&answer[..]).unwrap()), expected);
+        assert_eq!(answered(&ServerReflectionResponse::decode(&answer[..]).unwrap()), expected);
     }
 }

@@ -1,4 +1,4 @@
-//! A job that did not complete, as its caller sees it on each of the three ways in.
+//! A failed job as its caller sees it, for each of the three RPCs that submit jobs.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use waterwheel::proto::{
 
 use crate::service::Client;
 
-/// A way in.
+/// An RPC that submits jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
     Submit,
@@ -20,13 +20,13 @@ pub(crate) enum Way {
     SubmitMany,
 }
 
-/// A failed job.
+/// The error for a job that was refused or failed.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     pub(crate) status: Status,
-    /// No response headers came before the status.
+    /// The status arrived without response headers before it.
     pub(crate) before_headers: bool,
-    /// The failure is inside a response: the call itself goes on.
+    /// The failure is inside a response message, and the call stays open.
     pub(crate) inside: bool,
     request_id: Option<String>,
 }
@@ -78,12 +78,12 @@ impl Refusal {
         self.status.metadata().get("grpc-retry-pushback-ms").map(|value| value.to_str().unwrap().parse().unwrap())
     }
 
-    /// The `x-request-id` that came with the status, or with the call around it.
+    /// The `x-request-id` of the status, or of the call that carried the failure.
     pub(crate) fn request_id(&self) -> Option<&str> {
         self.request_id.as_deref()
     }
 
-    /// Bytes of message and details in the trailers.
+    /// Size in bytes of the message and the details in the trailers.
     pub(crate) fn wire_bytes(&self) -> usize {
         let escaped = |byte: u8| if (0x20..0x7f).contains(&byte) && byte != b'%' { 1 } else { 3 };
         let message: usize = self.status.message().bytes().map(escaped).sum();
@@ -93,7 +93,7 @@ impl Refusal {
 
 async fn submit(mut client: Client, job: Option<Job>, headers: &[(&'static str, &str)]) -> Refusal {
     let status = client.submit(request(SubmitRequest { job }, headers)).await.expect_err("a failure");
-    // A unary call does not tell the two apart.
+    // In a unary call the two cases look the same.
     Refusal::of_call(status, true)
 }
 
@@ -113,7 +113,7 @@ async fn stream(mut client: Client, job: Option<Job>, headers: &[(&'static str, 
 
 async fn submit_many(mut client: Client, job: Option<Job>, headers: &[(&'static str, &str)]) -> Refusal {
     let jobs = tokio_stream::once(SubmitManyRequest { tag: "it".into(), job: job.map(Box::new) });
-    // The call stays open: an end of the requests must not be what ends the job.
+    // The request stream stays open, because its end could end the job.
     let jobs = jobs.chain(tokio_stream::pending());
     let mut results = match client.submit_many(request(jobs, headers)).await {
         Ok(results) => results,
@@ -131,15 +131,20 @@ async fn submit_many(mut client: Client, job: Option<Job>, headers: &[(&'static 
     }
 }
 
-/// The status that a failure inside a response stands for.
+/// `google.rpc.ErrorInfo.reason` of a status, which must have one.
+pub(crate) fn reason(status: &Status) -> String {
+    status.get_error_details().error_info().unwrap_or_else(|| panic!("no ErrorInfo: {status:?}")).reason.clone()
+}
+
+/// Turns a failure inside a response message into a status.
 pub(crate) fn rebuilt(failure: JobFailure) -> Status {
     let JobFailure { code, message, details } = failure;
-    // `JobFailure` is the same on the wire as `google.rpc.Status`.
+    // `JobFailure` and `google.rpc.Status` have the same encoding.
     let bytes = JobFailure { code, message: message.clone(), details }.encode_to_vec();
     Status::with_details(Code::from_i32(code), message, bytes.into())
 }
 
-/// A message with headers.
+/// A request with this message and these headers.
 pub(crate) fn request<T>(message: T, headers: &[(&'static str, &str)]) -> Request<T> {
     let mut request = Request::new(message);
     for (name, value) in headers {

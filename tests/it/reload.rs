@@ -1,4 +1,4 @@
-//! The configuration is read again while jobs run: all of it is taken over, or nothing.
+//! A reload of the configuration while jobs run: all changes are applied, or none.
 
 use std::{
     path::Path,
@@ -12,15 +12,10 @@ use rustix::process::Signal;
 use tonic::Code;
 
 use crate::{
-    operate::command_line::run,
     process::Process,
     service::{Caller, job, queued},
-    support::toml_string,
+    support::{KEYS, toml_string},
 };
-
-/// The public key of RFC 7517's example: with it there are rules, which name those without a token.
-const KEYS: &str = r#"{"keys": [{"kty": "EC", "crv": "P-256", "kid": "1",
-    "x": "MKBCTNIcKUSDii11ySs3526iDZ8AiTo7Tu6KPAqv7D4", "y": "4Etl6SRW2YiLUrN5vfvVHuhp7x8PxltmWWlbbM4IFyM"}]}"#;
 
 const CONFIG: &str = r#"
     drain = { notice = "0s", finish = "20s", kill = "1s" }
@@ -36,7 +31,7 @@ const CONFIG: &str = r#"
     gone = { pool = "one", builtin = "echo" }
 "#;
 
-/// Says what it is once there is a file.
+/// The configuration. Jobs of kind `held` wait for the file `go`.
 fn config(files: &Path) -> String {
     let go = files.join("go");
     let script = format!("until [ -e {} ]; do sleep 0.02; done; printf $0", go.display());
@@ -45,7 +40,7 @@ fn config(files: &Path) -> String {
     CONFIG.replace("SCRIPT", &toml_string(Path::new(&script))).replace("KEYS", &toml_string(&keys))
 }
 
-/// Callers that never stop to call; counts their answers.
+/// Spawns callers that call until `stop` is set, and counts their answers.
 fn load(caller: &Caller, stop: &Arc<AtomicBool>, answered: &Arc<AtomicU32>) -> Vec<tokio::task::JoinHandle<()>> {
     let one = || {
         let (caller, stop, answered) = (Caller(caller.0.clone()), Arc::clone(stop), Arc::clone(answered));
@@ -60,7 +55,7 @@ fn load(caller: &Caller, stop: &Arc<AtomicBool>, answered: &Arc<AtomicU32>) -> V
 }
 
 #[tokio::test]
-async fn a_hang_up_takes_over_what_changed_and_no_call_fails() {
+async fn sighup_applies_all_changes_without_failing_a_call() {
     let files = tempfile::tempdir().unwrap();
     let before = config(files.path());
     let process = Process::serve_as_configured(&before).await;
@@ -102,11 +97,11 @@ async fn a_hang_up_takes_over_what_changed_and_no_call_fails() {
         assert_eq!(held.await.unwrap().unwrap().into_inner().result.unwrap().output, says.as_bytes());
     }
 
-    // A faulty file changes nothing, and the log says why.
+    // An invalid file changes nothing, and its error is logged.
     process.configure(&after.replace("workers = 5", "workers = 0").replace("fresh", "fresher"));
     process.signal(Signal::HUP);
     process.logged("`pool.one.workers` is 0, outside of 1 to 65536 at ").await;
-    caller.leave(job("fresh", "")).await.unwrap().expect("it is served on");
+    caller.leave(job("fresh", "")).await.unwrap().expect("the old configuration still applies");
     assert_eq!(caller.pool().await.size.unwrap().workers, 5);
     stop.store(true, Ordering::Relaxed);
     for task in load {
@@ -118,7 +113,7 @@ async fn a_hang_up_takes_over_what_changed_and_no_call_fails() {
 }
 
 #[tokio::test]
-async fn what_needs_a_restart_is_named_and_then_nothing_is_changed() {
+async fn a_reload_that_needs_a_restart_names_the_setting_and_changes_nothing() {
     let files = tempfile::tempdir().unwrap();
     let before = config(files.path());
     let process = Process::serve_as_configured(&before).await;
@@ -134,7 +129,7 @@ async fn what_needs_a_restart_is_named_and_then_nothing_is_changed() {
             Some(key) => file.replace("workers = 5", &format!("workers = 5\n{key}")),
             None => format!("{added}{file}"),
         });
-        let ran = run(&process, "reload").await;
+        let ran = process.run("reload").await;
         assert!(ran.code == Some(1) && ran.out.contains(named), "{named}: {}", ran.out);
         assert!(ran.out.contains("pool.one.workers: 3 → 5\n"), "{}", ran.out);
         process.logged(&format!("a restart is needed for {}", named.split(':').next().unwrap())).await;
@@ -142,13 +137,13 @@ async fn what_needs_a_restart_is_named_and_then_nothing_is_changed() {
     assert_eq!(caller.pool().await.size.unwrap().workers, 3);
 
     process.configure(&before.replace("workers = 3", "workers = 5"));
-    let ran = run(&process, "reload --dry-run").await;
+    let ran = process.run("reload --dry-run").await;
     assert_eq!((ran.code, ran.out.as_str()), (Some(0), "pool.one.workers: 3 → 5\n1 setting would change\n"));
     assert_eq!(caller.pool().await.size.unwrap().workers, 3);
-    let ran = run(&process, "reload").await;
+    let ran = process.run("reload").await;
     assert_eq!((ran.code, ran.out.as_str()), (Some(0), "pool.one.workers: 3 → 5\n1 setting changed\n"));
     assert_eq!(caller.pool().await.size.unwrap().workers, 5);
     process.configure("pool = 7");
-    let ran = run(&process, "reload").await;
+    let ran = process.run("reload").await;
     assert!(ran.code == Some(1) && ran.out.contains("`pool` must be a table, not an integer"), "{}", ran.out);
 }

@@ -1,4 +1,4 @@
-//! Workers that attach from elsewhere: their slots come and go, and each job has its answer.
+//! Workers that attach over the network. Each job gets an answer while their slots appear and disappear.
 
 mod network;
 mod output;
@@ -8,7 +8,6 @@ use std::time::Duration;
 use tokio::{sync::mpsc, time::timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status, Streaming, transport::Channel};
-use tonic_types::StatusExt;
 use waterwheel::proto::{
     AttachRequest, AttachResponse, StreamRequest, SubmitResponse,
     attach_request::{Done, Failed, Hello, Leaving, Message, Output, Progress},
@@ -21,6 +20,7 @@ use waterwheel::proto::{
 use crate::{
     jobs::explain,
     process::PATIENCE,
+    refusal::reason,
     service::{Caller, Service, job, queued},
 };
 
@@ -31,7 +31,7 @@ const CONFIG: &str = r#"
     kind.far.remote = true
 "#;
 
-/// An attached worker, as a test drives it.
+/// An attached worker that is driven by a test.
 pub(crate) struct Worker {
     say: mpsc::Sender<AttachRequest>,
     hear: Streaming<AttachResponse>,
@@ -59,13 +59,13 @@ impl Worker {
         self.say.send(AttachRequest { message: Some(message) }).await.unwrap();
     }
 
-    /// What the server says next; `None` at the end of the call.
+    /// The next message of the server, or `None` at the end of the call.
     async fn hear(&mut self) -> Result<Option<attach_response::Message>, Status> {
         let heard = timeout(PATIENCE, self.hear.message()).await.expect("a message");
         heard.map(|heard| heard.map(|heard| heard.message.expect("a known message")))
     }
 
-    /// The next job. What was taken of another one is no news.
+    /// The next job. Acknowledgements of output are skipped.
     pub(crate) async fn run(&mut self) -> Run {
         loop {
             match self.hear().await {
@@ -92,10 +92,6 @@ impl Worker {
     }
 }
 
-fn reason(status: &Status) -> String {
-    status.get_error_details().error_info().unwrap_or_else(|| panic!("no ErrorInfo: {status:?}")).reason.clone()
-}
-
 fn output(answer: Result<tonic::Response<SubmitResponse>, Status>) -> String {
     let result = answer.expect("a result").into_inner().result.unwrap();
     String::from_utf8(result.output).unwrap()
@@ -110,7 +106,7 @@ fn serve(more: &str) -> Service {
 }
 
 #[tokio::test]
-async fn a_pool_has_as_many_workers_as_slots_are_attached() {
+async fn a_pool_has_one_worker_per_attached_slot() {
     let service = serve("");
     let caller = Caller::of(service.public).await;
     workers(&caller, 0).await;
@@ -119,7 +115,7 @@ async fn a_pool_has_as_many_workers_as_slots_are_attached() {
     workers(&caller, 5).await;
     drop(second);
     workers(&caller, 2).await;
-    // Never more jobs than slots: the third waits here.
+    // The third job has no slot, and stays in the queue.
     let calls: Vec<_> = (0..3).map(|n| caller.leave(job("far", n.to_string()))).collect();
     let [one, two] = [first.run().await, first.run().await];
     caller.until(|pool| pool.in_flight == 2 && queued(pool) == 1).await;
@@ -140,7 +136,7 @@ async fn a_pool_has_as_many_workers_as_slots_are_attached() {
 }
 
 #[tokio::test]
-async fn a_pool_without_workers_says_so_and_holds_the_callers_that_wait() {
+async fn a_pool_without_workers_refuses_jobs_unless_their_callers_wait() {
     let service = serve("");
     let caller = Caller::of(service.public).await;
     let mut health = service.public.health().await;
@@ -162,7 +158,7 @@ async fn a_pool_without_workers_says_so_and_holds_the_callers_that_wait() {
 }
 
 #[tokio::test]
-async fn the_jobs_of_a_worker_that_is_gone_are_lost_and_the_queued_ones_are_not() {
+async fn a_worker_that_disconnects_loses_its_running_jobs_but_no_queued_jobs() {
     for (idempotent, code) in [(false, Code::Aborted), (true, Code::Unavailable)] {
         let service = serve(&format!("    kind.far.idempotent = {idempotent}"));
         let caller = Caller::of(service.public).await;
@@ -179,7 +175,7 @@ async fn the_jobs_of_a_worker_that_is_gone_are_lost_and_the_queued_ones_are_not(
 }
 
 #[tokio::test]
-async fn a_job_tells_its_output_its_progress_and_its_failure() {
+async fn output_progress_and_failure_of_a_remote_job_reach_its_caller() {
     let service = serve("");
     let mut worker = Worker::attach(&service, 1).await;
     let mut client = service.public.client().await;
@@ -196,7 +192,7 @@ async fn a_job_tells_its_output_its_progress_and_its_failure() {
     worker.say(Message::Output(Output { id: id.clone(), data: "a".into() })).await;
     worker.done(&id, "b").await;
     let events = stream.await.unwrap();
-    let progress = events.iter().any(|event| matches!(event, Event::Progress(told) if told.message == "half"));
+    let progress = events.iter().any(|event| matches!(event, Event::Progress(progress) if progress.message == "half"));
     assert!(progress, "{events:?}");
     let chunk = |event: &Event| match event {
         Event::OutputChunk(chunk) => Some(chunk.data.clone()),
@@ -213,7 +209,7 @@ async fn a_job_tells_its_output_its_progress_and_its_failure() {
 }
 
 #[tokio::test]
-async fn a_slot_that_ignores_a_cancel_is_gone_until_it_answers() {
+async fn a_slot_that_ignores_a_cancel_is_unavailable_until_it_answers() {
     let service = serve("");
     let caller = Caller::of(service.public).await;
     let mut worker = Worker::attach(&service, 2).await;
@@ -222,7 +218,7 @@ async fn a_slot_that_ignores_a_cancel_is_gone_until_it_answers() {
     call.abort();
     let Cancel { id, reason, grace_ms } = worker.cancelled().await;
     assert_eq!((id, &*reason, grace_ms), (run.id.clone(), "CALLER", 100));
-    // After the grace one slot is left.
+    // After the grace period only the other slot is available.
     workers(&caller, 1).await;
     let next = caller.leave(job("far", ""));
     let other = worker.run().await;
@@ -233,7 +229,7 @@ async fn a_slot_that_ignores_a_cancel_is_gone_until_it_answers() {
 }
 
 #[tokio::test]
-async fn a_worker_that_leaves_finishes_what_it_has() {
+async fn a_leaving_worker_finishes_its_running_job() {
     let service = serve("");
     let caller = Caller::of(service.public).await;
     let mut worker = Worker::attach(&service, 2).await;
@@ -272,7 +268,7 @@ async fn a_drain_keeps_the_workers_until_the_last_job() {
 }
 
 #[tokio::test]
-async fn a_worker_that_breaks_the_protocol_is_told_so_and_loses_its_slots() {
+async fn a_worker_that_breaks_the_protocol_gets_an_error_and_loses_its_slots() {
     let service = serve("");
     let caller = Caller::of(service.public).await;
     let done = |id: &str| Message::Done(Done { id: id.into(), ..Done::default() });
@@ -290,7 +286,7 @@ async fn a_worker_that_breaks_the_protocol_is_told_so_and_loses_its_slots() {
         assert_eq!((end.code(), &*reason(&end)), (Code::InvalidArgument, "INVALID_FIELD"), "{message:?}");
         workers(&caller, 0).await;
     }
-    // Twice the same answer.
+    // A second answer for the same job.
     let mut worker = Worker::attach(&service, 1).await;
     let call = caller.leave(job("far", ""));
     let run = worker.run().await;
@@ -301,7 +297,7 @@ async fn a_worker_that_breaks_the_protocol_is_told_so_and_loses_its_slots() {
 }
 
 #[tokio::test]
-async fn a_hello_must_fit_a_pool() {
+async fn a_hello_that_fits_no_pool_is_refused() {
     let more = r#"
         pool.pair = {}
         kind.a = { pool = "pair", remote = true }
@@ -329,5 +325,5 @@ async fn a_hello_must_fit_a_pool() {
     let both = Message::Hello(hello(&["a", "b"], 0));
     attach_by(service.public.channel().await, both).await.expect("it fits");
     let more = Message::Hello(hello(&["more", "far"], 1));
-    attach_by(service.public.channel().await, more).await.expect("what the server does not have is ignored");
+    attach_by(service.public.channel().await, more).await.expect("kinds that the server does not have are ignored");
 }

@@ -1,4 +1,4 @@
-//! What is secret appears nowhere: not in a log at its finest, an answer, a report or a configuration that is shown.
+//! Secrets appear in no log, at any level, and in no answer, report or printed configuration.
 
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use tonic::Code;
@@ -12,10 +12,10 @@ use crate::{
 
 const ECHO: &str = "drain.notice = \"0s\"\npool.one.workers = 1\nkind.echo = { pool = \"one\", builtin = \"echo\" }\n";
 const RULES: &str = "[auth.rule.all]\nprincipals = [\"**\"]\nrpcs = [\"*\"]\n";
-/// A token as an issuer would sign it, as far as anybody can see.
+/// A token with a valid format and an invalid signature.
 const TOKEN: &str = "eyJhbGciOiJFUzI1NiIsImtpZCI6Im9uZSJ9.eyJzdWIiOiJodW50ZXIyIn0.c2lnbmF0dXJlLWh1bnRlcjI";
 
-/// The lines between the markers of a PEM file, each of which would be a leak.
+/// The lines between the markers of a PEM file. Each of them is secret.
 fn lines_of_key(pem: &str) -> Vec<&str> {
     pem.lines().filter(|line| !line.starts_with("-----")).collect()
 }
@@ -26,7 +26,7 @@ fn assert_free_of(text: &str, secrets: &[&str], place: &str) {
     }
 }
 
-/// A server that logs all it can gets good and bad credentials, reloads a broken key, and drains.
+/// A server at log level `trace` gets valid and invalid credentials, reloads a broken key, and drains.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_output_of_a_server_holds_a_secret() {
     let (files, ca) = (Files::new(), Authority::new("ca"));
@@ -36,7 +36,7 @@ async fn no_output_of_a_server_holds_a_secret() {
     let key = leaf.key.serialize_pem();
     let mut secrets = lines_of_key(&key);
     secrets.extend([TOKEN, "aHVudGVyMg", "hunter2", "c2lnbmF0dXJl"]);
-    // A secret key that was put into the file of public ones by mistake.
+    // The file of public keys also contains a secret key, by mistake.
     let keys = r#"{"keys":[{"kty":"oct","k":"aHVudGVyMg","kid":"s"},{"kty":"OKP","crv":"Ed25519","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo","kid":"one"}]}"#;
     files.put("jwks.json", keys);
     let jwt = format!(
@@ -59,21 +59,21 @@ async fn no_output_of_a_server_holds_a_secret() {
     server.logged("kept the old keys of the token issuer").await;
     server.signal(Signal::TERM);
     let text = server.last_log().await;
-    assert!(text.contains("DEBUG") || text.contains("TRACE"), "a log at its finest: {text}");
+    assert!(text.contains("DEBUG") || text.contains("TRACE"), "the log has no debug lines: {text}");
     assert_free_of(&text, &secrets, "the log");
 }
 
-/// A server has secrets in its memory whether or not it speaks TLS: the values of `env`, tokens, payloads.
+/// Every server has secrets in its memory: the values of `env`, tokens and payloads.
 #[tokio::test]
-async fn a_server_writes_no_core_dump_where_it_is_asked() {
-    // Whoever starts it may let it leave one.
+async fn no_core_dumps_disables_core_dumps_of_the_server() {
+    // The test itself allows core dumps.
     let limit = getrlimit(Resource::Core);
     setrlimit(Resource::Core, Rlimit { current: limit.maximum, ..limit }).unwrap();
     let server = Process::dev(&["--no-core-dumps"]).await;
     let limits = std::fs::read_to_string(format!("/proc/{}/limits", server.id())).unwrap();
     let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
     assert_eq!(core.split_whitespace().nth(4), Some("0"), "{core}");
-    // The files of a process that cannot be dumped are those of root.
+    // The `/proc` files of a process that cannot be dumped belong to root.
     if !rustix::process::getuid().is_root() {
         let owner = std::fs::metadata(format!("/proc/{}/limits", server.id())).unwrap();
         assert_eq!(std::os::unix::fs::MetadataExt::uid(&owner), 0);
@@ -81,7 +81,7 @@ async fn a_server_writes_no_core_dump_where_it_is_asked() {
     setrlimit(Resource::Core, limit).unwrap();
 }
 
-/// `check` and `config show` name files, and say nothing of what is in them, be it sound or broken.
+/// `check` and `config show` name files, but never print their content, whether it is valid or not.
 #[tokio::test]
 async fn no_report_of_a_configuration_holds_a_secret() {
     let (files, ca) = (Files::new(), Authority::new("ca"));

@@ -1,8 +1,18 @@
-//! The service with handlers of its own, in this process, and what a caller of any service does.
+//! Starts a service in this process, with handlers of a test, and a client that many tests use.
 
 use std::{net::SocketAddr, time::Duration};
 
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use hyper::{
+    body::Incoming,
+    client::conn::{http1, http2},
+};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use prost::Message;
 use tokio::{
+    net::TcpStream,
     task::JoinHandle,
     time::{Instant, sleep, timeout},
 };
@@ -22,10 +32,10 @@ use crate::process::PATIENCE;
 
 pub(crate) type Client = WorkerPoolServiceClient<Channel>;
 
-/// A free port of this machine.
+/// A port that the kernel chooses.
 const ANY_PORT: &str = "127.0.0.1:0";
 
-/// Where a service listens.
+/// The address of a listener.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Address(pub(crate) SocketAddr);
 
@@ -39,19 +49,19 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// Serves a configuration, and handlers beside it, on ports that are free.
+    /// Serves a configuration and these handlers on free ports.
     pub(crate) fn start(config: &str, own: Vec<OwnKind>) -> Self {
         Self::start_sampling(config, own, None)
     }
 
-    /// The same, where calls of traced callers are traced, and this share of the others.
+    /// As [`start`](Self::start), with tracing of this ratio of the calls, and of all calls with a sampled parent.
     pub(crate) fn start_sampling(config: &str, own: Vec<OwnKind>, sample_ratio: Option<f64>) -> Self {
         let mut config = load_config(config);
         config.server.listen = vec![ANY_PORT.parse().unwrap()];
         Self::serve(config, own, sample_ratio).unwrap()
     }
 
-    /// Serves a configuration where it says, and operators on a port that is free.
+    /// Serves a configuration on its own public address, and operators on a free port.
     pub(crate) fn start_with(config: Config, own: Vec<OwnKind>) -> Result<Self, StartError> {
         Self::serve(config, own, None)
     }
@@ -72,7 +82,7 @@ impl Service {
     }
 }
 
-/// A configuration for a program with handlers of its own.
+/// Parses a configuration for a program with handlers in Rust.
 pub(crate) fn load_config(text: &str) -> Config {
     let file = SourceFile { name: "test.toml".into(), text: text.into() };
     let sources = Sources { file: Some(file), cpus: 2, ..Sources::default() };
@@ -89,12 +99,28 @@ impl Address {
         WorkerPoolServiceClient::new(self.channel().await).max_decoding_message_size(usize::MAX)
     }
 
+    /// Sends a request over HTTP/1.1 on a new connection.
+    pub(crate) async fn http1(self, request: Request<Full<Bytes>>) -> Response<Incoming> {
+        let stream = TokioIo::new(TcpStream::connect(self.0).await.unwrap());
+        let (mut sender, connection) = http1::handshake(stream).await.unwrap();
+        tokio::spawn(connection);
+        sender.send_request(request).await.unwrap()
+    }
+
+    /// Sends a request over HTTP/2 on a new connection.
+    pub(crate) async fn http2(self, request: Request<Full<Bytes>>) -> Response<Incoming> {
+        let stream = TokioIo::new(TcpStream::connect(self.0).await.unwrap());
+        let (mut sender, connection) = http2::handshake(TokioExecutor::new(), stream).await.unwrap();
+        tokio::spawn(connection);
+        sender.send_request(request).await.unwrap()
+    }
+
     pub(crate) async fn health(self) -> HealthClient<Channel> {
         HealthClient::new(self.channel().await)
     }
 }
 
-/// What a caller sees of one service, and does to bring it into a state.
+/// A client of one service, with steps that bring the service into a state.
 #[derive(Clone)]
 pub(crate) struct Caller(pub(crate) Client);
 
@@ -108,14 +134,14 @@ impl Caller {
         answer.unwrap().into_inner().stats.unwrap()
     }
 
-    /// The one pool.
+    /// Statistics of the only pool.
     pub(crate) async fn pool(&self) -> PoolStats {
         let mut pools = self.stats().await.pools;
         assert_eq!(pools.len(), 1, "{pools:?}");
         pools.remove(0)
     }
 
-    /// Sends a job and leaves its call open.
+    /// Submits a job in a task. Aborting the task cancels the call.
     pub(crate) fn leave(
         &self,
         job: Job,
@@ -124,7 +150,7 @@ impl Caller {
         tokio::spawn(async move { client.submit(SubmitRequest { job: Some(job) }).await })
     }
 
-    /// Fills workers of the one pool with jobs that sleep for a minute.
+    /// Submits jobs that sleep for a minute, until this number of workers of the only pool is busy.
     pub(crate) async fn occupy(&self, workers: u32) {
         for _ in 0..workers {
             self.leave(job("sleep", "60000"));
@@ -132,13 +158,13 @@ impl Caller {
         self.until(|pool| pool.in_flight == workers).await;
     }
 
-    /// Puts a job into the queue of the one pool, whose workers are busy, behind `ahead` others.
+    /// Submits a job to the only pool, whose workers are busy, and waits until it is queued behind `ahead` others.
     pub(crate) async fn queue(&self, job: Job, ahead: u64) {
         self.leave(job);
         self.until(|pool| queued(pool) == ahead + 1).await;
     }
 
-    /// Looks at the one pool until `reached`. Returns how long that took.
+    /// Polls the statistics of the only pool until `reached`. Returns how long that took.
     pub(crate) async fn until(&self, reached: impl Fn(&PoolStats) -> bool) -> Duration {
         self.until_all(|pools| {
             let [pool] = pools else { panic!("more than one pool: {pools:?}") };
@@ -147,7 +173,7 @@ impl Caller {
         .await
     }
 
-    /// Looks at all pools, by name, until `reached`. Returns how long that took.
+    /// Polls the statistics of all pools, sorted by name, until `reached`. Returns how long that took.
     pub(crate) async fn until_all(&self, reached: impl Fn(&[PoolStats]) -> bool) -> Duration {
         let begin = Instant::now();
         loop {
@@ -161,9 +187,24 @@ impl Caller {
     }
 }
 
-// tidy: real time, because the state of a server on real sockets is looked at until it is as wanted.
+/// A `SubmitRequest` with gRPC's framing.
+pub(crate) fn submission(kind: &str, payload: impl Into<Bytes>) -> Vec<u8> {
+    framed(&SubmitRequest { job: Some(job(kind, payload)) })
+}
 
-pub(crate) fn job(kind: &str, payload: impl Into<bytes::Bytes>) -> Job {
+/// A message with gRPC's framing.
+pub(crate) fn framed(message: &impl Message) -> Vec<u8> {
+    frame(0, &message.encode_to_vec())
+}
+
+/// The bytes of a message with gRPC's framing. The flag is 1 if they are compressed.
+pub(crate) fn frame(flag: u8, message: &[u8]) -> Vec<u8> {
+    [&[flag][..], &u32::try_from(message.len()).unwrap().to_be_bytes(), message].concat()
+}
+
+// tidy: real time, because a test polls the state of a server on real sockets.
+
+pub(crate) fn job(kind: &str, payload: impl Into<Bytes>) -> Job {
     Job { kind: kind.into(), payload: payload.into(), ..Job::default() }
 }
 
@@ -179,7 +220,7 @@ pub(crate) fn counts(pool: &PoolStats) -> &JobCounts {
     pool.jobs.as_ref().unwrap()
 }
 
-/// Accepted jobs that ended, in whatever way.
+/// Number of accepted jobs that ended, with any outcome.
 pub(crate) fn ended(counts: &JobCounts) -> u64 {
     let JobCounts { accepted: _, completed, failed, cancelled, expired, panicked, shed, rejected: _ } = counts;
     completed + failed + cancelled + expired + panicked + shed

@@ -1,5 +1,4 @@
-//! What deploy/ gives to gRPC clients: a service config for those that balance by themselves, and one for those behind a
-//! proxy that does.
+//! The gRPC service configs in deploy/: one for clients that balance load, and one for clients behind a proxy.
 
 use serde_json::{Value, json};
 use waterwheel::proto::worker_pool_service_server::SERVICE_NAME;
@@ -9,10 +8,9 @@ fn config(name: &str) -> Value {
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
-/// Behind a proxy, a health check follows the backend that its connection happens to lead to, and a drain of that one
-/// takes all others away from the client.
+/// Behind a proxy, a health check reaches one arbitrary backend. Its drain would make all backends look unhealthy.
 #[test]
-fn behind_a_proxy_clients_retry_and_check_no_health() {
+fn the_config_for_clients_behind_a_proxy_retries_without_health_checks() {
     let (mut direct, behind_proxy) = (config("service-config.json"), config("service-config-behind-proxy.json"));
     let retry = &behind_proxy["methodConfig"][0];
     assert_eq!(retry["name"], json!([{ "service": SERVICE_NAME }]));

@@ -1,7 +1,6 @@
-//! Pools that choose their size: they follow the load, do not flap, and keep out of a slow downstream. On a clock that
-//! stands still but for its timers.
-
-mod load;
+//! Pools that choose their number of workers, and workers that retire or need a new handler.
+//!
+//! Most tests run on a paused clock.
 
 use std::{
     num::NonZeroUsize,
@@ -13,7 +12,8 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::Semaphore;
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+use tokio::time::Instant;
 use waterwheel::{
     Job, JobError, Output, Pool,
     handler::{BlockingHandler, Context, Handler, Kind},
@@ -21,7 +21,6 @@ use waterwheel::{
     pool::{FactoryStats, PoolBuilder},
 };
 
-use self::load::{Load, monotonic};
 use crate::support::{BlockingGate, blocking_kind, echo, holding_clock, kind, pass_time, pool};
 
 fn count(workers: usize) -> NonZeroUsize {
@@ -32,112 +31,65 @@ fn elastic(min: usize, max: usize) -> PoolBuilder {
     Pool::builder("elastic").elastic(count(min), count(max)).queue_jobs(10_000)
 }
 
-/// Jobs that take so many milliseconds, which may change.
-fn waiting(millis: &Arc<AtomicU64>) -> Kind {
-    let millis = Arc::clone(millis);
-    kind("work", move |_, _| {
-        let millis = millis.load(Ordering::Relaxed);
-        async move {
-            pass_time(Duration::from_millis(millis)).await;
-            Ok(Output::default())
-        }
-    })
+/// Open-loop load of jobs of 100 ms: they arrive at random times, independently of earlier jobs.
+struct Load<'a> {
+    pool: &'a Pool,
+    random: StdRng,
 }
 
-/// A pool whose jobs take 100 ms, as long as nobody says otherwise.
-fn working(min: usize, max: usize) -> (Pool, Arc<AtomicU64>) {
-    let millis = Arc::new(AtomicU64::new(100));
-    (elastic(min, max).kind(waiting(&millis)).build(), millis)
-}
-
-/// Three steps up to 12 busy workers and down to one, each for a minute: the pool has enough workers five seconds after
-/// each step up, is small five seconds after half a minute of quiet, and its size changes in one direction in each step.
-#[tokio::test(start_paused = true)]
-async fn the_size_follows_steps_of_the_load_and_does_not_flap() {
-    for seed in 0..3 {
-        let (pool, _) = working(4, 16);
-        let mut load = Load::new(&pool, seed);
-        load.run(10.0, 60).await;
-        for _ in 0..3 {
-            let up = load.run(120.0, 60).await;
-            assert!(up[4] >= 12, "after 5 s: {up:?}");
-            assert!(monotonic(&up), "{up:?}");
-            let down = load.run(10.0, 60).await;
-            assert!(down[..25].iter().all(|size| *size == down[0]), "it is not quiet yet: {down:?}");
-            assert!(down[36] <= 6, "{down:?}");
-            assert!(monotonic(&down), "{down:?}");
+impl Load<'_> {
+    /// Submits `rate` jobs per second. Returns the number of workers at the end of each second.
+    async fn run(&mut self, rate: f64, seconds: u64) -> Vec<usize> {
+        let begin = Instant::now();
+        let mut sizes = Vec::new();
+        let mut next = begin;
+        for second in 1..=seconds {
+            // Just after the full second, when the pool has sampled its load.
+            let end = begin + Duration::from_secs(second) + Duration::from_millis(1);
+            loop {
+                next += Duration::from_secs_f64(-self.random.random::<f64>().max(1e-9).ln() / rate);
+                if next >= end {
+                    break;
+                }
+                pass_time(next - Instant::now()).await;
+                // A refused job is not retried.
+                let _ = self.pool.send(Job::new("work", ""));
+            }
+            next = end;
+            pass_time(end - Instant::now()).await;
+            sizes.push(self.pool.stats().size.workers);
         }
-        pool.close(Duration::from_secs(1), Duration::from_secs(1)).await;
+        sizes
     }
 }
 
-/// Each job needs one of a few connections, which then take ten times as long: the pool does not press on them with many
-/// more workers, and is its old self after that.
+/// The tests of the scheduler show which size a pool chooses. This one shows that it takes that size.
 #[tokio::test(start_paused = true)]
-async fn a_slow_downstream_is_not_scaled_into() {
-    const CONNECTIONS: usize = 8;
-    let (millis, connections) = (Arc::new(AtomicU64::new(100)), Arc::new(Semaphore::new(CONNECTIONS)));
-    let downstream = {
-        let (millis, connections) = (Arc::clone(&millis), Arc::clone(&connections));
-        kind("work", move |_, _| {
-            let (millis, connections) = (Arc::clone(&millis), Arc::clone(&connections));
-            async move {
-                let _connection = connections.acquire().await.expect("it is not closed");
-                pass_time(Duration::from_millis(millis.load(Ordering::Relaxed))).await;
-                Ok(Output::default())
-            }
-        })
-    };
-    let pool = elastic(2, 64).kind(downstream).build();
-    let mut load = Load::new(&pool, 1);
-    let before = load.run(25.0, 60).await;
-    assert!((3..=8).contains(before.last().expect("a size")), "{before:?}");
-    assert!(pool.stats().size.slowdown < 1.5, "{:?}", pool.stats().size);
-
-    millis.store(1_000, Ordering::Relaxed);
-    let slow = load.run(25.0, 120).await;
-    assert!(slow.iter().all(|size| *size <= 4 * CONNECTIONS), "{slow:?}");
-    assert!(pool.stats().size.slowdown > 2.0, "{:?}", pool.stats().size);
-    assert!(slow.windows(10).any(|sizes| sizes.iter().all(|size| *size == sizes[0])), "it is held back: {slow:?}");
-
-    millis.store(100, Ordering::Relaxed);
-    connections.add_permits(64);
-    load.run(25.0, 60).await;
-    assert!(!pool.stats().size.held_back, "{:?}", pool.stats().size);
-    let up = load.run(200.0, 10).await;
-    assert!(up.iter().any(|size| *size >= 20), "it grows again: {up:?}");
-}
-
-/// Jobs that take five times as long as they did, on their own account, get the workers that they need.
-#[tokio::test(start_paused = true)]
-async fn jobs_that_have_merely_grown_get_their_workers() {
-    let (pool, millis) = working(1, 16);
-    let mut load = Load::new(&pool, 1);
-    load.run(15.0, 60).await;
-    millis.store(500, Ordering::Relaxed);
-    let sizes = load.run(24.0, 60).await;
-    assert!(sizes[29..].iter().all(|size| *size >= 12), "{sizes:?}");
-    assert!(pool.stats().size.slowdown < 1.5, "{:?}", pool.stats().size);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_resize_sets_new_bounds_and_a_fixed_size_ends_the_choice() {
-    let (pool, _) = working(1, 1);
-    let mut load = Load::new(&pool, 2);
+async fn a_pool_follows_its_load_and_a_resize_sets_new_bounds() {
+    let work = kind("work", |_, _| async {
+        pass_time(Duration::from_millis(100)).await;
+        Ok(Output::default())
+    });
+    let pool = elastic(1, 1).kind(work).build();
+    let mut load = Load { pool: &pool, random: StdRng::seed_from_u64(2) };
     assert_eq!(load.run(40.0, 10).await, [1; 10]);
     assert!(pool.resize(count(1), count(6)));
     let up = load.run(40.0, 10).await;
-    assert!(up[9] >= 4 && monotonic(&up), "{up:?}");
+    assert!(up[9] >= 4 && up.is_sorted(), "{up:?}");
+    assert!(pool.stats().size.slowdown < 1.5, "{:?}", pool.stats().size);
+    let down = load.run(1.0, 60).await;
+    assert!(down[..25].iter().all(|size| *size == up[9]), "it shrank too early: {down:?}");
+    assert!(down[59] < 4 && down.iter().rev().is_sorted(), "{down:?}");
     assert!(pool.resize(count(3), count(3)));
-    assert_eq!(load.run(5.0, 60).await, [3; 60]);
+    assert_eq!(load.run(5.0, 60).await, [3; 60], "equal bounds fix the size");
     pool.pause();
     assert!(pool.resize(count(1), count(6)));
     assert_eq!(load.run(40.0, 5).await, [3; 5], "a paused pool keeps its size");
 }
 
-/// A pool that chooses its size is gone with its last owner, and its drain waits for nobody who looks at it.
+/// The task that samples the load keeps no pool alive, and delays no drain.
 #[tokio::test(start_paused = true)]
-async fn whoever_looks_at_the_size_holds_nothing() {
+async fn an_elastic_pool_is_freed_with_its_last_owner() {
     let alive = Arc::new(());
     let held = Arc::clone(&alive);
     let holds = move || {
@@ -152,14 +104,14 @@ async fn whoever_looks_at_the_size_holds_nothing() {
     pass_time(Duration::from_secs(3)).await;
     pool.drain();
     pool.wait().await;
-    assert!(!pool.resize(count(2), count(2)), "a pool that drains keeps its workers");
+    assert!(!pool.resize(count(2), count(2)), "a draining pool cannot be resized");
     let other = elastic(1, 4).kind(holds()).build();
     drop((pool, other, holds));
     pass_time(Duration::from_secs(2)).await;
     assert_eq!(Arc::strong_count(&alive), 1);
 }
 
-/// Ends with its thread, and says so.
+/// A value of a thread. Sends a message when the thread ends.
 struct OnThread(mpsc::Sender<()>);
 
 impl Drop for OnThread {
@@ -172,21 +124,21 @@ thread_local! {
     static THREAD: std::cell::RefCell<Option<OnThread>> = const { std::cell::RefCell::new(None) };
 }
 
-/// Each blocking worker has a thread, which ends with it.
+/// Each blocking worker has a thread.
 #[tokio::test]
-async fn threads_come_and_go_with_their_workers() {
+async fn a_retired_blocking_worker_ends_its_thread() {
     const PATIENCE: Duration = Duration::from_secs(30);
     let (ended, ends) = mpsc::channel();
     let (gate, arrived) = (BlockingGate::default(), Arc::new(AtomicU64::new(0)));
-    let (held, come) = (gate.clone(), Arc::clone(&arrived));
+    let (held, arrivals) = (gate.clone(), Arc::clone(&arrived));
     let block = blocking_kind("block", move |_, _| {
         THREAD.set(Some(OnThread(ended.clone())));
-        come.fetch_add(1, Ordering::SeqCst);
+        arrivals.fetch_add(1, Ordering::SeqCst);
         held.pass();
         Ok(Output::default())
     });
     let pool = pool(8).kind(block).build();
-    let jobs: Vec<_> = (0..8).map(|_| pool.send(Job::new("block", "")).expect("room")).collect();
+    let jobs: Vec<_> = (0..8).map(|_| pool.send(Job::new("block", "")).expect("accepted")).collect();
     while arrived.load(Ordering::SeqCst) < jobs.len() as u64 {
         tokio::task::yield_now().await;
     }
@@ -200,11 +152,11 @@ async fn threads_come_and_go_with_their_workers() {
     }
     let six = move || (0..6).all(|_| ends.recv_timeout(PATIENCE).is_ok()).then_some(ends);
     let ends = tokio::task::spawn_blocking(six).await.expect("no panic");
-    assert!(ends.expect("six threads end").try_recv().is_err(), "and no more");
+    assert!(ends.expect("six threads end").try_recv().is_err(), "no other thread ends");
     assert_eq!((pool.stats().workers.len(), pool.worker_count()), (2, 2));
 }
 
-/// Its factory fails where `broken` says so.
+/// A handler whose factory may fail.
 struct Fragile;
 
 impl Handler for Fragile {
@@ -223,10 +175,10 @@ fn failure(error: JobError) -> Failure {
     }
 }
 
-/// A factory that fails is left alone for a while, longer each time, and is shown; other kinds go on, and a pool does not
-/// grow meanwhile.
+/// A factory that failed is called again only after a delay, which grows with each failure. Other kinds are not
+/// affected.
 #[tokio::test(start_paused = true)]
-async fn factories_that_fail_are_left_alone_for_a_while() {
+async fn a_failed_factory_is_retried_with_growing_delays() {
     let (broken, tries) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicU64::new(0)));
     let factory = {
         let (broken, tries) = (Arc::clone(&broken), Arc::clone(&tries));
@@ -245,13 +197,13 @@ async fn factories_that_fail_are_left_alone_for_a_while() {
     for round in 1..=3 {
         let first = failure(submit("fragile").await.expect_err("it fails"));
         assert_eq!(first.error, Some(HandlerError::Panicked { message: "no route".into() }));
-        let second = failure(submit("fragile").await.expect_err("it is left alone"));
+        let second = failure(submit("fragile").await.expect_err("the factory is not called yet"));
         let Some(HandlerError::Unavailable { message }) = &second.error else { panic!("{second:?}") };
         assert!(message.contains("no route") && message.contains("the next attempt is later"), "{message}");
         let stats = factory(&pool);
-        assert_eq!(second.retry_after, Some(stats.retry_in), "the clock stands still");
+        assert_eq!(second.retry_after, Some(stats.retry_in), "the clock is paused");
         assert_eq!((stats.failures, stats.in_a_row, tries.load(Ordering::Relaxed)), (round, round as u32, round));
-        submit("echo").await.expect("another kind goes on");
+        submit("echo").await.expect("another kind is not affected");
         let retry = stats.retry_in;
         assert!(
             retry >= Duration::from_millis(25 << round) && retry <= Duration::from_millis(75 << round),
@@ -260,11 +212,11 @@ async fn factories_that_fail_are_left_alone_for_a_while() {
         pass_time(retry).await;
     }
     broken.store(false, Ordering::Relaxed);
-    submit("fragile").await.expect("it is mended");
+    submit("fragile").await.expect("the factory works again");
     assert_eq!(factory(&pool), FactoryStats { failures: 3, in_a_row: 0, retry_in: Duration::ZERO });
 }
 
-/// Counts its jobs, and crashes where it is told to.
+/// Counts its jobs, and crashes or fails if the payload says so.
 struct Brittle(u64);
 
 impl Brittle {
@@ -290,9 +242,9 @@ impl BlockingHandler for Brittle {
     }
 }
 
-/// After a crash a worker makes a new handler, and where that fails its jobs are told so before they start.
+/// After a crash, a worker makes a new handler. If that fails, the next job fails before it starts.
 #[tokio::test(start_paused = true)]
-async fn a_factory_that_says_why_is_asked_after_each_crash() {
+async fn the_error_of_a_factory_is_reported_to_the_next_job_after_a_crash() {
     let broken = Arc::new(AtomicBool::new(false));
     let factory = {
         let broken = Arc::clone(&broken);
@@ -306,15 +258,15 @@ async fn a_factory_that_says_why_is_asked_after_each_crash() {
         broken.store(false, Ordering::Relaxed);
         let submit = |payload: &'static str| holding_clock(pool.submit(Job::new(kind, payload)));
         submit("").await.expect("it completes");
-        submit("refuse").await.expect_err("it is told to");
-        assert_eq!(submit("").await.expect("it completes").output.bytes, "3", "what refuses is kept");
-        submit("crash").await.expect_err("it is told to");
-        assert_eq!(submit("").await.expect("it completes").output.bytes, "1", "what crashed is made anew");
+        submit("refuse").await.expect_err("the payload says so");
+        assert_eq!(submit("").await.expect("it completes").output.bytes, "3", "a handler that fails is kept");
+        submit("crash").await.expect_err("the payload says so");
+        assert_eq!(submit("").await.expect("it completes").output.bytes, "1", "a handler that crashed is replaced");
         broken.store(true, Ordering::Relaxed);
-        submit("crash").await.expect_err("it is told to");
-        let told = failure(submit("").await.expect_err("there is no handler"));
-        assert!(told.to_string().contains("no route"), "{told:?}");
-        let retry_after = told.retry_after.filter(|wait| !wait.is_zero());
+        submit("crash").await.expect_err("the payload says so");
+        let failed = failure(submit("").await.expect_err("there is no handler"));
+        assert!(failed.to_string().contains("no route"), "{failed:?}");
+        let retry_after = failed.retry_after.filter(|wait| !wait.is_zero());
         pass_time(retry_after.expect("a hint")).await;
     }
 }

@@ -1,6 +1,6 @@
-//! What `Stats` and `WatchStats` show, field by field.
+//! The fields of `Stats` and `WatchStats`.
 //!
-// tidy: real time, because ages and run times are those of a real server.
+// tidy: real time, because a real server measures ages and run times.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ fn time(sent: Option<prost_types::Duration>) -> Duration {
 }
 
 #[tokio::test]
-async fn idle() {
+async fn an_idle_pool_reports_empty_queues_and_idle_workers() {
     let process = Process::serve(CONFIG).await;
     let caller = Caller::of(process.public).await;
     let stats = caller.stats().await;
@@ -57,7 +57,7 @@ async fn idle() {
 }
 
 #[tokio::test]
-async fn busy() {
+async fn a_busy_pool_reports_its_queue_and_workers() {
     let process = Process::serve(CONFIG).await;
     let caller = Caller::of(process.public).await;
     let begin = tokio::time::Instant::now();
@@ -76,9 +76,9 @@ async fn busy() {
     assert_eq!((pool.in_flight, pool.utilization), (2, 1.0));
     let queue = pool.queue.unwrap();
     assert_eq!((queue.jobs, queue.waiting), (3, 1));
-    assert_eq!(queue.bytes, 3 * 1024, "the payloads of those that run do not count");
+    assert_eq!(queue.bytes, 3 * 1024, "payloads of running jobs do not count");
     assert!(time(queue.oldest_age) > Duration::ZERO);
-    // A tenth of a second or more is known of `sleep`; of `echo`, nothing.
+    // The pool knows a service time of `sleep`, at least 100 ms, and none of `echo`.
     let expected = time(queue.expected_wait);
     assert!(expected > Duration::from_millis(50) && expected < 10 * slept, "{expected:?}");
     assert_eq!(counts(&pool).accepted, 6);
@@ -94,7 +94,7 @@ async fn busy() {
 }
 
 #[tokio::test]
-async fn each_end_is_counted_where_it_belongs() {
+async fn each_outcome_is_counted_once() {
     let process = Process::serve(CONFIG).await;
     let caller = Caller::of(process.public).await;
     let short = Some(prost_types::Duration { seconds: 0, nanos: 50_000_000 });
@@ -112,7 +112,7 @@ async fn each_end_is_counted_where_it_belongs() {
     let pool = caller.pool().await;
     let JobCounts { accepted, completed, failed, cancelled, expired, panicked, shed, rejected } = counts(&pool).clone();
     assert_eq!((accepted, completed, failed, cancelled, expired), (6, 3, 1, 1, 1));
-    assert_eq!((panicked, shed, rejected.len()), (0, 0, 0), "a kind that nobody serves is refused by no pool");
+    assert_eq!((panicked, shed, rejected.len()), (0, 0, 0), "an unknown kind is counted by no pool");
     let sleep = pool.kinds.iter().find(|kind| kind.name == "sleep").unwrap();
     let (waits, runs) = (sleep.queue_wait.unwrap(), sleep.run_time.unwrap());
     assert_eq!((waits.count, runs.count), (6, 6));
@@ -137,7 +137,7 @@ fn workers_add_up(pool: &PoolStats) {
 }
 
 #[tokio::test]
-async fn a_drain_shows_itself() {
+async fn a_drain_is_visible_in_the_statistics() {
     let process = Process::serve(CONFIG).await;
     let caller = Caller::of(process.public).await;
     let mut client = caller.0.clone();
@@ -166,7 +166,7 @@ async fn a_drain_shows_itself() {
 }
 
 #[tokio::test]
-async fn a_pool_is_shown_alone_and_watched_as_often_as_asked() {
+async fn one_pool_can_be_selected_and_watched_at_an_interval() {
     let process = Process::serve(&format!("{CONFIG}\n[pool.two]\nworkers = 1\n")).await;
     let caller = Caller::of(process.public).await;
     let mut client = caller.0.clone();
@@ -181,7 +181,7 @@ async fn a_pool_is_shown_alone_and_watched_as_often_as_asked() {
         let stats = watch.message().await.unwrap().unwrap().stats.unwrap();
         assert_eq!(names(&stats.pools), ["two"]);
     }
-    // The first comes at once, then one for each interval; the first look of all may be late.
+    // The first message arrives at once, then one per interval. The first sample may be late.
     let took = begin.elapsed();
     assert!(took >= Duration::from_millis(200) && took < Duration::from_secs(20), "{took:?}");
     assert_eq!(queued(&caller.stats().await.pools[0]), 0);

@@ -1,7 +1,7 @@
-//! Every row of the table of statuses: what a real client gets for it, on each of the three ways in.
+//! Every row of the table of statuses, as a real client gets it from each of the three RPCs that submit jobs.
 //!
-//! A row says what is asked and what must come back; [`check`] sends it to a service of its own by `Submit`, by `Stream`
-//! and inside of `SubmitMany`, and looks at all that the status carries.
+//! A row has a request and the expected error. [`check`] sends the request by `Submit`, `Stream` and `SubmitMany`, each
+//! to a new service, and compares every part of the status.
 
 mod ended;
 mod fields;
@@ -22,10 +22,10 @@ use crate::{
     service::{Caller, Service},
 };
 
-/// Most bytes of a message and its details: grpc's C core takes longer ones for RESOURCE_EXHAUSTED.
-const MOST_BYTES: usize = 4 << 10;
+/// Largest size in bytes of a message and its details. gRPC's C core reports longer ones as RESOURCE_EXHAUSTED.
+const MAX_STATUS_BYTES: usize = 4 << 10;
 
-/// One pool with one worker; the caller may be a second late and still hears the server's reason.
+/// One pool with one worker. With the long reply margin, the server's answer arrives before the caller's deadline.
 const ONE_WORKER: &str = r#"
     server.max_payload = "64KiB"
     deadline.reply_margin = "400ms"
@@ -42,40 +42,40 @@ const ONE_WORKER: &str = r#"
     builtin = "echo"
 "#;
 
-/// What the trailer `grpc-retry-pushback-ms` and `RetryInfo` say.
+/// Retry advice in the trailer `grpc-retry-pushback-ms` and in `RetryInfo`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pushback {
-    /// Nothing.
+    /// Neither is sent.
     Unsaid,
-    /// −1.
+    /// The trailer is −1: the client must not retry.
     Never,
-    /// A time to come back.
+    /// Both hold a delay.
     After,
 }
 
-/// What must come back.
+/// The expected error.
 #[derive(Debug, Clone, Copy)]
 struct Expected {
     code: Code,
     reason: &'static str,
     execution: &'static str,
     pushback: Pushback,
-    /// Keys of the metadata besides `execution`.
+    /// Keys of the error metadata besides `execution`.
     facts: &'static [&'static str],
     /// Field of `google.rpc.BadRequest`.
     field: Option<&'static str>,
 }
 
-/// Metadata of a job that got no room: it has no id.
+/// Metadata of a refused job, which has no id.
 const REFUSED: &[&str] = &["kind", "pool"];
-/// Metadata of a job that was accepted.
+/// Metadata of an accepted job.
 const ACCEPTED: &[&str] = &["job", "kind", "pool", "queue_ms", "run_ms"];
 
-/// What is asked.
+/// A request and the expected error.
 struct Row<'a> {
     config: &'a str,
     job: Option<Job>,
-    /// `grpc-timeout` as sent; by a header, so that the client's own timer does not answer first.
+    /// Value of the header `grpc-timeout`. It is set as a header, so that the client itself starts no timer.
     timeout: Option<&'a str>,
     expected: Expected,
 }
@@ -86,8 +86,9 @@ impl Row<'_> {
     }
 }
 
-/// Sends the row by each way to a service that `before` has brought into a state; `during` goes on while the call is
-/// open. Returns what came back, for more to be said about it.
+/// Sends the row by each RPC to a new service, and compares the errors. Returns them for further checks.
+///
+/// `before` prepares the service, and `during` runs while the call is open.
 async fn check(row: Row<'_>, before: impl AsyncFn(&Caller), during: impl AsyncFn(&Service, &Caller)) -> Vec<Refusal> {
     let mut refusals = Vec::new();
     for way in Way::ALL {
@@ -104,7 +105,7 @@ async fn check(row: Row<'_>, before: impl AsyncFn(&Caller), during: impl AsyncFn
     refusals
 }
 
-/// For a row that needs no state.
+/// [`check`] for a row that needs no preparation.
 async fn check_alone(row: Row<'_>) -> Vec<Refusal> {
     check(row, async |_| {}, async |_, _| {}).await
 }
@@ -117,14 +118,14 @@ impl Expected {
         assert!(!refusal.status.message().is_empty(), "{context}");
         let details = refusal.details();
         assert_eq!(details.error_info().unwrap().domain, "waterwheel.dev", "{context}");
-        let told = details.help().map(|help| help.links[0].description.as_str()).unwrap_or_default();
-        assert_eq!(told, Reason::of(reason).unwrap().help(), "{context}");
+        let help = details.help().map(|help| help.links[0].description.as_str()).unwrap_or_default();
+        assert_eq!(help, Reason::of(reason).unwrap().help(), "{context}");
         compare_facts(&context, refusal, execution, facts, job);
         let found = details.bad_request().and_then(|request| request.field_violations.first());
         assert_eq!(found.map(|violation| violation.field.as_str()), field, "{context}");
         compare_pushback(&context, refusal, pushback);
         assert_eq!(refusal.request_id(), Some("the-request"), "{context}");
-        assert!(refusal.wire_bytes() < MOST_BYTES, "{} bytes: {context}", refusal.wire_bytes());
+        assert!(refusal.wire_bytes() < MAX_STATUS_BYTES, "{} bytes: {context}", refusal.wire_bytes());
         if way == Way::Stream {
             assert_eq!(refusal.before_headers, execution == "NOT_STARTED", "{context}");
         }
@@ -145,7 +146,7 @@ fn compare_facts(context: &str, refusal: &Refusal, execution: &str, facts: &[&st
             _ => assert!(value.parse::<f64>().unwrap() >= 0.0, "{context}"),
         }
     }
-    // Which rung of the stop ladder a job came to is told where it was stopped, not promised for a row.
+    // A stopped job may also report how far its stop went (`rung`), which no row promises.
     let others: Vec<_> = found.keys().filter(|key| !facts.contains(&key.as_str())).collect();
     assert!(others.iter().all(|key| *key == "execution" || *key == "rung"), "{others:?}: {context}");
     if execution == "STARTED" && facts.contains(&"queue_ms") {
@@ -154,12 +155,12 @@ fn compare_facts(context: &str, refusal: &Refusal, execution: &str, facts: &[&st
 }
 
 fn compare_pushback(context: &str, refusal: &Refusal, pushback: Pushback) {
-    let told = refusal.details().retry_info().and_then(|info| info.retry_delay);
+    let delay = refusal.details().retry_info().and_then(|info| info.retry_delay);
     let longest = Duration::from_millis(7_500);
-    assert_eq!(told.is_some(), pushback == Pushback::After, "{context}");
-    assert!(told.is_none_or(|told| told > Duration::ZERO && told <= longest), "{context}");
+    assert_eq!(delay.is_some(), pushback == Pushback::After, "{context}");
+    assert!(delay.is_none_or(|delay| delay > Duration::ZERO && delay <= longest), "{context}");
     if refusal.inside {
-        // One job of many has no trailers of its own.
+        // A job of `SubmitMany` has no trailers of its own.
         return;
     }
     let trailer = refusal.pushback();
@@ -167,13 +168,13 @@ fn compare_pushback(context: &str, refusal: &Refusal, pushback: Pushback) {
         Pushback::Unsaid => assert_eq!(trailer, None, "{context}"),
         Pushback::Never => assert_eq!(trailer, Some(-1), "{context}"),
         Pushback::After => {
-            let told = i64::try_from(told.unwrap().as_millis()).unwrap();
-            assert_eq!(trailer, Some(told), "{context}");
+            let delay_ms = i64::try_from(delay.unwrap().as_millis()).unwrap();
+            assert_eq!(trailer, Some(delay_ms), "{context}");
         }
     }
 }
 
-/// Handlers that go wrong in every way.
+/// A handler that fails with the code in its payload, or panics.
 struct Wrong;
 
 impl Handler for Wrong {
@@ -192,7 +193,7 @@ impl BlockingHandler for Wrong {
     }
 }
 
-/// The codes that a handler may answer with.
+/// Codes that a handler may fail with.
 const CODES: [(&str, FailureCode, Code); 10] = [
     ("unknown", FailureCode::Unknown, Code::Unknown),
     ("invalid", FailureCode::InvalidArgument, Code::InvalidArgument),
@@ -228,7 +229,7 @@ impl Handler for Echo {
     }
 }
 
-/// Runs until it is cut off.
+/// Runs until it is aborted.
 struct Forever;
 
 impl Handler for Forever {

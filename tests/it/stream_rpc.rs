@@ -1,6 +1,6 @@
-//! `Stream`: the events of one job, for readers of every speed.
+//! `Stream`: the events of one job, for fast and slow readers.
 //!
-// tidy: real time, because a reader that stops is cut off by the clock of a real server.
+// tidy: real time, because a real server enforces the deadline of a reader that stops.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ const CONFIG: &str = r#"
     builtin = "echo"
 "#;
 
-/// Writes its payload as one chunk, nothing as another, and returns it once more.
+/// Writes its payload as one chunk, then an empty chunk, and returns the payload as its output.
 struct Twice;
 
 impl Handler for Twice {
@@ -54,9 +54,9 @@ fn service() -> Service {
     Service::start(CONFIG, vec![OwnKind::new("one", Kind::new("twice", || Twice))])
 }
 
-/// All events, whose numbers must have no gap.
+/// Reads all events, and checks that their sequence numbers have no gap.
 async fn events(service: &Service, job: Job) -> Result<Vec<Event>, Status> {
-    // A stock client: it takes messages of at most 4 MiB.
+    // A client with default settings accepts messages of at most 4 MiB.
     let mut client = WorkerPoolServiceClient::new(service.public.channel().await);
     let mut stream = client.stream(Request::new(StreamRequest { job: Some(job) })).await?.into_inner();
     let mut events = Vec::new();
@@ -78,7 +78,7 @@ fn output(events: &[Event]) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn started_chunks_progress_finished() {
+async fn events_are_started_progress_chunks_and_finished() {
     let service = service();
     let events = events(&service, job("sleep", "30")).await.unwrap();
     assert!(matches!(&events[0], Event::Started(started) if started.job_id.len() > 16));
@@ -99,7 +99,7 @@ async fn started_chunks_progress_finished() {
 }
 
 #[tokio::test]
-async fn output_larger_than_a_message_comes_in_pieces() {
+async fn output_larger_than_a_message_is_split_into_chunks() {
     let service = service();
     let payload: Bytes = (0..9_u32 << 20).map(|at| (at % 251) as u8).collect();
     let events = events(&service, job("twice", payload.clone())).await.unwrap();
@@ -110,14 +110,14 @@ async fn output_larger_than_a_message_comes_in_pieces() {
 }
 
 #[tokio::test]
-async fn a_reader_that_stops_holds_nothing_past_its_deadline() {
-    // One stream for each connection: the reader's own next call shows when the server lets go of it.
+async fn a_reader_that_stops_frees_its_worker_and_its_stream_at_the_deadline() {
+    // The connection allows one stream, so the next call of the reader shows when the server has closed the first one.
     let process = Process::serve(&CONFIG.replace(r#""16MiB""#, "\"16MiB\"\nserver.max_concurrent_streams = 1")).await;
     let endpoint = Endpoint::from_shared(format!("http://{}", process.public.0)).unwrap();
     let endpoint = endpoint.initial_stream_window_size(64 << 10);
     let reader = Caller(WorkerPoolServiceClient::new(endpoint.connect().await.unwrap()));
     let caller = Caller::of(process.public).await;
-    // More than windows and channels take, and noise, so that gzip cannot make it small.
+    // More than all windows and channels buffer, and random, so that gzip cannot compress it.
     let mut state = 1_u32;
     let noise: Bytes = std::iter::repeat_with(|| {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -129,14 +129,14 @@ async fn a_reader_that_stops_holds_nothing_past_its_deadline() {
     request.metadata_mut().insert("grpc-timeout", "6S".parse().unwrap());
     let begin = Instant::now();
     let stream = reader.0.clone().stream(request).await.unwrap();
-    // The pool's one worker waits for the reader, and then does not any more.
+    // The only worker waits for the reader until the deadline.
     caller.until(|pool| pool.in_flight == 0).await;
     let took = begin.elapsed();
     assert!(took < Duration::from_secs(20), "{took:?}: its output is never read");
     let pool = caller.pool().await;
     assert_eq!((counts(&pool).accepted, counts(&pool).expired), (1, 1), "{pool:?}");
     caller.leave(job("echo", "next")).await.unwrap().unwrap();
-    let next = timeout(PATIENCE, reader.leave(job("echo", "next"))).await.expect("its stream is let go");
+    let next = timeout(PATIENCE, reader.leave(job("echo", "next"))).await.expect("its stream is closed");
     next.unwrap().unwrap();
     drop(stream);
 }

@@ -1,4 +1,4 @@
-//! A stream gives the output in order, slows its own handler only, and frees its worker however it ends.
+//! Streams deliver output in order, slow down only their own handler, and always free their worker.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::support::{
     Counter, Gate, assert_idle, blocking_kind, echo, holding_clock, kind, meet, meeting, pass_time, pool, until,
 };
 
-/// Writes as many chunks as the payload says, numbered, and returns a last one.
+/// A kind that writes numbered chunks, as many as its payload says, and returns a last one.
 fn count() -> Kind {
     counting(&Counter::new())
 }
@@ -52,7 +52,7 @@ fn chunk(text: impl Into<bytes::Bytes>) -> StreamItem {
     StreamItem::Event(Event::Chunk(text.into()))
 }
 
-/// Reads to the end, and checks that `expected` numbered chunks came in order.
+/// Reads to the end, and checks that `expected` numbered chunks arrive in order.
 async fn read_all(stream: &mut JobStream, expected: usize) {
     for number in 0..expected {
         assert_eq!(stream.next().await, Ok(Some(chunk(number.to_string()))));
@@ -65,7 +65,7 @@ async fn read_all(stream: &mut JobStream, expected: usize) {
 }
 
 #[tokio::test]
-async fn items_come_in_order_and_end_once() {
+async fn items_arrive_in_order_and_end_once() {
     let written = Counter::new();
     let pool = pool(1).kind(count()).kind(counting_blocking(&written)).build();
     for kind in ["count", "block"] {
@@ -77,7 +77,7 @@ async fn items_come_in_order_and_end_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn progress_reaches_a_reader_and_never_holds_a_handler() {
+async fn progress_reaches_the_reader_and_never_blocks_the_handler() {
     let job = kind("steps", |_, cx| async move {
         for step in 0..100 {
             cx.progress(f64::from(step) / 100.0, "step");
@@ -93,16 +93,16 @@ async fn progress_reaches_a_reader_and_never_holds_a_handler() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_reader_holds_its_own_handler_only() {
+async fn a_slow_reader_blocks_only_its_own_handler() {
     let written = Counter::new();
     let pool = pool(2).kind(counting(&written)).kind(echo()).build();
     let mut slow = pool.stream(Job::new("count", "100")).await.expect("accepted");
     pass_time(Duration::from_secs(1)).await;
     let ahead = written.get();
-    assert!(ahead < 20, "{ahead} chunks are held for a reader that does not read");
+    assert!(ahead < 20, "{ahead} chunks are buffered for a reader that does not read");
 
     for _ in 0..50 {
-        pool.submit(Job::new("echo", "x")).await.expect("others go on");
+        pool.submit(Job::new("echo", "x")).await.expect("other jobs are not affected");
     }
     assert_eq!(written.get(), ahead);
     assert_eq!(slow.next().await, Ok(Some(chunk("0"))));
@@ -115,7 +115,7 @@ async fn a_slow_reader_holds_its_own_handler_only() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reader_that_leaves_stops_the_handler() {
+async fn dropping_a_stream_stops_its_handler() {
     let written = Counter::new();
     let pool = pool(1).kind(counting(&written)).kind(counting_blocking(&written)).kind(meeting(1)).build();
     for (round, kind) in ["count", "block"].into_iter().enumerate() {
@@ -131,7 +131,7 @@ async fn a_reader_that_leaves_stops_the_handler() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_cuts_what_was_not_read() {
+async fn a_failure_discards_unread_chunks() {
     let fails = kind("fails", |_, cx| async move {
         for _ in 0..3 {
             cx.write("chunk").await?;
@@ -148,7 +148,7 @@ async fn a_failure_cuts_what_was_not_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deadline_cuts_a_stalled_reader_and_frees_its_worker() {
+async fn a_deadline_frees_the_worker_of_a_reader_that_stalls() {
     let written = Counter::new();
     let pool = pool(1).kind(counting(&written)).kind(counting_blocking(&written)).kind(meeting(1)).build();
     for (round, kind) in ["count", "block"].into_iter().enumerate() {
@@ -162,7 +162,7 @@ async fn a_deadline_cuts_a_stalled_reader_and_frees_its_worker() {
         assert!(start.elapsed() < Duration::from_millis(5_100), "the worker is free at the deadline");
         assert!(pool.stats().workers.iter().all(|worker| worker.state == WorkerState::Idle), "{kind} is not stuck");
 
-        let error = stream.next().await.expect_err("chunks that are late are not given");
+        let error = stream.next().await.expect_err("late chunks are discarded");
         let JobError::Failed(failure) = error else { panic!("{error}") };
         assert_eq!(failure.outcome, Outcome::DeadlineExceeded, "{failure:?}");
         assert_eq!(failure.rung, Some(Rung::Asked));
@@ -192,7 +192,11 @@ async fn output_is_limited_in_bytes() {
     }
     let mut stream = pool.stream(Job::new("default", "0123456789")).await.expect("accepted");
     assert_eq!(stream.next().await, Ok(Some(chunk("abc"))));
-    assert_eq!(stream.next().await, Ok(Some(chunk("0123456789"))), "the pool's default is for what it holds itself");
+    assert_eq!(
+        stream.next().await,
+        Ok(Some(chunk("0123456789"))),
+        "the default of the pool limits collected output only"
+    );
     drop(stream);
     let mut stream = pool.stream(Job::new("own", "def")).await.expect("accepted");
     let error = loop {
@@ -210,7 +214,7 @@ async fn a_reader_without_cooperative_budget_loses_no_chunk() {
     let mut stream = pool.stream(Job::new("count", "5")).await.expect("accepted");
     until(|| pool.stats().counts.completed == 1).await;
     tokio::task::yield_now().await;
-    assert_eq!(stream.next().await, Ok(Some(chunk("0"))), "the end is known, chunks are unread");
+    assert_eq!(stream.next().await, Ok(Some(chunk("0"))), "chunks are unread, although the job has ended");
     while coop::has_budget_remaining() {
         tokio::task::consume_budget().await;
     }
@@ -221,7 +225,7 @@ async fn a_reader_without_cooperative_budget_loses_no_chunk() {
 }
 
 #[tokio::test]
-async fn writers_that_outlive_the_job_do_not_hold_its_reader() {
+async fn writers_that_outlive_the_job_do_not_block_its_reader() {
     let gate = Gate::new();
     let held = gate.clone();
     let late = Counter::new();
@@ -236,7 +240,7 @@ async fn writers_that_outlive_the_job_do_not_hold_its_reader() {
                     refused.add();
                 }
             });
-            // Polled once, it runs by itself.
+            // A shielded task continues after its first poll.
             let _ = futures_util::poll!(std::pin::pin!(rest));
             cx.write("0").await?;
             Ok(Output::new("last"))
@@ -250,7 +254,7 @@ async fn writers_that_outlive_the_job_do_not_hold_its_reader() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_last_item_is_never_lost_between_threads() {
+async fn the_last_item_is_never_lost_across_threads() {
     let pool = pool(4).kind(count()).build();
     let mut readers = tokio::task::JoinSet::new();
     for _ in 0..4 {
@@ -269,7 +273,7 @@ async fn the_last_item_is_never_lost_between_threads() {
 }
 
 #[test]
-fn a_stream_whose_runtime_is_gone_says_so() {
+fn a_stream_whose_runtime_was_dropped_ends_as_cancelled() {
     let serving = runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let pool = pool(1).kind(count()).build();
     let mut stream = serving.block_on(pool.stream(Job::new("count", "100"))).expect("accepted");
@@ -279,7 +283,7 @@ fn a_stream_whose_runtime_is_gone_says_so() {
         loop {
             match stream.next().await {
                 Ok(Some(StreamItem::Event(_))) => {}
-                Ok(end) => panic!("an output that was cut looks whole: {end:?}"),
+                Ok(end) => panic!("incomplete output looks complete: {end:?}"),
                 Err(error) => break error,
             }
         }

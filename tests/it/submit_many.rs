@@ -1,6 +1,6 @@
-//! `SubmitMany`: backpressure instead of refusals, a bounded window, and an end for every job and every call.
+//! `SubmitMany`: backpressure instead of refusals, a bounded window, and an outcome for every job and call.
 //!
-// tidy: real time, because a server that reads no more is seen by nothing happening for a while.
+// tidy: real time, because a test concludes that the server stopped reading when nothing changes for a while.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -35,14 +35,14 @@ const CONFIG: &str = r#"
     builtin = "echo"
 "#;
 
-/// One call, from the side of its caller.
+/// The client side of one call.
 struct Many {
     jobs: mpsc::Sender<SubmitManyRequest>,
     results: Streaming<SubmitManyResponse>,
 }
 
 impl Many {
-    /// Opens a call on a connection of its own. `ahead` bounds what this side holds unsent.
+    /// Opens a call on a new connection. `ahead` limits the number of unsent jobs.
     async fn open(process: &Process, ahead: usize, timeout: Option<&str>) -> Self {
         let (jobs, requests) = mpsc::channel(ahead);
         let mut request = Request::new(ReceiverStream::new(requests));
@@ -65,7 +65,7 @@ impl Many {
         }))
     }
 
-    /// All results until the call ends, by tag, and its status.
+    /// Reads until the call ends. Returns the results by tag, and the status unless it is OK.
     async fn rest(mut self) -> (BTreeMap<String, Result<Vec<u8>, Status>>, Option<Status>) {
         let mut results = BTreeMap::new();
         loop {
@@ -80,12 +80,12 @@ impl Many {
     }
 }
 
-/// Jobs that the service has taken out of the call.
+/// Number of jobs that the service has read from the call.
 fn read(pool: &PoolStats) -> u64 {
     counts(pool).accepted + waiting(pool)
 }
 
-/// Waits until nothing has changed for a while, once the pool is as wanted.
+/// Waits until `reached`, and then until nothing changes for a while.
 async fn at_rest(caller: &Caller, reached: impl Fn(&PoolStats) -> bool) -> PoolStats {
     caller.until(reached).await;
     let (mut last, mut same) = (caller.pool().await, 0);
@@ -100,13 +100,13 @@ async fn at_rest(caller: &Caller, reached: impl Fn(&PoolStats) -> bool) -> PoolS
 }
 
 #[tokio::test]
-async fn a_full_pool_stops_the_reading_and_refuses_nothing() {
+async fn a_full_pool_stops_reading_and_refuses_no_job() {
     let process = Process::serve(CONFIG).await;
     let caller = Caller::of(process.public).await;
     let busy = [(); 2].map(|()| caller.leave(job("sleep", "60000")));
     caller.until(|pool| pool.in_flight == 2).await;
     let mut many = Many::open(&process, 1, None).await;
-    // Sixteen messages fill the stream's window of 1 MiB, so that flow control reaches the sender.
+    // Sixteen messages fill the 1 MiB window of the stream, so flow control stops the sender.
     let sent = tokio::spawn({
         let jobs = many.jobs.clone();
         async move {
@@ -117,12 +117,12 @@ async fn a_full_pool_stops_the_reading_and_refuses_nothing() {
         }
     });
     let pool = at_rest(&caller, |pool| waiting(pool) == 1).await;
-    assert_eq!(read(&pool), 7, "two others run, four are queued, one waits, and the rest is not read: {pool:?}");
-    assert!(!sent.is_finished(), "the sender felt nothing of it");
+    assert_eq!(read(&pool), 7, "two others run, four are queued, one waits, and the rest are not read: {pool:?}");
+    assert!(!sent.is_finished(), "flow control must stop the sender");
     busy.into_iter().for_each(|call| call.abort());
     let mut completed = 0;
     while completed < 40 {
-        let (tag, result) = many.next().await.unwrap().expect("the call goes on");
+        let (tag, result) = many.next().await.unwrap().expect("the call stays open");
         result.unwrap_or_else(|status| panic!("{tag}: {status:?}"));
         completed += 1;
     }
@@ -145,13 +145,13 @@ async fn a_job_may_ask_to_be_refused_instead() {
 }
 
 #[tokio::test]
-async fn results_that_nobody_reads_hold_no_worker_and_stop_the_reading_at_the_window() {
+async fn unread_results_occupy_no_worker_and_stop_reading() {
     let process = Process::serve(CONFIG).await;
     let caller = Caller::of(process.public).await;
     let many = Many::open(&process, 1, None).await;
     let jobs = many.jobs.clone();
     let sender = tokio::spawn(async move {
-        // Outputs as large as the windows of HTTP/2, so that only a few fit on the way.
+        // Outputs as large as the windows of HTTP/2, so that only a few fit into its buffers.
         for tag in 0..200 {
             let job = job("echo", vec![7; 512 << 10]);
             jobs.send(SubmitManyRequest { tag: tag.to_string(), job: Some(Box::new(job)) }).await.unwrap();
@@ -160,9 +160,9 @@ async fn results_that_nobody_reads_hold_no_worker_and_stop_the_reading_at_the_wi
     let pool = at_rest(&caller, |pool| counts(pool).completed >= 9).await;
     let done = counts(&pool).completed;
     assert_eq!((pool.in_flight, queued(&pool)), (0, 0), "{pool:?}");
-    // The bytes that may be unread, which come before the window here, and what HTTP/2 has buffered.
+    // Here the limit of unread bytes applies before the window. HTTP/2 buffers a few results more.
     assert!(done < 40, "{done} jobs were read ahead of a reader that does not read");
-    // Others are served meanwhile.
+    // Other calls are not affected.
     caller.leave(job("echo", "hi")).await.unwrap().unwrap();
     let (results, end) = {
         let mut many = many;
@@ -179,7 +179,7 @@ async fn results_that_nobody_reads_hold_no_worker_and_stop_the_reading_at_the_wi
 }
 
 #[tokio::test]
-async fn never_more_than_the_window_is_in_flight() {
+async fn no_more_jobs_than_the_window_are_in_flight() {
     let process = Process::serve(&CONFIG.replace("workers = 2", "workers = 64").replace("= 16", "= 5")).await;
     let caller = Caller::of(process.public).await;
     let stays = Many::open(&process, 100, None).await;
@@ -207,7 +207,7 @@ async fn never_more_than_the_window_is_in_flight() {
 }
 
 #[tokio::test]
-async fn a_call_that_is_cancelled_cancels_its_jobs() {
+async fn cancelling_a_call_cancels_its_jobs() {
     let process = Process::serve(CONFIG).await;
     let caller = Caller::of(process.public).await;
     let many = Many::open(&process, 8, None).await;
@@ -224,7 +224,7 @@ async fn a_call_that_is_cancelled_cancels_its_jobs() {
 
 #[tokio::test]
 async fn a_call_ends_at_its_deadline_after_its_jobs() {
-    // The margin is wide: results, and then the status, come within it.
+    // The reply margin is long enough for the results and the status.
     let config = format!("deadline.reply_margin = \"1s\"\n{CONFIG}").replace("server.submit_many_window = 16", "");
     let config = format!("{config}\n[server]\nsubmit_many_window = 3\n");
     let process = Process::serve(&config).await;
@@ -234,7 +234,7 @@ async fn a_call_ends_at_its_deadline_after_its_jobs() {
     for tag in 0..3 {
         many.send(tag, job("sleep", r#"{"ms":60000,"ignore_cancel":true}"#)).await;
     }
-    // The caller keeps its side open: the window is full, and the status needs no place in it.
+    // The request stream stays open and the window is full. The status is sent all the same.
     let keep = many.jobs.clone();
     let (results, end) = many.rest().await;
     let took = begin.elapsed();
@@ -251,7 +251,7 @@ async fn a_call_ends_at_its_deadline_after_its_jobs() {
 }
 
 #[tokio::test]
-async fn a_bad_job_fails_alone() {
+async fn an_invalid_job_fails_only_itself() {
     let process = Process::serve(CONFIG).await;
     let mut many = Many::open(&process, 8, None).await;
     many.send("good", job("echo", "1")).await;
@@ -281,7 +281,7 @@ async fn a_bad_job_fails_alone() {
 }
 
 #[tokio::test]
-async fn the_drain_ends_a_call_after_the_jobs_that_it_took() {
+async fn a_drain_ends_a_call_after_its_accepted_jobs() {
     let process = Process::serve(CONFIG).await;
     let caller = Caller::of(process.public).await;
     let many = Many::open(&process, 8, None).await;
@@ -301,7 +301,7 @@ async fn the_drain_ends_a_call_after_the_jobs_that_it_took() {
 }
 
 #[tokio::test]
-async fn a_caller_that_has_sent_all_hears_ok_even_through_a_drain() {
+async fn a_call_whose_request_stream_ended_completes_during_a_drain() {
     let process = Process::serve(CONFIG).await;
     let caller = Caller::of(process.public).await;
     let mut many = Many::open(&process, 8, None).await;

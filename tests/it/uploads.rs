@@ -1,17 +1,17 @@
-//! What callers have begun to send is bounded, and those who never finish do not shut out those who do.
+//! Unfinished uploads use bounded memory, and do not block other callers.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use h2::SendStream;
 use http::HeaderMap;
-use prost::Message;
 use tokio::time::timeout;
-use waterwheel::proto::{SubmitManyRequest, SubmitRequest};
+use waterwheel::proto::SubmitManyRequest;
 
 use crate::{
+    attack::Footprint,
     connections::Client,
     process::{PATIENCE, Process},
-    service::{Caller, job},
+    service::{Caller, job, submission},
 };
 
 const CONFIG: &str = r#"
@@ -21,39 +21,23 @@ const CONFIG: &str = r#"
     server = { max_payload = "1MiB", memory = { total = "16MiB", per_connection = "8MiB" } }
 "#;
 const PAYLOAD: usize = 1 << 20;
-/// What is sent of each message that does not become whole.
+/// Bytes sent of each unfinished message.
 const SENT: usize = 900 << 10;
 
-/// Memory of the process, in bytes.
-pub(crate) fn resident(pid: u32) -> usize {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10
-}
-
-/// A message on the wire.
-fn framed(message: &impl Message) -> Bytes {
-    let mut bytes = BytesMut::new();
-    bytes.put_u8(0);
-    bytes.put_u32(message.encoded_len().try_into().unwrap());
-    message.encode(&mut bytes).unwrap();
-    bytes.freeze()
-}
-
-/// Begins to send a job and stops before its end.
+/// Sends most of a job, and leaves the message unfinished.
 async fn begin(client: &mut Client) -> (impl Future<Output = HeaderMap> + use<>, SendStream<Bytes>) {
     let (answer, mut message) = client.call("/waterwheel.v1.WorkerPoolService/Submit").await;
-    let whole = framed(&SubmitRequest { job: Some(job("sha256", vec![1; PAYLOAD])) });
+    let whole = Bytes::from(submission("sha256", vec![1; PAYLOAD]));
     message.send_data(whole.slice(..SENT), false).unwrap();
     (async { answer.await.expect("an answer, not a reset").headers().clone() }, message)
 }
 
 #[tokio::test]
-async fn unfinished_messages_hold_no_more_than_they_may_and_shut_nobody_out() {
+async fn unfinished_uploads_use_bounded_memory_and_block_no_other_caller() {
     let process = Process::serve(CONFIG).await;
     let caller = Caller::of(process.public).await;
     caller.leave(job("sha256", vec![2; PAYLOAD])).await.unwrap().unwrap();
-    let base = resident(process.id());
+    let base = Footprint::of(process.id()).memory;
 
     let (mut clients, mut open) = (Vec::new(), Vec::new());
     for round in 0..12_u8 {
@@ -63,20 +47,20 @@ async fn unfinished_messages_hold_no_more_than_they_may_and_shut_nobody_out() {
         }
         clients.push(client);
         let served = timeout(PATIENCE, caller.leave(job("sha256", vec![round; PAYLOAD]))).await.expect("an answer");
-        served.unwrap().expect("whoever finishes is served");
+        served.unwrap().expect("a complete message is served");
     }
-    let grown = resident(process.id()).saturating_sub(base);
-    // What the allocator keeps for each thread comes to it: tens of MiB, however much was sent.
-    assert!(grown < 112 << 20, "{} MiB for 84 MiB that were begun", grown >> 20);
+    let grown = Footprint::of(process.id()).memory.saturating_sub(base);
+    // The allocator keeps some tens of MiB for its threads, independent of the amount sent.
+    assert!(grown < 112 << 20, "{} MiB for 84 MiB of unfinished messages", grown >> 20);
     caller.leave(job("sha256", vec![3; PAYLOAD])).await.unwrap().unwrap();
 }
 
 #[tokio::test]
-async fn many_large_messages_at_once_on_one_connection_are_all_served() {
-    // Six times what the connection may hold.
+async fn many_large_messages_on_one_connection_are_all_served() {
+    // Six times the memory limit of a connection.
     let process = Process::serve(CONFIG).await;
     let mut client = Client::connect(process.public.0).await;
-    let whole = framed(&SubmitRequest { job: Some(job("sha256", vec![1; PAYLOAD])) });
+    let whole = Bytes::from(submission("sha256", vec![1; PAYLOAD]));
     let mut answers = FuturesUnordered::new();
     for _ in 0..48 {
         let (answer, mut message) = client.call("/waterwheel.v1.WorkerPoolService/Submit").await;
@@ -90,7 +74,7 @@ async fn many_large_messages_at_once_on_one_connection_are_all_served() {
 }
 
 #[tokio::test]
-async fn a_message_over_the_limit_is_refused_at_its_head() {
+async fn a_message_over_the_limit_is_refused_by_its_length_prefix() {
     let process = Process::serve(CONFIG).await;
     let mut client = Client::connect(process.public.0).await;
     let (answer, mut message) = client.call("/waterwheel.v1.WorkerPoolService/Submit").await;
@@ -102,8 +86,8 @@ async fn a_message_over_the_limit_is_refused_at_its_head() {
 }
 
 #[tokio::test]
-async fn messages_that_are_whole_are_no_uploads_any_more() {
-    // Many more bytes than a connection may hold at once go through one call.
+async fn complete_messages_do_not_count_as_uploads() {
+    // One call carries twice the memory limit of a connection.
     let process = Process::serve(CONFIG).await;
     let mut client = process.public.client().await;
     let jobs = (0..16).map(|tag: u8| SubmitManyRequest {

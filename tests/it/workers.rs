@@ -1,4 +1,5 @@
-//! Workers of other languages as `waterwheel worker new` writes them: each keeps the protocol.
+//! Workers that `waterwheel worker new` writes in other languages, and the conformance tests of `waterwheel worker
+//! test`.
 
 use std::process::Stdio;
 
@@ -6,7 +7,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio::process::Command;
 
-/// Languages, and the commands that run a file of them.
+/// Languages with their file extensions and the commands that run such a file.
 const LANGUAGES: [(&str, &str, &[&str]); 6] = [
     ("python", "py", &["python3"]),
     ("node", "mjs", &["node"]),
@@ -24,7 +25,7 @@ async fn waterwheel(directory: &TempDir, args: &[&str]) -> (i32, String) {
     (output.status.code().unwrap(), text)
 }
 
-/// What the tests of a worker saw: name and verdict.
+/// Runs the conformance tests. Returns the exit code, the name and verdict of each test, and the output.
 async fn verdicts(directory: &TempDir, command: &[&str]) -> (i32, Vec<(String, String)>, String) {
     let args: Vec<_> = ["worker", "test", "--timeout", "2m", "--output", "json", "--"]
         .into_iter()
@@ -37,9 +38,9 @@ async fn verdicts(directory: &TempDir, command: &[&str]) -> (i32, Vec<(String, S
     (exit, verdicts, text)
 }
 
-/// A language that is not installed is left out. `.ci/run` needs all but ruby, which it installs if it can.
+/// A language that is not installed is skipped. `.ci/run` needs all but Ruby, which it installs if it can.
 #[tokio::test]
-async fn a_new_worker_of_each_language_passes_every_test() {
+async fn a_generated_worker_of_each_language_passes_every_conformance_test() {
     let directory = tempfile::tempdir().unwrap();
     for (language, extension, run) in LANGUAGES {
         if Command::new(run[0]).arg("--help").output().await.is_err() {
@@ -56,9 +57,9 @@ async fn a_new_worker_of_each_language_passes_every_test() {
     }
 }
 
-/// Each worker falls short in one way, which its line names.
+/// Each worker breaks one rule, and the report names it.
 #[tokio::test]
-async fn a_worker_that_breaks_the_protocol_fails_the_test_that_shows_it() {
+async fn a_worker_that_breaks_the_protocol_fails_the_matching_test() {
     let directory = tempfile::tempdir().unwrap();
     let ready = r#"echo '{"ready":{"protocol":1,"kinds":["conformance"]}}' >&4; "#;
     for (script, test, seen) in [
@@ -73,14 +74,14 @@ async fn a_worker_that_breaks_the_protocol_fails_the_test_that_shows_it() {
         ),
     ] {
         let (exit, verdicts, text) = verdicts(&directory, &["bash", "-c", script]).await;
-        let failed = verdicts.iter().find(|(name, _)| name == test).expect("each test is told");
+        let failed = verdicts.iter().find(|(name, _)| name == test).expect("each test is reported");
         assert_eq!((exit, failed.1.as_str()), (1, "fail"), "{script}: {text}");
         assert!(text.contains(seen), "{seen}: {text}");
     }
 }
 
 #[tokio::test]
-async fn a_worker_without_the_kind_of_the_tests_is_tested_in_what_is_left() {
+async fn tests_that_need_the_conformance_kind_are_skipped_without_it() {
     let directory = tempfile::tempdir().unwrap();
     let own = include_str!("../../examples/workers/thumbnail.py").replace("\"conformance\": conformance", "");
     std::fs::write(directory.path().join("own.py"), own).unwrap();

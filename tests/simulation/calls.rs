@@ -1,4 +1,4 @@
-//! The callers: what they send, and what they hear.
+//! The callers: their requests, and the answers that they get.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -12,71 +12,71 @@ use waterwheel::proto::{
 };
 
 use crate::{
-    plan::{LANES, SERVERS},
-    record::{Asked, CALL, Record, Way, now},
-    server::{Ask, Order},
-    told::Told,
+    answer::Answer,
+    plan::{SERVERS, TASKS},
+    record::{CALL, Record, SentJob, Way, now},
+    server::{Behaviour, Order},
     wire::{PUBLIC, channel},
 };
 
 type Client = WorkerPoolServiceClient<Channel>;
 
-/// No call lasts so long: its deadline, or the keepalive of either side, ends it before.
+/// Longer than any call: its deadline or the keepalive of either side ends it earlier.
 const LONGEST_CALL: Duration = Duration::from_secs(3);
 
-/// Most jobs of a call of many.
-const MOST_JOBS: usize = 6;
-/// Most between two of them, in milliseconds.
+/// Largest number of jobs in a `SubmitMany` call.
+const MAX_JOBS: usize = 6;
+/// Longest time between two of them, in milliseconds.
 const LONGEST_GAP: u64 = 7;
-/// What a client sends of a call of many, though its caller has left, before it says so.
-pub(crate) const LONGEST_UPLOAD: Duration = Duration::from_millis(MOST_JOBS as u64 * LONGEST_GAP);
+/// How long a client may continue to send the jobs of a `SubmitMany` call after its caller gave up.
+pub(crate) const LONGEST_UPLOAD: Duration = Duration::from_millis(MAX_JOBS as u64 * LONGEST_GAP);
 
-/// What a caller waits when a server cannot be reached.
+/// Pause of a caller after its connection broke.
 const BACK_OFF: Duration = Duration::from_millis(30);
-/// By then the servers listen for the first time.
+/// The servers listen at this time after the start.
 const SERVERS_ARE_UP: Duration = Duration::from_millis(5);
 
-/// One of the tasks of a caller: a call after the other.
-struct Lane {
+/// A task of a caller that makes calls in sequence.
+struct CallerTask {
     caller: usize,
     record: Record,
     random: StdRng,
     clients: Vec<Client>,
 }
 
-/// A call that is made.
+/// One call.
 struct Call {
     server: usize,
     request_id: String,
     timeout: Option<u64>,
-    /// When the caller leaves, where it does not wait.
+    /// When the caller gives up, if it does.
     patience: Option<Duration>,
 }
 
-/// A host that calls the servers, each lane `calls` times.
+/// A host that calls the servers. Each of its tasks makes `calls` calls.
 pub(crate) async fn call(caller: usize, seed: u64, calls: usize, record: Record) -> turmoil::Result {
     let clients: Vec<_> = (0..SERVERS).map(|server| Client::new(channel(server, PUBLIC))).collect();
-    let lanes = (0..LANES).map(|lane| {
-        let random = StdRng::seed_from_u64(seed ^ ((caller * LANES + lane + 1) as u64) << 32);
-        let mut lane = Lane { caller, record: record.clone(), random, clients: clients.clone() };
+    let tasks = (0..TASKS).map(|task| {
+        let random = StdRng::seed_from_u64(seed ^ ((caller * TASKS + task + 1) as u64) << 32);
+        let mut task = CallerTask { caller, record: record.clone(), random, clients: clients.clone() };
         tokio::spawn(async move {
             sleep(SERVERS_ARE_UP).await;
             for _ in 0..calls {
-                sleep(Duration::from_millis(lane.random.random_range(0..25))).await;
-                lane.call().await;
+                sleep(Duration::from_millis(task.random.random_range(0..25))).await;
+                task.call().await;
             }
         })
     });
-    for lane in join_all(lanes).await {
-        lane?;
+    for task in join_all(tasks).await {
+        task?;
     }
     record.lock().callers_left -= 1;
-    // A host that is done says nothing any more: it is to tell the servers first that it leaves.
+    // A host that has ended sends nothing. The servers must learn first that its calls were cancelled.
     sleep(LONGEST_UPLOAD * 2).await;
     Ok(())
 }
 
-impl Lane {
+impl CallerTask {
     async fn call(&mut self) {
         let random = &mut self.random;
         let server = random.random_range(0..SERVERS);
@@ -95,24 +95,24 @@ impl Lane {
         let (number, order, job) = self.order(Way::Submit, &call);
         let mut client = self.clients[call.server].clone();
         let request = call.request(SubmitRequest { job: Some(job) });
-        let told = match call.wait(client.submit(request)).await {
+        let answer = match call.wait(client.submit(request)).await {
             Ok(Ok(response)) => self.completed(number, order, response),
-            Ok(Err(status)) => Told::of(&status),
+            Ok(Err(status)) => Answer::of(&status),
             Err(ended) => self.gave_up(&call, ended),
         };
-        let is_broken = matches!(told, Told::Broken { .. });
-        self.told(number, told);
+        let is_broken = matches!(answer, Answer::Broken { .. });
+        self.record_answer(number, answer);
         if is_broken {
             sleep(BACK_OFF).await;
         }
     }
 
-    fn completed(&self, number: usize, order: Order, response: Response<SubmitResponse>) -> Told {
+    fn completed(&self, number: usize, order: Order, response: Response<SubmitResponse>) -> Answer {
         let result = response.into_inner().result.expect("a result");
         if result.output[..] != self.expected(number, order) {
             self.record.fault(format!("job {number} got {:?} for {order:?}", result.output));
         }
-        Told::Completed { job_id: result.job_id }
+        Answer::Completed { job_id: result.job_id }
     }
 
     async fn stream(&mut self, call: Call) {
@@ -120,24 +120,24 @@ impl Lane {
         let mut client = self.clients[call.server].clone();
         let request = call.request(StreamRequest { job: Some(job) });
         let record = self.record.clone();
-        let heard = async { hear(client.stream(request).await?.into_inner(), number, &record).await };
-        let told = match call.wait(heard).await {
+        let received = async { read_events(client.stream(request).await?.into_inner(), number, &record).await };
+        let answer = match call.wait(received).await {
             Ok(Ok((job_id, output))) => {
                 if output != self.expected(number, order) {
                     self.record.fault(format!("job {number} streamed {output:?} for {order:?}"));
                 }
-                Told::Completed { job_id }
+                Answer::Completed { job_id }
             }
-            Ok(Err(status)) => Told::of(&status),
+            Ok(Err(status)) => Answer::of(&status),
             Err(ended) => self.gave_up(&call, ended),
         };
-        self.told(number, told);
+        self.record_answer(number, answer);
     }
 
     async fn submit_many(&mut self, call: Call) {
         let mut orders = BTreeMap::new();
         let mut requests = Vec::new();
-        for _ in 0..self.random.random_range(2..=MOST_JOBS) {
+        for _ in 0..self.random.random_range(2..=MAX_JOBS) {
             let (number, order, job) = self.order(Way::SubmitMany, &call);
             let gap = Duration::from_millis(self.random.random_range(0..=LONGEST_GAP));
             requests.push((gap, SubmitManyRequest { tag: number.to_string(), job: Some(Box::new(job)) }));
@@ -149,54 +149,54 @@ impl Lane {
         });
         let mut client = self.clients[call.server].clone();
         let mut open = orders.clone();
-        let heard = async {
+        let received = async {
             let mut results = client.submit_many(call.request(requests)).await?.into_inner();
             while let Some(result) = results.message().await? {
-                self.told_one(result, &mut open);
+                self.record_result(result, &mut open);
             }
             Ok::<_, Status>(())
         };
-        let rest = match call.wait(heard).await {
+        let rest = match call.wait(received).await {
             Ok(Ok(())) => {
                 open.keys().for_each(|number| self.record.fault(format!("job {number} was not answered")));
                 return;
             }
-            Ok(Err(status)) => Told::of(&status).of_the_rest(),
+            Ok(Err(status)) => Answer::of(&status).of_the_rest(),
             Err(ended) => self.gave_up(&call, ended),
         };
-        open.into_keys().for_each(|number| self.told(number, rest.clone()));
+        open.into_keys().for_each(|number| self.record_answer(number, rest.clone()));
     }
 
-    fn told_one(&self, result: SubmitManyResponse, open: &mut BTreeMap<usize, Order>) {
+    fn record_result(&self, result: SubmitManyResponse, open: &mut BTreeMap<usize, Order>) {
         let SubmitManyResponse { tag, outcome } = result;
-        let number = tag.parse().expect("a tag of ours");
+        let number = tag.parse().expect("the tag of a job");
         let Some(order) = open.remove(&number) else {
-            return self.record.fault(format!("job {number} was answered twice, or never asked"));
+            return self.record.fault(format!("job {number} was answered twice, or never sent"));
         };
-        let told = match outcome.expect("an outcome") {
+        let answer = match outcome.expect("an outcome") {
             Outcome::Result(result) => {
                 let response = SubmitResponse { result: Some(*result) };
                 self.completed(number, order, Response::new(response))
             }
-            Outcome::Failure(failure) => Told::of_failure(*Box::from(failure)),
+            Outcome::Failure(failure) => Answer::of_failure(*Box::from(failure)),
         };
-        self.told(number, told);
+        self.record_answer(number, answer);
     }
 
-    /// Makes a job, and writes it down.
+    /// Makes a job, and records it.
     fn order(&mut self, way: Way, call: &Call) -> (usize, Order, Job) {
         let random = &mut self.random;
         let kind = ["mixed", "mixed", "narrow", "narrow", "narrow", "echo"][random.random_range(0..6)];
-        let ask = match random.random_range(0..100) {
-            0..30 => Ask::Answer,
-            30..45 => Ask::Yield,
-            45..55 => Ask::Chunks,
-            55..70 => Ask::Nap,
-            70..82 => Ask::Doze,
-            82..85 => Ask::Hang,
-            85..88 => Ask::Wait,
-            88..94 => Ask::Refuse,
-            _ => Ask::Panic,
+        let behaviour = match random.random_range(0..100) {
+            0..30 => Behaviour::Answer,
+            30..45 => Behaviour::Yield,
+            45..55 => Behaviour::Chunks,
+            55..70 => Behaviour::Nap,
+            70..82 => Behaviour::Doze,
+            82..85 => Behaviour::Hang,
+            85..88 => Behaviour::Wait,
+            88..94 => Behaviour::Refuse,
+            _ => Behaviour::Panic,
         };
         let sleep = random.random_range(0..60);
         let mut short = |most| {
@@ -206,8 +206,8 @@ impl Lane {
         };
         let (queue_timeout, run_timeout) = (short(50), short(60));
         let mut events = self.record.lock();
-        let order = Order { job: events.jobs.len(), ask, sleep };
-        events.jobs.push(Asked {
+        let order = Order { job: events.jobs.len(), behaviour, sleep };
+        events.jobs.push(SentJob {
             way,
             caller: self.caller,
             server: call.server,
@@ -215,11 +215,11 @@ impl Lane {
             is_recorded: kind != "echo",
             begin: now(),
             end: now(),
-            told: None,
+            answer: None,
         });
         drop(events);
         let (caller, server, id) = (self.caller, call.server, &call.request_id);
-        self.record.note(format_args!("{id}: caller {caller} asks server {server} by {way:?} for {kind} {order:?}"));
+        self.record.note(format_args!("{id}: caller {caller} sends {kind} {order:?} to server {server} by {way:?}"));
         let job = Job {
             kind: kind.into(),
             payload: order.to_bytes().into(),
@@ -239,27 +239,27 @@ impl Lane {
         if is_recorded { order.output() } else { order.to_bytes() }
     }
 
-    fn gave_up(&self, call: &Call, GaveUp: GaveUp) -> Told {
+    fn gave_up(&self, call: &Call, GaveUp: GaveUp) -> Answer {
         if call.patience.is_none() {
             self.record.fault(format!("{} did not end", call.request_id));
         }
-        Told::Left
+        Answer::Left
     }
 
-    fn told(&self, number: usize, told: Told) {
-        self.record.note(format_args!("job {number}: {told:?}"));
+    fn record_answer(&self, number: usize, answer: Answer) {
+        self.record.note(format_args!("job {number}: {answer:?}"));
         let mut events = self.record.lock();
-        let asked = &mut events.jobs[number];
-        asked.end = now();
-        let before = asked.told.replace(told);
+        let sent = &mut events.jobs[number];
+        sent.end = now();
+        let before = sent.answer.replace(answer);
         drop(events);
         if let Some(before) = before {
-            self.record.fault(format!("job {number} had ended: {before:?}"));
+            self.record.fault(format!("job {number} already had an answer: {before:?}"));
         }
     }
 }
 
-/// The caller waited no longer.
+/// The caller stopped waiting.
 struct GaveUp;
 
 impl Call {
@@ -277,19 +277,21 @@ impl Call {
     }
 }
 
-/// The events of one job: without a gap, and with one end.
-async fn hear(
+/// Reads the events of one job, which must have no gap and one end.
+async fn read_events(
     mut events: Streaming<StreamResponse>,
     number: usize,
     record: &Record,
 ) -> Result<(String, Vec<u8>), Status> {
     let mut output = Vec::new();
     let mut finished = None;
-    let mut heard = 0;
+    let mut received = 0;
     while let Some(StreamResponse { sequence, event }) = events.message().await? {
-        heard += 1;
-        if sequence != heard || finished.is_some() {
-            record.fault(format!("event {sequence} of job {number} is number {heard}, finished: {finished:?}"));
+        received += 1;
+        if sequence != received || finished.is_some() {
+            record.fault(format!(
+                "event {sequence} of job {number} arrived as number {received}, finished: {finished:?}"
+            ));
         }
         match event.expect("an event") {
             Event::Started(_) | Event::Progress(_) => {}
@@ -298,7 +300,7 @@ async fn hear(
         }
     }
     if finished.is_none() {
-        record.fault(format!("the stream of job {number} ended well without its last event"));
+        record.fault(format!("the stream of job {number} ended without an error and without its last event"));
     }
     Ok((finished.unwrap_or_default(), output))
 }

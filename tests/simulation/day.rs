@@ -1,12 +1,14 @@
-//! A day of detached jobs on virtual time: three replicas with pools of their own share a store. Each is paused for longer
-//! than its lease, cut off from the store, or crashes, again and again; all of them are cut off at once for a shorter time.
+//! A day of detached jobs on virtual time. Three replicas, each with its own pool, share a store.
 //!
-//! Schedules and callers create jobs that succeed, fail and are tried again, expire, or are cancelled. The books hold each
-//! call to the store against what may happen, and all that the store has against themselves. At the end the store is
-//! empty: each job has ended, and its retention is over.
+//! Again and again, a replica crashes, or is paused or cut off from the store for longer than its lease. All replicas
+//! are cut off together for shorter times.
+//!
+//! Schedules and callers create jobs that succeed, fail and are retried, expire, or are cancelled. A reference model
+//! checks each call to the store, and is compared with the content of the store. At the end the store is empty: each
+//! job has ended, and its retention is over.
 
-mod books;
 mod link;
+mod model;
 mod replica;
 
 use std::{collections::BTreeSet, process::ExitCode, sync::Arc, time::Duration};
@@ -25,88 +27,90 @@ use waterwheel::{
     task::Tasks,
 };
 
-use books::Books;
-use link::Weather;
-use replica::{KINDS, Replica, Rhythm, policy};
+use link::LinkState;
+use model::Model;
+use replica::{KINDS, Replica, TestSchedule, policy};
 
 use crate::run::{ENDS, count_panics, panics};
 
-/// A job whose life is printed.
+/// Environment variable with the id of a job whose events are printed.
 const WATCHED: &str = "SIMULATION_JOB";
-/// The code of failures that are not tried again.
+/// The code of failures that are not retried.
 const REFUSED: FailureCode = FailureCode::InvalidArgument;
-/// 2026-03-01T00:00:30Z, half a minute away from all ticks.
+/// 2026-03-01T00:00:30Z, half a minute from the nearest tick.
 const START: Timestamp = Timestamp::from_millis(1_772_323_230_000);
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
-/// Between two looks at all jobs.
-const LOOK: Duration = Duration::from_secs(600);
-/// The last job has ended, and its retention is over.
+/// Time between two comparisons of all jobs.
+const COMPARE_EVERY: Duration = Duration::from_secs(600);
+/// Time after which the last job has ended and its retention is over.
 const REST: Duration = HOUR;
 
-/// Runs a seed, and prints how often what happened, then what is wrong. The first seed is a whole day, and so is each fourth one after it.
+/// Runs a seed, and prints the number of each event, then the faults. Every fourth seed, from the first, is a whole
+/// day.
 pub(crate) fn run(seed: u64) -> ExitCode {
     mad_turmoil::rand::set_rng(StdRng::seed_from_u64(seed));
     count_panics();
     let length = HOUR * if seed % 4 == 1 { 24 } else { 3 };
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    let books = runtime.block_on(live(length));
-    let books = books.lock();
-    println!("trace: {:x}", books.trace());
-    for (what, count) in &books.counts {
+    let model = runtime.block_on(simulate(length));
+    let model = model.lock();
+    println!("trace: {:x}", model.trace());
+    for (what, count) in &model.counts {
         println!("{ENDS} {what} {count}");
     }
-    books.faults.iter().take(10).for_each(|fault| eprintln!("  {fault}"));
-    if books.faults.is_empty() && panics() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    model.faults.iter().take(10).for_each(|fault| eprintln!("  {fault}"));
+    if model.faults.is_empty() && panics() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-async fn live(length: Duration) -> Arc<Mutex<Books>> {
+async fn simulate(length: Duration) -> Arc<Mutex<Model>> {
     let start = Instant::now();
     let clock: Clock = Arc::new(move || START.plus(start.elapsed()));
     let store = Arc::new(MemoryStore::new(Bounds::default(), clock.clone()));
-    let books = Arc::new(Mutex::new(Books::new(clock.clone())));
-    let replicas = [-1_500, 0, 1_500].map(|ahead| Arc::new(Replica::new(&store, &books, &clock, ahead)));
+    let model = Arc::new(Mutex::new(Model::new(clock.clone())));
+    let replicas = [-1_500, 0, 1_500].map(|ahead| Arc::new(Replica::new(&store, &model, &clock, ahead)));
     let tasks = Tasks::new();
     for replica in &replicas {
         tasks.spawn(replica.clone().run());
     }
     let end = start + length;
-    let sizes = tokio::join!(look(&store, &books, end), befall(&replicas, end), call(&replicas, &clock, &tasks, end)).0;
+    let sizes =
+        tokio::join!(compare(&store, &model, end), disturb(&replicas, end), call(&replicas, &clock, &tasks, end)).0;
     if !are_flat(&sizes) {
-        books.lock().fault(format!("the store grows: {sizes:?}"));
+        model.lock().fault(format!("the store grows: {sizes:?}"));
     }
     for replica in &replicas {
         replica.detached().set_schedules(Vec::new());
     }
-    ticked(&mut books.lock(), clock());
-    look(&store, &books, Instant::now() + REST).await;
+    ticked(&mut model.lock(), clock());
+    compare(&store, &model, Instant::now() + REST).await;
     let (size, depths) = (store.size().await.unwrap(), store.depths().await.unwrap());
     if size != Size::default() || !depths.is_empty() {
-        books.lock().fault(format!("the store is not empty: {size:?} {depths:?}"));
+        model.lock().fault(format!("the store is not empty: {size:?} {depths:?}"));
     }
     for replica in &replicas {
         replica.detached().stop();
     }
     tasks.wait().await;
-    books
+    model
 }
 
-/// Disturbs the replicas, but for one at a time; or cuts all of them off, for less than it takes to miss a tick.
-async fn befall(replicas: &[Arc<Replica>; 3], end: Instant) {
+/// Disturbs the replicas, always sparing one. Or cuts off all of them, for too short a time to miss a tick.
+async fn disturb(replicas: &[Arc<Replica>; 3], end: Instant) {
     while Instant::now() + 6 * MINUTE < end {
         let for_all = random_bool(0.2).then(|| Duration::from_secs(random_range(10..42)));
         let well = random_range(0..replicas.len());
         join_all(replicas.iter().enumerate().map(async |(number, replica)| {
             if let Some(lasts) = for_all {
-                return replica.link.suffer(Weather::Cut, lasts, false).await;
+                return replica.link.disturb(LinkState::Cut, lasts, false).await;
             }
             if number != well && random_bool(0.5) {
                 sleep(MINUTE.mul_f64(rand::random())).await;
                 if random_bool(0.1) {
                     return replica.crash();
                 }
-                let weather = if random_bool(0.5) { Weather::Paused } else { Weather::Cut };
-                replica.link.suffer(weather, 3 * MINUTE.mul_f64(rand::random()), true).await;
+                let state = if random_bool(0.5) { LinkState::Paused } else { LinkState::Cut };
+                replica.link.disturb(state, 3 * MINUTE.mul_f64(rand::random()), true).await;
             }
         }))
         .await;
@@ -115,7 +119,7 @@ async fn befall(replicas: &[Arc<Replica>; 3], end: Instant) {
     sleep(end - Instant::now()).await;
 }
 
-/// Creates jobs by any of the replicas, until `end`.
+/// Creates jobs through arbitrary replicas until `end`.
 async fn call(replicas: &[Arc<Replica>; 3], clock: &Clock, tasks: &Tasks, end: Instant) {
     for number in 0.. {
         sleep(Duration::from_millis(random_range(0..10_000))).await;
@@ -126,22 +130,19 @@ async fn call(replicas: &[Arc<Replica>; 3], clock: &Clock, tasks: &Tasks, end: I
     }
 }
 
-/// A job that may have to wait, and may expire meanwhile.
+/// A job that may be delayed, and may expire before its start.
 fn job(number: usize, now: Timestamp) -> NewJob {
     let kind = KINDS.choose(&mut rand::rng()).expect("a kind").name;
     let key = if random_bool(0.2) { format!("key-{}", random_range(0..4)) } else { String::new() };
-    let policy = policy(kind);
     NewJob {
         start: if random_bool(0.3) { Start::After(2 * MINUTE.mul_f64(rand::random())) } else { Start::Now },
         expire_at: random_bool(0.5).then(|| now.plus(3 * MINUTE.mul_f64(rand::random()))),
-        retry: policy.retry,
-        retain_for: policy.retain_for,
-        retain_dead_for: policy.retain_dead_for,
+        policy: policy(kind),
         ..NewJob::new(format!("call-{number}"), "work", Job::new(kind, "payload").ordering_key(key))
     }
 }
 
-/// Asks until a replica says that the job is there, and some jobs are cancelled then.
+/// Retries until a replica confirms the job. Cancels some of the jobs after that.
 async fn create(replicas: [Arc<Replica>; 3], job: NewJob) {
     let id = job.id.clone();
     let any = || replicas.choose(&mut rand::rng()).expect("a replica");
@@ -154,11 +155,11 @@ async fn create(replicas: [Arc<Replica>; 3], job: NewJob) {
     }
 }
 
-/// Compares all jobs with the books, again and again until `end`. Gives how many there were each time.
-async fn look(store: &MemoryStore, books: &Mutex<Books>, end: Instant) -> Vec<usize> {
+/// Compares all jobs with the model at regular times until `end`. Returns the number of jobs at each time.
+async fn compare(store: &MemoryStore, model: &Mutex<Model>, end: Instant) -> Vec<usize> {
     let mut sizes = Vec::new();
     while Instant::now() < end {
-        sleep(LOOK).await;
+        sleep(COMPARE_EVERY).await;
         let (mut jobs, mut page) = (Vec::new(), None);
         loop {
             let found = store.list(Filter::default(), page, usize::MAX).await.unwrap();
@@ -169,25 +170,25 @@ async fn look(store: &MemoryStore, books: &Mutex<Books>, end: Instant) -> Vec<us
             }
         }
         let size = store.size().await.unwrap();
-        books.lock().compare(&jobs, size);
+        model.lock().compare(&jobs, size);
         sizes.push(jobs.len());
     }
     sizes
 }
 
-/// The number of jobs does not grow once the first ones are past their retention, which takes less than an hour.
+/// The number of jobs does not grow after the first hour, when the retention of the first jobs has ended.
 fn are_flat(sizes: &[usize]) -> bool {
     let (first, second) = sizes[6..].split_at((sizes.len() - 6) / 2);
     let most = |sizes: &[usize]| sizes.iter().copied().max().unwrap_or_default();
     most(second) <= most(first) * 5 / 4
 }
 
-/// Each tick of each schedule until `now` created one job, or was left out because the one before had not ended.
-fn ticked(books: &mut Books, now: Timestamp) {
-    let ticks = Rhythm::all().into_iter().flat_map(|rhythm| rhythm.ticks(now)).collect::<BTreeSet<_>>();
-    let fired: BTreeSet<_> = books.ticks.keys().filter(|(_, at)| *at > START).cloned().collect();
+/// Each tick of each schedule until `now` created one job, or was skipped because the previous job had not ended.
+fn ticked(model: &mut Model, now: Timestamp) {
+    let ticks = TestSchedule::all().into_iter().flat_map(|schedule| schedule.ticks(now)).collect::<BTreeSet<_>>();
+    let fired: BTreeSet<_> = model.ticks.keys().filter(|(_, at)| *at > START).cloned().collect();
     if let Some(tick) = ticks.symmetric_difference(&fired).next() {
         let (ticks, fired) = (ticks.len(), fired.len());
-        books.fault(format!("of {ticks} ticks, {fired} were fired; the first that differs is {tick:?}"));
+        model.fault(format!("of {ticks} ticks, {fired} were fired; the first that differs is {tick:?}"));
     }
 }

@@ -1,18 +1,18 @@
-//! Times in which calls may break off.
+//! Periods in which calls may break.
 
 use std::time::Duration;
 
-use crate::{record::Asked, server::NOTICE};
+use crate::{record::SentJob, server::NOTICE};
 
-/// From the end of a disturbance until both sides have found out what is broken: the keepalive, and a little.
-const FOUND_OUT: Duration = Duration::from_millis(350);
+/// Longest time after a disturbance until both sides have detected broken connections: the keepalive and some margin.
+const DETECTED: Duration = Duration::from_millis(350);
 
-/// A time in which calls between these may break off.
+/// A period in which calls between a server and its callers may break.
 #[derive(Debug)]
 pub(crate) struct Disturbance {
-    /// Whether the server drains, which answers the callers of all that it has accepted.
+    /// Whether it is a drain. A drain answers the callers of all accepted jobs.
     pub(crate) is_drain: bool,
-    /// All of them, where there is no number.
+    /// `None` for all callers.
     pub(crate) caller: Option<usize>,
     pub(crate) server: usize,
     pub(crate) begin: Duration,
@@ -20,27 +20,27 @@ pub(crate) struct Disturbance {
 }
 
 impl Disturbance {
-    /// Whether a call may have broken off for it.
-    pub(crate) fn excuses(&self, asked: &Asked) -> bool {
-        self.begin <= asked.end && self.may_concern(asked)
+    /// Whether the call may have broken because of it.
+    pub(crate) fn excuses(&self, sent: &SentJob) -> bool {
+        self.begin <= sent.end && self.may_concern(sent)
     }
 
-    /// Whether the server may not hear from the caller that it has left, or not in time.
-    pub(crate) fn may_hide_end_of(&self, asked: &Asked) -> bool {
-        !self.is_drain && self.may_concern(asked)
+    /// Whether it may prevent or delay the message that cancels the call.
+    pub(crate) fn may_hide_end_of(&self, sent: &SentJob) -> bool {
+        !self.is_drain && self.may_concern(sent)
     }
 
-    /// Whether it may have kept a connection for this call from being made by `end`.
-    pub(crate) fn may_refuse(&self, asked: &Asked, end: Duration) -> bool {
+    /// Whether it may have prevented a connection for this call until `end`.
+    pub(crate) fn may_refuse(&self, sent: &SentJob, end: Duration) -> bool {
         let begin = self.begin + if self.is_drain { NOTICE } else { Duration::ZERO };
-        self.is_between(asked) && begin <= end && self.end.is_none_or(|end| asked.begin <= end)
+        self.is_between(sent) && begin <= end && self.end.is_none_or(|end| sent.begin <= end)
     }
 
-    fn may_concern(&self, asked: &Asked) -> bool {
-        self.is_between(asked) && self.end.is_none_or(|end| asked.begin <= end + FOUND_OUT)
+    fn may_concern(&self, sent: &SentJob) -> bool {
+        self.is_between(sent) && self.end.is_none_or(|end| sent.begin <= end + DETECTED)
     }
 
-    fn is_between(&self, asked: &Asked) -> bool {
-        self.server == asked.server && self.caller.is_none_or(|caller| caller == asked.caller)
+    fn is_between(&self, sent: &SentJob) -> bool {
+        self.server == sent.server && self.caller.is_none_or(|caller| caller == sent.caller)
     }
 }

@@ -1,4 +1,4 @@
-//! What a drain owes: a goodbye to its peers, an end of the queue, and an end as soon as nothing runs.
+//! Checks of a drain: it sends GOAWAY to its peers, stops starting jobs in time, and ends when nothing runs.
 
 use crate::{
     oracle::SLACK,
@@ -7,7 +7,7 @@ use crate::{
     wire::PUBLIC,
 };
 
-/// What is wrong with the drain that ended a life.
+/// Faults of the drain that ended a life.
 pub(crate) fn faults(number: usize, life: &Life, events: &Events) -> Vec<String> {
     let LifeEnd::Drained { receipt, at } = &life.end else { return Vec::new() };
     let begin = at.saturating_sub(receipt.elapsed);
@@ -16,21 +16,20 @@ pub(crate) fn faults(number: usize, life: &Life, events: &Events) -> Vec<String>
     let busy = ran.map(|attempt| attempt.end_at).max().unwrap_or_default();
     let (shut, idle) = (begin + NOTICE + SLACK, busy.max(begin + NOTICE) + SLACK);
     if *at > idle + LINGER {
-        faults.push(format!("its drain ended at {at:?}, and nothing ran since {busy:?}"));
+        faults.push(format!("its drain ended at {at:?}, but nothing ran since {busy:?}"));
     }
     for connection in events.connections.iter().filter(|connection| connection.life == number) {
         let is_left = connection.end.is_none_or(|end| end > shut);
-        // Operators are served for as long as anything runs.
+        // The operators' listener is open as long as jobs run.
         let by = if connection.port == PUBLIC { shut } else { idle };
         let is_owed = is_left && connection.has_begun && !connection.has_failed;
-        if is_owed && connection.goodbye.is_none_or(|goodbye| goodbye > by) {
-            faults.push(format!("it drained from {begin:?} on, and did not say goodbye: {connection:?}"));
+        if is_owed && connection.goaway.is_none_or(|goaway| goaway > by) {
+            faults.push(format!("it drained from {begin:?}, and did not send GOAWAY: {connection:?}"));
         }
     }
     let stop = begin + NOTICE + FINISH + SLACK;
     for attempt in events.attempts.iter().filter(|attempt| attempt.life == number && attempt.begin > stop) {
-        faults
-            .push(format!("it drained from {begin:?} on, and began to run a job when it stopped others: {attempt:?}"));
+        faults.push(format!("it drained from {begin:?}, and started a job when it stopped others: {attempt:?}"));
     }
     faults
 }

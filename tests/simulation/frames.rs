@@ -1,21 +1,21 @@
-//! The frames of HTTP/2 that a server writes, as far as the oracle asks for them.
+//! Finds GOAWAY frames in the HTTP/2 frames that a server writes.
 
-/// Length, type, flags and stream of a frame.
+/// Size of a frame header: length, type, flags and stream.
 const HEAD: usize = 9;
 const GOAWAY: u8 = 7;
 
-/// Follows what one side writes on a connection, from its first byte.
+/// Parses the bytes that one side writes on a connection, from the first byte.
 #[derive(Debug, Default)]
 pub(crate) struct Frames {
     head: Vec<u8>,
-    /// What is to come of the frame that began last.
+    /// Remaining bytes of the current frame.
     rest: usize,
 }
 
 impl Frames {
-    /// Reads on. Returns whether a frame began that says goodbye.
+    /// Parses more bytes. Returns whether a GOAWAY frame began.
     pub(crate) fn read(&mut self, mut bytes: &[u8]) -> bool {
-        let mut says_goodbye = false;
+        let mut has_goaway = false;
         while !bytes.is_empty() {
             if self.rest > 0 {
                 let skipped = self.rest.min(bytes.len());
@@ -30,10 +30,10 @@ impl Frames {
                 && self.head.len() == HEAD
             {
                 self.rest = u32::from_be_bytes([0, high, middle, low]) as usize;
-                says_goodbye |= kind == GOAWAY;
+                has_goaway |= kind == GOAWAY;
                 self.head.clear();
             }
         }
-        says_goodbye
+        has_goaway
     }
 }

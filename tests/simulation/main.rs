@@ -1,14 +1,14 @@
-//! The whole service in a simulated network: real clients, real services, pools and drains, on one clock and one source
-//! of chance. Each seed is another load with other latencies, partitions, losses, crashes and drains in the middle.
+//! The whole service in a simulated network: real clients, services, pools and drains on a virtual clock, with one
+//! source of randomness. Each seed has its own load, latencies, partitions, losses, crashes and drains.
 //!
-//! Each seed runs in a process of its own, so that nothing of one is left for the next, and prints its trace. What the
-//! oracle finds fails it: of each job (`oracle.rs`), in the books of each service (`books.rs`), of each drain
-//! (`drained.rs`), and in the queues after each step (`held.rs`). Seeds of `day.rs` are replicas that share a store of
-//! detached jobs. In the environment:
+//! Each seed runs in a process of its own, so that seeds do not influence each other, and prints its trace. A seed
+//! fails with the faults that are found: in each job (`oracle.rs`), in the accounts of each service (`accounting.rs`),
+//! in each drain (`drained.rs`), and in the queues after each step (`abandoned_jobs.rs`). Seeds of `day.rs` run
+//! replicas that share a store of detached jobs. Environment variables:
 //!
-//! - `SIMULATION_SEED=17` runs that seed alone, in this process, and prints its trace. `SIMULATION_DAY=17` runs a day.
-//! - `SIMULATION_SEEDS=5000` runs so many seeds instead of 200, and `SIMULATION_DAYS=50` so many days instead of 3.
-//! - `SIMULATION_JOB=call-17` prints what becomes of a job in the day that runs alone.
+//! - `SIMULATION_SEED=17` runs only that seed, in this process, and prints its trace. `SIMULATION_DAY=17` runs a day.
+//! - `SIMULATION_SEEDS=5000` runs 5000 seeds instead of 200, and `SIMULATION_DAYS=50` runs 50 days instead of 3.
+//! - `SIMULATION_JOB=call-17`, together with `SIMULATION_DAY`, prints the events of that job.
 
 #![forbid(unsafe_code)]
 #![allow(
@@ -20,20 +20,20 @@
     reason = "a failed step is the failure of the test, and this is a harness of its own"
 )]
 
-mod books;
+mod abandoned_jobs;
+mod accounting;
+mod answer;
 mod calls;
 mod day;
 mod disturbance;
 mod drained;
 mod frames;
-mod held;
 mod operator;
 mod oracle;
 mod plan;
 mod record;
 mod run;
 mod server;
-mod told;
 mod wire;
 
 use std::{
@@ -47,15 +47,15 @@ use std::{
 use libtest_mimic::{Arguments, Failed, Trial};
 use parking_lot::Mutex;
 
-/// Seeds of one sort.
+/// A kind of seeds: calls or days.
 #[derive(Clone, Copy)]
 struct Seeds {
-    /// The variable that says which seed is to run alone.
+    /// The environment variable with the number of a single seed.
     one: &'static str,
-    /// The variable that says how many are to run.
+    /// The environment variable with the number of seeds to run.
     many: &'static str,
     in_ci: u64,
-    /// What the seeds of CI must bring about.
+    /// Ends of jobs that must occur in the seeds of CI.
     ends: &'static [&'static str],
 }
 
@@ -100,7 +100,7 @@ const DAYS: Seeds = Seeds {
         "void",
     ],
 };
-/// Seeds whose traces are compared.
+/// Number of seeds that run twice to compare their traces.
 const COMPARED: u64 = 6;
 
 fn main() -> ExitCode {
@@ -111,22 +111,25 @@ fn main() -> ExitCode {
         return day::run(seed);
     }
     let trials = vec![
-        Trial::test("the_books_agree_whatever_the_network_does", || all_hold(CALLS)),
-        Trial::test("each_job_of_a_day_ends_once_whatever_befalls_the_replicas", || all_hold(DAYS)),
-        Trial::test("a_seed_has_one_trace", traces_agree),
-        Trial::test("a_day_has_one_trace", days_agree),
+        Trial::test("every_call_ends_once_and_all_accounts_agree", || all_hold(CALLS)),
+        Trial::test("each_detached_job_of_a_day_ends_once", || all_hold(DAYS)),
+        Trial::test("the_trace_of_a_seed_is_reproducible", traces_agree),
+        Trial::test("the_trace_of_a_day_is_reproducible", days_agree),
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
 fn number(variable: &str) -> Option<u64> {
     let text = env::var(variable).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is to be a number, not {text:?}")))
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable} must be a number, not {text:?}")))
 }
 
-/// Of calls: every call ends once or its connection broke, every accepted job runs at most once and ends once, and the
-/// books of the servers, their receipts and their callers agree. Of days: each tick creates one job, and each job ends
-/// once, in time, and is removed in time.
+/// Runs all seeds of one kind.
+///
+/// Of calls: every call ends once or its connection broke. Every accepted job runs at most once and ends once. The
+/// counts of the servers, their receipts and the answers to their callers agree.
+///
+/// Of days: each tick creates one job. Each job ends once and in time, and is removed in time.
 fn all_hold(sort: Seeds) -> Result<(), Failed> {
     let seeds = number(sort.many).unwrap_or(sort.in_ci);
     let next = AtomicU64::new(1);
@@ -153,10 +156,10 @@ fn all_hold(sort: Seeds) -> Result<(), Failed> {
     if !failed.is_empty() {
         return Err(format!("{} of {seeds} seeds failed\n{}", failed.len(), failed.join("\n")).into());
     }
-    println!("jobs of {seeds} seeds by their end: {ends:?}");
+    println!("ends of the jobs of {seeds} seeds: {ends:?}");
     match sort.ends.iter().find(|end| seeds >= sort.in_ci && !ends.contains_key(**end)) {
         None => Ok(()),
-        Some(end) => Err(format!("no job ended the way {end}: {ends:?}").into()),
+        Some(end) => Err(format!("no job ended as {end}: {ends:?}").into()),
     }
 }
 
@@ -168,7 +171,7 @@ fn add_ends(ends: &mut BTreeMap<String, u64>, ended: &Output) {
     }
 }
 
-/// The same seed does the same twice, to the byte on the wire and the microsecond.
+/// Two runs of a seed are equal, to the byte on the wire and the microsecond.
 fn traces_agree() -> Result<(), Failed> {
     for seed in 1..=COMPARED {
         let [one, two] = [simulate(CALLS, seed).stdout, simulate(CALLS, seed).stdout];
@@ -178,16 +181,16 @@ fn traces_agree() -> Result<(), Failed> {
         }
         if one != two {
             let at = one.lines().zip(two.lines()).find(|(one, two)| one != two);
-            return Err(format!("seed {seed} has two traces, which part at {at:?}").into());
+            return Err(format!("seed {seed} has two traces, which differ first at {at:?}").into());
         }
     }
     Ok(())
 }
 
-/// The same day does the same twice, to the millisecond.
+/// Two runs of a day are equal, to the millisecond.
 fn days_agree() -> Result<(), Failed> {
     let [one, two] = [0; 2].map(|seed| simulate(DAYS, seed).stdout);
-    if one == two { Ok(()) } else { Err("one seed is two days".into()) }
+    if one == two { Ok(()) } else { Err("two runs of the same day differ".into()) }
 }
 
 /// Runs one seed in a process of its own.

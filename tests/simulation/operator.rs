@@ -1,4 +1,4 @@
-//! The operator: looks at the servers, and drains them, over their listener for operators.
+//! The operator: drains servers over their operators' listener, and checks their statistics.
 
 use std::time::Duration;
 
@@ -20,14 +20,14 @@ use crate::{
     wire::{OPS, PUBLIC, channel},
 };
 
-/// Between two looks.
-const LOOK: Duration = Duration::from_millis(10);
-/// Jobs whose callers are gone are stopped by then.
+/// Polling interval.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// Time after which no job of an ended caller is left.
 const REST: Duration = Duration::from_secs(2);
 
-/// Drains servers while they are called; when all callers are done and `settled` is over, drains all of them for good.
+/// Runs the planned drains. After `settled`, when all callers have ended, drains all servers for the last time.
 pub(crate) async fn operate(drains: Vec<(Duration, usize)>, settled: Duration, record: Record) -> turmoil::Result {
-    // An operator that does not hang up is told to.
+    // The channels stay open, so that the servers must close them.
     let mut open = Vec::new();
     for (at, server) in drains {
         sleep(at.saturating_sub(now())).await;
@@ -36,7 +36,7 @@ pub(crate) async fn operate(drains: Vec<(Duration, usize)>, settled: Duration, r
         if let Err(status) = drain(server, channel.clone(), &record).await {
             record.note(format_args!("server {server} cannot be drained: {:?}", status.code()));
             let mut events = record.lock();
-            // It is away, which is written down already, or draining, which its next life ends.
+            // If the server is down or draining, that disturbance is recorded already, and its restart ends it.
             if events.life_of(server).is_some_and(|life| matches!(life.end, LifeEnd::Serving)) {
                 events.disturbances[absence].end = Some(now());
             }
@@ -44,14 +44,14 @@ pub(crate) async fn operate(drains: Vec<(Duration, usize)>, settled: Duration, r
         open.push(channel);
     }
     while now() < settled || record.lock().callers_left > 0 {
-        sleep(LOOK).await;
+        sleep(POLL_INTERVAL).await;
     }
-    // The last words of callers that are gone are still under way: a call, the rest of its jobs, or its end.
+    // The last messages of ended callers may still be in transit: a call, the rest of its jobs, or its cancel.
     let latency = record.lock().latency;
     sleep(LONGEST_UPLOAD + 3 * latency).await;
     for server in 0..SERVERS {
-        if timeout(REST, at_rest(server, &record)).await.is_err() {
-            record.fault(format!("server {server} has jobs of callers that are gone"));
+        if timeout(REST, until_idle(server, &record)).await.is_err() {
+            record.fault(format!("server {server} has jobs of callers that have ended"));
         }
     }
     record.lock().is_over = true;
@@ -59,11 +59,11 @@ pub(crate) async fn operate(drains: Vec<(Duration, usize)>, settled: Duration, r
         let gone = async {
             while !record.lock().is_gone(server) {
                 let _ = drain(server, channel(server, OPS), &record).await;
-                sleep(LOOK).await;
+                sleep(POLL_INTERVAL).await;
             }
         };
         if timeout(LONGEST_DRAIN * 2, gone).await.is_err() {
-            record.fault(format!("server {server} does not go"));
+            record.fault(format!("server {server} does not end"));
         }
         let events = record.lock();
         let last = events.lives.iter().rev().find(|life| life.server == server);
@@ -72,22 +72,22 @@ pub(crate) async fn operate(drains: Vec<(Duration, usize)>, settled: Duration, r
         {
             let receipt = receipt.to_json();
             drop(events);
-            record.fault(format!("server {server} had nothing to do, and says {receipt}"));
+            record.fault(format!("server {server} was idle, but its receipt is {receipt}"));
         }
     }
     Ok(())
 }
 
-/// Orders a drain, and follows it to its end.
+/// Starts a drain, and follows its progress to the end.
 async fn drain(server: usize, channel: Channel, record: &Record) -> Result<(), Status> {
     let mut progress = AdminServiceClient::new(channel.clone()).drain(DrainRequest::default()).await?.into_inner();
     let mut is_first = true;
-    while let Some(told) = progress.message().await? {
-        record.note(format_args!("drain of server {server}: {told:?}"));
+    while let Some(update) = progress.message().await? {
+        record.note(format_args!("drain of server {server}: {update:?}"));
         if std::mem::take(&mut is_first) {
             let ready = is_ready(channel.clone()).await?;
             if ready {
-                record.fault(format!("server {server} drains, and says that it is ready"));
+                record.fault(format!("server {server} drains, but reports that it is ready"));
             }
         }
     }
@@ -100,26 +100,26 @@ async fn is_ready(channel: Channel) -> Result<bool, Status> {
     Ok(answer.status() == ServingStatus::Serving)
 }
 
-/// Waits until nothing runs and nothing is queued, and compares the counts.
-async fn at_rest(server: usize, record: &Record) {
+/// Waits until no job runs or is queued, and compares the counts.
+async fn until_idle(server: usize, record: &Record) {
     let mut client = WorkerPoolServiceClient::new(channel(server, PUBLIC));
     loop {
         match client.stats(StatsRequest::default()).await {
             Ok(answer) => {
                 let pools = answer.into_inner().stats.expect("stats").pools;
-                if pools.iter().all(rests) {
+                if pools.iter().all(is_idle) {
                     return pools.iter().for_each(|pool| compare(server, pool, record));
                 }
             }
-            // It is between two lives.
+            // The server is restarting.
             Err(status) if status.code() == Code::Unavailable => {}
             Err(status) => record.fault(format!("no stats of server {server}: {status:?}")),
         }
-        sleep(LOOK).await;
+        sleep(POLL_INTERVAL).await;
     }
 }
 
-fn rests(pool: &PoolStats) -> bool {
+fn is_idle(pool: &PoolStats) -> bool {
     let queue = pool.queue.as_ref().expect("a queue");
     pool.in_flight == 0
         && (queue.jobs, queue.waiting) == (0, 0)
@@ -129,20 +129,20 @@ fn rests(pool: &PoolStats) -> bool {
 fn compare(server: usize, pool: &PoolStats, record: &Record) {
     let jobs = pool.jobs.as_ref().expect("counts");
     let ended = jobs.completed + jobs.failed + jobs.cancelled + jobs.expired + jobs.panicked + jobs.shed;
-    record.note(format_args!("server {server} rests: {jobs:?}"));
+    record.note(format_args!("server {server} is idle: {jobs:?}"));
     if jobs.accepted != ended || pool.queue.as_ref().is_some_and(|queue| queue.bytes > 0) {
-        record.fault(format!("server {server} rests with open books: {pool:?}"));
+        record.fault(format!("server {server} is idle, but its counts do not add up: {pool:?}"));
     }
     let mut events = record.lock();
     let own = events.life_of(server).and_then(|life| life.pools.get(&pool.name)).map(|pool| pool.stats().counts);
     drop(events);
     let rejected = jobs.rejected.iter().map(|rejected| rejected.count).sum::<u64>();
-    let is_so = own.is_some_and(|own| {
+    let is_equal = own.is_some_and(|own| {
         let ended = [own.completed, own.failed, own.cancelled, own.expired, own.panicked, own.shed];
         ended == [jobs.completed, jobs.failed, jobs.cancelled, jobs.expired, jobs.panicked, jobs.shed]
             && own.rejected.iter().sum::<u64>() == rejected
     });
-    if !is_so {
-        record.fault(format!("server {server} says of itself what is not so: {jobs:?}, {own:?}"));
+    if !is_equal {
+        record.fault(format!("server {server} reports {jobs:?}, but counted {own:?}"));
     }
 }

@@ -1,4 +1,4 @@
-//! What must hold of a seed, whatever befell it.
+//! Checks that must hold for every seed.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -8,32 +8,32 @@ use waterwheel::{
 };
 
 use crate::{
-    books, drained,
-    record::{Asked, Attempt, AttemptEnd, Events, Life, LifeEnd, Way},
+    accounting,
+    answer::Answer,
+    drained,
+    record::{Attempt, AttemptEnd, Events, Life, LifeEnd, SentJob, Way},
     server::LONGEST_DRAIN,
-    told::Told,
 };
 
-/// Rounding of timers.
+/// Allowance for the rounding of timers.
 pub(crate) const SLACK: Duration = Duration::from_millis(3);
-/// Most that a message may take where an answer is to arrive before its deadline, which it leaves the margin of a reply
-/// ahead of.
+/// Longest latency at which an answer must arrive before the deadline. The server sends it earlier by the reply margin.
 const FAST: Duration = Duration::from_millis(2);
 
-/// Everything that is wrong.
+/// All faults of a seed.
 pub(crate) fn faults(events: &Events) -> Vec<String> {
     let mut faults = events.faults.clone();
-    for (number, asked) in events.jobs.iter().enumerate() {
+    for (number, sent) in events.jobs.iter().enumerate() {
         let attempts: Vec<_> = events.attempts.iter().filter(|attempt| attempt.job == number).collect();
         faults.extend(
-            job_fault(number, &attempts, events).map(|fault| format!("job {number}: {fault}; {asked:?}, {attempts:?}")),
+            job_fault(number, &attempts, events).map(|fault| format!("job {number}: {fault}; {sent:?}, {attempts:?}")),
         );
     }
     for (number, life) in events.lives.iter().enumerate() {
         let stats: Vec<_> = life.pools.all().iter().map(waterwheel::Pool::stats).collect();
         let mut wrong = life_faults(life, &stats);
         wrong.extend(receipt_faults(life, events));
-        wrong.extend(books::faults(life, events));
+        wrong.extend(accounting::faults(life, events));
         wrong.extend(drained::faults(number, life, events));
         faults.extend(wrong.into_iter().map(|fault| format!("life {number}: {fault}; {stats:?}")));
     }
@@ -41,118 +41,122 @@ pub(crate) fn faults(events: &Events) -> Vec<String> {
     faults
 }
 
-/// How jobs ended for their callers, and how many.
+/// Number of jobs by their end, from the view of their callers.
 pub(crate) fn ends(events: &Events) -> BTreeMap<&str, u64> {
     let mut ends = BTreeMap::new();
-    for told in events.jobs.iter().filter_map(|asked| asked.told.as_ref()) {
-        *ends.entry(told.name()).or_default() += 1;
+    for answer in events.jobs.iter().filter_map(|sent| sent.answer.as_ref()) {
+        *ends.entry(answer.name()).or_default() += 1;
     }
     ends
 }
 
-/// One job, as its caller and its handler saw it.
+/// The fault of one job, by its answer and its attempts.
 fn job_fault(number: usize, attempts: &[&Attempt], events: &Events) -> Option<String> {
-    let asked = &events.jobs[number];
-    let Some(told) = &asked.told else { return Some("its caller heard nothing".into()) };
+    let sent = &events.jobs[number];
+    let Some(answer) = &sent.answer else { return Some("its caller got no answer".into()) };
     if attempts.len() > 1 {
         return Some("it ran more than once".into());
     }
-    if let Some(lost_while) = told.lost_while()
-        && !told.job_id().is_some_and(|id| is_named(id, lost_while, asked.server, events))
+    if let Some(lost_while) = answer.lost_while()
+        && !answer.job_id().is_some_and(|id| is_named(id, lost_while, sent.server, events))
     {
-        return Some("no receipt names it".into());
+        return Some("it is in no receipt".into());
     }
     let attempt = attempts.first();
     if attempt.is_some_and(|attempt| attempt.end == AttemptEnd::Running) {
-        return Some("it still runs".into());
+        return Some("it is still running".into());
     }
-    if let (Some(id), Some(attempt)) = (told.job_id(), attempt)
+    if let (Some(id), Some(attempt)) = (answer.job_id(), attempt)
         && attempt.job_id != id
     {
-        return Some("its caller was told of another job".into());
+        return Some("its caller got the answer of another job".into());
     }
     let ran = attempt.map(|attempt| attempt.end);
-    let fits = match told {
-        _ if !asked.is_recorded => true,
-        Told::Completed { .. } => ran == Some(AttemptEnd::Answered),
-        Told::Failed { reason, execution, .. } => match (reason.as_str(), execution.as_str()) {
+    let fits = match answer {
+        _ if !sent.is_recorded => true,
+        Answer::Completed { .. } => ran == Some(AttemptEnd::Answered),
+        Answer::Failed { reason, execution, .. } => match (reason.as_str(), execution.as_str()) {
             ("HANDLER_FAILED", "STARTED") => ran == Some(AttemptEnd::Refused),
             ("HANDLER_PANICKED", "STARTED") => ran == Some(AttemptEnd::Panicked),
             (_, "STARTED") => ran.is_some(),
             (_, "NOT_STARTED") => ran.is_none(),
             _ => false,
         },
-        Told::Left | Told::Timer | Told::Broken { .. } | Told::Late | Told::Unsaid { .. } => true,
+        Answer::Left | Answer::Timer | Answer::Broken { .. } | Answer::Late | Answer::Unsaid { .. } => true,
     };
     if !fits {
-        return Some("what its caller was told is not what happened".into());
+        return Some("the answer to its caller contradicts its attempt".into());
     }
-    // A drain answers the callers of all that ran.
+    // A drain must answer the callers of all jobs that ran.
     let is_drained = |attempt: &&&Attempt| matches!(events.lives[attempt.life].end, LifeEnd::Drained { .. });
     let ran_to_its_end = attempt.filter(is_drained).is_some();
-    let is_excused = events.disturbances.iter().any(|one| one.excuses(asked) && !(one.is_drain && ran_to_its_end));
-    match told {
-        Told::Broken { .. } if !(is_excused || told.is_unconnected() && is_kept(number, asked, events)) => {
-            Some("nothing excuses that its call broke off".into())
+    let is_excused = events.disturbances.iter().any(|one| one.excuses(sent) && !(one.is_drain && ran_to_its_end));
+    match answer {
+        Answer::Broken { .. }
+            if !(is_excused || answer.is_unconnected() && has_stale_connect_error(number, sent, events)) =>
+        {
+            Some("its call broke without a disturbance".into())
         }
-        Told::Timer if !is_excused && events.latency <= FAST => Some("the timer of its caller was faster".into()),
-        Told::Late if !is_excused => Some("the server did not know of it in time".into()),
+        Answer::Timer if !is_excused && events.latency <= FAST => {
+            Some("its caller timed out before the server answered".into())
+        }
+        Answer::Late if !is_excused => Some("the server received it too late".into()),
         _ => None,
     }
 }
 
-/// Whether a drain says that it did not finish this job.
+/// Whether a receipt names this job as lost, or its server crashed.
 fn is_named(id: &str, lost_while: LostWhile, server: usize, events: &Events) -> bool {
     events.lives.iter().any(|life| match &life.end {
         LifeEnd::Drained { receipt, .. } => {
             receipt.lost.iter().any(|lost| lost.lost_while == lost_while && lost.job.to_string() == id)
         }
-        // There was no time to say it.
+        // A crash leaves no receipt.
         LifeEnd::Crashed => life.server == server,
         LifeEnd::Serving => false,
     })
 }
 
-/// Whether the channel of a call kept for it that no connection could be made.
+/// Whether the call failed with the connection error of an earlier call.
 ///
-/// A channel connects for a call, and goes no further once that call has left. The next call, whenever it comes, hears
-/// how the attempt went. So the call before must have left, and its attempt must have met with a server out of reach.
-fn is_kept(number: usize, asked: &Asked, events: &Events) -> bool {
-    let is_before = |other: &&Asked| {
-        (other.caller, other.server) == (asked.caller, asked.server) && other.request_id != asked.request_id
+/// A channel connects for a call, and stops when that call is dropped. The next call gets the result of that attempt.
+/// So the previous call must have been dropped, and its server must have been unreachable.
+fn has_stale_connect_error(number: usize, sent: &SentJob, events: &Events) -> bool {
+    let is_before = |other: &&SentJob| {
+        (other.caller, other.server) == (sent.caller, sent.server) && other.request_id != sent.request_id
     };
     let before = events.jobs[..number].iter().rev().find(is_before);
-    before.filter(|before| before.told == Some(Told::Left) && before.end <= asked.begin).is_some_and(|before| {
+    before.filter(|before| before.answer == Some(Answer::Left) && before.end <= sent.begin).is_some_and(|before| {
         let end = before.end + events.latency + SLACK;
         events.disturbances.iter().any(|one| one.may_refuse(before, end))
     })
 }
 
-/// The books of one service, when it has gone.
+/// Faults in the statistics of a service that has ended.
 fn life_faults(life: &Life, stats: &[PoolStats]) -> Vec<String> {
     let mut faults = Vec::new();
     for pool in stats {
         if pool.counts.accepted != pool.counts.ended() {
-            faults.push(format!("pool {} has open books", pool.name));
+            faults.push(format!("the counts of pool {} do not add up", pool.name));
         }
         if (pool.queued, pool.waiting, pool.in_flight, pool.queued_bytes) != (0, 0, 0, 0) {
             faults.push(format!("pool {} holds jobs", pool.name));
         }
         let is_drained = matches!(life.end, LifeEnd::Drained { .. });
         if is_drained && pool.workers.iter().any(|worker| worker.state != WorkerState::Stopped) {
-            faults.push(format!("pool {} has workers that did not come back", pool.name));
+            faults.push(format!("pool {} has workers that did not stop", pool.name));
         }
     }
     faults
 }
 
-/// The receipt names what its callers were told of, and besides only jobs whose callers do not know, or that ended in
-/// another way while they were being stopped.
+/// The receipt names only jobs that ended by the drain, that ended otherwise while they were stopped, or whose callers
+/// got no answer.
 fn receipt_faults(life: &Life, events: &Events) -> Vec<String> {
     let receipt = match &life.end {
         LifeEnd::Drained { receipt, .. } => receipt,
         LifeEnd::Crashed => return Vec::new(),
-        LifeEnd::Serving => return vec!["it was not ended".into()],
+        LifeEnd::Serving => return vec!["it did not end".into()],
     };
     let mut faults = Vec::new();
     if receipt.elapsed > LONGEST_DRAIN + SLACK {
@@ -163,56 +167,56 @@ fn receipt_faults(life: &Life, events: &Events) -> Vec<String> {
         if named.insert(lost.job.to_string(), lost).is_some() {
             faults.push(format!("the receipt names {} twice", lost.job));
         }
-        let is_sent = |asked: &&Asked| asked.request_id == lost.request_id.as_str();
-        let mut callers = events.jobs.iter().filter(is_sent).filter_map(|asked| asked.told.as_ref()).peekable();
+        let is_sent = |sent: &&SentJob| sent.request_id == lost.request_id.as_str();
+        let mut callers = events.jobs.iter().filter(is_sent).filter_map(|sent| sent.answer.as_ref()).peekable();
         let is_known = callers.peek().is_some();
-        let is_fitting = |told: &Told| {
-            let stopped = ["DRAIN_KILLED", "DRAINED", "RUN_TIMEOUT", "HANDLER_PANICKED"].contains(&told.name());
-            told.is_unseen() || stopped && told.job_id() == Some(&lost.job.to_string())
+        let is_fitting = |answer: &Answer| {
+            let stopped = ["DRAIN_KILLED", "DRAINED", "RUN_TIMEOUT", "HANDLER_PANICKED"].contains(&answer.name());
+            answer.is_unseen() || stopped && answer.job_id() == Some(&lost.job.to_string())
         };
         if !is_known || !callers.any(is_fitting) {
-            faults.push(format!("the receipt names {lost:?}, whose caller was told otherwise"));
+            faults.push(format!("the receipt names {lost:?}, but its caller got another answer"));
         }
     }
     faults
 }
 
-/// What callers were told is what the servers counted; where a caller does not know, a server counted something, too.
+/// The servers counted every answer. Each call without an answer adds at most one to the counts.
 fn agreement_faults(events: &Events) -> Vec<String> {
     let counts: Vec<Counts> =
         events.lives.iter().flat_map(|life| life.pools.all()).map(|pool| pool.stats().counts).collect();
     let sum = |of: &dyn Fn(&Counts) -> u64| counts.iter().map(of).sum::<u64>();
-    let told = |names: &[&str]| {
-        let of = |asked: &&Asked| asked.told.as_ref().is_some_and(|told| names.contains(&told.name()));
+    let answers = |names: &[&str]| {
+        let of = |sent: &&SentJob| sent.answer.as_ref().is_some_and(|answer| names.contains(&answer.name()));
         events.jobs.iter().filter(of).count() as u64
     };
-    let unseen = events.jobs.iter().filter(|asked| asked.told.as_ref().is_some_and(Told::is_unseen)).count() as u64;
+    let unseen = events.jobs.iter().filter(|sent| sent.answer.as_ref().is_some_and(Answer::is_unseen)).count() as u64;
     let answered = events.attempts.iter().filter(|attempt| attempt.end == AttemptEnd::Answered).count() as u64;
-    let echoes = events.jobs.iter().filter(|asked| !asked.is_recorded).count() as u64;
+    let echoes = events.jobs.iter().filter(|sent| !sent.is_recorded).count() as u64;
     let mut faults = Vec::new();
-    let mut between = |name: &str, told: u64, counted: u64| {
-        if !(told..=told + unseen).contains(&counted) {
-            faults.push(format!("{name}: {told} told, {counted} counted, {unseen} unseen"));
+    let mut between = |name: &str, answers: u64, counted: u64| {
+        if !(answers..=answers + unseen).contains(&counted) {
+            faults.push(format!("{name}: {answers} answers, {counted} counted, {unseen} without an answer"));
         }
     };
-    between("completed", told(&["COMPLETED"]), sum(&|counts| counts.completed));
-    between("failed", told(&["HANDLER_FAILED"]), sum(&|counts| counts.failed));
-    between("panicked", told(&["HANDLER_PANICKED"]), sum(&|counts| counts.panicked));
-    between("expired", told(&["RUN_TIMEOUT", "EXPIRED_IN_QUEUE"]), sum(&|counts| counts.expired));
-    between("shed", told(&["SHED"]), sum(&|counts| counts.shed));
-    between("cancelled", told(&["CANCELLED", "DRAIN_KILLED", "DRAINED"]), sum(&|counts| counts.cancelled));
+    between("completed", answers(&["COMPLETED"]), sum(&|counts| counts.completed));
+    between("failed", answers(&["HANDLER_FAILED"]), sum(&|counts| counts.failed));
+    between("panicked", answers(&["HANDLER_PANICKED"]), sum(&|counts| counts.panicked));
+    between("expired", answers(&["RUN_TIMEOUT", "EXPIRED_IN_QUEUE"]), sum(&|counts| counts.expired));
+    between("shed", answers(&["SHED"]), sum(&|counts| counts.shed));
+    between("cancelled", answers(&["CANCELLED", "DRAIN_KILLED", "DRAINED"]), sum(&|counts| counts.cancelled));
     for (index, reason) in Reason::REFUSALS.map(Reason::name).into_iter().enumerate() {
-        between(reason, told(&[reason]), sum(&|counts| counts.rejected[index]));
+        between(reason, answers(&[reason]), sum(&|counts| counts.rejected[index]));
     }
     let seen = sum(&|counts| counts.accepted + counts.rejected.iter().sum::<u64>());
     let sent = events.jobs.len() as u64;
     between("all", sent - unseen, seen);
     if sum(&|counts| counts.completed) > answered + echoes {
-        faults.push(format!("more jobs completed than the {answered} whose handlers did"));
+        faults.push(format!("more jobs completed than the {answered} whose handlers completed"));
     }
-    let many = events.jobs.iter().filter(|asked| asked.way == Way::SubmitMany).count();
-    if sent < 60 || many == 0 || told(&["COMPLETED"]) < sent / 5 {
-        faults.push(format!("this was no load: {sent} jobs, {} completed", told(&["COMPLETED"])));
+    let many = events.jobs.iter().filter(|sent| sent.way == Way::SubmitMany).count();
+    if sent < 60 || many == 0 || answers(&["COMPLETED"]) < sent / 5 {
+        faults.push(format!("the load was too small: {sent} jobs, {} completed", answers(&["COMPLETED"])));
     }
     faults
 }

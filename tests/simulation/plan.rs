@@ -1,4 +1,4 @@
-//! What befalls the network and the servers of a seed, and when.
+//! The plan of a seed: its load, drains, crashes and network faults.
 
 use std::{ops::Range, time::Duration};
 
@@ -6,26 +6,26 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 pub(crate) const SERVERS: usize = 2;
 pub(crate) const CALLERS: usize = 3;
-/// Calls that a caller has open at once.
-pub(crate) const LANES: usize = 3;
+/// Number of concurrent calls of a caller.
+pub(crate) const TASKS: usize = 3;
 
-/// When the load is at its height, in milliseconds.
+/// Time of the highest load, in milliseconds.
 const MIDDLE: Range<u64> = 30..500;
 
-/// A step of the simulation from outside.
+/// A fault that the simulation injects, or its end.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Act {
-    /// Nothing passes between a caller and a server.
+    /// All messages between a caller and a server are dropped.
     Partition {
         caller: usize,
         server: usize,
     },
-    /// Nothing passes from a caller to a server.
+    /// All messages from a caller to a server are dropped.
     PartitionThere {
         caller: usize,
         server: usize,
     },
-    /// Nothing passes from a server to a caller.
+    /// All messages from a server to a caller are dropped.
     PartitionBack {
         caller: usize,
         server: usize,
@@ -34,7 +34,7 @@ pub(crate) enum Act {
         caller: usize,
         server: usize,
     },
-    /// All that passes is late.
+    /// All messages are held back until the release.
     Hold {
         caller: usize,
         server: usize,
@@ -43,7 +43,7 @@ pub(crate) enum Act {
         caller: usize,
         server: usize,
     },
-    /// Some of what passes is lost.
+    /// Some messages are dropped.
     Lose {
         caller: usize,
         server: usize,
@@ -52,7 +52,7 @@ pub(crate) enum Act {
         caller: usize,
         server: usize,
     },
-    /// A server is gone; where nothing says so to its peers, they find out by themselves.
+    /// A server crashes. If it does so `silently`, its peers get no packet that closes their connections.
     Crash {
         server: usize,
         silently: bool,
@@ -62,15 +62,15 @@ pub(crate) enum Act {
     },
 }
 
-/// All that is to happen, in order.
+/// The plan of a seed.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    /// Most that a message takes to its peer, in milliseconds.
+    /// Longest latency of a message, in milliseconds.
     pub(crate) latency: u64,
-    /// Calls of each lane.
+    /// Number of calls of each task of a caller.
     pub(crate) calls: usize,
     pub(crate) acts: Vec<(Duration, Act)>,
-    /// Drains while the load goes on.
+    /// Drains during the load.
     pub(crate) drains: Vec<(Duration, usize)>,
 }
 
@@ -84,10 +84,10 @@ impl Plan {
             acts.push((begin, Act::Crash { server, silently: random.random() }));
             acts.push((end, Act::Bounce { server }));
         }
-        // In a third of the seeds, no link fails: then nothing but drains and crashes excuses a call that breaks off.
+        // In a third of the seeds no link fails, so only drains and crashes may break calls.
         let links = if random.random_bool(0.33) { 0.0 } else { 0.5 };
         for (caller, server) in (0..CALLERS).flat_map(|caller| (0..SERVERS).map(move |server| (caller, server))) {
-            // The link of a server that crashes is cut, and repaired, with it.
+            // The links of a server that crashes are cut and repaired with it.
             if Some(server) != crashing && random.random_bool(links) {
                 acts.extend(fault(&mut random, caller, server));
             }
@@ -103,13 +103,13 @@ impl Plan {
         Self { latency, calls: random.random_range(8..16), acts, drains }
     }
 
-    /// When all acts are over.
+    /// Time of the last act.
     pub(crate) fn end(&self) -> Duration {
         self.acts.last().map_or(Duration::ZERO, |(at, _)| *at)
     }
 }
 
-/// Something that goes wrong on a link, and its end.
+/// A fault of a link, and its end.
 fn fault(random: &mut StdRng, caller: usize, server: usize) -> [(Duration, Act); 2] {
     let (begin, end) = span(random, 5..250);
     let (bad, good) = match random.random_range(0..5) {

@@ -1,4 +1,4 @@
-//! What happened: for the oracle as data, for the comparison of two runs as a text.
+//! The record of a run: data for the oracle, and a text to compare two runs.
 
 use std::{
     fmt,
@@ -11,12 +11,12 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 use waterwheel::{app::Receipt, pool::Pools};
 
-use crate::{disturbance::Disturbance, told::Told};
+use crate::{answer::Answer, disturbance::Disturbance};
 
-/// Begins the ids of calls.
+/// Prefix of the request ids of calls.
 pub(crate) const CALL: &str = "call-";
 
-/// Clones share it.
+/// A handle to the shared record.
 #[derive(Clone, Default)]
 pub(crate) struct Record(Arc<Mutex<Events>>);
 
@@ -24,21 +24,21 @@ pub(crate) struct Record(Arc<Mutex<Events>>);
 pub(crate) struct Events {
     pub(crate) trace: String,
     wire: DefaultHasher,
-    pub(crate) jobs: Vec<Asked>,
+    pub(crate) jobs: Vec<SentJob>,
     pub(crate) attempts: Vec<Attempt>,
     pub(crate) lives: Vec<Life>,
     pub(crate) connections: Vec<Connection>,
     pub(crate) disturbances: Vec<Disturbance>,
-    /// Most that a message takes to its peer.
+    /// Longest latency of a message.
     pub(crate) latency: Duration,
-    /// What went wrong outside of the books.
+    /// Faults that were found during the run.
     pub(crate) faults: Vec<String>,
     pub(crate) callers_left: usize,
-    /// Whether the servers that drain now are not to come back.
+    /// Whether servers do not restart after their drain.
     pub(crate) is_over: bool,
 }
 
-/// A way in.
+/// An RPC that submits jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
     Submit,
@@ -48,19 +48,19 @@ pub(crate) enum Way {
 
 /// A job that a caller sent.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct SentJob {
     pub(crate) way: Way,
     pub(crate) caller: usize,
     pub(crate) server: usize,
     pub(crate) request_id: String,
-    /// Whether its handler writes attempts down.
+    /// Whether its handler records attempts.
     pub(crate) is_recorded: bool,
     pub(crate) begin: Duration,
     pub(crate) end: Duration,
-    pub(crate) told: Option<Told>,
+    pub(crate) answer: Option<Answer>,
 }
 
-/// A run of a handler.
+/// One run of a handler.
 #[derive(Debug)]
 pub(crate) struct Attempt {
     /// Number of the job in `jobs`.
@@ -72,7 +72,7 @@ pub(crate) struct Attempt {
     pub(crate) end_at: Duration,
 }
 
-/// How a run ended.
+/// The end of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AttemptEnd {
     Running,
@@ -84,12 +84,12 @@ pub(crate) enum AttemptEnd {
     Dropped,
 }
 
-/// A service from its start to its end.
+/// A service from its start to its drain or crash.
 pub(crate) struct Life {
     pub(crate) server: usize,
     pub(crate) pools: Pools,
     pub(crate) begin: Duration,
-    /// What the clock of its host said then.
+    /// `begin` on the clock of its host.
     pub(crate) clock: Instant,
     pub(crate) end: LifeEnd,
 }
@@ -100,21 +100,21 @@ pub(crate) enum LifeEnd {
     Crashed,
 }
 
-/// A connection that a service took.
+/// A connection that a service accepted.
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) life: usize,
     pub(crate) port: u16,
-    /// Whether the service wrote anything to it.
+    /// Whether the service has written to it.
     pub(crate) has_begun: bool,
-    /// When the service said that it takes no more calls on it.
-    pub(crate) goodbye: Option<Duration>,
-    /// Whether its peer went first, or cannot be written to.
+    /// When the service sent GOAWAY.
+    pub(crate) goaway: Option<Duration>,
+    /// Whether the peer closed it first, or a write failed.
     pub(crate) has_failed: bool,
     pub(crate) end: Option<Duration>,
 }
 
-/// The time in the simulation.
+/// The virtual time since the start of the simulation.
 pub(crate) fn now() -> Duration {
     turmoil::sim_elapsed().unwrap_or_default()
 }
@@ -141,7 +141,7 @@ impl Record {
         self.lock().faults.push(fault);
     }
 
-    /// Adds bytes that went over the wire; every later line depends on them.
+    /// Adds transferred bytes to the hash that every later line of the trace contains.
     pub(crate) fn bytes(&self, connection: u64, direction: u8, bytes: &[u8]) {
         let wire = &mut self.lock().wire;
         wire.write_u64(connection);
@@ -150,12 +150,12 @@ impl Record {
         wire.write(bytes);
     }
 
-    /// Opens a time in which calls may break off. Returns its number.
+    /// Begins a disturbance. Returns its number.
     pub(crate) fn disturb(&self, caller: Option<usize>, server: usize, begin: Duration) -> usize {
         self.open(Disturbance { is_drain: false, caller, server, begin, end: None })
     }
 
-    /// Opens the time of a drain. Returns its number.
+    /// Begins the disturbance by a drain. Returns its number.
     pub(crate) fn disturb_by_drain(&self, server: usize) -> usize {
         self.open(Disturbance { is_drain: true, caller: None, server, begin: now(), end: None })
     }
@@ -163,8 +163,8 @@ impl Record {
     /// Adds a connection. Returns its number.
     pub(crate) fn connect(&self, life: usize, port: u16) -> usize {
         let mut events = self.lock();
-        let (has_begun, has_failed, goodbye, end) = (false, false, None, None);
-        events.connections.push(Connection { life, port, has_begun, goodbye, has_failed, end });
+        let (has_begun, has_failed, goaway, end) = (false, false, None, None);
+        events.connections.push(Connection { life, port, has_begun, goaway, has_failed, end });
         events.connections.len() - 1
     }
 
@@ -181,19 +181,19 @@ impl Record {
 
 impl Events {
     /// All jobs of a call.
-    pub(crate) fn call_of(&self, request_id: &str) -> &[Asked] {
-        // Its id is made of the number of the first one, and the others follow it.
+    pub(crate) fn call_of(&self, request_id: &str) -> &[SentJob] {
+        // The id holds the number of the first job of the call. Its other jobs follow that one.
         let first = request_id.strip_prefix(CALL).and_then(|number| number.parse().ok());
         let rest = first.and_then(|first: usize| self.jobs.get(first..)).unwrap_or_default();
-        &rest[..rest.iter().take_while(|asked| asked.request_id == request_id).count()]
+        &rest[..rest.iter().take_while(|sent| sent.request_id == request_id).count()]
     }
 
-    /// The service that runs on a server.
+    /// The latest life of a server.
     pub(crate) fn life_of(&mut self, server: usize) -> Option<&mut Life> {
         self.lives.iter_mut().rev().find(|life| life.server == server)
     }
 
-    /// Whether a server has gone for good.
+    /// Whether a server has ended and does not restart.
     pub(crate) fn is_gone(&self, server: usize) -> bool {
         let last = self.lives.iter().rev().find(|life| life.server == server);
         self.is_over && last.is_some_and(|life| matches!(life.end, LifeEnd::Drained { .. }))

@@ -1,4 +1,4 @@
-//! One seed.
+//! Runs one seed.
 
 use std::{
     process::ExitCode,
@@ -10,27 +10,26 @@ use rand::{SeedableRng, rngs::StdRng};
 use turmoil::Sim;
 
 use crate::{
-    calls,
-    held::Watch,
-    operator, oracle,
+    abandoned_jobs::AbandonedJobs,
+    calls, operator, oracle,
     plan::{Act, CALLERS, Plan, SERVERS},
     record::{LifeEnd, Record},
-    server::{self, MOODY},
+    server::{self, EXPECTED_PANIC},
     wire::{caller_name, server_name},
 };
 
-/// Begins the lines that tell how many jobs ended which way.
+/// Prefix of the lines with the number of jobs by their end.
 pub(crate) const ENDS: &str = "ends:";
-/// Every seed is over by then.
+/// Longest duration of a seed.
 const LONGEST: Duration = Duration::from_secs(30);
-/// How much of what passes on a bad link is lost: each loss is followed by others, for nothing is sent again.
+/// Loss rate of a faulty link. The simulated network does not retransmit.
 const LOSS: f64 = 0.1;
 
 static PANICS: AtomicUsize = AtomicUsize::new(0);
 
-/// Runs a seed, and prints its trace, then what is wrong with it.
+/// Runs a seed, and prints its trace and its faults.
 pub(crate) fn run(seed: u64) -> ExitCode {
-    // From here on, there is no other chance and no other clock in this process.
+    // From this point, the process has no other source of randomness and no other clock.
     mad_turmoil::rand::set_rng(StdRng::seed_from_u64(seed));
     let _clocks = mad_turmoil::time::SimClocksGuard::init();
     count_panics();
@@ -46,19 +45,19 @@ pub(crate) fn run(seed: u64) -> ExitCode {
     let mut faults = oracle::faults(&events);
     match panics() {
         0 => {}
-        panics => faults.push(format!("{panics} panics that no handler was asked for")),
+        panics => faults.push(format!("{panics} unexpected panics")),
     }
     faults.iter().for_each(|fault| eprintln!("  {fault}"));
     if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Counts the panics that no handler was asked for.
+/// Counts unexpected panics from now on.
 pub(crate) fn count_panics() {
-    let loud = std::panic::take_hook();
+    let default_hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
-        if info.payload().downcast_ref::<&str>() != Some(&MOODY) {
+        if info.payload().downcast_ref::<&str>() != Some(&EXPECTED_PANIC) {
             PANICS.fetch_add(1, Relaxed);
-            loud(info);
+            default_hook(info);
         }
     }));
 }
@@ -85,14 +84,14 @@ fn simulate(seed: u64, plan: Plan, record: &Record) {
     }
     sim.client("operator", operator::operate(plan.drains.clone(), plan.end(), record.clone()));
     let mut acts = Acts { open: Vec::new(), record: record.clone() };
-    let mut watch = Watch::new(record.clone());
+    let mut abandoned = AbandonedJobs::new(record.clone());
     let mut ahead = plan.acts.into_iter().peekable();
     loop {
         while let Some((_, act)) = ahead.next_if(|(at, _)| *at <= sim.elapsed()) {
             acts.carry_out(&mut sim, act);
         }
         match sim.step() {
-            Ok(false) => watch.look(sim.elapsed()),
+            Ok(false) => abandoned.check(sim.elapsed()),
             Ok(true) => return,
             Err(error) => return record.fault(error.to_string()),
         }
@@ -100,7 +99,7 @@ fn simulate(seed: u64, plan: Plan, record: &Record) {
 }
 
 struct Acts {
-    /// Disturbances that go on, by link; those of whole servers end with their next life.
+    /// Current disturbances of links. Those of servers end with the restart of the server.
     open: Vec<((usize, usize), usize)>,
     record: Record,
 }
@@ -156,7 +155,7 @@ impl Acts {
         if silently {
             peers().for_each(|peer| sim.partition(peer, server_name(server)));
         }
-        // What runs is dropped, and writes that down.
+        // The crash drops running jobs, and each drop is recorded.
         sim.crash(server_name(server));
         let mut events = self.record.lock();
         if let Some(life) = events.life_of(server)

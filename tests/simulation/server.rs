@@ -1,4 +1,4 @@
-//! A host that serves: one life after the other, each until its drain or a crash.
+//! A host that runs the service, and restarts it after each drain or crash.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -44,48 +44,57 @@ const CONFIG: &str = r#"
     builtin = "echo"
 "#;
 
-/// The longest that a drain takes, with what it grants to the last answers.
+/// Longest drain, including the time for the last answers.
 pub(crate) const LONGEST_DRAIN: Duration = Duration::from_millis(40 + 80 + 80 + 100);
-/// The first phase of a drain.
+/// The first phase of a drain, in which new jobs are still accepted.
 pub(crate) const NOTICE: Duration = Duration::from_millis(40);
-/// The second one: what is queued and what runs goes on.
+/// The second phase, in which queued and running jobs continue.
 pub(crate) const FINISH: Duration = Duration::from_millis(80);
-/// The last one: what it grants to the last answers once nothing runs.
+/// The last phase, in which no job runs and the last answers are sent.
 pub(crate) const LINGER: Duration = Duration::from_millis(100);
-/// From the end of a drain to the next life.
+/// Time from the end of a drain to the restart.
 const AWAY: Duration = Duration::from_millis(30);
-/// What the handler panics with: the one panic that is none of the service's.
-pub(crate) const MOODY: &str = "moody";
+/// Payload of the panics that jobs request. Any other panic is a fault.
+pub(crate) const EXPECTED_PANIC: &str = "expected panic";
 
-/// What a job asks its handler to do.
+/// The behaviour of a handler, which its job selects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Ask {
+pub(crate) enum Behaviour {
     Answer,
     Yield,
     /// Writes its payload in two chunks before it returns it.
     Chunks,
-    /// Sleeps, and ignores the request to stop.
+    /// Sleeps, and ignores a cancel.
     Nap,
-    /// Sleeps, and follows the request to stop.
+    /// Sleeps, and obeys a cancel.
     Doze,
-    /// Does not end by itself, and ignores the request to stop.
+    /// Never ends by itself, and ignores a cancel.
     Hang,
-    /// Waits for the request to stop, and follows it.
+    /// Waits for a cancel, and obeys it.
     Wait,
     Refuse,
     Panic,
 }
 
-const ASKS: [Ask; 9] =
-    [Ask::Answer, Ask::Yield, Ask::Chunks, Ask::Nap, Ask::Doze, Ask::Hang, Ask::Wait, Ask::Refuse, Ask::Panic];
+const BEHAVIOURS: [Behaviour; 9] = [
+    Behaviour::Answer,
+    Behaviour::Yield,
+    Behaviour::Chunks,
+    Behaviour::Nap,
+    Behaviour::Doze,
+    Behaviour::Hang,
+    Behaviour::Wait,
+    Behaviour::Refuse,
+    Behaviour::Panic,
+];
 
 /// The payload of a job.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Order {
     /// Number of the job in the record.
     pub(crate) job: usize,
-    pub(crate) ask: Ask,
+    pub(crate) behaviour: Behaviour,
     /// Milliseconds to sleep.
     pub(crate) sleep: u8,
 }
@@ -93,27 +102,27 @@ pub(crate) struct Order {
 impl Order {
     pub(crate) fn to_bytes(self) -> Vec<u8> {
         let mut bytes = (self.job as u64).to_be_bytes().to_vec();
-        bytes.extend([self.ask as u8, self.sleep]);
+        bytes.extend([self.behaviour as u8, self.sleep]);
         bytes
     }
 
     fn of(bytes: &[u8]) -> Self {
         let (job, rest) = bytes.split_first_chunk().expect("a number");
-        Self { job: u64::from_be_bytes(*job) as usize, ask: ASKS[usize::from(rest[0])], sleep: rest[1] }
+        Self { job: u64::from_be_bytes(*job) as usize, behaviour: BEHAVIOURS[usize::from(rest[0])], sleep: rest[1] }
     }
 
-    /// What a handler that completes gives back.
+    /// The output of a handler that completes.
     pub(crate) fn output(self) -> Vec<u8> {
-        self.to_bytes().repeat(if self.ask == Ask::Chunks { 3 } else { 1 })
+        self.to_bytes().repeat(if self.behaviour == Behaviour::Chunks { 3 } else { 1 })
     }
 }
 
-struct Moody {
+struct Scripted {
     record: Record,
     life: usize,
 }
 
-/// Writes down how a run ended, dropped or not.
+/// Records the end of an attempt when it is dropped.
 struct Running {
     record: Record,
     attempt: usize,
@@ -143,15 +152,15 @@ impl Drop for Running {
     }
 }
 
-impl Handler for Moody {
+impl Handler for Scripted {
     async fn handle(&mut self, job: Box<waterwheel::Job>, cx: Context) -> Result<Output, HandlerError> {
         let order = Order::of(&job.payload);
         let mut running = Running::begin(&self.record, self.life, order, &cx);
         let sleep = sleep(Duration::from_millis(order.sleep.into()));
-        match order.ask {
-            Ask::Answer => {}
-            Ask::Yield => tokio::task::yield_now().await,
-            Ask::Chunks => {
+        match order.behaviour {
+            Behaviour::Answer => {}
+            Behaviour::Yield => tokio::task::yield_now().await,
+            Behaviour::Chunks => {
                 for _ in 0..2 {
                     if let Err(error) = cx.write(job.payload.clone()).await {
                         running.end = AttemptEnd::Stopped;
@@ -159,27 +168,27 @@ impl Handler for Moody {
                     }
                 }
             }
-            Ask::Nap => sleep.await,
-            Ask::Doze => tokio::select! {
+            Behaviour::Nap => sleep.await,
+            Behaviour::Doze => tokio::select! {
                 () = sleep => {}
                 _ = cx.cancelled() => {
                     running.end = AttemptEnd::Stopped;
                     return Err(HandlerError::Stopped);
                 }
             },
-            Ask::Hang => std::future::pending().await,
-            Ask::Wait => {
+            Behaviour::Hang => std::future::pending().await,
+            Behaviour::Wait => {
                 cx.cancelled().await;
                 running.end = AttemptEnd::Stopped;
                 return Err(HandlerError::Stopped);
             }
-            Ask::Refuse => {
+            Behaviour::Refuse => {
                 running.end = AttemptEnd::Refused;
                 return Err(HandlerError::new(FailureCode::DataLoss, "refused"));
             }
-            Ask::Panic => {
+            Behaviour::Panic => {
                 running.end = AttemptEnd::Panicked;
-                std::panic::panic_any(MOODY);
+                std::panic::panic_any(EXPECTED_PANIC);
             }
         }
         running.end = AttemptEnd::Answered;
@@ -187,13 +196,13 @@ impl Handler for Moody {
     }
 }
 
-/// Serves until all is over. A crash takes the future away, and a bounce makes a new one.
+/// Serves until the simulation is over. A crash drops this future, and a bounce creates a new one.
 pub(crate) async fn serve(server: usize, record: Record) -> turmoil::Result {
     loop {
         let life = record.lock().lives.len();
         let own = ["mixed", "narrow"].map(|pool| {
             let record = record.clone();
-            OwnKind::new(pool, Kind::new(pool, move || Moody { record: record.clone(), life }))
+            OwnKind::new(pool, Kind::new(pool, move || Scripted { record: record.clone(), life }))
         });
         let bound = async |port| {
             let address = SocketAddr::from(([0, 0, 0, 0], port)).into();
@@ -220,7 +229,7 @@ pub(crate) async fn serve(server: usize, record: Record) -> turmoil::Result {
     }
 }
 
-/// Callers reach the server again.
+/// Ends the disturbances of a server that callers can reach again.
 fn end_absence(server: usize, record: &Record) {
     let mut events = record.lock();
     let open = |one: &&mut Disturbance| one.caller.is_none() && one.end.is_none();

@@ -1,4 +1,4 @@
-//! The simulated network, as servers and clients see it.
+//! The simulated network: recorded connections of servers, and channels of clients.
 
 use std::{
     io,
@@ -22,7 +22,7 @@ use crate::{
 pub(crate) const PUBLIC: u16 = 7070;
 pub(crate) const OPS: u16 = 7071;
 
-/// Questions to a silent peer, and the time for its answer, on either side.
+/// Interval and timeout of keepalive pings.
 const KEEPALIVE: Duration = Duration::from_millis(100);
 
 pub(crate) fn server_name(server: usize) -> String {
@@ -33,7 +33,7 @@ pub(crate) fn caller_name(caller: usize) -> String {
     format!("caller-{caller}")
 }
 
-/// A connection that writes down what passes.
+/// A connection that records its bytes.
 pub(crate) struct Recorded {
     stream: TcpStream,
     record: Record,
@@ -62,11 +62,11 @@ impl AsyncWrite for Recorded {
         match written {
             Ok(count) => {
                 self.record.bytes(self.connection, 1, &buf[..count]);
-                let says_goodbye = self.frames.read(&buf[..count]);
+                let has_goaway = self.frames.read(&buf[..count]);
                 let connection = &mut self.record.lock().connections[self.number];
                 connection.has_begun = true;
-                if says_goodbye {
-                    connection.goodbye.get_or_insert_with(now);
+                if has_goaway {
+                    connection.goaway.get_or_insert_with(now);
                 }
             }
             Err(_) => self.record.lock().connections[self.number].has_failed = true,
@@ -89,7 +89,7 @@ impl Drop for Recorded {
     }
 }
 
-/// Listens on a port of this host, for the service of that number. Dropping the connections closes the port.
+/// Listens on a port of this host, for the service with the number `life`. Dropping the stream closes the port.
 pub(crate) async fn listen(
     life: usize,
     port: u16,
@@ -108,7 +108,7 @@ pub(crate) async fn listen(
     }))
 }
 
-/// The way to a port of a server. It connects with the first call, and again when a connection broke.
+/// A channel to a port of a server. It connects with the first call, and again after a connection broke.
 pub(crate) fn channel(server: usize, port: u16) -> Channel {
     let name = server_name(server);
     let connect = move |_: Uri| {

@@ -1,4 +1,4 @@
-//! Attributes that hide what the compiler or the test runner would say, and the one that every crate root carries.
+//! Attributes that hide warnings or tests, and the attribute that every crate root must have.
 
 use proc_macro2::TokenStream;
 use syn::{Attribute, Meta, visit::Visit};
@@ -23,14 +23,14 @@ pub(crate) fn violations(tree: &Tree) -> Vec<Violation> {
                 line: 1,
                 rule: "attributes",
                 found: "a crate root without `#![forbid(unsafe_code)]`".to_owned(),
-                help: "write it below the crate's documentation",
+                help: "write it below the documentation of the crate",
             });
         }
     }
     found
 }
 
-/// `src/lib.rs`, `src/main.rs`, and what cargo builds as a test or a benchmark.
+/// Whether the file is `src/lib.rs`, `src/main.rs`, or the root of a test or a benchmark.
 fn is_crate_root(path: &str) -> bool {
     let direct = |root: &str| path.strip_prefix(root).is_some_and(|name| !name.contains('/'));
     let main = path.strip_prefix("tests/").or(path.strip_prefix("benches/"));
@@ -78,7 +78,7 @@ fn fault(meta: &Meta) -> Option<(String, &'static str)> {
         }
         Meta::List(list) if ["allow", "expect", "cfg_attr"].iter().any(|name| list.path.is_ident(name)) => {
             let hidden = words(list.tokens.clone()).find(|word| HIDDEN.contains(&word.as_str()))?;
-            Some((format!("`{hidden}` is silenced"), "delete what nothing uses"))
+            Some((format!("`{hidden}` is silenced"), "delete the unused code"))
         }
         _ => None,
     }

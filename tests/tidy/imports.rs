@@ -1,15 +1,15 @@
-//! Every path that a Rust file names: in `use`, in code, and in the arguments of macros and attributes.
+//! Collects the paths in a Rust file: in `use`, in code, and in the arguments of macros and attributes.
 
 use proc_macro2::{TokenStream, TokenTree};
 use syn::{UseTree, visit::Visit};
 
-/// One path, as written.
+/// One path in the source.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Import {
     pub(crate) line: usize,
     /// Segments from left to right; a glob is `*`.
     pub(crate) segments: Vec<String>,
-    /// Inline modules around it, outermost first.
+    /// The enclosing inline modules, outermost first.
     pub(crate) within: Vec<String>,
 }
 
@@ -51,7 +51,7 @@ impl Collector {
         self.push(span.start().line, segments);
     }
 
-    /// Macros hide their arguments from the parser, so their paths are read from the tokens.
+    /// The parser does not parse the arguments of macros, so their paths are read from the tokens.
     fn tokens(&mut self, tokens: TokenStream) {
         let mut path: Vec<String> = Vec::new();
         let (mut line, mut colons) = (0, 0);
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn code_types_macros_and_attributes_are_read() {
+    fn paths_in_code_types_macros_and_attributes_are_found() {
         let text = "#[derive(prost::Message)]\nstruct A(Vec<http::Uri>);\nfn b() {\n crate::c::d();\n \
                     assert!(x, \"{}\", [hyper::e(1)]); let f = 1;\n}";
         let found = paths(text);

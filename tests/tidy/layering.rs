@@ -1,4 +1,4 @@
-//! Who may import whom.
+//! The rule for imports between the layers.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use crate::{
     tree::{File, Tree},
 };
 
-/// What the wire is made of.
+/// Crates that belong to the wire.
 const WIRE: [&str; 14] = [
     "tonic",
     "tonic_prost",
@@ -25,9 +25,9 @@ const WIRE: [&str; 14] = [
     "http_body_util",
     "axum",
 ];
-/// The generated module; it is part of the wire.
+/// The generated module, which is part of the wire.
 const GENERATED: &str = "proto";
-/// Name of the crate, as its binary sees it.
+/// Name of the crate in its binary.
 const CRATE: &str = "waterwheel";
 
 /// A top-level module.
@@ -42,20 +42,20 @@ pub(crate) struct Layer {
 /// Which layers a layer may import.
 #[derive(Debug)]
 pub(crate) enum Imports {
-    /// Every one: it composes them.
+    /// All layers.
     All,
-    /// These.
+    /// Only these layers.
     Only(&'static [&'static str]),
 }
 
-/// An import that the table forbids and that is right all the same.
+/// A permitted import that violates the table.
 #[derive(Debug)]
 pub(crate) struct Exception {
     /// Path of the file.
     pub(crate) file: &'static str,
     /// The layer or crate that it may name.
     pub(crate) names: &'static str,
-    /// Why. Read by people.
+    /// The reason, for readers.
     pub(crate) reason: &'static str,
 }
 
@@ -93,7 +93,7 @@ impl Fault {
     }
 }
 
-/// The module path of a file of `src/`; `None` for the crate roots, which see everything.
+/// The module path of a file of `src/`. `None` for the crate roots, which may import everything.
 fn module_of(path: &str) -> Option<Vec<String>> {
     let path = path.strip_prefix("src/")?.strip_suffix(".rs")?;
     (path != "lib" && path != "main" && !path.starts_with("bin/")).then(|| path.split('/').map(str::to_owned).collect())
@@ -105,14 +105,14 @@ fn fault(import: &Import, module: &[String], layer: &Layer, layers: &[Layer]) ->
         let name = import.segments[0].clone();
         return (!layer.wire && WIRE.contains(&name.as_str())).then(|| Fault {
             found: format!("`{from}` names `{name}`, which belongs to the wire"),
-            help: "move it to rpc, net, ops, cli or app and hand over plain data of `model`",
+            help: "move it to rpc, net, ops, cli or app and pass plain data of `model`",
             name,
         });
     };
     if name == GENERATED {
         return (!layer.wire).then(|| Fault {
             found: format!("`{from}` names the generated `{name}`, which belongs to the wire"),
-            help: "convert in rpc and hand over plain data of `model`",
+            help: "convert in rpc and pass plain data of `model`",
             name,
         });
     }
@@ -134,7 +134,7 @@ fn fault(import: &Import, module: &[String], layer: &Layer, layers: &[Layer]) ->
     })
 }
 
-/// The top-level module that a path of this crate leads to; `None` for a path to another crate or a local name.
+/// The top-level module of a path in this crate. `None` for a path in another crate, or a local name.
 fn own(import: &Import, module: &[String]) -> Option<String> {
     let mut segments = import.segments.iter().map(String::as_str).peekable();
     let mut at: Vec<&str> = module.iter().chain(&import.within).map(String::as_str).collect();
@@ -159,7 +159,7 @@ fn unknown_layer(file: &File, name: &str) -> Violation {
         line: 1,
         rule: "layering",
         found: format!("`{name}` is not in the table of layers"),
-        help: "give it a line in LAYERS of tests/tidy.rs that says what it may import",
+        help: "add a line to LAYERS of tests/tidy.rs with the modules that it may import",
     }
 }
 
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn an_import_from_above_is_found_however_it_is_written() {
+    fn an_import_of_a_higher_layer_is_found_in_any_form() {
         for text in [
             "use crate::pool::Pool;",
             "use crate::{model::x, pool};",
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wire_is_found_below_it() {
+    fn an_import_of_the_wire_is_found_in_layers_below_it() {
         let wire = |name: &str| [format!("1: `pool` names `{name}`, which belongs to the wire")];
         assert_eq!(found("src/pool.rs", "use tonic::Status;"), wire("tonic"));
         assert_eq!(found("src/pool/queue.rs", "fn a(_: &http::Uri) {}"), wire("http"));
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_below_and_what_is_local_passes() {
+    fn imports_of_lower_layers_and_local_names_pass() {
         let text = "use crate::model::Job; use super::queue; fn a(http: u8) -> u8 { self::b::c(); http }";
         assert_eq!(found("src/pool/queue.rs", text), [""; 0]);
         assert_eq!(found("src/rpc.rs", "use crate::{proto::Job, pool::Pool}; use tonic::Status;"), [""; 0]);
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_the_root_hide_their_layer() {
+    fn imports_from_the_crate_root_are_found() {
         assert_eq!(found("src/pool.rs", "use crate::Job;").len(), 1);
         assert_eq!(found("src/pool.rs", "use crate::*;").len(), 1);
     }

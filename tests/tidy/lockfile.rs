@@ -1,5 +1,6 @@
-//! Lowest versions of dependencies, each past a fault that reaches this service. A package that is not in the tree needs
-//! none. This stands in for the advisory database where it cannot be fetched.
+//! Minimum versions of dependencies that had a fault with an effect on this service. Unused packages are ignored.
+//!
+//! This rule replaces the advisory database if that cannot be fetched.
 
 use crate::{report::Violation, tree::Tree};
 
@@ -47,7 +48,7 @@ fn value<'a>(line: &'a str, key: &str) -> Option<&'a str> {
     line.strip_prefix(key)?.strip_prefix(" = \"")?.strip_suffix('"')
 }
 
-/// A pre-release counts as below: `None`.
+/// `None` for a pre-release, which counts as too low.
 fn parse(version: &str) -> Option<Version> {
     let version = version.split_once('+').map_or(version, |(version, _)| version);
     let mut parts = version.split('.').map(|part| part.parse().ok());
@@ -71,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_at_and_above_and_other_packages_pass() {
+    fn high_enough_versions_and_other_packages_pass() {
         for (name, version) in [("h2", "0.4.20"), ("h2", "0.5.0"), ("tonic", "1.0.0+meta"), ("h2-support", "0.0.1")] {
             assert_eq!(found(name, version), 0, "{name} {version}");
         }

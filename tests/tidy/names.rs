@@ -1,4 +1,4 @@
-//! File names that say a role.
+//! The rule that file names describe a role.
 
 use crate::{report::Violation, tree::Tree};
 
@@ -17,11 +17,14 @@ pub(crate) fn violations(tree: &Tree) -> Vec<Violation> {
 
 fn fault(path: &str) -> Option<(String, &'static str)> {
     if path.ends_with("/mod.rs") {
-        return Some(("a `mod.rs`: ten open tabs of one name".to_owned(), "name it `foo.rs`, beside `foo/`"));
+        return Some(("a `mod.rs`: many files with the same name".to_owned(), "name it `foo.rs`, beside `foo/`"));
     }
     let stem = path.rsplit_once('.').map_or(path, |(stem, _)| stem);
     let vague = stem.split('/').find(|part| VAGUE.contains(&part.to_ascii_lowercase().as_str()))?;
-    Some((format!("`{vague}` says nothing about what is inside"), "name the role, or move the parts to their users"))
+    Some((
+        format!("`{vague}` does not describe the content"),
+        "name its role, or move its parts to the modules that use them",
+    ))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Every path of the repository that a document or a comment names exists.
+//! The rule that paths in documents and comments exist.
 
 use crate::{
     report::Violation,
@@ -19,7 +19,7 @@ pub(crate) fn violations(tree: &Tree) -> Vec<Violation> {
                     line: number + 1,
                     rule: "paths",
                     found: format!("`{name}` does not exist"),
-                    help: "name the place as it is, or leave the name out",
+                    help: "correct the path, or remove it",
                 });
             }
         }
@@ -27,7 +27,7 @@ pub(crate) fn violations(tree: &Tree) -> Vec<Violation> {
     found
 }
 
-/// What a line says to people: all of a document, the comments of code.
+/// The prose of a line: all of it in a document, and the comment in code.
 fn prose<'a>(file: &File, line: &'a str) -> Option<&'a str> {
     let marker = match file.extension() {
         "md" => return Some(line),
@@ -43,7 +43,7 @@ fn dead_paths(tree: &Tree, prose: &str) -> Vec<String> {
     words.filter_map(|word| named(word).filter(|name| !tree.has(name)).map(str::to_owned)).collect()
 }
 
-/// The part of `word` that names a fixed place of the repository; a pattern names its directory.
+/// The path in `word`, if it is one of the repository. A pattern stands for its directory.
 fn named(word: &str) -> Option<&str> {
     let word = word.trim_end_matches(['.', ',', '>', '}', '/']);
     let upper = |name: &str| name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_');
@@ -57,7 +57,7 @@ fn named(word: &str) -> Option<&str> {
     if fixed.len() == word.len() { Some(word) } else { fixed.rsplit_once('/').map(|(directory, _)| directory) }
 }
 
-/// Targets of links to files, which are relative to the document.
+/// Links to files that do not exist. They are relative to the document.
 fn dead_links(tree: &Tree, file: &File, prose: &str) -> Vec<String> {
     let directory = file.path.rsplit_once('/').map_or("", |(directory, _)| directory);
     let targets = prose.split("](").skip(1).filter_map(|rest| rest.split([')', '#', ' ']).next());
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn places_that_exist_and_places_elsewhere_pass() {
+    fn existing_paths_and_paths_outside_of_the_repository_pass() {
         let text = "`src/pool/queue.rs` `src/pool/` `src/` `proto/a/*.proto` README.md https://a.b/src/c.rs\n\
                     `tower/src/buffer/` [a](../README.md#b) [c](#d) [e](https://f/g) `proto/<package>/`";
         assert_eq!(found("docs/a.md", text), [""; 0]);

@@ -1,19 +1,19 @@
-//! What a rule found, and how a person reads it.
+//! Violations of rules, and their report.
 
 use std::fmt;
 
-/// One place that breaks one rule.
+/// A violation of a rule.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Violation {
     /// Path from the root of the repository.
     pub(crate) path: String,
-    /// From 1.
+    /// Line number, from 1.
     pub(crate) line: usize,
     /// Name of the rule.
     pub(crate) rule: &'static str,
-    /// What is wrong.
+    /// Description of the violation.
     pub(crate) found: String,
-    /// What to do.
+    /// The remedy.
     pub(crate) help: &'static str,
 }
 
@@ -24,10 +24,10 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Fails with all violations, in order of their place.
+/// Panics with all violations, in order of their places.
 ///
 /// # Panics
-/// Where there is one.
+/// If there is a violation.
 pub(crate) fn assert_none(violations: &[Violation]) {
     let mut sorted: Vec<_> = violations.iter().collect();
     sorted.sort();

@@ -1,4 +1,4 @@
-//! Files and functions that a reader can hold in mind.
+//! Size limits of files and functions.
 
 use syn::{Block, Signature, visit::Visit};
 
@@ -18,7 +18,7 @@ pub(crate) fn violations(tree: &Tree) -> Vec<Violation> {
                 path: file.path.clone(),
                 line: FILE_LINES + 1,
                 rule: "size",
-                found: format!("the file has {lines} lines, {FILE_LINES} at most"),
+                found: format!("the file has {lines} lines, the limit is {FILE_LINES}"),
                 help: "split it by role: `foo.rs` beside `foo/`",
             });
         }
@@ -48,8 +48,8 @@ impl Functions<'_> {
                 path: self.path.to_owned(),
                 line: first,
                 rule: "size",
-                found: format!("`{}` has {lines} lines, {FUNCTION_LINES} at most", signature.ident),
-                help: "name a part of it as a function of its own",
+                found: format!("`{}` has {lines} lines, the limit is {FUNCTION_LINES}", signature.ident),
+                help: "move a part of it to a new function",
             });
         }
     }
@@ -89,15 +89,15 @@ mod tests {
     #[test]
     fn a_file_over_the_limit_is_found() {
         let long = "// a\n".repeat(401);
-        assert_eq!(found("src/a.rs", &long), ["401: the file has 401 lines, 400 at most"]);
+        assert_eq!(found("src/a.rs", &long), ["401: the file has 401 lines, the limit is 400"]);
         assert_eq!(found("tests/clients/python/a.py", &long.replace("//", "#")).len(), 1);
         assert_eq!(found("build.rs", &long).len(), 1);
         assert_eq!(found("src/a.rs", &"// a\n".repeat(400)), [""; 0]);
     }
 
     #[test]
-    fn a_function_over_the_limit_is_found_wherever_it_is() {
-        assert_eq!(found("src/a.rs", &function(71)), ["3: `a` has 71 lines, 70 at most"]);
+    fn a_function_over_the_limit_is_found_in_any_scope() {
+        assert_eq!(found("src/a.rs", &function(71)), ["3: `a` has 71 lines, the limit is 70"]);
         assert_eq!(found("src/a.rs", &function(70)), [""; 0]);
         for around in ["impl A", "trait A", "mod a", "fn c()"] {
             let text = format!("{around} {{\n{}\n}}", function(71));

@@ -1,5 +1,5 @@
-//! Tests wait for what they wait for: a signal, readiness, a paused clock. Where a test must let real time pass, its
-//! file says why in a comment line that begins with the marker below.
+//! Tests wait for a signal, for readiness, or on a paused clock. If a test needs real time, its file gives the reason
+//! in a comment line that begins with the marker below.
 
 use syn::{Attribute, ItemFn, visit::Visit};
 
@@ -9,9 +9,9 @@ use crate::{
     tree::{File, Tree},
 };
 
-/// Begins the comment that says why the tests of a file let real time pass.
+/// Prefix of the comment with the reason why the tests of a file need real time.
 const MARKER: &str = "// tidy: real time, because ";
-/// There is no real clock in these tests.
+/// These tests have no real clock.
 const SIMULATED: &str = "tests/simulation/";
 const SLEEPS: [&str; 3] = ["sleep", "sleep_until", "sleep_ms"];
 
@@ -35,21 +35,21 @@ fn in_file(file: &File) -> Vec<Violation> {
         path: file.path.clone(),
         line,
         rule: "sleeps",
-        found: "a test sleeps on a clock that nobody paused".to_owned(),
-        help: "wait for the signal itself, or use `#[tokio::test(start_paused = true)]`; where real time is the point, \
+        found: "a test sleeps on a clock that is not paused".to_owned(),
+        help: "wait for a signal, or use `#[tokio::test(start_paused = true)]`; if the test needs real time, \
                write a line `// tidy: real time, because …` in the file",
     };
     calls.lines.into_iter().map(violation).collect()
 }
 
-/// Whether a path is `tokio::time::sleep` or one of its kind, however short.
+/// Whether a path is `tokio::time::sleep` or a similar function, in any length.
 fn is_clock(segments: &[String]) -> bool {
     let [.., module, name] = segments else { return false };
     (module == "time" || module == "thread") && SLEEPS.contains(&name.as_str())
 }
 
 struct Calls {
-    /// The file has a `use` of a sleep, so that its bare name is one.
+    /// Whether the file imports a sleep function, so that the bare name counts.
     imported: bool,
     in_tests: bool,
     lines: Vec<usize>,
@@ -86,7 +86,7 @@ fn is_cfg_test(attribute: &Attribute) -> bool {
         && attribute.meta.require_list().is_ok_and(|list| list.tokens.to_string().contains("test"))
 }
 
-/// Whether the test runs on a paused clock, by its attribute or by a runtime that it builds.
+/// Whether the test runs on a paused clock, by its attribute or its runtime.
 fn pauses(item: &ItemFn) -> bool {
     let by_attribute = |attribute: &Attribute| {
         attribute.meta.require_list().is_ok_and(|list| list.tokens.to_string().contains("start_paused = true"))
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_paused_clock_a_reason_and_code_that_is_no_test_pass() {
+    fn paused_clocks_given_reasons_and_production_code_pass() {
         let none: [usize; 0] = [];
         let paused = "#[tokio::test(start_paused = true)]\nasync fn a() { tokio::time::sleep(b).await; }";
         assert_eq!(lines("tests/it/a.rs", paused), none);
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn simulated_tests_sleep_as_they_like() {
+    fn simulated_tests_may_sleep() {
         let sleeps = "fn a() { time::sleep(b); }";
         assert_eq!(lines("tests/simulation/a.rs", sleeps), [0; 0]);
         assert_eq!(lines("tests/simulations.rs", sleeps), [1]);

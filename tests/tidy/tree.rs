@@ -1,4 +1,4 @@
-//! The files of the repository that people write.
+//! The hand-written files of the repository.
 
 use std::{
     collections::BTreeSet,
@@ -6,13 +6,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Made by tools, so not held to the rules.
+/// Generated directories, to which the rules do not apply.
 const SKIPPED: [&str; 7] = ["target", ".git", "node_modules", ".venv", "gen", "__pycache__", "obj"];
 const TEXT: [&str; 18] = [
     "rs", "md", "toml", "proto", "py", "js", "mjs", "ts", "go", "java", "sh", "yaml", "yml", "json", "html", "css",
     "service", "lock",
 ];
-/// Text without an extension of its own.
+/// Names of text files without an extension.
 const NAMES: [&str; 4] = ["run", "Dockerfile", "Containerfile", "Makefile"];
 
 /// One file.
@@ -30,13 +30,13 @@ impl File {
     }
 
     /// # Panics
-    /// Where the file is not Rust.
+    /// If the file is not Rust.
     pub(crate) fn parse(&self) -> syn::File {
         syn::parse_file(&self.text).unwrap_or_else(|error| panic!("{}: {error}", self.path))
     }
 }
 
-/// All files, and the directories that hold them.
+/// All files, and their directories.
 #[derive(Debug, Default)]
 pub(crate) struct Tree {
     pub(crate) files: Vec<File>,
@@ -69,7 +69,7 @@ impl Tree {
 /// Reads the repository.
 ///
 /// # Panics
-/// Where a file cannot be read.
+/// If a file cannot be read.
 pub(crate) fn repository() -> Tree {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     let mut tree = Tree::default();
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_walk_meets_sources_and_skips_what_tools_make() {
+    fn the_walk_finds_sources_and_skips_generated_files() {
         let tree = repository();
         for path in ["src", "src/lib.rs", "tests/tidy.rs", "build.rs", ".ci/run"] {
             assert!(tree.has(path), "{path}");

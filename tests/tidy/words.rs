@@ -1,4 +1,4 @@
-//! Words that speak of the making instead of the thing. This file names them, so it is not read.
+//! Words about the development of the code instead of the code. The rule skips this file, because it lists them.
 
 use crate::{report::Violation, tree::Tree};
 
@@ -14,7 +14,7 @@ const PHRASES: [&str; 8] = [
     "used to be",
     "as an ai",
 ];
-/// Followed by a number, these point into a tracker.
+/// Words that refer to a tracker if a number follows.
 const TRACKED: [&str; 3] = ["issue", "pull request", "ticket"];
 
 pub(crate) fn violations(tree: &Tree) -> Vec<Violation> {
@@ -27,7 +27,7 @@ pub(crate) fn violations(tree: &Tree) -> Vec<Violation> {
                     line: number + 1,
                     rule: "words",
                     found: format!("`{word}`"),
-                    help: "say what is, for a reader who knows nothing of how it came to be; do it or leave it out",
+                    help: "describe the present state, for a reader who does not know the history; complete the work or remove the text",
                 });
             }
         }
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_of_the_making_are_found() {
+    fn words_about_the_development_are_found() {
         for line in ["// TODO: later", "# fixed in issue #12", "see Issue 3", "As requested, it", "//FIXME", "a XXX b"]
         {
             assert_eq!(violations(&Tree::of(&[("src/a.rs", line)])).len(), 1, "{line}");
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_the_thing_pass() {
+    fn ordinary_words_pass() {
         for line in ["an agent session", "method_TODO_x", "the issue is known", "issues 3 warnings", "mktemp XXXXXX"] {
             assert!(violations(&Tree::of(&[("src/a.rs", line)])).is_empty(), "{line}");
         }

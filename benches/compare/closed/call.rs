@@ -1,4 +1,4 @@
-//! One gRPC method, encoded once: the load generator shares the machine with the server, so it must be cheap.
+//! Calls of one gRPC method, encoded once. The load generator runs on the machine of the server, so it must be cheap.
 
 use std::{io, net::SocketAddr, time::Duration};
 
@@ -17,7 +17,7 @@ use super::tally::Reason;
 
 /// Bytes before each message: compression flag and length.
 pub(super) const PREFIX: usize = 5;
-/// The client's windows are as large as stock clients' so that flow control is not what is measured.
+/// Windows as large as those of common clients, so that flow control does not limit the load.
 const STREAM_WINDOW: u32 = 2 << 20;
 const CONNECTION_WINDOW: u32 = 5 << 20;
 /// The reason of calls that ended without a status.
@@ -27,7 +27,7 @@ const NO_STATUS: &str = "NO_STATUS";
 pub(super) struct Link {
     /// Opens calls.
     pub(super) sender: SendRequest<Bytes>,
-    /// Does the input and output while it is polled; ends when the connection does.
+    /// Transfers bytes while it is polled. Ends when the connection does.
     pub(super) connection: Connection<TcpStream, Bytes>,
 }
 
@@ -39,7 +39,7 @@ impl Head {
     /// The head for calls of `method` of the worker-pool service on `authority`.
     ///
     /// # Errors
-    /// Where `authority` is none.
+    /// If `authority` is not valid.
     pub(super) fn new(authority: &str, method: &str, deadline: Duration) -> Result<Self, http::Error> {
         let head = Request::builder()
             .method(Method::POST)
@@ -55,7 +55,7 @@ impl Head {
     /// Opens a call.
     ///
     /// # Errors
-    /// Where the connection is lost or takes no more calls.
+    /// If the connection is lost or accepts no more calls.
     pub(super) async fn open(
         &self,
         sender: &mut SendRequest<Bytes>,
@@ -68,7 +68,7 @@ impl Head {
 /// Connects to the server.
 ///
 /// # Errors
-/// Where nothing accepts connections.
+/// If the server accepts no connection.
 pub(super) async fn connect(server: SocketAddr) -> io::Result<Link> {
     let socket = TcpStream::connect(server).await?;
     socket.set_nodelay(true)?;
@@ -78,7 +78,7 @@ pub(super) async fn connect(server: SocketAddr) -> io::Result<Link> {
     Ok(Link { sender, connection })
 }
 
-/// A message with the prefix that gRPC puts before each.
+/// A gRPC frame with this message.
 pub(super) fn frame(message: &impl Message) -> Bytes {
     let length = message.encoded_len();
     let mut framed = BytesMut::with_capacity(PREFIX + length);
@@ -88,10 +88,10 @@ pub(super) fn frame(message: &impl Message) -> Bytes {
     framed.freeze()
 }
 
-/// The body of a response, none where its head ended the call well.
+/// The body of a response. `None` if its head ended the call with OK.
 ///
 /// # Errors
-/// A head that carries another status than OK, or is none of gRPC.
+/// A head with another status than OK, or one that is not a gRPC response.
 pub(super) async fn body(response: ResponseFuture) -> Result<Option<RecvStream>, Reason> {
     let (head, body) = response.await.map_err(|error| lost(&error))?.into_parts();
     if head.status != StatusCode::OK {
@@ -116,7 +116,7 @@ pub(super) async fn discard(mut body: RecvStream) -> Result<(), Reason> {
     trailers.map_or(Err(NO_STATUS.into()), |trailers| ended(&trailers))
 }
 
-/// Why a call ended, where it did not end well.
+/// The reason of the end of a call, if its status is not OK.
 fn ended(trailers: &HeaderMap) -> Result<(), Reason> {
     if trailers.get(Status::GRPC_STATUS).is_some_and(|status| status == "0") {
         return Ok(());
@@ -132,7 +132,7 @@ pub(super) fn reason(status: &Status) -> Reason {
     }
 }
 
-/// What became of a connection or stream, as a reason.
+/// The reason for the end of a connection or stream.
 pub(super) fn lost(error: &h2::Error) -> Reason {
     match error.reason() {
         Some(reason) if error.is_reset() => format!("RST_STREAM_{reason:?}").into(),
@@ -141,7 +141,7 @@ pub(super) fn lost(error: &h2::Error) -> Reason {
     }
 }
 
-/// A code as gRPC documents write it, such as `DEADLINE_EXCEEDED`.
+/// The name of a code in the documents of gRPC, such as `DEADLINE_EXCEEDED`.
 fn code_name(code: Code) -> String {
     let mut name = String::new();
     for letter in format!("{code:?}").chars() {

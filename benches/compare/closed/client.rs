@@ -1,4 +1,4 @@
-//! One client thread: its connections and the calls on them, all in one task.
+//! One client thread. A single task drives its connections and their calls.
 
 use std::{cell::Cell, io, pin::pin, time::Duration};
 
@@ -21,12 +21,12 @@ use super::{
 };
 use crate::Failure;
 
-/// Time between two attempts to connect again.
+/// Time between two attempts to reconnect.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
-/// Time beyond the deadline that the last replies are waited for.
+/// How long to wait for the last replies after their deadline.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Where the load is in its life.
+/// Stage of a load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
     /// No call may be made yet.
@@ -49,10 +49,10 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// A thread for the connections of `plan`, all of them.
+    /// A client for all connections of `plan`.
     ///
     /// # Errors
-    /// Where requests cannot be addressed to the server.
+    /// If requests cannot be addressed to the server.
     pub(super) fn new(plan: Plan, tally: Tally, stage: watch::Receiver<Stage>) -> Result<Self, Failure> {
         let deadline = match plan.rpc {
             Rpc::Submit => plan.deadline,
@@ -67,24 +67,24 @@ impl Client {
         &self.head
     }
 
-    /// Whether further calls are wanted.
+    /// Whether to make further calls.
     pub(super) fn goes_on(&self) -> bool {
         *self.stage.borrow() != Stage::Stopped
     }
 
-    /// Notes `jobs` as on their way.
+    /// Counts `jobs` as sent.
     pub(super) fn sent(&self, jobs: u64) {
         self.outstanding.set(self.outstanding.get() + jobs);
     }
 
-    /// Counts the answer to a job that was `sent` at an instant.
+    /// Counts the answer to a job that was sent at `sent`.
     pub(super) fn answered(&self, sent: Instant, ended: Result<(), Reason>) {
         self.outstanding.set(self.outstanding.get() - 1);
         let measured = if *self.stage.borrow() == Stage::Measured { Measured::Yes } else { Measured::No };
         self.tally.count(measured, sent.elapsed(), ended);
     }
 
-    /// Connects, tells so, follows the load's stages to the end, and returns what was counted through `done`.
+    /// Connects, reports that to `connected`, and follows the stages of the load. Sends the totals to `done`.
     pub(super) fn run(self, connected: &mpsc::Sender<Result<(), Failure>>, done: oneshot::Sender<Totals>) {
         let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
             Ok(runtime) => runtime,
@@ -105,7 +105,7 @@ impl Client {
         let _ = done.send(self.tally.into_totals());
     }
 
-    /// Loads all connections until the load stops and the last reply is in, or the grace is over.
+    /// Loads all connections until the load stops and the last reply has arrived, or the grace period is over.
     async fn load(&self, links: Vec<Link>) {
         let mut stage = self.stage.clone();
         if stage.wait_for(|stage| *stage != Stage::Connecting).await.is_err() {
@@ -141,7 +141,7 @@ impl Client {
         }
     }
 
-    /// Moves a connection's bytes and repeats calls on it, all in the task of this thread.
+    /// Transfers the bytes of a connection and repeats calls on it, in the task of this thread.
     async fn drive(&self, Link { sender, connection }: Link) {
         let calls: LocalBoxFuture<'_, ()> = match self.plan.rpc {
             Rpc::Submit => {

@@ -1,4 +1,4 @@
-//! A load and the window in which it is measured.
+//! A load and its measured window.
 
 use std::{
     net::SocketAddr,
@@ -28,18 +28,18 @@ use crate::{
     process::{Spent, Usage},
 };
 
-/// What to load, how, and how long.
+/// The server, kind and duration of a load.
 #[derive(Debug, Clone)]
 pub(super) struct Plan {
-    /// Where the server listens.
+    /// Address of the server.
     pub(super) server: SocketAddr,
-    /// The process to read CPU time of.
+    /// Process id of the server, to read its CPU time.
     pub(super) server_pid: u32,
     /// The method.
     pub(super) rpc: Rpc,
     /// The job that every call submits.
     pub(super) job: Job,
-    /// Connections, dealt over the client threads.
+    /// Number of connections, distributed over the client threads.
     pub(super) connections: usize,
     /// Calls in flight on each connection; jobs in flight for `SubmitMany`.
     pub(super) in_flight: usize,
@@ -53,25 +53,25 @@ pub(super) struct Plan {
     pub(super) window: Duration,
 }
 
-/// What a load measured in its window.
+/// The measurements of a window.
 #[derive(Debug, Clone)]
 pub(super) struct Measurement {
-    /// The window as it came out.
+    /// Real length of the window.
     pub(super) elapsed: Duration,
-    /// Replies in the window, failures included.
+    /// Replies in the window, including failures.
     pub(super) replies: u64,
     /// Latencies and errors.
     pub(super) totals: Totals,
-    /// What the server used.
+    /// Resources that the server used.
     pub(super) server: Spent,
 }
 
-/// Runs the load of `plan` and returns what its window measured.
+/// Runs the load of `plan` and returns the measurements of its window.
 ///
 /// Dropping the future stops the load.
 ///
 /// # Errors
-/// Where the load cannot start. Failed calls are no error; the measurement counts them.
+/// If the load cannot start. Failed calls are not an error: the measurement counts them.
 pub(super) async fn run(plan: &Plan) -> Result<Measurement, Failure> {
     let stages = Stages(watch::channel(Stage::Connecting).0);
     let threads = plan.client_threads.clamp(1, plan.connections);
@@ -128,7 +128,7 @@ impl Measurement {
     }
 }
 
-/// Tells the client threads where the load is; dropped, it stops them.
+/// Sends the stage of the load to the client threads. Dropping it stops them.
 struct Stages(watch::Sender<Stage>);
 
 impl Drop for Stages {
@@ -137,7 +137,7 @@ impl Drop for Stages {
     }
 }
 
-/// Everything that a window takes the difference of.
+/// Counters that are read at both ends of a window.
 struct Reading {
     at: Instant,
     replies: u64,

@@ -15,7 +15,7 @@ pub(super) fn message(job: &Job) -> Bytes {
     call::frame(&SubmitRequest { job: Some(job.clone()) })
 }
 
-/// Calls one after the other until the load stops or the connection takes no more calls.
+/// Makes calls in sequence until the load stops or the connection accepts no more calls.
 pub(super) async fn repeat(client: &Client, message: Bytes, mut sender: SendRequest<Bytes>) {
     while client.goes_on() {
         let sent = Instant::now();

@@ -1,4 +1,4 @@
-//! A closed loop of `SubmitMany`: one call with a window of jobs; each result makes room for the next job.
+//! A closed loop of `SubmitMany`: one call with a window of jobs. Each result lets the next job be sent.
 
 use bytes::{Buf, Bytes, BytesMut};
 use h2::{RecvStream, SendStream, client::SendRequest};
@@ -13,13 +13,13 @@ use super::{
 };
 use waterwheel::proto::{Job, SubmitManyRequest};
 
-/// The messages of a window of `size` jobs. The tag of each is its place in the window.
+/// The messages of a window of `size` jobs. The tag of each is its index in the window.
 pub(super) fn messages(job: &Job, size: usize) -> Vec<Bytes> {
     let request = |place: usize| SubmitManyRequest { tag: place.to_string(), job: Some(Box::new(job.clone())) };
     (0..size).map(|place| call::frame(&request(place))).collect()
 }
 
-/// Keeps one call open, and opens another when it fails, until the load stops or the connection takes no more calls.
+/// Keeps one call open until the load stops or the connection accepts no more calls. A failed call is replaced.
 pub(super) async fn repeat(client: &Client, messages: &[Bytes], mut sender: SendRequest<Bytes>) {
     while client.goes_on() {
         let Ok((response, requests)) = client.head().open(&mut sender).await else { return };
@@ -38,7 +38,7 @@ pub(super) async fn repeat(client: &Client, messages: &[Bytes], mut sender: Send
 struct Answer {
     #[prost(string, tag = "1")]
     tag: String,
-    /// A `JobFailure`, which is a `google.rpc.Status` on the wire.
+    /// A `JobFailure`, which has the encoding of `google.rpc.Status`.
     #[prost(bytes = "bytes", optional, tag = "3")]
     failure: Option<Bytes>,
 }
@@ -48,7 +48,7 @@ struct Window<'a> {
     client: &'a Client,
     messages: &'a [Bytes],
     requests: SendStream<Bytes>,
-    /// When the job at each place was sent, where it has no answer yet.
+    /// When the job at each index was sent, if it has no answer yet.
     sent: Vec<Option<Instant>>,
 }
 
@@ -57,7 +57,7 @@ impl<'a> Window<'a> {
         Self { client, messages, requests, sent: vec![None; messages.len()] }
     }
 
-    /// Sends the first job of every place.
+    /// Sends the first job of every index.
     fn fill(&mut self) -> Result<(), Reason> {
         let places = self.messages.len();
         let mut outgoing = BytesMut::new();
@@ -65,7 +65,7 @@ impl<'a> Window<'a> {
         self.requests.send_data(outgoing.freeze(), false).map_err(|error| call::lost(&error))
     }
 
-    /// Answers each result with the next job, until the load stops and the last result is in.
+    /// Sends the next job for each result, until the load stops and the last result has arrived.
     async fn run(&mut self, mut body: RecvStream) -> Result<(), Reason> {
         let mut incoming = BytesMut::new();
         while let Some(data) = body.data().await {
@@ -84,7 +84,7 @@ impl<'a> Window<'a> {
         call::discard(body).await
     }
 
-    /// Counts every whole answer in `incoming` and returns the jobs that take their places.
+    /// Counts every complete answer in `incoming`, and returns the jobs that replace them.
     fn take_answers(&mut self, incoming: &mut BytesMut) -> Result<Bytes, Reason> {
         let mut outgoing = BytesMut::new();
         while let Some(message) = next_message(incoming) {
@@ -105,7 +105,7 @@ impl<'a> Window<'a> {
         self.client.sent(1);
     }
 
-    /// Counts the jobs that the end of the call left without an answer.
+    /// Counts the jobs without an answer at the end of the call.
     fn fail_the_rest(&mut self, ended: Result<(), Reason>) {
         let reason = ended.err().unwrap_or("CALL_ENDED_EARLY".into());
         for sent in self.sent.iter_mut().filter_map(Option::take) {
@@ -114,7 +114,7 @@ impl<'a> Window<'a> {
     }
 }
 
-/// Takes the first message off `incoming`, if it is all there.
+/// Removes the first message from `incoming`, if it is complete.
 fn next_message(incoming: &mut BytesMut) -> Option<BytesMut> {
     let length = incoming.get(1..PREFIX)?.get_u32() as usize;
     if incoming.len() < PREFIX + length {

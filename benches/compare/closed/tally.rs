@@ -1,4 +1,4 @@
-//! What one client thread counts.
+//! The counts of one client thread.
 
 use std::{
     borrow::Cow,
@@ -13,14 +13,14 @@ use std::{
 
 use hdrhistogram::Histogram;
 
-/// Shortest latency that is told apart, in nanoseconds.
+/// Shortest distinguishable latency, in nanoseconds.
 const SHORTEST: u64 = 1_000;
-/// Longest latency that is told apart, in nanoseconds: ten minutes.
+/// Longest distinguishable latency, in nanoseconds: ten minutes.
 const LONGEST: u64 = 600_000_000_000;
 /// Significant decimal digits of a latency.
 const DIGITS: u8 = 3;
 
-/// Why a call failed: the server's `ErrorInfo.reason`, else the status code, else what became of the connection.
+/// Why a call failed: the server's `ErrorInfo.reason`, else the status code, else the error of the connection.
 pub(super) type Reason = Cow<'static, str>;
 
 /// Replies, latencies and errors of one client thread, while the load is measured.
@@ -32,19 +32,19 @@ pub(super) struct Tally {
     errors: RefCell<BTreeMap<Reason, u64>>,
 }
 
-/// What all client threads counted together.
+/// Counts of all client threads.
 #[derive(Debug, Clone)]
 pub(super) struct Totals {
     /// Latencies of the calls that completed, in nanoseconds.
     pub(super) latencies: Histogram<u64>,
-    /// How often calls failed, by reason.
+    /// Number of failed calls, by reason.
     pub(super) errors: BTreeMap<Reason, u64>,
-    /// Calls that had no answer when the load gave up on them.
+    /// Number of calls that never got an answer.
     pub(super) unanswered: u64,
 }
 
 impl Tally {
-    /// An empty tally that counts every reply into `replies` too, measured or not.
+    /// An empty tally. Every reply is also counted in `replies`, measured or not.
     pub(super) fn new(replies: Arc<AtomicU64>) -> Self {
         Self {
             replies,
@@ -54,7 +54,7 @@ impl Tally {
         }
     }
 
-    /// Counts one reply, and what it was where the load is `measured`.
+    /// Counts one reply. Its latency or error is counted only if it is `measured`.
     pub(super) fn count(&self, measured: Measured, latency: Duration, ended: Result<(), Reason>) {
         self.replies.fetch_add(1, Ordering::Relaxed);
         if measured == Measured::No {
@@ -74,7 +74,7 @@ impl Tally {
         self.unanswered.set(self.unanswered.get() + calls);
     }
 
-    /// What was counted.
+    /// The totals.
     pub(super) fn into_totals(self) -> Totals {
         Totals {
             latencies: self.latencies.into_inner(),
@@ -87,9 +87,9 @@ impl Tally {
 /// Whether a reply belongs to the measured window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Measured {
-    /// It does.
+    /// It belongs to the window.
     Yes,
-    /// It came during the warm-up or the wind-down.
+    /// It arrived during the warm-up or the wind-down.
     No,
 }
 
@@ -107,7 +107,7 @@ impl Totals {
         sum
     }
 
-    /// Calls that failed.
+    /// Number of calls that failed.
     pub(super) fn failed(&self) -> u64 {
         self.errors.values().sum()
     }

@@ -1,4 +1,4 @@
-"""Runs jobs through Celery and prints what they took as a line of JSON: `peer.py JOBS SECONDS`.
+"""Runs jobs with Celery, and prints the measurements as a line of JSON: `peer.py JOBS SECONDS`.
 
 Redis and the worker are its own, in a temporary directory, and end with it.
 """
@@ -19,13 +19,13 @@ from redis import Redis
 PAYLOAD = "hello waterwheel"
 SETTINGS = {
     "task_default_queue": "jobs",
-    # A job whose worker dies runs again.
+    # A job whose worker dies is run again.
     "task_acks_late": True,
     "worker_prefetch_multiplier": 128,
-    # By default it asks for each of 4.
+    # By default the client polls a queue for each of four priorities.
     "broker_transport_options": {"priority_steps": [0]},
 }
-# Two processes, of which each takes and acknowledges jobs: that of a pool of processes alone would be the bottleneck.
+# Two processes that each receive and acknowledge jobs. The single main process of a pool would be the bottleneck.
 WORKERS = ["first", "second"]
 OPTIONS = "--pool threads --concurrency 2 --without-gossip --without-mingle --without-heartbeat --loglevel WARNING".split()
 REDIS = "redis-server --port 0 --unixsocket redis.sock --appendonly yes --appendfsync always --save".split() + [""]
@@ -62,7 +62,7 @@ class Peer:
         for name in WORKERS:
             self.processes.append(stack.enter_context(running(folder, *celery, *OPTIONS, "--hostname", name)))
         self.until(lambda: self.calls("psubscribe") == len(WORKERS))
-        # It does not know where the worker stores results, so it does not subscribe to each.
+        # Without a result backend, the client does not subscribe to each result.
         self.caller = Celery(broker=url)
         self.caller.conf.update(SETTINGS)
 
@@ -81,7 +81,7 @@ class Peer:
                 self.caller.send_task("echo", [PAYLOAD], producer=producer)
 
     def create_at(self, rate, seconds):
-        """Creates them one by one and returns when each was sent."""
+        """Creates jobs one by one, and returns the times when they were sent."""
         start, sent = time.time(), {}
         with self.caller.producer_pool.acquire(block=True) as producer:
             for number in range(int(rate * seconds)):
@@ -91,7 +91,7 @@ class Peer:
         return sent
 
     def until_ended(self, jobs):
-        """Returns when so many more results are stored and each job is acknowledged."""
+        """Waits until this number of further results is stored and all jobs are acknowledged."""
         self.ended += jobs
         self.until(lambda: self.calls("setex") >= self.ended and not self.redis.exists("jobs", "unacked"))
 

@@ -1,6 +1,6 @@
-// A grpc-go server that does the work of waterwheel's built-in kinds on pools of goroutines, as people write it by hand.
+// A simple grpc-go server that does the work of waterwheel's built-in kinds on pools of goroutines.
 //
-// It prints "listening ADDR" and ends with its standard input.
+// It prints "listening ADDR", and ends when its standard input is closed.
 package main
 
 import (
@@ -22,7 +22,7 @@ import (
 	pb "waterwheel.dev/go/waterwheel/v1"
 )
 
-// As many as waterwheel has for work that waits, by default.
+// The default number of waterwheel's workers for jobs that wait.
 const patient = 64
 
 type task struct {

@@ -13,7 +13,7 @@ import (
 	worker "github.com/contribsys/faktory_worker_go"
 )
 
-// Jobs that are worked at once, each on a goroutine that waits for Redis thrice.
+// Number of concurrent jobs. Each runs on a goroutine that waits for Redis three times.
 const workers = 64
 
 type faktoryQueue struct {
@@ -37,7 +37,7 @@ func newFaktory(program string) *faktoryQueue {
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-	// Its own settings take snapshots of what may be lost in between.
+	// With the default settings, jobs between two snapshots could be lost.
 	for _, setting := range [][]string{{"appendonly", "yes"}, {"appendfsync", "always"}, {"save", ""}} {
 		set := append([]string{"-s", filepath.Join(q.folder, "redis.sock"), "config", "set"}, setting...)
 		must(0, exec.Command("redis-cli", set...).Run())
@@ -49,7 +49,7 @@ func newFaktory(program string) *faktoryQueue {
 		return nil
 	})
 	go manager.RunWithContext(context.Background())
-	// Each of its goroutines begins at random within 2.2 s.
+	// Each of its goroutines starts at a random time within 2.2 s.
 	time.Sleep(3 * time.Second)
 	return q
 }
@@ -60,7 +60,7 @@ func (q *faktoryQueue) stop() {
 	os.RemoveAll(q.folder)
 }
 
-// It puts the jobs of a batch into Redis one after the other, so more callers at once are faster.
+// Faktory pushes the jobs of a batch to Redis one by one, so more concurrent callers are faster.
 func (*faktoryQueue) batches() (int, int) { return workers, 50 }
 
 func (q *faktoryQueue) many(payloads []string) {

@@ -1,4 +1,4 @@
-// Runs jobs through another queue and prints what they took as a line of JSON:
+// Runs jobs with another queue, and prints the measurements as a line of JSON:
 //
 //	queues river URL JOBS SECONDS
 //	queues faktory PROGRAM JOBS SECONDS
@@ -13,15 +13,15 @@ import (
 	"time"
 )
 
-// Callers that create jobs one by one.
+// Number of callers that create jobs one by one.
 const singles = 32
 
 type queue interface {
-	// How many callers create jobs in batches, and of how many, where that is fastest.
+	// The fastest number of callers that create jobs in batches, and the size of a batch.
 	batches() (callers, size int)
 	many(payloads []string)
 	one(payload string)
-	// Returns when so many more jobs have ended.
+	// Waits until this number of further jobs has ended.
 	ended(jobs int)
 }
 
@@ -31,7 +31,7 @@ var waits struct {
 	all []time.Duration
 }
 
-// A payload of 16 bytes tells when its job was created.
+// A payload of 16 bytes holds the time when its job was created.
 func payload() string { return strconv.FormatInt(time.Now().UnixMicro(), 10) }
 
 func started(payload string) {
@@ -48,7 +48,7 @@ func must[T any](value T, err error) T {
 	return value
 }
 
-// Splits numbers below `jobs` among callers that run at once.
+// Splits numbers below `jobs` among concurrent callers.
 func each(callers, step, jobs int, call func(number int)) {
 	var all sync.WaitGroup
 	for caller := range callers {
@@ -63,7 +63,7 @@ func each(callers, step, jobs int, call func(number int)) {
 
 func main() {
 	jobs, seconds := must(strconv.Atoi(os.Args[3])), must(strconv.ParseFloat(os.Args[4], 64))
-	// Standard output is for the line of JSON; the libraries log to it as well.
+	// The libraries log to standard output, which is reserved for the line of JSON.
 	stdout := os.Stdout
 	os.Stdout = os.Stderr
 	var queue queue

@@ -28,7 +28,7 @@ func (echoWorker) Work(ctx context.Context, job *river.Job[echo]) error {
 
 type riverQueue struct {
 	client *river.Client[pgx.Tx]
-	// One for each job whose completion is committed.
+	// One event for each job whose completion is committed.
 	events <-chan *river.Event
 }
 

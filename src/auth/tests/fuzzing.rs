@@ -3,10 +3,10 @@
 use std::{sync::LazyLock, time::Duration};
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
-use jsonwebtoken::{Algorithm as Signature, EncodingKey, crypto::sign, decode, get_current_timestamp, jwk::Jwk};
+use jsonwebtoken::{Algorithm, EncodingKey, crypto::sign, decode, get_current_timestamp, jwk::Jwk};
 use serde_json::{Map, Value, json};
 
-use super::{Algorithm, Config, Gate, Jwt, Rpc, Rpcs, Rule, keys::Keys};
+use super::{Config, Gate, Jwt, PrincipalPattern, Rpc, Rpcs, Rule, keys::Keys};
 
 const ISSUER: &str = "https://issuer.test";
 const AUDIENCE: &str = "waterwheel";
@@ -34,13 +34,13 @@ impl Trusted {
         let key = EncodingKey::from_ed_der(
             &[&b"\x30\x2e\x02\x01\0\x30\x05\x06\x03\x2b\x65\x70\x04\x22\x04\x20"[..], &[7; 32]].concat(),
         );
-        let mut public = Jwk::from_encoding_key(&key, Signature::EdDSA).expect("a key");
+        let mut public = Jwk::from_encoding_key(&key, Algorithm::EdDSA).expect("a key");
         public.common.key_id = Some(KEY_ID.into());
         let file = tempfile::NamedTempFile::new().expect("a file");
         std::fs::write(&file, json!({ "keys": [public] }).to_string()).expect("written");
         let jwt = Jwt {
             jwks: file.path().to_owned(),
-            algorithms: vec![Algorithm::EdDsa, Algorithm::Es256, Algorithm::Rs256],
+            algorithms: vec![Algorithm::EdDSA, Algorithm::ES256, Algorithm::RS256],
             issuer: ISSUER.into(),
             audience: vec![AUDIENCE.into()],
             tenant_claim: Some("org".into()),
@@ -49,7 +49,7 @@ impl Trusted {
         };
         let everyone = Rule {
             name: "all".into(),
-            principals: vec!["**".parse().expect("a pattern")],
+            principals: vec![PrincipalPattern::parse("**").expect("a pattern")],
             rpcs: Rpcs::ALL,
             kinds: Vec::new(),
             tenant: None,
@@ -113,8 +113,8 @@ pub fn jwt(data: &[u8]) {
 pub fn jwks(data: &[u8]) {
     let Trusted { jwt, token, .. } = &*TRUSTED;
     let Ok(keys) = Keys::parse(data, jwt, 0) else { return };
-    let pinned = [Signature::EdDSA, Signature::ES256, Signature::RS256];
-    let others = [Signature::HS256, Signature::HS512, Signature::ES384, Signature::PS256, Signature::RS512];
+    let pinned = [Algorithm::EdDSA, Algorithm::ES256, Algorithm::RS256];
+    let others = [Algorithm::HS256, Algorithm::HS512, Algorithm::ES384, Algorithm::PS256, Algorithm::RS512];
     for id in [None, Some(KEY_ID)] {
         assert!(others.iter().all(|signature| keys.find(id, *signature).is_err()));
         for key in pinned.iter().filter_map(|signature| keys.find(id, *signature).ok()) {
@@ -130,7 +130,7 @@ pub fn jwks(data: &[u8]) {
 
 fn signed(key: &EncodingKey, header: &[u8], claims: &[u8]) -> String {
     let text = format!("{}.{}", URL_SAFE_NO_PAD.encode(header), URL_SAFE_NO_PAD.encode(claims));
-    let signature = sign(text.as_bytes(), key, Signature::EdDSA).expect("a valid key");
+    let signature = sign(text.as_bytes(), key, Algorithm::EdDSA).expect("a valid key");
     format!("{text}.{signature}")
 }
 

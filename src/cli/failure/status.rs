@@ -1,54 +1,46 @@
-//! A failed call, decoded from its status and details.
+//! A failed call: decoded from its status and details, as text with advice, and as JSON.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
-use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
 use tonic::{Code, Status};
-use tonic_types::StatusExt;
+use tonic_types::{FieldViolation, StatusExt};
 
 use crate::{
-    cli::{exit::Exit, output::plain},
+    cli::{
+        exit::Exit,
+        output::{plain, rough, setting},
+    },
     model::{CODE_NAMES, Reason},
 };
 
-/// A call that failed with a status.
-#[derive(Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct CallError {
-    #[serde(serialize_with = "code_by_name")]
-    pub(super) code: Code,
-    #[serde(rename = "status_message")]
-    pub(super) message: String,
-    /// The server's reason, by name.
-    pub(super) reason: Option<String>,
-    pub(super) execution: Execution,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub(super) metadata: BTreeMap<String, String>,
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_seconds")]
-    pub(super) retry_after: Option<Duration>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) violations: Vec<Violation>,
-    /// The server's advice to the caller.
-    #[serde(skip)]
-    pub(super) advice: Option<String>,
-}
+/// Longest `deadline.reply_margin` of a server.
+const MAX_REPLY_MARGIN: Duration = Duration::from_secs(1);
 
-/// What is wrong with one field of the request.
-#[derive(Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Violation {
-    pub(super) field: String,
-    pub(super) description: String,
+/// Facts that are not printed with the message.
+const UNSHOWN: [&str; 5] = ["accepts", "execution", "job", "kind", "rung"];
+
+/// A call that failed with a status. Control characters are removed from all texts.
+#[derive(Debug)]
+pub(super) struct CallError {
+    code: Code,
+    message: String,
+    /// The server's reason, by name.
+    reason: Option<String>,
+    execution: Execution,
+    metadata: BTreeMap<String, String>,
+    retry_after: Option<Duration>,
+    pub(super) violations: Vec<FieldViolation>,
+    /// The server's advice to the caller.
+    advice: Option<String>,
 }
 
 /// Whether the job had started when the call failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-pub(crate) enum Execution {
-    /// It had not: a retry is safe.
+#[derive(Debug, Clone, Copy)]
+enum Execution {
+    /// The job had not started, so a retry is safe.
     NotStarted,
-    /// It had.
+    /// The job had started.
     Started,
     /// The server did not say.
     Unknown,
@@ -58,27 +50,22 @@ impl CallError {
     /// Decodes a status; unknown details are ignored.
     pub(super) fn of(status: &Status) -> Self {
         let details = status.get_error_details();
-        let (reason, metadata) = match details.error_info() {
-            Some(info) => (Some(plain(&info.reason)), tidy(&info.metadata)),
-            None => (None, BTreeMap::new()),
-        };
+        let info = details.error_info();
+        let metadata = info.iter().flat_map(|info| &info.metadata);
+        let metadata: BTreeMap<_, _> = metadata.map(|(key, value)| (plain(key), plain(value))).collect();
         let execution = match metadata.get("execution").map(String::as_str) {
             Some("NOT_STARTED") => Execution::NotStarted,
             Some("STARTED") => Execution::Started,
             _ => Execution::Unknown,
         };
-        let violations = details.bad_request().map_or_else(Vec::new, |request| {
-            let violation = |it: &tonic_types::FieldViolation| Violation {
-                field: plain(&it.field),
-                description: plain(&it.description),
-            };
-            let is_message = |it: &Violation| it.description == plain(status.message());
-            request.field_violations.iter().map(violation).filter(|it| !is_message(it)).collect()
-        });
+        let message = plain(status.message());
+        let violations = details.bad_request().into_iter().flat_map(|request| &request.field_violations);
+        let violations = violations.map(|it| FieldViolation::new(plain(&it.field), plain(&it.description)));
+        let violations = violations.filter(|it| it.description != message).collect();
         Self {
             code: status.code(),
-            message: plain(status.message()),
-            reason,
+            message,
+            reason: info.map(|info| plain(&info.reason)),
             execution,
             metadata,
             retry_after: details.retry_info().and_then(|it| it.retry_delay),
@@ -87,14 +74,39 @@ impl CallError {
         }
     }
 
+    /// The fields that only failed calls have. Empty ones are left out.
+    pub(super) fn to_json(&self) -> Value {
+        let mut json = json!({
+            "code": CODE_NAMES[self.code as usize],
+            "status_message": self.message,
+            "reason": self.reason,
+            "execution": match self.execution {
+                Execution::NotStarted => "NOT_STARTED",
+                Execution::Started => "STARTED",
+                Execution::Unknown => "UNKNOWN",
+            },
+        });
+        if !self.metadata.is_empty() {
+            json["metadata"] = json!(self.metadata);
+        }
+        if let Some(delay) = self.retry_after {
+            json["retry_after"] = json!(format!("{:.3}s", delay.as_secs_f64()));
+        }
+        if !self.violations.is_empty() {
+            let violation = |it: &FieldViolation| json!({ "field": it.field, "description": it.description });
+            json["violations"] = self.violations.iter().map(violation).collect();
+        }
+        json
+    }
+
     /// The reason, if this version knows it.
-    pub(super) fn known(&self) -> Option<Reason> {
+    fn known(&self) -> Option<Reason> {
         self.reason.as_deref().and_then(Reason::of)
     }
 
     /// The reason, or the code if there is none.
     pub(super) fn name(&self) -> &str {
-        self.reason.as_deref().unwrap_or_else(|| code_name(self.code))
+        self.reason.as_deref().unwrap_or(CODE_NAMES[self.code as usize])
     }
 
     /// Whether the server does not have the method.
@@ -108,7 +120,7 @@ impl CallError {
             // A handler may send any code, so it says nothing here.
             _ if self.known() == Some(Reason::HandlerFailed) => Exit::Failed,
             // The job did not start, but exit code 4 would invite a retry that cannot succeed.
-            _ if matches!(self.known(), Some(Reason::PayloadTooLarge | Reason::HeadersTooLarge)) => Exit::Usage,
+            _ if self.known().is_some_and(allows_no_retry) => Exit::Usage,
             (Code::DeadlineExceeded, _) => Exit::DeadlineExceeded,
             (Code::InvalidArgument | Code::NotFound | Code::Unimplemented, _) => Exit::Usage,
             (Code::Unauthenticated | Code::PermissionDenied, _) => Exit::Usage,
@@ -118,33 +130,145 @@ impl CallError {
     }
 
     /// A fact in the metadata of the status.
-    pub(super) fn fact(&self, key: &str) -> Option<&str> {
+    fn fact(&self, key: &str) -> Option<&str> {
         self.metadata.get(key).map(String::as_str).filter(|it| !it.is_empty())
     }
 
     /// A fact in milliseconds.
-    pub(super) fn milliseconds(&self, key: &str) -> Option<Duration> {
+    fn milliseconds(&self, key: &str) -> Option<Duration> {
         let ms: f64 = self.fact(key)?.parse().ok()?;
         Duration::try_from_secs_f64(ms / 1e3).ok()
     }
+
+    /// What happened, and whether the job had started, if the server said so.
+    pub(super) fn what(&self) -> String {
+        let what = match self.known() {
+            Some(Reason::InvalidField) if !self.violations.is_empty() => Reason::InvalidField.words().to_owned(),
+            Some(Reason::HandlerFailed) => self.message.clone(),
+            _ => format!("{}{}", self.message.trim_end(), self.figures()),
+        };
+        let started = match (self.execution, self.code) {
+            _ if self.reason.is_none() => "",
+            (Execution::Started, _) if self.known().is_some_and(implies_the_start) => "",
+            (Execution::Started, _) => "; the job had started",
+            // There is nothing to say if no retry helps, or if there is no job.
+            (
+                _,
+                Code::InvalidArgument
+                | Code::NotFound
+                | Code::FailedPrecondition
+                | Code::PermissionDenied
+                | Code::Unauthenticated,
+            ) => "",
+            (Execution::NotStarted, _) => "; the job did not start",
+            (Execution::Unknown, _) => "; whether the job started is unknown",
+        };
+        format!("{}{started}", what.trim_end())
+    }
+
+    /// The figures of this call; the message is the same for all calls of one reason.
+    fn figures(&self) -> String {
+        let figures = self.metadata.iter().filter(|(key, _)| !UNSHOWN.contains(&key.as_str()));
+        let figures = figures.map(|(key, value)| match (key.strip_suffix("_ms"), self.milliseconds(key)) {
+            (Some(name), Some(time)) => format!("{} {}", name.replace('_', " "), rough(time)),
+            _ => format!("{} {value}", key.replace('_', " ")),
+        });
+        let figures: Vec<_> = figures.collect();
+        if figures.is_empty() { String::new() } else { format!(" ({})", figures.join(", ")) }
+    }
+
+    /// What to do, if anything helps.
+    pub(super) fn help(&self) -> Option<String> {
+        let retry = self.retry_after.map(|delay| format!("try again in {}", rough(delay)));
+        match (retry, self.flag_advice().or_else(|| self.advice.clone())) {
+            (Some(retry), Some(advice)) => Some(format!("{retry}, or {advice}")),
+            (retry, advice) => retry.or(advice),
+        }
+    }
+
+    /// Advice that names command-line flags, where that is clearer than the server's advice.
+    fn flag_advice(&self) -> Option<String> {
+        let flags = match self.known()? {
+            Reason::DeadlineUnreachable => {
+                format!("pass --deadline {}", setting(with_headroom(self.needed_deadline()?)))
+            }
+            Reason::NoCredentials => match self.fact("accepts")? {
+                "certificate" => "pass --cert and --key".to_owned(),
+                "token" => "pass --token-file".to_owned(),
+                "nothing" => return None,
+                _ => "pass --cert and --key, or --token-file".to_owned(),
+            },
+            _ => return None,
+        };
+        Some(flags)
+    }
+
+    /// A deadline that is long enough for the job to be accepted. The server's figure is the time until it sends its
+    /// answer. That is its reply margin before the deadline: at most a second and a hundredth of the deadline, and at
+    /// most a tenth of it.
+    fn needed_deadline(&self) -> Option<Duration> {
+        let needed = self.milliseconds("needed_budget_ms")?;
+        (!needed.is_zero()).then(|| needed + (needed / 9).min(MAX_REPLY_MARGIN + needed / 99))
+    }
+
+    /// The failed job. If the command named the job, the message has it already.
+    pub(super) fn job(&self) -> Option<&str> {
+        let asked_for = matches!(self.known(), Some(Reason::NotFound | Reason::AmbiguousId));
+        self.fact("job").filter(|_| !asked_for)
+    }
 }
 
-/// The name of a code in the gRPC specification.
-pub(super) fn code_name(code: Code) -> &'static str {
-    CODE_NAMES[code as usize]
+/// Whether the same request cannot succeed.
+fn allows_no_retry(reason: Reason) -> bool {
+    matches!(
+        reason,
+        Reason::PayloadTooLarge
+            | Reason::HeadersTooLarge
+            | Reason::WrongState
+            | Reason::JobExists
+            | Reason::AmbiguousId
+            | Reason::NoConfig
+            | Reason::NoStore
+    )
 }
 
-fn tidy(metadata: &HashMap<String, String>) -> BTreeMap<String, String> {
-    metadata.iter().map(|(key, value)| (plain(key), plain(value))).collect()
+/// Whether the reason itself says that the job had started.
+fn implies_the_start(reason: Reason) -> bool {
+    matches!(
+        reason,
+        Reason::DrainKilled
+            | Reason::RunTimeout
+            | Reason::HandlerFailed
+            | Reason::HandlerPanicked
+            | Reason::WorkerCrashed
+            | Reason::WorkerLost
+            | Reason::OutputTooLarge
+    )
 }
 
-fn code_by_name<S: Serializer>(code: &Code, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(code_name(*code))
+/// The same duration, 5 % longer and rounded up to two digits.
+fn with_headroom(expected: Duration) -> Duration {
+    let ms = (expected.as_secs_f64() * 1e3 * 1.05).max(1.0);
+    let step = 10f64.powi(ms.log10().floor() as i32 - 1).max(1.0);
+    // Ignores rounding errors: otherwise 1600.0000001 ms would become 1.7 s.
+    Duration::from_millis(((ms / step - 1e-6).ceil() * step) as u64)
 }
 
-fn as_seconds<S: Serializer>(delay: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
-    match delay {
-        Some(delay) => serializer.collect_str(&format_args!("{:.3}s", delay.as_secs_f64())),
-        None => serializer.serialize_none(),
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::with_headroom;
+
+    #[test]
+    fn headroom_is_five_percent_in_two_digits() {
+        let cases = [(0, 1), (3, 4), (15, 16), (120, 130), (1500, 1600), (1503, 1600), (95_238, 100_000)];
+        for (expected, deadline) in cases {
+            assert_eq!(
+                with_headroom(Duration::from_millis(expected)),
+                Duration::from_millis(deadline),
+                "{expected} ms"
+            );
+        }
     }
 }

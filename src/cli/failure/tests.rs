@@ -44,7 +44,16 @@ fn plain(text: &str) -> String {
 const NOT_STARTED: (&str, &str) = ("execution", "NOT_STARTED");
 const STARTED: (&str, &str) = ("execution", "STARTED");
 
-const CASES: [Case; 29] = [
+const CASES: [Case; 30] = [
+    Case {
+        code: Code::FailedPrecondition,
+        reason: "WRONG_STATE",
+        facts: &[NOT_STARTED, ("state", "SUCCEEDED")],
+        retry: None,
+        text: "WRONG_STATE  what the server says (state SUCCEEDED)\n  \
+               help: read the job first; a job that has not ended can be cancelled, and one that has ended can be retried",
+        exit: Exit::Usage,
+    },
     Case {
         code: Code::ResourceExhausted,
         reason: "QUEUE_FULL",
@@ -368,7 +377,7 @@ fn further_lines_of_a_message_are_indented_and_harmless() {
 
 #[test]
 fn json_has_what_a_program_needs() {
-    let value: serde_json::Value = serde_json::from_str(&failure(&CASES[0]).json()).unwrap();
+    let value: serde_json::Value = serde_json::from_str(&failure(&CASES[1]).json()).unwrap();
     assert_eq!(
         value,
         serde_json::json!({ "error": {

@@ -1,10 +1,11 @@
-//! The full screen of `stats --watch`: pools, detached jobs, oldest jobs, and the tenants that ask most.
+//! The full screen of `stats --watch`: pools, detached jobs, oldest jobs, and the tenants with the highest request
+//! rates.
 
 use std::time::Duration;
 
 use clap::builder::styling::Style;
 
-use super::runners::{DETACHED, detached_rows};
+use super::text::{DETACHED, detached_rows};
 use crate::{
     cli::{
         console::{FAINT, STRONG, paint},
@@ -17,7 +18,7 @@ use crate::{
 const MAX_TENANTS: usize = 5;
 /// Most kinds with detached jobs on the screen.
 const MAX_DETACHED: usize = 5;
-/// Lines that jobs keep before tenants get any.
+/// Lines that jobs get before tenants get any.
 const MIN_JOBS: usize = 5;
 
 /// The data of the screen.
@@ -25,11 +26,11 @@ pub(super) struct View {
     pub(super) stats: Stats,
     /// The previous snapshot, for rates.
     pub(super) before: Option<Stats>,
-    /// Queued and running jobs, the oldest first, or why they are unknown.
+    /// Queued and running jobs, oldest first, or why they are unknown.
     pub(super) jobs: Result<ListJobsResponse, String>,
 }
 
-/// The view in `height` lines of `width` characters: what comes first gives way last.
+/// The view in `height` lines of `width` characters. The first parts are shortened last.
 pub(super) fn lines(view: &View, width: usize, height: usize) -> Vec<String> {
     let mut lines = vec![(STRONG, head(&view.stats))];
     let heads = ["pool", "state", "busy", "queued", "arrive/s", "end/s", "refuse/s", "wait"];
@@ -65,7 +66,7 @@ pub(super) fn lines(view: &View, width: usize, height: usize) -> Vec<String> {
     lines.into_iter().map(|(style, line)| paint(style, cell(&line, width))).collect()
 }
 
-/// A text in just so many characters.
+/// A text of exactly this many characters.
 fn cell(text: &str, width: usize) -> String {
     let shown: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(width).collect();
     format!("{shown:width$}")
@@ -121,7 +122,7 @@ fn pool(pool: &PoolStats, before: Option<&PoolStats>, time: Duration) -> [String
     ]
 }
 
-/// The kinds with detached jobs, and a blank line; nothing without any.
+/// The kinds with detached jobs, and a blank line; empty without any.
 fn detached(stats: &Stats) -> Vec<(Style, String)> {
     let rows: Vec<_> = stats.pools.iter().flat_map(|pool| detached_rows(&pool.kinds)).take(MAX_DETACHED).collect();
     if rows.is_empty() {
@@ -132,7 +133,7 @@ fn detached(stats: &Stats) -> Vec<(Style, String)> {
     lines
 }
 
-/// Jobs since the start: arrived, ended, refused.
+/// Jobs since the start: arrived, ended and refused.
 fn flow(pool: &PoolStats) -> [u64; 3] {
     let jobs = pool.jobs.clone().unwrap_or_default();
     let JobCounts { accepted, completed, failed, cancelled, expired, panicked, shed, rejected } = jobs;
@@ -151,7 +152,7 @@ fn job(job: &ListedJob) -> [String; 5] {
     [plain(&job.job_id), plain(&job.kind), tenant(&job.tenant), stage.to_owned(), age]
 }
 
-/// One tenant alone needs no table.
+/// A single tenant needs no table.
 fn tenants(tenants: &[TenantRate]) -> Vec<(Style, String)> {
     if tenants.len() < 2 {
         return Vec::new();

@@ -1,16 +1,13 @@
-//! Tests of `waterwheel stats` against a scripted server.
+//! Tests of `waterwheel stats` against a scripted server, and of the text of a snapshot.
 
 use clap::Parser;
 
-use super::{StatsArgs, run};
+use super::*;
 use crate::{
-    cli::{
-        exit::Exit,
-        fake::{self, Ran, ReadBy, Script},
-    },
+    cli::fake::{self, Ran, ReadBy, Script},
     proto::{
-        Distribution, JobCounts, KindStats, Phase, PoolStats, QueueStats, RejectedCount, Stats, WorkerState,
-        WorkerStats,
+        AttachedWorkerStats, Distribution, FactoryStats, JobCounts, KindStats, Phase, PoolStats, ProcessState,
+        ProcessStats, ProgramStats, QueueStats, RejectedCount, SizeStats, WorkerState, WorkerStats,
     },
 };
 
@@ -20,7 +17,7 @@ struct Line {
     args: StatsArgs,
 }
 
-fn snapshot(phase: Phase) -> Stats {
+fn in_phase(phase: Phase) -> Stats {
     Stats {
         phase: phase as i32,
         uptime: Some("1.500s".parse().unwrap()),
@@ -58,7 +55,7 @@ async fn stats(line: &[&str], read_by: ReadBy, snapshots: Vec<Stats>) -> Ran {
 #[tokio::test]
 async fn one_snapshot_is_shown_as_text() {
     let line = ["--pool", "cpu"];
-    let ran = stats(&line, ReadBy::Program, vec![snapshot(Phase::Serving)]).await;
+    let ran = stats(&line, ReadBy::Program, vec![in_phase(Phase::Serving)]).await;
     assert!(ran.text().starts_with("SERVING  up 1.5s\n\npool cpu"));
     assert_eq!(ran.seen.stats, [("cpu".to_owned(), 0)]);
     assert_eq!(ran.exit, Exit::Done);
@@ -67,7 +64,7 @@ async fn one_snapshot_is_shown_as_text() {
 #[tokio::test]
 async fn json_uses_the_names_of_the_contract() {
     let line = ["--output", "json"];
-    let ran = stats(&line, ReadBy::Program, vec![snapshot(Phase::Serving)]).await;
+    let ran = stats(&line, ReadBy::Program, vec![in_phase(Phase::Serving)]).await;
     let value: serde_json::Value = serde_json::from_str(&ran.text()).unwrap();
     assert_eq!(value["phase"], "PHASE_SERVING");
     assert_eq!(value["uptime"], "1.500s");
@@ -79,7 +76,7 @@ async fn json_uses_the_names_of_the_contract() {
 
 #[tokio::test]
 async fn watching_prints_snapshot_after_snapshot() {
-    let snapshots = vec![snapshot(Phase::Serving), snapshot(Phase::Draining)];
+    let snapshots = vec![in_phase(Phase::Serving), in_phase(Phase::Draining)];
     let line = ["--watch", "--interval", "250ms"];
     let ran = stats(&line, ReadBy::Program, snapshots.clone()).await;
     assert_eq!(ran.seen.stats, [(String::new(), 250)]);
@@ -106,4 +103,199 @@ fn intervals_are_those_of_the_server() {
     }
     assert!(Line::try_parse_from(["stats", "--interval", "1s"]).is_err());
     assert!(Line::try_parse_from(["stats", "--watch", "--interval", "60s"]).is_ok());
+}
+
+#[test]
+fn q_escape_and_control_c_leave() {
+    let key = |code, modifiers| Event::Key(KeyEvent::new(code, modifiers));
+    let none = KeyModifiers::NONE;
+    for (code, modifiers, expected) in [
+        (KeyCode::Char('q'), none, true),
+        (KeyCode::Esc, none, true),
+        (KeyCode::Char('c'), KeyModifiers::CONTROL, true),
+        (KeyCode::Char('c'), none, false),
+        (KeyCode::Enter, none, false),
+    ] {
+        assert_eq!(leaves(&key(code, modifiers)), expected, "{code:?}");
+    }
+    assert!(!leaves(&Event::Resize(80, 24)));
+}
+
+fn us(micros: u64) -> Option<prost_types::Duration> {
+    Some(Duration::from_micros(micros).try_into().unwrap())
+}
+
+fn worker(id: u32, state: WorkerState) -> WorkerStats {
+    WorkerStats {
+        id,
+        state: state as i32,
+        completed: 5,
+        failed: 1,
+        mean_run_time: us(2_400),
+        since_progress: us(300_000),
+        ..WorkerStats::default()
+    }
+}
+
+fn busy_pool() -> PoolStats {
+    PoolStats {
+        name: "cpu".to_owned(),
+        phase: Phase::Serving as i32,
+        queue: Some(QueueStats {
+            jobs: 3,
+            jobs_capacity: 64,
+            bytes: 12_288,
+            bytes_capacity: 64 << 20,
+            waiting: 2,
+            waiting_capacity: 64,
+            oldest_age: us(4_100),
+            expected_wait: us(12_000),
+        }),
+        in_flight: 1,
+        utilization: 0.5,
+        slow_polls: 2,
+        jobs: Some(JobCounts {
+            accepted: 120,
+            completed: 110,
+            failed: 2,
+            rejected: vec![RejectedCount { reason: "QUEUE_FULL".to_owned(), count: 12 }],
+            ..JobCounts::default()
+        }),
+        kinds: vec![KindStats {
+            name: "sha256".to_owned(),
+            queue_wait: Some(Distribution {
+                count: 110,
+                p50: us(20),
+                p90: us(400),
+                p99: us(9_000),
+                max: us(1_503_000),
+            }),
+            ..KindStats::default()
+        }],
+        workers: vec![
+            WorkerStats { job_id: "0193a".to_owned(), job_age: us(1_200_000), ..worker(0, WorkerState::Busy) },
+            worker(1, WorkerState::Idle),
+            WorkerStats { completed: 0, failed: 0, ..worker(2, WorkerState::Stuck) },
+        ],
+        ..PoolStats::default()
+    }
+}
+
+fn plain(stats: &Stats) -> String {
+    anstream::adapter::strip_str(&snapshot(stats)).to_string()
+}
+
+#[test]
+fn a_busy_pool_shows_everything() {
+    let stats = Stats { phase: Phase::Serving as i32, uptime: us(123_000_000), pools: vec![busy_pool()] };
+    assert_eq!(
+        plain(&stats),
+        "\
+SERVING  up 2m 3s
+
+pool cpu  SERVING  1 of 2 workers busy, 50%
+  queue    3/64 jobs  12KiB/64MiB  2/64 waiting  oldest 4.1ms  expected wait 12ms
+  jobs     120 accepted  110 completed  2 failed  0 cancelled  0 expired  0 panicked  0 shed
+  refused  12 QUEUE_FULL
+  slow     2 handler polls blocked their thread for too long
+  kind    time   count     p50    p90    p99   max
+  sha256  queue    110  0.02ms  0.4ms  9.0ms  1.5s
+          run        0       -      -      -     -
+  worker  state  completed  failed   mean   progress  job
+       0  busy           5       1  2.4ms  300ms ago  0193a for 1.2s
+       1  idle           5       1  2.4ms  300ms ago
+       2  stuck          0       0      -  300ms ago
+"
+    );
+}
+
+#[test]
+fn many_idle_workers_share_a_line() {
+    let idle = (1..=8).map(|id| worker(id, WorkerState::Idle));
+    let stats = Stats {
+        phase: Phase::Draining as i32,
+        uptime: us(1_000_000),
+        pools: vec![PoolStats {
+            name: "io".to_owned(),
+            phase: Phase::Draining as i32,
+            workers: idle.chain([worker(9, WorkerState::Draining)]).collect(),
+            in_flight: 1,
+            ..PoolStats::default()
+        }],
+    };
+    assert_eq!(
+        plain(&stats),
+        "\
+DRAINING  up 1.0s
+
+pool io  DRAINING  1 of 9 workers busy, 0%
+  queue    0/0 jobs  0B/0B  oldest 0ms  expected wait 0ms
+  jobs     0 accepted  0 completed  0 failed  0 cancelled  0 expired  0 panicked  0 shed
+  worker  state     completed  failed   mean   progress  job
+       9  draining          5       1  2.4ms  300ms ago
+  8 idle workers  40 completed  8 failed
+"
+    );
+}
+
+#[test]
+fn a_snapshot_without_pools_is_one_line() {
+    let stats = Stats { phase: Phase::Starting as i32, uptime: None, pools: Vec::new() };
+    assert_eq!(plain(&stats), "STARTING  up 0ms\n");
+}
+
+#[test]
+fn what_an_operator_did_and_what_fails_stands_out() {
+    let size = SizeStats { min: 2, max: 8, workers: 3, retiring: 1, slowdown: 1.0, held_back: false };
+    let factory = FactoryStats { failures: 9, in_a_row: 4, retry_in: us(1_500_000) };
+    let mut pool = PoolStats { paused: us(12_000_000), size: Some(size), ..busy_pool() };
+    pool.kinds[0].factory = Some(factory);
+    let text = plain(&Stats { phase: Phase::Serving as i32, uptime: us(1), pools: vec![pool] });
+    for line in [
+        "  paused   for 12s: no job starts until \"waterwheel resume\"\n",
+        "  size     3 workers of 2 to 8, 1 more until their jobs end\n",
+        "  failing  no handler of sha256 could be made, 4 times in a row; next try in 1.5s\n",
+    ] {
+        assert!(text.contains(line), "no {line:?} in\n{text}");
+    }
+    let fixed = SizeStats { min: 2, max: 2, workers: 2, ..SizeStats::default() };
+    let pool = PoolStats { size: Some(fixed), ..busy_pool() };
+    assert!(!plain(&Stats { pools: vec![pool], ..Stats::default() }).contains("size"));
+}
+
+#[test]
+fn programs_and_attached_workers_are_shown() {
+    let process = |state: ProcessState| ProcessStats {
+        state: state.into(),
+        jobs: 500,
+        memory_bytes: 8 << 20,
+        ..ProcessStats::default()
+    };
+    let thumbs = ProgramStats {
+        name: "thumbs".into(),
+        processes: vec![process(ProcessState::Idle), process(ProcessState::Failing)],
+        starts: 3,
+        failures: 1,
+        last_failure: "thumbs exited with 1".into(),
+    };
+    let far = AttachedWorkerStats {
+        name: "far 2".into(),
+        peer: "192.0.2.1:9".into(),
+        concurrency: 4,
+        running: 2,
+        abandoned: 1,
+        jobs: 7,
+        ..AttachedWorkerStats::default()
+    };
+    let pool = PoolStats { name: "cpu".into(), programs: vec![thumbs], attached: vec![far], ..PoolStats::default() };
+    let text = snapshot(&Stats { pools: vec![pool], ..Stats::default() });
+    for told in [
+        "program thumbs  1 idle  ",
+        "  1000 jobs  16MiB  3 started",
+        "1 failed, the last one: thumbs exited with 1",
+        "far 2     192.0.2.1:9      4        2     7  ",
+        "1 ignored a cancel",
+    ] {
+        assert!(text.contains(told), "{told}: {text}");
+    }
 }

@@ -1,18 +1,19 @@
 //! A snapshot of `stats` as text.
 
-use super::runners;
+use std::fmt::Write;
+
 use crate::{
     cli::{
         console::{BAD, FAINT, GOOD, STRONG, WARN, paint},
+        operate,
         output::{
-            bytes, duration, percent, plain, rough,
-            table::{Align, table},
+            Align::{Left, Right},
+            bytes, duration, headed, percent, plain, rough,
         },
-        steer,
     },
     proto::{
-        Distribution, FactoryStats, JobCounts, KindStats, LimitBound, LimitStats, Phase, PoolStats, QueueStats, Stats,
-        WorkerState, WorkerStats,
+        AttachedWorkerStats, DetachedStats, Distribution, FactoryStats, JobCounts, KindStats, LimitBound, LimitStats,
+        Phase, PoolStats, ProcessState, ProgramStats, QueueStats, Stats, WorkerState, WorkerStats,
     },
 };
 
@@ -45,7 +46,7 @@ fn pool_block(pool: &PoolStats) -> Vec<String> {
         lines.push(format!("  paused   {}", paint(WARN, paused)));
     }
     if let Some(size) = pool.size.as_ref().filter(|size| size.min < size.max || size.retiring > 0) {
-        lines.push(format!("  size     {}", steer::size(size)));
+        lines.push(format!("  size     {}", operate::size(size)));
     }
     let jobs = pool.jobs.clone().unwrap_or_default();
     lines.push(format!("  jobs     {}", ends(&jobs)));
@@ -58,10 +59,10 @@ fn pool_block(pool: &PoolStats) -> Vec<String> {
     }
     lines.extend(pool.kinds.iter().filter_map(factory));
     lines.extend(indented(kinds(&pool.kinds)));
-    lines.extend(indented(runners::detached(&pool.kinds)));
+    lines.extend(indented(detached(&pool.kinds)));
     lines.extend(indented(limits(&pool.kinds).collect()));
-    lines.extend(indented(runners::programs(&pool.programs)));
-    lines.extend(indented(runners::attached(&pool.attached)));
+    lines.extend(indented(programs(&pool.programs)));
+    lines.extend(indented(attached(&pool.attached)));
     lines.extend(indented(workers_table(&pool.workers)));
     lines
 }
@@ -121,16 +122,12 @@ fn refusals(jobs: &JobCounts) -> String {
 }
 
 fn kinds(kinds: &[KindStats]) -> Vec<String> {
-    use Align::{Left, Right};
-    if kinds.is_empty() {
-        return Vec::new();
-    }
-    let mut rows = vec![heading(&["kind", "time", "count", "p50", "p90", "p99", "max"])];
-    for kind in kinds {
-        rows.push(distribution(&plain(&kind.name), "queue", kind.queue_wait));
-        rows.push(distribution("", "run", kind.run_time));
-    }
-    table(&[Left, Left, Right, Right, Right, Right, Right], &rows)
+    let heads = ["kind", "time", "count", "p50", "p90", "p99", "max"];
+    let columns = [Left, Left, Right, Right, Right, Right, Right];
+    let rows = kinds.iter().flat_map(|kind| {
+        [distribution(&plain(&kind.name), "queue", kind.queue_wait), distribution("", "run", kind.run_time)]
+    });
+    headed(&heads, &columns, rows.collect())
 }
 
 /// A line for each kind with limits.
@@ -170,24 +167,17 @@ fn distribution(kind: &str, time: &str, distribution: Option<Distribution>) -> V
     row
 }
 
-/// Workers with something to report, and one line for the idle ones.
+/// Workers with something to report, and one line for all idle ones.
 fn workers_table(workers: &[WorkerStats]) -> Vec<String> {
-    use Align::{Left, Right};
-    let (idle, shown): (Vec<_>, Vec<_>) = workers.iter().partition(|it| it.state() == WorkerState::Idle);
-    // A few idle workers fit; many would push everything else off the screen.
+    // A few idle workers are listed; many would push everything else off the screen.
     const FEW: usize = 4;
-    let (idle, shown) = match idle.len() {
-        0..=FEW => (Vec::new(), workers.iter().collect()),
-        _ => (idle, shown),
-    };
-    let mut lines = Vec::new();
-    if !shown.is_empty() {
-        let mut rows = vec![heading(&["worker", "state", "completed", "failed", "mean", "progress", "job"])];
-        rows.extend(shown.into_iter().map(worker));
-        let columns = [Right, Left, Right, Right, Right, Right, Left];
-        lines = table(&columns, &rows);
-    }
-    if !idle.is_empty() {
+    let heads = ["worker", "state", "completed", "failed", "mean", "progress", "job"];
+    let columns = [Right, Left, Right, Right, Right, Right, Left];
+    let idle: Vec<_> = workers.iter().filter(|it| it.state() == WorkerState::Idle).collect();
+    let are_few = idle.len() <= FEW;
+    let shown = workers.iter().filter(|it| are_few || it.state() != WorkerState::Idle);
+    let mut lines = headed(&heads, &columns, shown.map(worker).collect());
+    if !are_few {
         lines.push(together(&idle));
     }
     lines
@@ -207,17 +197,13 @@ fn worker(worker: &WorkerStats) -> Vec<String> {
         state(worker.state()),
         worker.completed.to_string(),
         worker.failed.to_string(),
-        mean(worker.completed + worker.failed, worker),
+        match worker.completed + worker.failed {
+            0 => "-".to_owned(),
+            _ => rough(duration(worker.mean_run_time.as_ref())),
+        },
         format!("{since} ago"),
         job,
     ]
-}
-
-fn mean(jobs: u64, worker: &WorkerStats) -> String {
-    match jobs {
-        0 => "-".to_owned(),
-        _ => rough(duration(worker.mean_run_time.as_ref())),
-    }
 }
 
 fn state(state: WorkerState) -> String {
@@ -241,13 +227,74 @@ fn counts_as_worker(worker: &WorkerStats) -> bool {
     !matches!(worker.state(), WorkerState::Stuck | WorkerState::Stopped)
 }
 
-fn heading(cells: &[&str]) -> Vec<String> {
-    cells.iter().map(|cell| paint(FAINT, cell)).collect()
-}
-
 fn indented(lines: Vec<String>) -> impl Iterator<Item = String> {
     lines.into_iter().map(|line| format!("  {line}"))
 }
 
-#[cfg(test)]
-mod tests;
+/// A line for each program, and one for how its last process failed.
+fn programs(programs: &[ProgramStats]) -> Vec<String> {
+    programs.iter().flat_map(program).collect()
+}
+
+fn program(program: &ProgramStats) -> Vec<String> {
+    let ProgramStats { name, processes, starts, failures, last_failure } = program;
+    let (jobs, memory) = processes.iter().fold((0, 0), |sum, it| (sum.0 + it.jobs, sum.1 + it.memory_bytes));
+    let mut line = format!("program {}  ", plain(name));
+    for state in
+        [ProcessState::Starting, ProcessState::Idle, ProcessState::Busy, ProcessState::Leaving, ProcessState::Failing]
+    {
+        let count = processes.iter().filter(|process| process.state() == state).count();
+        let word = state.as_str_name().trim_start_matches("PROCESS_STATE_").to_ascii_lowercase();
+        let text = format!("{count} {word}");
+        match (count, state) {
+            (0, _) => continue,
+            (_, ProcessState::Failing) => line.push_str(&paint(BAD, text)),
+            _ => line.push_str(&text),
+        }
+        line.push_str("  ");
+    }
+    write!(line, "{jobs} jobs  {}  {starts} started", bytes(memory)).expect("a string takes all");
+    let failure =
+        (*failures > 0).then(|| paint(WARN, format!("{failures} failed, the last one: {}", plain(last_failure))));
+    [line].into_iter().chain(failure.map(|failure| format!("  {failure}"))).collect()
+}
+
+/// A table of the workers that are attached.
+fn attached(workers: &[AttachedWorkerStats]) -> Vec<String> {
+    let heads = ["attached", "peer", "slots", "running", "jobs", ""];
+    let columns = [Left, Left, Right, Right, Right, Left];
+    let row = |worker: &AttachedWorkerStats| {
+        let AttachedWorkerStats { name, peer, concurrency, running, abandoned, jobs, leaving, labels: _ } = worker;
+        let note = match (leaving, abandoned) {
+            (true, _) => paint(WARN, "leaving"),
+            (false, 0) => String::new(),
+            (false, given_up) => paint(WARN, format!("{given_up} ignored a cancel")),
+        };
+        vec![plain(name), plain(peer), concurrency.to_string(), running.to_string(), jobs.to_string(), note]
+    };
+    headed(&heads, &columns, workers.iter().map(row).collect())
+}
+
+/// Heading of [`detached_rows`].
+pub(super) const DETACHED: [&str; 7] = ["detached", "scheduled", "ready", "blocked", "running", "dead", "oldest ready"];
+
+/// A line for each kind with detached jobs.
+fn detached(kinds: &[KindStats]) -> Vec<String> {
+    let mut rows: Vec<_> = detached_rows(kinds).map(Vec::from).collect();
+    for row in rows.iter_mut().filter(|row| row[5] != "0") {
+        row[5] = paint(WARN, &row[5]);
+    }
+    headed(&DETACHED, &[Left, Right, Right, Right, Right, Right, Right], rows)
+}
+
+/// The cells of each kind with detached jobs.
+pub(super) fn detached_rows(kinds: &[KindStats]) -> impl Iterator<Item = [String; 7]> {
+    kinds.iter().filter_map(|kind| {
+        let jobs = kind.detached.filter(|it| *it != DetachedStats::default())?;
+        let DetachedStats { scheduled, ready, blocked, running, dead, oldest_ready_age } = jobs;
+        let oldest = oldest_ready_age.map_or_else(|| "-".to_owned(), |age| rough(duration(Some(&age))));
+        let [scheduled, ready, blocked, running, dead] =
+            [scheduled, ready, blocked, running, dead].map(|count| count.to_string());
+        Some([plain(&kind.name), scheduled, ready, blocked, running, dead, oldest])
+    })
+}

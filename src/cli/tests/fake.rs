@@ -25,7 +25,7 @@ use super::{
     connect::Address,
     console::{Console, Sink},
     exit::Exit,
-    failure::{self, Failure},
+    failure::Failure,
     output::Format,
 };
 use crate::proto::{
@@ -33,7 +33,7 @@ use crate::proto::{
     ListJobsRequest, ListJobsResponse, PauseRequest, PauseResponse, ReloadRequest, ReloadResponse, ResizeRequest,
     ResizeResponse, ResumeRequest, ResumeResponse, Stats, StatsRequest, StatsResponse, StreamRequest, StreamResponse,
     SubmitManyRequest, SubmitManyResponse, SubmitRequest, SubmitResponse, WatchStatsRequest, WatchStatsResponse,
-    Waterfall, WaterfallParts,
+    Waterfall,
     admin_service_server::{AdminService, AdminServiceServer},
     health::{
         HealthCheckRequest, HealthCheckResponse, HealthListRequest, HealthListResponse,
@@ -121,6 +121,7 @@ where
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let exit = {
         let mut console = Console {
+            format,
             out: match read_by {
                 ReadBy::Person => Sink::terminal(&mut out),
                 ReadBy::Program | ReadBy::FileAndPerson => Sink::pipe(&mut out),
@@ -133,7 +134,7 @@ where
         let client = async {
             match command(address, &mut console).await {
                 Ok(exit) => exit,
-                Err(failure) => failure::report(&failure, format, &mut console).await,
+                Err(failure) => console.fail(&failure).await,
             }
         };
         tokio::select! {
@@ -163,9 +164,7 @@ pub(crate) fn result(output: &'static [u8]) -> JobResult {
 
 /// A budget of 2 s, 0.4 ms in the queue and 1503 ms of run.
 pub(crate) fn waterfall() -> Waterfall {
-    let us = |micros| Some(Duration::from_micros(micros).try_into().unwrap());
-    let (budget, queue, run, left) = (us(2_000_000), us(400), us(1_503_000), us(496_600));
-    WaterfallParts { budget, queue, run, left, worker: 3 }.into()
+    Waterfall { budget_seconds: 2.0, queue_seconds: 0.0004, run_seconds: 1.503, left_seconds: 0.4966, worker: 3 }
 }
 
 struct Play {

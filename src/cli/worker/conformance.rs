@@ -1,10 +1,10 @@
-//! `waterwheel worker test`: whether a program keeps the protocol.
+//! `waterwheel worker test`: tests whether a program follows the protocol.
 
-use std::{fmt::Write, time::Duration};
+use std::time::Duration;
 
 use bytes::Bytes;
 use clap::Args;
-use serde::Serialize;
+use serde_json::json;
 use tokio::time::{Instant, timeout};
 
 use super::peer::{Answer, Peer};
@@ -13,9 +13,10 @@ use crate::{
         console::{BAD, Console, FAINT, GOOD, paint},
         exit::Exit,
         failure::Failure,
-        output::{Format, OutputArgs, exact},
+        output::{OutputArgs, exact},
+        values::any_duration,
     },
-    handler::process::protocol::{FromWorker, VERSION},
+    handler::protocol::{Failed, FromWorker, VERSION},
     task::Tasks,
 };
 
@@ -27,7 +28,7 @@ Exit codes:
 Example:
   waterwheel worker test -- python3 thumb.py";
 
-/// Kind whose jobs do what their label `task` says.
+/// Kind whose jobs do what their label `task` names.
 const KIND: &str = "conformance";
 /// Jobs that are run one after the other.
 const MANY: usize = 1000;
@@ -42,44 +43,19 @@ const MANY: usize = 1000;
 #[command(after_help = EXAMPLE)]
 pub(super) struct TestArgs {
     /// Longest time of one test.
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = any_duration)]
     timeout: Duration,
     /// Test a worker that attaches over gRPC, and not one that is a child of the server.
     #[arg(long)]
     attach: bool,
     #[command(flatten)]
-    output: OutputArgs,
+    pub(super) output: OutputArgs,
     /// Command that starts the worker.
     #[arg(value_name = "COMMAND", required = true, last = true)]
     command: Vec<String>,
 }
 
-impl TestArgs {
-    pub(super) fn format(&self) -> Format {
-        self.output.format
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum TestVerdict {
-    Pass,
-    Fail,
-    Skip,
-}
-
-/// One line of the report.
-#[derive(Debug, Serialize)]
-struct TestRow {
-    test: &'static str,
-    verdict: TestVerdict,
-    /// What was seen.
-    seen: String,
-    /// Time that it took.
-    ms: f64,
-}
-
-/// Runs tests on a worker that is kept from one to the next, until one fails.
+/// Runs tests on one worker, which is reused from test to test, until one fails.
 struct Kit<'a, 'console> {
     args: &'a TestArgs,
     console: &'a mut Console<'console>,
@@ -88,7 +64,7 @@ struct Kit<'a, 'console> {
     failed: usize,
 }
 
-/// What a test saw, or how the worker fell short.
+/// A remark about a test that passed, or why it failed.
 type Seen = Result<String, String>;
 
 pub(super) async fn run(args: &TestArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
@@ -110,10 +86,8 @@ pub(super) async fn run(args: &TestArgs, console: &mut Console<'_>) -> Result<Ex
     kit.test("crash", Some(KIND), crash).await?;
     kit.test("start after a crash", Some(KIND), async |worker| echo(worker, 1).await).await?;
     if args.attach {
-        kit.test("leave and return", None, async |worker| worker.leave_and_return().await.map(|()| String::new()))
-            .await?;
-        kit.test("end of the service", None, async |worker| worker.refuse_and_return().await.map(|()| String::new()))
-            .await?;
+        kit.test("leave and return", None, async |worker| worker.leave_and_return().await).await?;
+        kit.test("end of the service", None, async |worker| worker.refuse_and_return().await).await?;
         kit.test("SIGTERM", None, async |worker| exited(worker.terminate().await?)).await?;
     } else {
         kit.test("leave", None, async |worker| exited(worker.leave().await?)).await?;
@@ -123,7 +97,7 @@ pub(super) async fn run(args: &TestArgs, console: &mut Console<'_>) -> Result<Ex
 }
 
 impl Kit<'_, '_> {
-    /// Runs one test, which needs the worker to serve `kind`.
+    /// Runs one test, for which the worker must serve `kind`.
     async fn test(
         &mut self,
         test: &'static str,
@@ -144,37 +118,21 @@ impl Kit<'_, '_> {
         };
         let limit = self.args.timeout;
         let seen = timeout(limit, attempt).await.unwrap_or_else(|_| Err(format!("no answer within {}", exact(limit))));
-        let (verdict, seen) = match seen {
-            Ok(Some(seen)) => (TestVerdict::Pass, seen),
-            Ok(None) => (TestVerdict::Skip, format!("it does not serve the kind `{KIND}`")),
-            Err(fault) => (TestVerdict::Fail, fault),
+        let (style, verdict, seen) = match seen {
+            Ok(Some(seen)) => (GOOD, "pass", seen),
+            Ok(None) => (FAINT, "skip", format!("it does not serve the kind `{KIND}`")),
+            Err(fault) => {
+                self.failed += 1;
+                self.worker = None;
+                (BAD, "fail", fault)
+            }
         };
-        if verdict == TestVerdict::Fail {
-            self.failed += 1;
-            self.worker = None;
-        }
-        // One that was to exit is gone.
-        self.worker.take_if(|peer| peer.has_exited());
-        let row = TestRow { test, verdict, seen, ms: began.elapsed().as_secs_f64() * 1e3 };
-        let line = match self.args.format() {
-            Format::Json => serde_json::to_string(&row).expect("texts and numbers are JSON"),
-            Format::Text => row.text(),
-        };
-        Ok(self.console.out.line(&line).await?)
-    }
-}
-
-impl TestRow {
-    fn text(&self) -> String {
-        let (style, word) = match self.verdict {
-            TestVerdict::Pass => (GOOD, "pass"),
-            TestVerdict::Fail => (BAD, "fail"),
-            TestVerdict::Skip => (FAINT, "skip"),
-        };
-        let mut line = format!("{}  {:<26}", paint(style, word), self.test);
-        write!(line, "{:>8}  {}", exact(Duration::from_secs_f64(self.ms / 1e3)), self.seen)
-            .expect("a string takes all");
-        line.trim_end().to_owned()
+        // A worker that had to exit is gone.
+        self.worker.take_if(|peer| peer.has_exited);
+        let took = began.elapsed();
+        let report = json!({ "test": test, "verdict": verdict, "seen": seen, "ms": took.as_secs_f64() * 1e3 });
+        let line = || format!("{}  {test:<26}{:>8}  {seen}", paint(style, verdict), exact(took));
+        Ok(self.console.report(&report, line).await?)
     }
 }
 
@@ -187,7 +145,7 @@ fn ready(worker: &Peer) -> Seen {
     Ok(format!("{name}, kinds: {}", ready.kinds.join(" ")))
 }
 
-/// The whole output of a job that is to complete.
+/// The whole output of a job that must complete.
 fn completed(answer: &Answer) -> Result<Bytes, String> {
     match &answer.end {
         FromWorker::Done(_) => Ok(answer.pieces.concat().into()),
@@ -196,7 +154,7 @@ fn completed(answer: &Answer) -> Result<Bytes, String> {
 }
 
 async fn echo(worker: &mut Peer, size: usize) -> Seen {
-    // No byte may mean anything: neither an end of line, nor one that is not UTF-8.
+    // The payload has all bytes: no byte may have a meaning, such as a line end or invalid UTF-8.
     let payload: Bytes = (0..size).map(|at| (at * 7 + 10) as u8).collect();
     let answer = worker.run(KIND, None, payload.clone()).await?;
     let output = completed(&answer)?;
@@ -241,22 +199,25 @@ async fn progress(worker: &mut Peer) -> Seen {
 }
 
 async fn failure(worker: &mut Peer) -> Seen {
-    match worker.run(KIND, Some("fail"), Bytes::new()).await?.end {
-        FromWorker::Failed(failed) if failed.code == "NOT_FOUND" => Ok(format!("NOT_FOUND: {}", failed.message)),
-        other => Err(format!("`failed` with the code NOT_FOUND was expected, not {other:?}")),
+    let Failed { code, message, .. } = failed(worker.run(KIND, Some("fail"), Bytes::new()).await?)?;
+    if code == "NOT_FOUND" {
+        return Ok(format!("NOT_FOUND: {message}"));
     }
+    Err(format!("`failed` with the code NOT_FOUND was expected, not {code}: {message}"))
 }
 
 async fn cancel(worker: &mut Peer) -> Seen {
-    match worker.cancel(KIND, "wait").await?.end {
-        FromWorker::Failed(failed) => Ok(format!("{}: {}", failed.code, failed.message)),
-        other => Err(format!("`failed` was expected, not {other:?}")),
-    }
+    let Failed { code, message, .. } = failed(worker.cancel(KIND, "wait").await?)?;
+    Ok(format!("{code}: {message}"))
 }
 
 async fn unknown_kind(worker: &mut Peer) -> Seen {
-    match worker.run("no-such-kind", None, Bytes::new()).await?.end {
-        FromWorker::Failed(failed) => Ok(failed.code),
+    Ok(failed(worker.run("no-such-kind", None, Bytes::new()).await?)?.code)
+}
+
+fn failed(answer: Answer) -> Result<Failed, String> {
+    match answer.end {
+        FromWorker::Failed(failed) => Ok(failed),
         other => Err(format!("`failed` was expected, not {other:?}")),
     }
 }

@@ -1,4 +1,4 @@
-//! A worker that a test drives, over its descriptors 3 and 4 or over the call that it makes.
+//! A worker that a test drives, through its descriptors 3 and 4 or through its `Attach` call.
 
 use std::{
     io,
@@ -10,29 +10,38 @@ use bytes::{Bytes, BytesMut};
 use command_fds::{CommandFdExt, FdMapping};
 use futures_util::StreamExt;
 use rustix::process::{Pid, Signal, kill_process_group};
-use tokio::process::{Child, Command};
 use tokio::{
     io::AsyncWriteExt,
     net::unix::pipe::{Receiver, Sender},
+    process::{Child, Command},
     sync::mpsc,
     try_join,
 };
-use tokio_util::codec::FramedRead;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::{
+    codec::FramedRead,
+    sync::{CancellationToken, DropGuard},
+};
+use tonic::{
+    Request, Response, Status, Streaming, async_trait,
+    transport::{Server, server::TcpIncoming},
+};
 
-use tonic::{Status, Streaming};
-
-use super::attach::{self, AttachCall, AttachPoint, ToAttached};
 use crate::{
-    handler::process::protocol::{Cancel, Frame, FromWorker, Leave, Messages, OfJob, Ready, Run, ToWorker, parts},
-    proto::{AttachRequest, AttachResponse},
-    rpc::worker_messages::Said,
+    handler::protocol::{Cancel, Frame, FromWorker, Leave, Messages, OfJob, Ready, Run, ToWorker, VERSION, parts},
+    proto::{
+        AttachRequest, AttachResponse,
+        attach_request::Hello,
+        worker_service_server::{WorkerService, WorkerServiceServer},
+    },
+    rpc::attach::{WorkerMessage, response, worker_message},
     task::Tasks,
 };
 
-/// Variable that tells a worker where to attach.
+/// Variable with the address at which a worker attaches.
 const ADDRESS: &str = "WATERWHEEL_ADDRESS";
 
-/// A process that runs, with its first message. Dropping it kills the process and its group.
+/// A running process, with its first message. Dropping it kills the process and its group.
 pub(super) struct Peer {
     pub(super) ready: Ready,
     child: Child,
@@ -41,10 +50,11 @@ pub(super) struct Peer {
     responses: Responses,
     /// Where it attaches, if it does.
     point: Option<AttachPoint>,
-    /// Tells an attached worker what was taken, as long as its call is open.
+    /// Sends messages to an attached worker while its call is open.
     taken: Option<mpsc::WeakSender<Result<AttachResponse, Status>>>,
     jobs: u64,
-    has_exited: bool,
+    /// Whether it exited at the request of a test.
+    pub(super) has_exited: bool,
 }
 
 enum Requests {
@@ -53,13 +63,13 @@ enum Requests {
 }
 
 enum Responses {
-    Pipe(FramedRead<Receiver, Messages<FromWorker>>),
+    Pipe(FramedRead<Receiver, Messages>),
     Call(Streaming<AttachRequest>),
     /// It has not attached yet.
     None,
 }
 
-/// What a worker sent for one job: the pieces of its output with the last one, progress, and how it ended.
+/// What a worker sent for one job: its pieces of output, its progress, and how it ended.
 pub(super) struct Answer {
     pub(super) pieces: Vec<Bytes>,
     pub(super) progress: Vec<f64>,
@@ -67,7 +77,7 @@ pub(super) struct Answer {
 }
 
 impl Peer {
-    /// Starts the command, whose standard output becomes our standard error, and waits until it is ready, or attached.
+    /// Starts the command and waits until it is ready or attached. Its standard output becomes our standard error.
     pub(super) async fn start(command: &[String], attach: Option<&Tasks>) -> Result<Self, String> {
         let (program, args) = command.split_first().ok_or("no command was given")?;
         let mut command = Command::new(program);
@@ -127,7 +137,7 @@ impl Peer {
     pub(super) async fn run(&mut self, kind: &str, task: Option<&str>, payload: Bytes) -> Result<Answer, String> {
         let job = self.job(kind, task);
         let id = job.id.clone();
-        // A worker may answer before it has read all.
+        // A worker may answer before it has read the whole payload.
         let mut requests = self.requests.take();
         let (sent, answer) = tokio::join!(send(&mut requests, ToWorker::Run(job), payload), self.answer(&id));
         self.requests = requests;
@@ -145,56 +155,51 @@ impl Peer {
         self.answer(&id).await
     }
 
-    /// Asks the worker to leave, and closes its descriptor 3 as a server does; returns its exit code.
+    /// Asks the worker to leave, and closes its descriptor 3 as a server does. Returns its exit code.
     pub(super) async fn leave(&mut self) -> Result<Option<i32>, String> {
         send(&mut self.requests, ToWorker::Leave(Leave { grace_ms: 5000 }), Bytes::new()).await?;
         self.close().await
     }
 
-    /// Asks an attached worker to leave: it attaches again once its call has ended.
-    pub(super) async fn leave_and_return(&mut self) -> Result<(), String> {
+    /// Asks an attached worker to leave. It attaches again once its call has ended.
+    pub(super) async fn leave_and_return(&mut self) -> Result<String, String> {
         send(&mut self.requests, ToWorker::Leave(Leave { grace_ms: 5000 }), Bytes::new()).await?;
         self.requests = None;
-        self.attached().await
+        self.attached().await.map(|()| String::new())
     }
 
-    /// Ends the call of an attached worker as a server does that drains: it attaches again.
-    pub(super) async fn refuse_and_return(&mut self) -> Result<(), String> {
+    /// Ends the call of an attached worker, as a draining server does. The worker attaches again.
+    pub(super) async fn refuse_and_return(&mut self) -> Result<String, String> {
         if let Some(Requests::Call(to)) = self.requests.take() {
-            // A worker that is gone does not listen.
+            // A worker that is gone does not receive the message.
             let _ = to.send(Err(Status::unavailable("the server is draining"))).await;
         }
-        self.attached().await
+        self.attached().await.map(|()| String::new())
     }
 
-    /// Sends SIGTERM to an attached worker, which says that it leaves; returns its exit code.
+    /// Sends SIGTERM to an attached worker, which announces that it leaves. Returns its exit code.
     pub(super) async fn terminate(&mut self) -> Result<Option<i32>, String> {
         if let Some(group) = self.group {
             kill_process_group(group, Signal::TERM).map_err(|error| error.to_string())?;
         }
         let Responses::Call(from) = &mut self.responses else { return Err("it is not attached".to_owned()) };
-        match attach::next(from).await? {
-            Said::Leaving => self.close().await,
+        match next_said(from).await? {
+            WorkerMessage::Leaving => self.close().await,
             other => Err(format!("`leaving` was expected, not {other:?}")),
         }
     }
 
-    /// Closes its descriptor 3, as the end of the service does, or ends its call; returns its exit code.
+    /// Closes its descriptor 3, as a server does at its end, or ends its call. Returns its exit code.
     pub(super) async fn close(&mut self) -> Result<Option<i32>, String> {
         self.requests = None;
         self.exit().await
     }
 
-    /// Starts a job that ends the process; returns the exit code.
+    /// Starts a job that ends the process. Returns the exit code.
     pub(super) async fn crash(&mut self, kind: &str, task: &str) -> Result<Option<i32>, String> {
         let job = self.job(kind, Some(task));
         send(&mut self.requests, ToWorker::Run(job), Bytes::new()).await?;
         self.exit().await
-    }
-
-    /// Whether it exited as a test had asked for.
-    pub(super) fn has_exited(&self) -> bool {
-        self.has_exited
     }
 
     fn job(&mut self, kind: &str, task: Option<&str>) -> Run {
@@ -234,10 +239,10 @@ impl Peer {
         }
     }
 
-    /// Tells an attached worker that a piece was taken.
+    /// Tells an attached worker that a piece was passed on.
     async fn took(&self, job: &str) -> Result<(), String> {
         let Some(to) = self.taken.as_ref().and_then(mpsc::WeakSender::upgrade) else { return Ok(()) };
-        attach::send(&to, ToWorker::Taken(OfJob { id: job.to_owned() }), Bytes::new()).await
+        send_attached(&to, ToWorker::Taken(OfJob { id: job.to_owned() }), Bytes::new()).await
     }
 
     /// The next message, with all the bytes that follow its line.
@@ -246,8 +251,8 @@ impl Peer {
         let mut bytes = BytesMut::new();
         let responses = match &mut self.responses {
             Responses::Pipe(responses) => responses,
-            Responses::Call(from) => match attach::next(from).await? {
-                Said::OfJob(message, bytes) => return Ok((message, bytes)),
+            Responses::Call(from) => match next_said(from).await? {
+                WorkerMessage::OfJob(message, bytes) => return Ok((message, bytes)),
                 other => return Err(format!("a message about its job was expected, not {other:?}")),
             },
             Responses::None => return Err("it is not attached".to_owned()),
@@ -258,7 +263,7 @@ impl Peer {
                 Some(Ok(Frame::Message(read, _))) => return Ok((read, Bytes::new())),
                 Some(Ok(Frame::Piece(piece))) => bytes.extend_from_slice(&piece),
                 Some(Err(fault)) => return Err(fault.to_string()),
-                None => return Err(format!("it closed descriptor 4{}", self.ended().await)),
+                None => return Err(format!("it closed descriptor 4 ({})", text(self.child.wait().await))),
             }
             if let Some((read, _)) = message.take_if(|(_, follow)| bytes.len() == *follow) {
                 return Ok((read, bytes.freeze()));
@@ -266,12 +271,13 @@ impl Peer {
         }
     }
 
-    /// Reads until descriptor 4 is closed, and waits for the exit; returns its code, where no signal ended it.
+    /// Reads until descriptor 4 is closed, and waits for the exit. Returns the exit code, unless a signal ended the
+    /// process.
     async fn exit(&mut self) -> Result<Option<i32>, String> {
         let read = async {
             match &mut self.responses {
                 Responses::Pipe(responses) => while responses.next().await.is_some() {},
-                Responses::Call(from) => while attach::next(from).await.is_ok() {},
+                Responses::Call(from) => while next_said(from).await.is_ok() {},
                 Responses::None => {}
             }
             Ok(())
@@ -280,15 +286,11 @@ impl Peer {
         self.has_exited = true;
         Ok(status.code())
     }
-
-    async fn ended(&mut self) -> String {
-        format!(" ({})", text(self.child.wait().await))
-    }
 }
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // A process that was waited for may be another one by now.
+        // The id of a reaped process may belong to another process.
         if let (Some(group), Some(_)) = (self.group, self.child.id()) {
             let _ = kill_process_group(group, Signal::KILL);
         }
@@ -303,11 +305,84 @@ async fn send(requests: &mut Option<Requests>, message: ToWorker, bytes: Bytes) 
             }
             Ok(())
         }
-        Some(Requests::Call(to)) => attach::send(to, message, bytes).await,
+        Some(Requests::Call(to)) => send_attached(to, message, bytes).await,
         None => Err("nothing can be sent to it".into()),
     }
 }
 
 fn text(status: io::Result<ExitStatus>) -> String {
     status.map_or_else(|error| error.to_string(), |status| status.to_string())
+}
+
+/// A service with its own port, and the calls of the worker.
+struct AttachPoint {
+    address: String,
+    calls: mpsc::Receiver<AttachCall>,
+    _stop: DropGuard,
+}
+
+/// Sends messages to a worker. Dropping it ends the call.
+type ToAttached = mpsc::Sender<Result<AttachResponse, Status>>;
+
+/// One call of a worker.
+struct AttachCall {
+    to: ToAttached,
+    from: Streaming<AttachRequest>,
+}
+
+struct Accept(mpsc::Sender<AttachCall>);
+
+#[async_trait]
+impl WorkerService for Accept {
+    type AttachStream = ReceiverStream<Result<AttachResponse, Status>>;
+
+    async fn attach(&self, request: Request<Streaming<AttachRequest>>) -> Result<Response<Self::AttachStream>, Status> {
+        let (to, sent) = mpsc::channel(1);
+        let call = AttachCall { to, from: request.into_inner() };
+        self.0.send(call).await.map_err(|_| Status::unavailable("the test is over"))?;
+        Ok(Response::new(ReceiverStream::new(sent)))
+    }
+}
+
+impl AttachPoint {
+    fn open(tasks: &Tasks) -> io::Result<Self> {
+        let incoming = TcpIncoming::bind(([127, 0, 0, 1], 0).into())?.with_nodelay(Some(true));
+        let address = incoming.local_addr()?.to_string();
+        let (accepted, calls) = mpsc::channel(1);
+        let stop = CancellationToken::new();
+        let service = WorkerServiceServer::new(Accept(accepted))
+            .max_decoding_message_size(usize::MAX)
+            .max_encoding_message_size(usize::MAX);
+        let stopped = stop.clone().cancelled_owned();
+        tasks.spawn(async move {
+            tokio::select! {
+                // A worker that does not end its call is cut off.
+                () = stopped => {}
+                _ = Server::builder().add_service(service).serve_with_incoming(incoming) => {}
+            }
+        });
+        Ok(Self { address, calls, _stop: stop.drop_guard() })
+    }
+
+    /// The next call, with the kinds that the worker announced.
+    async fn call(&mut self) -> Result<(AttachCall, Ready), String> {
+        let mut call = self.calls.recv().await.ok_or("the service of the test has ended")?;
+        match next_said(&mut call.from).await? {
+            WorkerMessage::Hello(Hello { kinds, name, .. }) => Ok((call, Ready { protocol: VERSION, kinds, name })),
+            other => Err(format!("its first message is not `hello`: {other:?}")),
+        }
+    }
+}
+
+/// The next message of a worker.
+async fn next_said(from: &mut Streaming<AttachRequest>) -> Result<WorkerMessage, String> {
+    match from.message().await {
+        Ok(Some(message)) => worker_message(message).ok_or_else(|| "it says nothing that the protocol has".to_owned()),
+        // A killed worker leaves a broken connection.
+        Ok(None) | Err(_) => Err("it ended its call".to_owned()),
+    }
+}
+
+async fn send_attached(to: &ToAttached, message: ToWorker, bytes: Bytes) -> Result<(), String> {
+    to.send(Ok(response(message, bytes))).await.map_err(|_| "it ended its call".to_owned())
 }

@@ -1,60 +1,32 @@
-//! Faults of values that are fine alone and wrong together.
+//! Values that are valid alone, but not together; schedules that cannot run.
 
-use super::{Case, FINE, check, ok};
+use super::{Case, FINE, check, check_files, check_lines, ok};
 
 #[test]
 fn listeners_that_claim_one_port() {
-    check(LISTENERS_THAT_CLAIM_ONE_PORT);
-}
-
-const LISTENERS_THAT_CLAIM_ONE_PORT: &[Case] = &[
-    Case {
-        file: r#"[server]
+    check_files(&[
+        (
+            r#"[server]
 listen = "127.0.0.1:9000"
 ops_listen = "127.0.0.1:9000""#,
-        faults: r#"
-error: two listeners claim 127.0.0.1:9000
- --> ww.toml:3:14
-  |
-2 | listen = "127.0.0.1:9000"
-  |          ----------------
-3 | ops_listen = "127.0.0.1:9000"
-  |              ^^^^^^^^^^^^^^^^
-  |
-  = help: give each listener an address of its own
-"#,
-        ..Case::NONE
-    },
-    Case {
-        file: r#"[server]
+            "3:14 2:10 two listeners claim 127.0.0.1:9000
+  = give each listener an address of its own",
+        ),
+        (
+            r#"[server]
 listen = "0.0.0.0:7071"
 allow_plaintext = true"#,
-        faults: r#"
-error: two listeners claim 127.0.0.1:7071
- --> ww.toml:2:10
-  |
-2 | listen = "0.0.0.0:7071"
-  |          ^^^^^^^^^^^^^^
-  |
-  = help: give each listener an address of its own
-"#,
-        ..Case::NONE
-    },
-    Case {
-        file: r#"[server]
+            "2:10 two listeners claim 127.0.0.1:7071
+  = give each listener an address of its own",
+        ),
+        (
+            r#"[server]
 listen = ["127.0.0.1:9000", "unix:/run/ww.sock", "unix:/run/ww.sock?mode=600"]"#,
-        faults: r#"
-error: two listeners claim unix:/run/ww.sock
- --> ww.toml:2:10
-  |
-2 | listen = ["127.0.0.1:9000", "unix:/run/ww.sock", "unix:/run/ww.sock?mode=600"]
-  |          ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-  |
-  = help: give each listener an address of its own
-"#,
-        ..Case::NONE
-    },
-];
+            "2:10 two listeners claim unix:/run/ww.sock
+  = give each listener an address of its own",
+        ),
+    ]);
+}
 
 #[test]
 fn plaintext_for_other_machines() {
@@ -62,7 +34,7 @@ fn plaintext_for_other_machines() {
     let allowed = r#"server = { listen = ["0.0.0.0:1", "unix:/a"], ops_listen = "[::]:2", allow_plaintext = true }"#;
     let (loaded, shown) = (ok(&format!("{allowed}{FINE}"), &[], &[]), "[\"0.0.0.0:1\", \"unix:/a\"]");
     assert_eq!(loaded.config.server.listen.len(), 2);
-    assert_eq!(loaded.settings[0].value().map(ToString::to_string).as_deref(), Some(shown));
+    assert_eq!(loaded.settings[0].value.as_ref().map(ToString::to_string).as_deref(), Some(shown));
     let ops = r#"server = { ops_listen = "[::]:2", ops_allow_plaintext = true }"#;
     assert!(ok(&format!("{ops}{FINE}"), &[], &[]).config.server.ops_allow_plaintext);
 }
@@ -72,7 +44,7 @@ const PLAINTEXT_FOR_OTHER_MACHINES: &[Case] = &[
         file: r#"[server]
 listen = ["127.0.0.1:9000", "10.0.0.1:9000"]"#,
         faults: r#"
-error: `server.listen` is 10.0.0.1:9000, where other machines would be served in plaintext
+error: `server.listen` is 10.0.0.1:9000, which would serve other machines in plaintext
  --> ww.toml:2:10
   |
 2 | listen = ["127.0.0.1:9000", "10.0.0.1:9000"]
@@ -85,7 +57,7 @@ error: `server.listen` is 10.0.0.1:9000, where other machines would be served in
     Case {
         flags: &[("--ops-listen", "server.ops_listen", "[::]:7071")],
         faults: r#"
-error: `server.ops_listen` is [::]:7071, where other machines would be served in plaintext
+error: `server.ops_listen` is [::]:7071, which would serve other machines in plaintext
 --> command line:1:14
  |
  | --ops-listen [::]:7071
@@ -100,7 +72,7 @@ error: `server.ops_listen` is [::]:7071, where other machines would be served in
 listen = "10.0.0.1:9000"
 ops_allow_plaintext = true"#,
         faults: r#"
-error: `server.listen` is 10.0.0.1:9000, where other machines would be served in plaintext
+error: `server.listen` is 10.0.0.1:9000, which would serve other machines in plaintext
  --> ww.toml:2:10
   |
 2 | listen = "10.0.0.1:9000"
@@ -114,50 +86,29 @@ error: `server.listen` is 10.0.0.1:9000, where other machines would be served in
 
 #[test]
 fn memory_that_does_not_fit() {
-    check(MEMORY_THAT_DOES_NOT_FIT);
-}
-
-const MEMORY_THAT_DOES_NOT_FIT: &[Case] = &[
-    Case {
-        file: r#"[server]
+    check_files(&[
+        (
+            r#"[server]
 memory = { per_connection = "1MiB" }"#,
-        faults: r#"
-error: the largest payload is 4MiB, and `server.memory.per_connection` is 1MiB
- --> ww.toml:2:29
-  |
-2 | memory = { per_connection = "1MiB" }
-  |                             ^^^^^^
-  |
-  = help: raise `server.memory.per_connection` or lower `server.max_payload`
-"#,
-        ..Case::NONE
-    },
-    Case {
-        file: r#"[server]
+            "2:29 the largest payload is 4MiB, and `server.memory.per_connection` is 1MiB
+  = raise `server.memory.per_connection` or lower `server.max_payload`",
+        ),
+        (
+            r#"[server]
 memory = { total = "8MiB" }"#,
-        faults: r#"
-error: `server.memory.per_connection` is more than `server.memory.total`
- --> ww.toml:2:20
-  |
-2 | memory = { total = "8MiB" }
-  |                    ^^^^^^
-  |
-  = help: raise `server.memory.total` or lower `server.memory.per_connection`
-"#,
-        ..Case::NONE
-    },
-];
+            "2:20 `server.memory.per_connection` is more than `server.memory.total`
+  = raise `server.memory.total` or lower `server.memory.per_connection`",
+        ),
+    ]);
+}
 
 #[test]
 fn workers_out_of_bounds() {
-    check(WORKERS_OUT_OF_BOUNDS);
-}
-
-const WORKERS_OUT_OF_BOUNDS: &[Case] = &[
-    Case {
-        file: "[pool.cpu]
+    check(&[
+        Case {
+            file: "[pool.cpu]
 workers = { min = 16, max = 2 }",
-        faults: r#"
+            faults: r#"
 error: `pool.cpu.workers.min` is more than `pool.cpu.workers.max`
  --> ww.toml:2:19
   |
@@ -166,12 +117,12 @@ error: `pool.cpu.workers.min` is more than `pool.cpu.workers.max`
   |
   = help: lower `pool.cpu.workers.min` or raise `pool.cpu.workers.max`
 "#,
-        ..Case::NONE
-    },
-    Case {
-        file: "[pool.cpu]
+            ..Case::NONE
+        },
+        Case {
+            file: "[pool.cpu]
 workers = { min = 0, most = 2 }",
-        faults: r#"
+            faults: r#"
 error: `pool.cpu.workers.min` is 0, outside of 1 to 65536
  --> ww.toml:2:19
   |
@@ -188,75 +139,45 @@ error: unknown key `most` in [pool.cpu.workers]
   |
   = help: choose from min, max
 "#,
-        ..Case::NONE
-    },
-];
+            ..Case::NONE
+        },
+    ]);
+}
 
 #[test]
 fn deadlines_that_contradict_each_other() {
-    check(DEADLINES_THAT_CONTRADICT_EACH_OTHER);
-}
-
-const DEADLINES_THAT_CONTRADICT_EACH_OTHER: &[Case] = &[
-    Case {
-        file: r#"[deadline]
+    check_files(&[
+        (
+            r#"[deadline]
 default = "20m""#,
-        faults: r#"
-error: `deadline.default` is longer than `deadline.max`
- --> ww.toml:2:11
-  |
-2 | default = "20m"
-  |           ^^^^^
-  |
-  = help: lower `deadline.default` or raise `deadline.max`
-"#,
-        ..Case::NONE
-    },
-    Case {
-        file: r#"[deadline]
+            "2:11 `deadline.default` is longer than `deadline.max`
+  = lower `deadline.default` or raise `deadline.max`",
+        ),
+        (
+            r#"[deadline]
 default = "20m"
 max = "10m""#,
-        faults: r#"
-error: `deadline.default` is longer than `deadline.max`
- --> ww.toml:2:11
-  |
-2 | default = "20m"
-  |           ^^^^^
-3 | max = "10m"
-  |       -----
-  |
-  = help: lower `deadline.default` or raise `deadline.max`
-"#,
-        ..Case::NONE
-    },
-    Case {
-        file: r#"[deadline]
+            "2:11 3:7 `deadline.default` is longer than `deadline.max`
+  = lower `deadline.default` or raise `deadline.max`",
+        ),
+        (
+            r#"[deadline]
 default = "5ms""#,
-        faults: r#"
-error: `deadline.reply_margin` leaves nothing of `deadline.default`
- --> ww.toml:2:11
-  |
-2 | default = "5ms"
-  |           ^^^^^
-  |
-  = help: lower `deadline.reply_margin` or raise `deadline.default`
-"#,
-        ..Case::NONE
-    },
-];
+            "2:11 `deadline.reply_margin` leaves nothing of `deadline.default`
+  = lower `deadline.reply_margin` or raise `deadline.default`",
+        ),
+    ]);
+}
 
 #[test]
 fn queues_that_hold_too_little() {
-    check(QUEUES_THAT_HOLD_TOO_LITTLE);
-}
-
-const QUEUES_THAT_HOLD_TOO_LITTLE: &[Case] = &[
-    Case {
-        file: r#"[server]
+    check(&[
+        Case {
+            file: r#"[server]
 max_payload = "8MiB"
 [pool.cpu]
 queue = { bytes = "1MiB" }"#,
-        faults: r#"
+            faults: r#"
 error: the largest payload is 8MiB, and `pool.cpu.queue.bytes` is 1MiB
  --> ww.toml:4:19
   |
@@ -268,13 +189,13 @@ error: the largest payload is 8MiB, and `pool.cpu.queue.bytes` is 1MiB
   |
   = help: raise `pool.cpu.queue.bytes` or lower `server.max_payload`
 "#,
-        ..Case::NONE
-    },
-    Case {
-        file: r#"[pool.cpu]
+            ..Case::NONE
+        },
+        Case {
+            file: r#"[pool.cpu]
 queue = { bytes = "1MiB" }"#,
-        flags: &[("--max-payload", "server.max_payload", "8MiB")],
-        faults: r#"
+            flags: &[("--max-payload", "server.max_payload", "8MiB")],
+            faults: r#"
 error: the largest payload is 8MiB, and `pool.cpu.queue.bytes` is 1MiB
  --> ww.toml:2:19
   |
@@ -288,13 +209,13 @@ error: the largest payload is 8MiB, and `pool.cpu.queue.bytes` is 1MiB
   |
   = help: raise `pool.cpu.queue.bytes` or lower `server.max_payload`
 "#,
-        ..Case::NONE
-    },
-    Case {
-        file: r#"[pool.cpu]
+            ..Case::NONE
+        },
+        Case {
+            file: r#"[pool.cpu]
 when_full = "wait"
 queue = { waiting = 0 }"#,
-        faults: r#"
+            faults: r#"
 error: `pool.cpu.when_full` is "wait", and `pool.cpu.queue.waiting` is 0
  --> ww.toml:3:21
   |
@@ -305,45 +226,73 @@ error: `pool.cpu.when_full` is "wait", and `pool.cpu.queue.waiting` is 0
   |
   = help: raise `pool.cpu.queue.waiting`, or set `pool.cpu.when_full` to "reject" or "shed"
 "#,
-        ..Case::NONE
-    },
-];
+            ..Case::NONE
+        },
+    ]);
+}
 
 #[test]
 fn a_key_that_is_faulty_itself_clashes_with_nothing() {
-    check(A_KEY_THAT_IS_FAULTY_ITSELF_CLASHES_WITH_NOTHING);
-}
-
-const A_KEY_THAT_IS_FAULTY_ITSELF_CLASHES_WITH_NOTHING: &[Case] = &[
-    Case {
-        file: r#"[server]
+    check_files(&[
+        (
+            r#"[server]
 max_payload = "many"
 [pool.cpu]
 queue = { bytes = "1KiB" }"#,
-        faults: r#"
-error: `server.max_payload`: `many` is not a size
- --> ww.toml:2:15
-  |
-2 | max_payload = "many"
-  |               ^^^^^^
-  |
-  = help: write it like `"4MiB"`
-"#,
-        ..Case::NONE
-    },
-    Case {
-        file: r#"[deadline]
+            r#"2:15 `server.max_payload`: `many` is not a size
+  = write it like `"4MiB"`"#,
+        ),
+        (
+            r#"[deadline]
 default = "1h"
 max = "0s""#,
-        faults: r#"
-error: `deadline.max` is 0s, outside of 1ms to 7days
- --> ww.toml:3:7
-  |
-3 | max = "0s"
-  |       ^^^^
-  |
-  = help: give a value from 1ms to 7days
-"#,
-        ..Case::NONE
-    },
-];
+            "3:7 `deadline.max` is 0s, outside of 1ms to 7days
+  = give a value from 1ms to 7days",
+        ),
+    ]);
+}
+
+#[test]
+fn a_variable_finds_a_schedule_by_its_name() {
+    let file = format!("store.memory = true\nschedule.night-run = {{ cron = \"0 3 * * *\", kind = \"echo\" }}{FINE}");
+    let schedules = ok(&file, &[("WATERWHEEL_SCHEDULE__NIGHT_RUN__CRON", "0 4 * * *")], &[]).config.schedules;
+    let found: Vec<_> = schedules.iter().map(|it| (it.name.as_str(), it.cron.as_str())).collect();
+    assert_eq!(found, [("night-run", "0 4 * * *")]);
+}
+
+#[test]
+fn schedules_that_cannot_run() {
+    let zone = "`schedule.a.timezone`: `Mars/Base` is not a time zone of the IANA database";
+    check_lines(&[
+        (
+            "store.memory = true\nschedule.a.kind = \"echo\"",
+            "`schedule.a.cron` is missing",
+            "add `cron = \"0 3 * * *\"`",
+        ),
+        (
+            "store.memory = true\nschedule.a.cron = \"0 3 * * *\"",
+            "`schedule.a.kind` is missing",
+            "add `kind = \"NAME\"`",
+        ),
+        (
+            "store.memory = true\nschedule.a = { cron = \"0 3 * * *\", kind = \"ehco\" }",
+            "`schedule.a.kind` is `ehco`, which is not declared",
+            "did you mean `echo`? else add it",
+        ),
+        (
+            "schedule.a = { cron = \"0 3 * * *\", kind = \"echo\" }",
+            "schedule `a` has no store to keep its jobs in",
+            "add `store.path = \"waterwheel.db\"`",
+        ),
+        (
+            "store.memory = true\nschedule.a = { cron = \"61 * * * *\", kind = \"echo\" }",
+            "`schedule.a.cron`: `61 * * * *` is not a pattern of cron",
+            "Component error: Number out of bounds.",
+        ),
+        (
+            "store.memory = true\nschedule.a = { cron = \"* * * * *\", kind = \"echo\", timezone = \"Mars/Base\" }",
+            zone,
+            "write it like `\"Europe/Berlin\"`",
+        ),
+    ]);
+}

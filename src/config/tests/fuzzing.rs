@@ -70,7 +70,7 @@ fn check(loaded: Result<Loaded, Faults>) {
             let shown = faults.to_string();
             assert_eq!(faults.to_json().as_array().map(Vec::len), Some(faults.iter().len()), "{shown}");
             for fault in faults.iter() {
-                assert!(!fault.help().is_empty(), "{shown}");
+                assert!(!fault.help.is_empty(), "{shown}");
             }
         }
     }

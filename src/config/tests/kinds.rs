@@ -1,46 +1,30 @@
 //! Faults of kinds: their pool and their handler.
 
-use super::{Case, Duration, Handler, check, ok};
+use super::{Duration, Handler, check_files, ok};
 use crate::handler::Recycle;
 
 #[test]
 fn pool_and_handler_of_a_kind() {
-    check(POOL_AND_HANDLER_OF_A_KIND);
+    check_files(POOL_AND_HANDLER_OF_A_KIND);
 }
 
-const POOL_AND_HANDLER_OF_A_KIND: &[Case] = &[
-    Case {
-        file: r#"[kind.k]
+const POOL_AND_HANDLER_OF_A_KIND: &[(&str, &str)] = &[
+    (
+        r#"[kind.k]
 builtin = "echo""#,
-        faults: r#"
-error: kind `k` names no pool
- --> ww.toml:1:7
-  |
-1 | [kind.k]
-  |       ^
-  |
-  = help: add `pool = "NAME"`, one of the [pool.NAME] sections
-"#,
-        ..Case::NONE
-    },
-    Case {
-        file: r#"[pool.thumbs]
+        r#"1:7 kind `k` names no pool
+  = add `pool = "NAME"`, one of the [pool.NAME] sections"#,
+    ),
+    (
+        r#"[pool.thumbs]
 [kind.k]
 pool = "thumb"
 builtin = "echo""#,
-        faults: r#"
-error: kind `k` runs in pool `thumb`, which is not declared
- --> ww.toml:3:8
-  |
-3 | pool = "thumb"
-  |        ^^^^^^^
-  |
-  = help: did you mean `thumbs`? else add [pool.thumb]
-"#,
-        ..Case::NONE
-    },
-    Case {
-        file: r#"[pool.far]
+        "3:8 kind `k` runs in pool `thumb`, which is not declared
+  = did you mean `thumbs`? else add [pool.thumb]",
+    ),
+    (
+        r#"[pool.far]
 workers = 2
 [kind.a]
 pool = "far"
@@ -52,183 +36,78 @@ builtin = "echo"
 [kind.c]
 pool = "base"
 remote = false"#,
-        faults: r#"
-error: `pool.far.workers` has no effect: the workers of the pool attach from elsewhere
- --> ww.toml:2:11
-  |
-2 | workers = 2
-  |           ^
-...
-5 | remote = true
-  |          ----
-  |
-  = help: remove `pool.far.workers`
-
-error: `kind.a.kill_grace` works only with `exec`
- --> ww.toml:6:1
-  |
-6 | kill_grace = "1s"
-  | ^^^^^^^^^^
-  |
-  = help: remove it: what a worker runs is its own matter
-
-error: workers attach for pool `far`, and for its kind `b` none would
- --> ww.toml:7:7
-  |
-5 | remote = true
-  |          ----
-6 | kill_grace = "1s"
-7 | [kind.b]
-  |       ^
-  |
-  = help: give [kind.b] another pool, or `remote = true`
-
-error: kind `c` has `remote = false`, and nothing else that runs its jobs
-  --> ww.toml:12:10
-   |
-12 | remote = false
-   |          ^^^^^
-   |
-   = help: set it to true, or replace it by `exec` or `program`
-"#,
-        ..Case::NONE
-    },
+        "2:11 5:10 `pool.far.workers` has no effect: the workers of the pool attach from elsewhere
+  = remove `pool.far.workers`
+6:1 `kind.a.kill_grace` works only with `exec`
+  = remove it: an attached worker has its own settings
+7:7 5:10 pool `far` has attached workers, but its kind `b` is not remote
+  = give [kind.b] another pool, or `remote = true`
+12:10 kind `c` has `remote = false`, and nothing else that runs its jobs
+  = set it to true, or replace it by `exec` or `program`",
+    ),
     // The kind has no pool because of it, which is the same fault.
-    Case {
-        file: r#"[pools.cpu]
+    (
+        r#"[pools.cpu]
 [kind.k]
 pool = "cpu"
 builtin = "echo""#,
-        faults: r#"
-error: unknown key `pools`
- --> ww.toml:1:2
-  |
-1 | [pools.cpu]
-  |  ^^^^^
-  |
-  = help: did you mean `pool`?
-"#,
-        ..Case::NONE
-    },
-    Case {
-        file: r#"[kind.k]
+        "1:2 unknown key `pools`
+  = did you mean `pool`?",
+    ),
+    (
+        r#"[kind.k]
 pool = "gpu"
 builtin = "echo""#,
-        faults: r#"
-error: kind `k` runs in pool `gpu`, which is not declared
- --> ww.toml:2:8
-  |
-2 | pool = "gpu"
-  |        ^^^^^
-  |
-  = help: add [pool.gpu]
-"#,
-        ..Case::NONE
-    },
-    Case {
-        file: r#"[kind.k]
+        "2:8 kind `k` runs in pool `gpu`, which is not declared
+  = add [pool.gpu]",
+    ),
+    (
+        r#"[kind.k]
 pool = "base"
 env = { A = "b" }"#,
-        faults: r#"
-error: kind `k` has none of `exec`, `program`, `remote` and `builtin`
- --> ww.toml:1:7
-  |
-1 | [kind.k]
-  |       ^
-  |
-  = help: add `exec = ["/path/to/program"]` or `builtin = "echo"`
-"#,
-        ..Case::NONE
-    },
-    Case {
-        file: r#"[kind.k]
+        r#"1:7 kind `k` needs one of `exec`, `program`, `remote`, `builtin`
+  = add `exec = ["/path/to/program"]` or `builtin = "echo"`"#,
+    ),
+    (
+        r#"[kind.k]
 pool = "base"
 builtin = "echo"
 exec = ["/bin/sh"]"#,
-        faults: r#"
-error: kind `k` has both `exec` and `builtin`
- --> ww.toml:4:8
-  |
-3 | builtin = "echo"
-  |           ------
-4 | exec = ["/bin/sh"]
-  |        ^^^^^^^^^^^
-  |
-  = help: keep one of the two
-"#,
-        ..Case::NONE
-    },
-    Case {
-        file: r#"[kind.k]
+        "4:8 3:11 kind `k` has both `exec` and `builtin`
+  = keep one of the two",
+    ),
+    (
+        r#"[kind.k]
 pool = "base"
 builtin = "ehco""#,
-        faults: r#"
-error: `kind.k.builtin`: `ehco` is not one of its values
- --> ww.toml:3:11
-  |
-3 | builtin = "ehco"
-  |           ^^^^^^
-  |
-  = help: did you mean `echo`?
-"#,
-        ..Case::NONE
-    },
-    Case {
-        file: r#"[kind.k]
+        "3:11 `kind.k.builtin`: `ehco` is not one of its values
+  = did you mean `echo`?",
+    ),
+    (
+        r#"[kind.k]
 pool = "base"
 builtin = "echo"
 kill_grace = "1s"
 pass_env = []"#,
-        faults: r#"
-error: `kind.k.kill_grace` works only with `exec`
- --> ww.toml:4:1
-  |
-4 | kill_grace = "1s"
-  | ^^^^^^^^^^
-  |
-  = help: remove it, or replace `builtin` by `exec`
-
-error: `kind.k.pass_env` works only with `exec`
- --> ww.toml:5:1
-  |
-5 | pass_env = []
-  | ^^^^^^^^
-  |
-  = help: remove it, or replace `builtin` by `exec`
-"#,
-        ..Case::NONE
-    },
-    Case {
-        file: "[kind.k]",
-        faults: r#"
-error: kind `k` has none of `exec`, `program`, `remote` and `builtin`
- --> ww.toml:1:7
-  |
-1 | [kind.k]
-  |       ^
-  |
-  = help: add `exec = ["/path/to/program"]` or `builtin = "echo"`
-
-error: kind `k` names no pool
- --> ww.toml:1:7
-  |
-1 | [kind.k]
-  |       ^
-  |
-  = help: add `pool = "NAME"`, one of the [pool.NAME] sections
-"#,
-        ..Case::NONE
-    },
+        "4:1 `kind.k.kill_grace` works only with `exec`
+  = remove it, or replace `builtin` by `exec`
+5:1 `kind.k.pass_env` works only with `exec`
+  = remove it, or replace `builtin` by `exec`",
+    ),
+    (
+        "[kind.k]",
+        r#"1:7 kind `k` needs one of `exec`, `program`, `remote`, `builtin`
+  = add `exec = ["/path/to/program"]` or `builtin = "echo"`
+1:7 kind `k` names no pool
+  = add `pool = "NAME"`, one of the [pool.NAME] sections"#,
+    ),
 ];
 
 #[test]
 fn programs_and_their_kinds() {
-    check(PROGRAMS_AND_THEIR_KINDS);
-}
-
-const PROGRAMS_AND_THEIR_KINDS: &[Case] = &[
-    Case {
-        file: r#"[program.thumbs]
+    check_files(&[
+        (
+            r#"[program.thumbs]
 command = ["/bin/sh"]
 [kind.k]
 pool = "base"
@@ -237,85 +116,36 @@ program = "thumb"
 pool = "base"
 program = "thumbs"
 exec = ["/bin/sh"]"#,
-        faults: r#"
-error: kind `k` is run by program `thumb`, which is not declared
- --> ww.toml:5:11
-  |
-5 | program = "thumb"
-  |           ^^^^^^^
-  |
-  = help: did you mean `thumbs`? else add [program.thumb] with its `command`
-
-error: kind `l` has both `exec` and `program`
- --> ww.toml:9:8
-  |
-8 | program = "thumbs"
-  |           --------
-9 | exec = ["/bin/sh"]
-  |        ^^^^^^^^^^^
-  |
-  = help: keep one of the two
-"#,
-        ..Case::NONE
-    },
-    Case {
-        file: r#"[program.p]
+            "5:11 kind `k` is run by program `thumb`, which is not declared
+  = did you mean `thumbs`? else add [program.thumb] with its `command`
+9:8 8:11 kind `l` has both `exec` and `program`
+  = keep one of the two",
+        ),
+        (
+            r#"[program.p]
 pass_env = ["MISSING"]
 [kind.k]
 pool = "base"
 program = "p"
 workspace = true"#,
-        faults: r#"
-error: `program.p.command` is not set
- --> ww.toml:1:10
-  |
-1 | [program.p]
-  |          ^
-  |
-  = help: add `program.p.command = ["/usr/bin/python3", "{config_dir}/worker.py"]`
-
-error: `MISSING` is not set in the server's environment
- --> ww.toml:2:13
-  |
-2 | pass_env = ["MISSING"]
-  |             ^^^^^^^^^
-  |
-  = help: set `MISSING` before the start, or give it a value in `env`, or remove it
-
-error: `kind.k.workspace` works only with `exec`
- --> ww.toml:6:1
-  |
-6 | workspace = true
-  | ^^^^^^^^^
-  |
-  = help: remove it, or set what the program has in [program.NAME]
-"#,
-        ..Case::NONE
-    },
-    Case {
-        file: r#"[program.p]
+            r#"1:10 `program.p.command` is not set
+  = add `program.p.command = ["/usr/bin/python3", "{config_dir}/worker.py"]`
+2:13 `MISSING` is not set in the server's environment
+  = set `MISSING` before the start, or give it a value in `env`, or remove it
+6:1 `kind.k.workspace` works only with `exec`
+  = remove it, or use the keys of [program.NAME]"#,
+        ),
+        (
+            r#"[program.p]
 command = ["/bin/sh"]
 recycle = { jobs = 0 }"#,
-        faults: r#"
-error: program `p` runs no kind
- --> ww.toml:1:10
-  |
-1 | [program.p]
-  |          ^
-  |
-  = help: add `program = "p"` to a [kind.NAME], or remove it
-
-error: `program.p.recycle.jobs` is 0, outside of 1 to 1000000000
- --> ww.toml:3:20
-  |
-3 | recycle = { jobs = 0 }
-  |                    ^
-  |
-  = help: give a value from 1 to 1000000000
-"#,
-        ..Case::NONE
-    },
-];
+            r#"1:10 program `p` runs no kind
+  = add `program = "p"` to a [kind.NAME], or remove it
+3:20 `program.p.recycle.jobs` is 0, outside of 1 to 1000000000
+  = give a value from 1 to 1000000000"#,
+        ),
+    ]);
+}
 
 #[test]
 fn kinds_of_one_program_and_pool_have_the_same_one() {

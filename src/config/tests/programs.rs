@@ -1,128 +1,70 @@
 //! Faults of the programs of kinds.
 
-use super::{Case, check};
-use crate::config::keys::OF_PROGRAMS;
+use super::{Case, check, check_files};
+use crate::config::handler::EXEC_KEYS;
 
 #[test]
 fn every_key_of_a_program_is_documented() {
     let documented = include_str!("../../../docs/exec.md");
-    for key in OF_PROGRAMS {
+    for key in EXEC_KEYS {
         assert!(documented.contains(&format!("\n{key} = ")), "docs/exec.md does not tell of {key}");
     }
 }
 
 #[test]
 fn programs_that_cannot_start() {
-    check(PROGRAMS_THAT_CANNOT_START);
-}
-
-const PROGRAMS_THAT_CANNOT_START: &[Case] = &[
-    Case {
-        file: r#"[kind.k]
+    check_files(&[
+        (
+            r#"[kind.k]
 pool = "base"
 exec = []"#,
-        faults: r#"
-error: `kind.k.exec` must be an array of strings, not an empty array
- --> ww.toml:3:8
-  |
-3 | exec = []
-  |        ^^
-  |
-  = help: write it like `["/usr/bin/convert", "-"]`
-"#,
-        ..Case::NONE
-    },
-    Case {
-        file: r#"[kind.k]
+            r#"3:8 `kind.k.exec` must be an array of strings, not an empty array
+  = write it like `["/usr/bin/convert", "-"]`"#,
+        ),
+        (
+            r#"[kind.k]
 pool = "base"
 exec = "/bin/sh -c true""#,
-        faults: r#"
-error: `kind.k.exec` must be an array of strings, not a string
- --> ww.toml:3:8
-  |
-3 | exec = "/bin/sh -c true"
-  |        ^^^^^^^^^^^^^^^^^
-  |
-  = help: write it like `["/usr/bin/convert", "-"]`
-"#,
-        ..Case::NONE
-    },
-    Case {
-        file: r#"[kind.k]
+            r#"3:8 `kind.k.exec` must be an array of strings, not a string
+  = write it like `["/usr/bin/convert", "-"]`"#,
+        ),
+        (
+            r#"[kind.k]
 pool = "base"
 exec = ["/bin/sh", 1]"#,
-        faults: r#"
-error: `kind.k.exec` must be an array of strings, not an integer
- --> ww.toml:3:20
-  |
-3 | exec = ["/bin/sh", 1]
-  |                    ^
-  |
-  = help: write it like `["/usr/bin/convert", "-"]`
-"#,
-        ..Case::NONE
-    },
-    Case {
-        file: r#"[kind.k]
+            r#"3:20 `kind.k.exec` must be an array of strings, not an integer
+  = write it like `["/usr/bin/convert", "-"]`"#,
+        ),
+        (
+            r#"[kind.k]
 pool = "base"
 exec = ["sh", "-c", "true"]"#,
-        faults: r#"
-error: `kind.k.exec`: `sh` is not an absolute path
- --> ww.toml:3:9
-  |
-3 | exec = ["sh", "-c", "true"]
-  |         ^^^^
-  |
-  = help: there is no shell and no search path; `command -v NAME` prints the whole path
-"#,
-        ..Case::NONE
-    },
-    Case {
-        file: r#"[kind.k]
+            "3:9 `kind.k.exec`: `sh` is not an absolute path
+  = there is no shell and no search path; `command -v NAME` prints the whole path",
+        ),
+        (
+            r#"[kind.k]
 pool = "base"
 exec = ["/no/such/program"]"#,
-        faults: r#"
-error: `kind.k.exec`: `/no/such/program` is not the path of a file
- --> ww.toml:3:9
-  |
-3 | exec = ["/no/such/program"]
-  |         ^^^^^^^^^^^^^^^^^^
-  |
-  = help: install it, or correct the path
-"#,
-        ..Case::NONE
-    },
-    Case {
-        file: r#"[kind.k]
+            "3:9 `kind.k.exec`: `/no/such/program` is not the path of a file
+  = install it, or correct the path",
+        ),
+        (
+            r#"[kind.k]
 pool = "base"
 exec = ["/"]"#,
-        faults: r#"
-error: `kind.k.exec`: `/` is not a file
- --> ww.toml:3:9
-  |
-3 | exec = ["/"]
-  |         ^^^
-  |
-  = help: name the program itself
-"#,
-        ..Case::NONE
-    },
-    Case {
-        file: r#"[kind.k]
+            "3:9 `kind.k.exec`: `/` is not a file
+  = name the program itself",
+        ),
+        (
+            r#"[kind.k]
 pool = "base"
 exec = ["/etc/passwd"]"#,
-        faults: r#"
-error: `kind.k.exec`: `/etc/passwd` is not executable for this user
- --> ww.toml:3:9
-  |
-3 | exec = ["/etc/passwd"]
-  |         ^^^^^^^^^^^^^
-  |
-  = help: `chmod +x /etc/passwd`, or run the server as a user with that permission
-"#,
-        ..Case::NONE
-    },
-];
+            "3:9 `kind.k.exec`: `/etc/passwd` is not executable for this user
+  = `chmod +x /etc/passwd`, or run the server as a user with that permission",
+        ),
+    ]);
+}
 
 #[test]
 fn keys_of_a_program() {
@@ -210,7 +152,7 @@ error: `kind.k.env.WATERWHEEL_X`: `WATERWHEEL_X` is not a name of a variable
 4 | env = { WATERWHEEL_X = (withheld), WATERWHEEL_2 = (withheld) }
   |         ^^^^^^^^^^^^
   |
-  = help: choose a name that does not begin with WATERWHEEL_, as those do that each job sets
+  = help: choose a name that does not begin with WATERWHEEL_, which is reserved for the variables of each job
 
 error: `kind.k.env.WATERWHEEL_2`: `WATERWHEEL_2` is not a name of a variable
  --> ww.toml:4:36
@@ -218,7 +160,7 @@ error: `kind.k.env.WATERWHEEL_2`: `WATERWHEEL_2` is not a name of a variable
 4 | env = { WATERWHEEL_X = (withheld), WATERWHEEL_2 = (withheld) }
   |                                    ^^^^^^^^^^^^
   |
-  = help: choose a name that does not begin with WATERWHEEL_, as those do that each job sets
+  = help: choose a name that does not begin with WATERWHEEL_, which is reserved for the variables of each job
 
 error: `kind.k.pass_env`: `WATERWHEEL_` is not a name of a variable that a job may have
  --> ww.toml:5:13
@@ -226,7 +168,7 @@ error: `kind.k.pass_env`: `WATERWHEEL_` is not a name of a variable that a job m
 5 | pass_env = ["WATERWHEEL_"]
   |             ^^^^^^^^^^^^^
   |
-  = help: choose a name that does not begin with WATERWHEEL_, as those do that each job sets
+  = help: choose a name that does not begin with WATERWHEEL_, which is reserved for the variables of each job
 "#,
         ..Case::NONE
     },

@@ -1,7 +1,15 @@
-//! Files that are shown to users.
+//! Files that are shown to users, the table of keys in docs/configuration.md, and the ways from it to the settings.
 
-use super::{Duration, Handler, Setting, Sources, load, ok, sources, starter};
-use crate::{handler::Builtin, model::WhenFull};
+use super::{Duration, FINE, Handler, Setting, Sources, load, ok, sources, starter};
+use crate::{
+    config::{
+        handler::EXEC_KEYS,
+        keys::{KEYS, Key},
+        value_type::{Syntax, ValueType, duration, plain, size},
+    },
+    handler::Builtin,
+    model::WhenFull,
+};
 
 /// A file as the README shows it.
 const README: &str = r#"
@@ -50,8 +58,8 @@ fn the_file_of_the_readme_loads() {
     let [cpu, io] = config.pools.as_slice() else {
         panic!("{:?}", config.pools);
     };
-    assert_eq!((cpu.name.as_str(), cpu.workers, cpu.queue.jobs), ("cpu", 3, 64));
-    assert_eq!((io.name.as_str(), io.workers, io.when_full), ("io", 64, WhenFull::Wait));
+    assert_eq!((cpu.name.as_str(), cpu.settings.workers.get(), cpu.settings.queue_jobs), ("cpu", 3, 64));
+    assert_eq!((io.name.as_str(), io.settings.workers.get(), io.settings.when_full), ("io", 64, WhenFull::Wait));
     let [thumbnail, sha256] = config.kinds.as_slice() else {
         panic!("{:?}", config.kinds);
     };
@@ -69,9 +77,10 @@ fn the_file_of_the_readme_loads() {
 #[test]
 fn the_starter_has_two_pools_and_every_builtin() {
     let config = ok(&starter::text(), &[], &[]).config;
-    let pools = config.pools.iter().map(|pool| (pool.name.as_str(), pool.workers, pool.queue.jobs));
+    let pools =
+        config.pools.iter().map(|pool| (pool.name.as_str(), pool.settings.workers.get(), pool.settings.queue_jobs));
     assert_eq!(pools.collect::<Vec<_>>(), [("cpu", 3, 64), ("io", 64, 1024)]);
-    assert_eq!(config.pools[1].when_full, WhenFull::Wait);
+    assert_eq!(config.pools[1].settings.when_full, WhenFull::Wait);
     let kinds = config.kinds.iter().map(|kind| (kind.name.as_str(), kind.pool.as_str()));
     let expected = [("sha256", "cpu"), ("gzip", "cpu"), ("sleep", "io"), ("echo", "io")];
     assert_eq!(kinds.collect::<Vec<_>>(), expected);
@@ -92,12 +101,12 @@ fn the_starter_comments_out_every_default_as_it_is() {
     assert_eq!(spelled.config, silent.config);
     let first = |settings: &[Setting]| {
         let shown = settings.iter().filter(|setting| {
-            let path = setting.path();
+            let path = &setting.path;
             !path.starts_with("kind.") && !path.starts_with("pool.io.")
         });
-        let shown = shown.filter(|setting| setting.value().is_some());
-        let unset = shown.filter(|setting| *setting.origin() == super::Origin::Default);
-        unset.map(|setting| setting.path().to_owned()).collect::<Vec<_>>()
+        let shown = shown.filter(|setting| setting.value.is_some());
+        let unset = shown.filter(|setting| setting.origin == super::Origin::Default);
+        unset.map(|setting| setting.path.clone()).collect::<Vec<_>>()
     };
     assert_eq!(first(&spelled.settings), Vec::<String>::new());
 }
@@ -135,5 +144,77 @@ fn the_starter_takes_variables_and_flags() {
         ..sources("", &[("WATERWHEEL_POOL__IO__WORKERS", "8")], &[("--set", "pool.io.when_full", "shed")])
     };
     let io = &load(&sources).expect("the starter is valid").config.pools[1];
-    assert_eq!((io.workers, io.when_full), (8, WhenFull::Shed));
+    assert_eq!((io.settings.workers.get(), io.settings.when_full), (8, WhenFull::Shed));
+}
+
+/// What a key takes, for readers.
+fn describe(value_type: ValueType) -> String {
+    let of = |syntax| match syntax {
+        Syntax::OneOf(names) => format!("`{}`", names.join("`, `")),
+        Syntax::Parsed(what, _) => what.to_owned(),
+    };
+    match value_type {
+        ValueType::Boolean | ValueType::Command | ValueType::Secret => value_type.expected().to_owned(),
+        ValueType::Count(high) => format!("1 to {high}, or `\"cpus\"`"),
+        ValueType::Integer(low, high) => format!("{low} to {high}"),
+        ValueType::Number(low, high) => format!("{low} to {high}"),
+        ValueType::Share => "above 0, at most 1".to_owned(),
+        ValueType::Size(low, high) => format!("{} to {}", plain(&size(low)), plain(&size(high))),
+        ValueType::Duration(low, high) => format!("{} to {}", plain(&duration(low)), plain(&duration(high))),
+        ValueType::Text(syntax) => of(syntax),
+        ValueType::Texts(syntax) => format!("array; each {}", of(syntax)),
+        ValueType::OneOrMore(syntax) => format!("one or an array; each {}", of(syntax)),
+        ValueType::Path => "a path".to_owned(),
+    }
+}
+
+fn row(key: &Key) -> String {
+    let path = key.path.replace(".*", ".NAME");
+    let default = key.default.map_or_else(String::new, |default| format!("`{}`", default.replace('\'', "\"")));
+    format!("| `{path}` | {} | {default} | {} |\n", describe(key.takes), key.doc())
+}
+
+/// `WATERWHEEL_WRITE_DOCS=1 cargo test documented` writes the table.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "a run of the tests may be asked to write the table")]
+fn the_documented_keys_are_those_of_the_table() {
+    const BEGIN: &str = "| key | takes | default | what it is for |\n|---|---|---|---|\n";
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/configuration.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let (before, rest) = text.split_once(BEGIN).expect("there is a table of keys");
+    let after = rest.find("\n\n").map_or("", |end| &rest[end + 1..]);
+    let table: String = KEYS.iter().map(row).collect();
+    let whole = format!("{before}{BEGIN}{table}{after}");
+    if std::env::var_os("WATERWHEEL_WRITE_DOCS").is_some() {
+        std::fs::write(path, &whole).unwrap();
+    }
+    assert!(text == whole, "run `WATERWHEEL_WRITE_DOCS=1 cargo test documented` and look at the difference");
+}
+
+/// A key that no field of the settings has would be read, and have no effect.
+#[test]
+fn every_key_has_an_effect() {
+    let program = "[program.worker]\ncommand = [\"/bin/sh\"]\n[kind.work]\npool = \"base\"\nprogram = \"worker\"\n";
+    let file = format!("{FINE}[kind.program]\npool = \"base\"\nexec = [\"/bin/sh\"]\n{program}");
+    let with = |key: &str, value: &str| ok(&file, &[], &[("--set", key, value)]).config;
+    let other = |key: &Key| match key.takes {
+        ValueType::Boolean => Some(if key.default == Some("true") { "false" } else { "true" }.to_owned()),
+        ValueType::Integer(low, high) | ValueType::Count(low @ high) => Some((low.max(2)).min(high).to_string()),
+        ValueType::Share => Some("0.5".to_owned()),
+        ValueType::Duration(_, high) => Some(format!("{}ms", high.as_millis().min(31_000))),
+        ValueType::Text(Syntax::OneOf(names)) => names.last().map(|name| (*name).to_owned()),
+        _ => None,
+    };
+    let base = ok(&file, &[], &[]).config;
+    for key in
+        KEYS.iter().filter(|key| !key.path.contains("tls") && !key.path.starts_with("auth") && key.default.is_some())
+    {
+        let is_of_program = key.segment(2).is_some_and(|name| EXEC_KEYS.contains(&name));
+        let kind = if is_of_program { "kind.program" } else { "kind.echo" };
+        let path =
+            key.path.replace("pool.*", "pool.base").replace("kind.*", kind).replace("program.*", "program.worker");
+        if let Some(value) = other(key).filter(|_| !path.contains('*')) {
+            assert_ne!(with(&path, &value), base, "{path} = {value}");
+        }
+    }
 }

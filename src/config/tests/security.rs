@@ -1,8 +1,8 @@
-//! `[server.tls]`, `[auth]` and `[quota]`: what they read as, and what is wrong with them.
+//! Faults of TLS, of authentication and of stores, and how these are read.
 
 use std::fs;
 
-use super::{check_lines, load, ok, sources};
+use super::{FINE, check_files, check_lines, load, ok, sources};
 use crate::auth::{Rpc, TenantQuota};
 
 const RULE: &str = "[auth.rule.all]\nprincipals = [\"**\"]\nrpcs = [\"*\"]\n";
@@ -128,8 +128,8 @@ fn tls_makes_a_public_address_one_that_is_not_plaintext() {
 fn files_that_cannot_be_used_are_reported_together() {
     let text = "[server.tls]\ncert = \"/no/such.crt\"\nkey = \"/dev/zero\"\nclient_ca = \"/no/such.ca\"\n[auth.jwt]\n\
                 jwks = \"/no/such.json\"\nissuer = \"i\"\naudience = [\"a\"]\n";
-    let faults = load(&sources(&format!("{text}{RULE}{}", super::FINE), &[], &[])).unwrap_err();
-    let told: Vec<_> = faults.iter().map(|fault| (fault.message().to_owned(), fault.help().to_owned())).collect();
+    let faults = load(&sources(&format!("{text}{RULE}{}", FINE), &[], &[])).unwrap_err();
+    let told: Vec<_> = faults.iter().map(|fault| (fault.message.clone(), fault.help.clone())).collect();
     let missing = |key: &str| format!("`{key}`: cannot read it: no such file or directory");
     let path = "correct the path, or let the server's user read it";
     let expected = [
@@ -167,7 +167,7 @@ fn relative_paths_begin_where_they_stand() {
     let text = format!(
         "[server.tls]\ncert = \"tls.crt\"\nkey = \"./tls.key\"\n[auth.jwt]\njwks = \"jwks.json\"\nissuer = \"i\"\n\
          audience = [\"a\"]\n{RULE}{}",
-        super::FINE
+        FINE
     );
     let loaded = |name: String, env: &[(&str, &str)], flags: &[(&'static str, &str, &str)]| {
         load(&super::Sources { file: Some(super::SourceFile { name, text: text.clone() }), ..sources("", env, flags) })
@@ -194,7 +194,7 @@ fn relative_paths_begin_where_they_stand() {
 fn a_path_is_shown_as_it_is_read() {
     let dir = files();
     let name = dir.path().join("ww.toml").display().to_string();
-    let text = format!("server.tls = {{ cert = \"tls.crt\", key = \"tls.key\" }}\n{}", super::FINE);
+    let text = format!("server.tls = {{ cert = \"tls.crt\", key = \"tls.key\" }}\n{}", FINE);
     let file = |name, text| super::Sources { file: Some(super::SourceFile { name, text }), ..sources("", &[], &[]) };
     let loaded = load(&file(name, text)).unwrap();
     let shown = super::to_toml(&loaded.settings);
@@ -212,3 +212,45 @@ fn pages_bring_http1() {
     };
     assert!(http1("[\"https://app.example\"]") && !http1("[]"));
 }
+
+#[test]
+fn stores_that_are_two_or_cannot_be_reached() {
+    check_files(STORES);
+    let fine = "store.url = \"postgres://me:hunter2@%2Frun/jobs?sslmode=disable\"";
+    let loaded = ok(&format!("{fine}{FINE}"), &[], &[]);
+    assert!(loaded.config.store.postgres().is_some());
+    assert!(!format!("{:?}", loaded.config.store).contains("hunter2"));
+    let other = ok(&format!("{}{FINE}", fine.replace("hunter2", "hunter3")), &[], &[]);
+    let changes = loaded.changes(&other);
+    assert!(changes.len() == 1 && changes[0].needs_restart && changes[0].key == "store.url", "{changes:?}");
+}
+
+const STORES: &[(&str, &str)] = &[
+    (
+        r#"[store]
+path = "jobs.db"
+url = "postgres://db/jobs""#,
+        "2:8 3:7 `store.path` and `store.url` are two stores
+  = keep one of the two",
+    ),
+    (
+        r#"store.password_file = "/etc/hostname""#,
+        "1:23 `store.password_file` has no effect without `store.url`
+  = set `store.url`, or remove it",
+    ),
+    (
+        r#"store = { url = "postgres://db", ca_file = "/none" }"#,
+        "1:44 `store.ca_file`: /none: no such file or directory
+  = name a file that the server can read",
+    ),
+    (
+        r#"store.url = "mysql://me:hunter2@db""#,
+        "1:13 `store.url`: `mysql://(withheld)@db` is not a postgres:// URL of a database
+  = begin with `postgres://`",
+    ),
+    (
+        r#"store.url = "postgres://db/jobs?sslmode=verify-full""#,
+        "1:13 `store.url`: `postgres://db/jobs?sslmode=verify-full` is not a postgres:// URL of a database
+  = invalid value for option `sslmode`; `sslmode` is `disable`, `prefer` or `require`",
+    ),
+];

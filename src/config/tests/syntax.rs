@@ -1,9 +1,9 @@
-//! Faults of the form of the file: syntax, unknown keys, tables, names.
+//! Errors in the structure of the file: syntax, unknown keys, tables, names.
 
-use super::{Case, check};
+use super::{Case, check, check_files};
 
 #[test]
-fn bad_syntax_reports_every_place_and_hides_the_rest() {
+fn syntax_errors_are_all_reported_and_other_errors_are_not() {
     check(BAD_SYNTAX_REPORTS_EVERY_PLACE_AND_HIDES_THE_REST);
 }
 
@@ -115,233 +115,107 @@ error: not valid TOML: duplicate key
 ];
 
 #[test]
-fn an_unknown_key_gets_a_suggestion_or_the_choice() {
-    check(AN_UNKNOWN_KEY_GETS_A_SUGGESTION_OR_THE_CHOICE);
-}
-
-const AN_UNKNOWN_KEY_GETS_A_SUGGESTION_OR_THE_CHOICE: &[Case] = &[
-    Case {
-        file: r#"[server]
+fn an_unknown_key_gets_a_suggestion_or_the_list_of_keys() {
+    check_files(&[
+        (
+            r#"[server]
 listne = "127.0.0.1:1""#,
-        faults: r#"
-error: unknown key `listne` in [server]
- --> ww.toml:2:1
-  |
-2 | listne = "127.0.0.1:1"
-  | ^^^^^^
-  |
-  = help: did you mean `listen`?
-"#,
-        ..Case::NONE
-    },
-    Case {
-        file: r#"[drain]
+            "2:1 unknown key `listne` in [server]
+  = did you mean `listen`?",
+        ),
+        (
+            r#"[drain]
 grace = "5s""#,
-        faults: r#"
-error: unknown key `grace` in [drain]
- --> ww.toml:2:1
-  |
-2 | grace = "5s"
-  | ^^^^^
-  |
-  = help: choose from notice, finish, kill
-"#,
-        ..Case::NONE
-    },
-    Case {
-        file: r"[pools.cpu]
+            "2:1 unknown key `grace` in [drain]
+  = choose from notice, finish, kill",
+        ),
+        (
+            "[pools.cpu]
 workers = 1",
-        faults: r"
-error: unknown key `pools`
- --> ww.toml:1:2
-  |
-1 | [pools.cpu]
-  |  ^^^^^
-  |
-  = help: did you mean `pool`?
-",
-        ..Case::NONE
-    },
-    Case {
-        file: r"[pool.cpu]
+            "1:2 unknown key `pools`
+  = did you mean `pool`?",
+        ),
+        (
+            "[pool.cpu]
 queue = { jbos = 1 }",
-        faults: r"
-error: unknown key `jbos` in [pool.cpu.queue]
- --> ww.toml:2:11
-  |
-2 | queue = { jbos = 1 }
-  |           ^^^^
-  |
-  = help: did you mean `jobs`?
-",
-        ..Case::NONE
-    },
-    Case {
-        file: r#"[pool.cpu]
+            "2:11 unknown key `jbos` in [pool.cpu.queue]
+  = did you mean `jobs`?",
+        ),
+        (
+            r#"[pool.cpu]
 queue.jobs = 1
 When-Full = "wait""#,
-        faults: r#"
-error: unknown key `When-Full` in [pool.cpu]
- --> ww.toml:3:1
-  |
-3 | When-Full = "wait"
-  | ^^^^^^^^^
-  |
-  = help: did you mean `when_full`?
-"#,
-        ..Case::NONE
-    },
-    Case {
-        file: r#"[kind.k]
+            "3:1 unknown key `When-Full` in [pool.cpu]
+  = did you mean `when_full`?",
+        ),
+        (
+            r#"[kind.k]
 pool = "base"
 builtin = "echo"
 timeout = "5s""#,
-        faults: r#"
-error: unknown key `timeout` in [kind.k]
- --> ww.toml:4:1
-  |
-4 | timeout = "5s"
-  | ^^^^^^^
-  |
-  = help: choose from pool, exec, program, remote, builtin, run_timeout, max_output, idempotent, limit, retry, retain_for, retain_dead_for
-"#,
-        ..Case::NONE
-    },
-];
+            "4:1 unknown key `timeout` in [kind.k]
+  = choose from pool, exec, program, remote, builtin, run_timeout, max_output, idempotent, limit, retry, retain_for, retain_dead_for",
+        ),
+    ]);
+}
 
 #[test]
 fn a_value_where_a_table_belongs() {
-    check(A_VALUE_WHERE_A_TABLE_BELONGS);
-}
-
-const A_VALUE_WHERE_A_TABLE_BELONGS: &[Case] = &[
-    Case {
-        file: "server = 5",
-        faults: r"
-error: `server` must be a table, not an integer
- --> ww.toml:1:10
-  |
-1 | server = 5
-  |          ^
-  |
-  = help: start a section [server]
-",
-        ..Case::NONE
-    },
-    Case {
-        file: "pool.cpu = 4",
-        faults: r"
-error: `pool.cpu` must be a table, not an integer
- --> ww.toml:1:12
-  |
-1 | pool.cpu = 4
-  |            ^
-  |
-  = help: start a section [pool.cpu]
-",
-        ..Case::NONE
-    },
-    Case {
-        file: r"[[pool.cpu]]
+    check_files(&[
+        (
+            "server = 5",
+            "1:10 `server` must be a table, not an integer
+  = start a section [server]",
+        ),
+        (
+            "pool.cpu = 4",
+            "1:12 `pool.cpu` must be a table, not an integer
+  = start a section [pool.cpu]",
+        ),
+        (
+            "[[pool.cpu]]
 workers = 1",
-        faults: r"
-error: `pool.cpu` must be a table, not an array
- --> ww.toml:1:1
-  |
-1 | [[pool.cpu]]
-  | ^^^^^^^^^^^^
-  |
-  = help: start a section [pool.cpu]
-",
-        ..Case::NONE
-    },
-    Case {
-        file: r"[pool.cpu]
+            "1:1 `pool.cpu` must be a table, not an array
+  = start a section [pool.cpu]",
+        ),
+        (
+            "[pool.cpu]
 queue = 64",
-        faults: r"
-error: `pool.cpu.queue` must be a table, not an integer
- --> ww.toml:2:9
-  |
-2 | queue = 64
-  |         ^^
-  |
-  = help: start a section [pool.cpu.queue]
-",
-        ..Case::NONE
-    },
-];
+            "2:9 `pool.cpu.queue` must be a table, not an integer
+  = start a section [pool.cpu.queue]",
+        ),
+    ]);
+}
 
 #[test]
-fn names_are_simple() {
-    check(NAMES_ARE_SIMPLE);
-}
-
-const NAMES_ARE_SIMPLE: &[Case] = &[
-    Case {
-        file: "[pool.CPU]",
-        faults: r"
-error: `pool.CPU`: `CPU` is not a name
- --> ww.toml:1:7
-  |
-1 | [pool.CPU]
-  |       ^^^
-  |
-  = help: write a lower-case letter, then up to 62 of a-z, 0-9, `_` and `-`
-",
-        ..Case::NONE
-    },
-    Case {
-        file: r#"[pool."a b"]"#,
-        faults: r#"
-error: `pool.a b`: `a b` is not a name
- --> ww.toml:1:7
-  |
-1 | [pool."a b"]
-  |       ^^^^^
-  |
-  = help: write a lower-case letter, then up to 62 of a-z, 0-9, `_` and `-`
-"#,
-        ..Case::NONE
-    },
-    Case {
-        file: "[pool.1st]",
-        faults: r"
-error: `pool.1st`: `1st` is not a name
- --> ww.toml:1:7
-  |
-1 | [pool.1st]
-  |       ^^^
-  |
-  = help: write a lower-case letter, then up to 62 of a-z, 0-9, `_` and `-`
-",
-        ..Case::NONE
-    },
-    Case {
-        file: "[pool.abbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb]",
-        faults: r"
-error: `pool.abbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb`: `abbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb` is not a name
- --> ww.toml:1:7
-  |
-1 | [pool.abbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb]
-  |       ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-  |
-  = help: write a lower-case letter, then up to 62 of a-z, 0-9, `_` and `-`
-",
-        ..Case::NONE
-    },
-    Case {
-        file: r#"[kind.Echo]
+fn invalid_names_are_rejected() {
+    check_files(&[
+        (
+            "[pool.CPU]",
+            "1:7 `pool.CPU`: `CPU` is not a name
+  = write a lower-case letter, then up to 62 of a-z, 0-9, `_` and `-`",
+        ),
+        (
+            r#"[pool."a b"]"#,
+            "1:7 `pool.a b`: `a b` is not a name
+  = write a lower-case letter, then up to 62 of a-z, 0-9, `_` and `-`",
+        ),
+        (
+            "[pool.1st]",
+            "1:7 `pool.1st`: `1st` is not a name
+  = write a lower-case letter, then up to 62 of a-z, 0-9, `_` and `-`",
+        ),
+        (
+            "[pool.abbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb]",
+            "1:7 `pool.abbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb`: `abbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb` is not a name
+  = write a lower-case letter, then up to 62 of a-z, 0-9, `_` and `-`",
+        ),
+        (
+            r#"[kind.Echo]
 pool = "base"
 builtin = "echo""#,
-        faults: r"
-error: `kind.Echo`: `Echo` is not a name
- --> ww.toml:1:7
-  |
-1 | [kind.Echo]
-  |       ^^^^
-  |
-  = help: write a lower-case letter, then up to 62 of a-z, 0-9, `_` and `-`
-",
-        ..Case::NONE
-    },
-];
+            "1:7 `kind.Echo`: `Echo` is not a name
+  = write a lower-case letter, then up to 62 of a-z, 0-9, `_` and `-`",
+        ),
+    ]);
+}

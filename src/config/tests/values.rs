@@ -4,81 +4,81 @@ use super::check_lines;
 
 #[test]
 fn strings_booleans_and_numbers() {
-    check_lines(STRINGS_BOOLEANS_AND_NUMBERS);
+    check_lines(&[
+        (
+            "telemetry.service_name = 5",
+            "`telemetry.service_name` must be a string, not an integer",
+            r#"write it like `"waterwheel"`"#,
+        ),
+        (
+            r#"telemetry.service_name = """#,
+            "`telemetry.service_name`: `` is not a text of one character or more",
+            r#"write it like `"waterwheel"`"#,
+        ),
+        (
+            r#"telemetry.service_name = "a\u0000""#,
+            "`telemetry.service_name` must be a string without NUL, not one with it",
+            r#"write it like `"waterwheel"`"#,
+        ),
+        ("ops.metrics = 1", "`ops.metrics` must be a boolean, not an integer", "write it like `true`"),
+        (
+            r#"kind.k = { pool = "base", builtin = "echo", idempotent = "yes" }"#,
+            "`kind.k.idempotent`: `yes` is not a boolean",
+            "write it like `false`",
+        ),
+        (
+            r#"server.submit_many_window = "many""#,
+            "`server.submit_many_window`: `many` is not a whole number",
+            "write it like `256`",
+        ),
+        (
+            "server.submit_many_window = 1.5",
+            "`server.submit_many_window` must be a whole number, not a float",
+            "write it like `256`",
+        ),
+        (
+            r#"telemetry.sample_ratio = "half""#,
+            "`telemetry.sample_ratio`: `half` is not a number",
+            "write it like `0.5`",
+        ),
+        (
+            r#"pool.cpu.workers = "all""#,
+            r#"`pool.cpu.workers`: `all` is not a whole number or "cpus""#,
+            "write it like `8`",
+        ),
+        (
+            "pool.cpu.workers = [1]",
+            r#"`pool.cpu.workers` must be a whole number or "cpus", not an array"#,
+            "write it like `8`",
+        ),
+        (
+            "pool.cpu.workers = 1979-05-27",
+            r#"`pool.cpu.workers` must be a whole number or "cpus", not a date"#,
+            "write it like `8`",
+        ),
+    ]);
 }
-
-const STRINGS_BOOLEANS_AND_NUMBERS: &[(&str, &str, &str)] = &[
-    (
-        "telemetry.service_name = 5",
-        "`telemetry.service_name` must be a string, not an integer",
-        r#"write it like `"waterwheel"`"#,
-    ),
-    (
-        r#"telemetry.service_name = """#,
-        "`telemetry.service_name`: `` is not a text of one character or more",
-        r#"write it like `"waterwheel"`"#,
-    ),
-    (
-        r#"telemetry.service_name = "a\u0000""#,
-        "`telemetry.service_name` must be a string without NUL, not one with it",
-        r#"write it like `"waterwheel"`"#,
-    ),
-    ("ops.metrics = 1", "`ops.metrics` must be a boolean, not an integer", "write it like `true`"),
-    (
-        r#"kind.k = { pool = "base", builtin = "echo", idempotent = "yes" }"#,
-        "`kind.k.idempotent`: `yes` is not a boolean",
-        "write it like `false`",
-    ),
-    (
-        r#"server.submit_many_window = "many""#,
-        "`server.submit_many_window`: `many` is not a whole number",
-        "write it like `256`",
-    ),
-    (
-        "server.submit_many_window = 1.5",
-        "`server.submit_many_window` must be a whole number, not a float",
-        "write it like `256`",
-    ),
-    (r#"telemetry.sample_ratio = "half""#, "`telemetry.sample_ratio`: `half` is not a number", "write it like `0.5`"),
-    (
-        r#"pool.cpu.workers = "all""#,
-        r#"`pool.cpu.workers`: `all` is not a whole number or "cpus""#,
-        "write it like `8`",
-    ),
-    (
-        "pool.cpu.workers = [1]",
-        r#"`pool.cpu.workers` must be a whole number or "cpus", not an array"#,
-        "write it like `8`",
-    ),
-    (
-        "pool.cpu.workers = 1979-05-27",
-        r#"`pool.cpu.workers` must be a whole number or "cpus", not a date"#,
-        "write it like `8`",
-    ),
-];
 
 #[test]
 fn durations_and_sizes() {
-    check_lines(DURATIONS_AND_SIZES);
+    check_lines(&[
+        ("deadline.max = 5", "`deadline.max` must be a duration, not an integer", r#"write it like `"10m"`"#),
+        (r#"deadline.max = "5""#, "`deadline.max`: `5` is not a duration", r#"write it like `"10m"`"#),
+        (r#"deadline.max = "5 parsecs""#, "`deadline.max`: `5 parsecs` is not a duration", r#"write it like `"10m"`"#),
+        (r#"server.max_payload = "4MB""#, "`server.max_payload`: `4MB` is not a size", r#"write it like `"4MiB"`"#),
+        (
+            r#"server.max_payload = "4 mebibytes""#,
+            "`server.max_payload`: `4 mebibytes` is not a size",
+            r#"write it like `"4MiB"`"#,
+        ),
+        ("server.max_payload = -1", "`server.max_payload`: `-1` is not a size", r#"write it like `"4MiB"`"#),
+        (
+            r#"server.max_payload = "99999999TiB""#,
+            "`server.max_payload`: `99999999TiB` is not a size",
+            r#"write it like `"4MiB"`"#,
+        ),
+    ]);
 }
-
-const DURATIONS_AND_SIZES: &[(&str, &str, &str)] = &[
-    ("deadline.max = 5", "`deadline.max` must be a duration, not an integer", r#"write it like `"10m"`"#),
-    (r#"deadline.max = "5""#, "`deadline.max`: `5` is not a duration", r#"write it like `"10m"`"#),
-    (r#"deadline.max = "5 parsecs""#, "`deadline.max`: `5 parsecs` is not a duration", r#"write it like `"10m"`"#),
-    (r#"server.max_payload = "4MB""#, "`server.max_payload`: `4MB` is not a size", r#"write it like `"4MiB"`"#),
-    (
-        r#"server.max_payload = "4 mebibytes""#,
-        "`server.max_payload`: `4 mebibytes` is not a size",
-        r#"write it like `"4MiB"`"#,
-    ),
-    ("server.max_payload = -1", "`server.max_payload`: `-1` is not a size", r#"write it like `"4MiB"`"#),
-    (
-        r#"server.max_payload = "99999999TiB""#,
-        "`server.max_payload`: `99999999TiB` is not a size",
-        r#"write it like `"4MiB"`"#,
-    ),
-];
 
 #[test]
 fn addresses_filters_and_urls() {
@@ -180,26 +180,24 @@ const ADDRESSES_FILTERS_AND_URLS: &[(&str, &str, &str)] = &[
 
 #[test]
 fn closed_sets() {
-    check_lines(CLOSED_SETS);
+    check_lines(&[
+        (
+            r#"telemetry.log_format = "jsno""#,
+            "`telemetry.log_format`: `jsno` is not one of its values",
+            "did you mean `json`?",
+        ),
+        (
+            r#"pool.cpu.when_full = "drop""#,
+            "`pool.cpu.when_full`: `drop` is not one of its values",
+            "choose from reject, wait, shed",
+        ),
+        (
+            "pool.cpu.when_full = true",
+            "`pool.cpu.when_full` must be a string, not a boolean",
+            r#"write it like `"reject"`"#,
+        ),
+    ]);
 }
-
-const CLOSED_SETS: &[(&str, &str, &str)] = &[
-    (
-        r#"telemetry.log_format = "jsno""#,
-        "`telemetry.log_format`: `jsno` is not one of its values",
-        "did you mean `json`?",
-    ),
-    (
-        r#"pool.cpu.when_full = "drop""#,
-        "`pool.cpu.when_full`: `drop` is not one of its values",
-        "choose from reject, wait, shed",
-    ),
-    (
-        "pool.cpu.when_full = true",
-        "`pool.cpu.when_full` must be a string, not a boolean",
-        r#"write it like `"reject"`"#,
-    ),
-];
 
 #[test]
 fn outside_of_the_range() {

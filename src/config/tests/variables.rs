@@ -6,13 +6,10 @@ use super::{Case, check};
 
 #[test]
 fn a_bad_value_of_a_variable() {
-    check(A_BAD_VALUE_OF_A_VARIABLE);
-}
-
-const A_BAD_VALUE_OF_A_VARIABLE: &[Case] = &[
-    Case {
-        env: &[("WATERWHEEL_POOL__BASE__WORKERS", "eight")],
-        faults: r#"
+    check(&[
+        Case {
+            env: &[("WATERWHEEL_POOL__BASE__WORKERS", "eight")],
+            faults: r#"
 error: `pool.base.workers`: `eight` is not a whole number or "cpus"
 --> environment:1:32
  |
@@ -21,11 +18,11 @@ error: `pool.base.workers`: `eight` is not a whole number or "cpus"
  |
  = help: write it like `8`
 "#,
-        ..Case::NONE
-    },
-    Case {
-        env: &[("WATERWHEEL_POOL__BASE__WORKERS", "0")],
-        faults: r"
+            ..Case::NONE
+        },
+        Case {
+            env: &[("WATERWHEEL_POOL__BASE__WORKERS", "0")],
+            faults: r"
 error: `pool.base.workers` is 0, outside of 1 to 65536
 --> environment:1:32
  |
@@ -34,11 +31,11 @@ error: `pool.base.workers` is 0, outside of 1 to 65536
  |
  = help: give a value from 1 to 65536
 ",
-        ..Case::NONE
-    },
-    Case {
-        env: &[("WATERWHEEL_DRAIN__KILL", "")],
-        faults: r#"
+            ..Case::NONE
+        },
+        Case {
+            env: &[("WATERWHEEL_DRAIN__KILL", "")],
+            faults: r#"
 error: `drain.kill`: `` is not a duration
 --> environment:1:24
  |
@@ -47,11 +44,11 @@ error: `drain.kill`: `` is not a duration
  |
  = help: write it like `"5s"`
 "#,
-        ..Case::NONE
-    },
-    Case {
-        env: &[("WATERWHEEL_KIND__ECHO__IDEMPOTENT", "yes")],
-        faults: r"
+            ..Case::NONE
+        },
+        Case {
+            env: &[("WATERWHEEL_KIND__ECHO__IDEMPOTENT", "yes")],
+            faults: r"
 error: `kind.echo.idempotent`: `yes` is not a boolean
 --> environment:1:35
  |
@@ -60,9 +57,10 @@ error: `kind.echo.idempotent`: `yes` is not a boolean
  |
  = help: write it like `false`
 ",
-        ..Case::NONE
-    },
-];
+            ..Case::NONE
+        },
+    ]);
+}
 
 #[test]
 fn a_variable_that_maps_to_no_key() {

@@ -5,31 +5,29 @@ use crate::config::{Handler, load};
 
 #[test]
 fn a_size_without_a_unit_and_a_level_that_is_none() {
-    check_lines(WITHOUT_EFFECT);
+    check_lines(&[
+        (
+            "server.max_payload = 4",
+            "`server.max_payload`: `4` is not a size with a unit",
+            "write the unit, as in `\"4MiB\"`, or `\"4B\"`",
+        ),
+        (
+            "pool.cpu.queue.bytes = 1023",
+            "`pool.cpu.queue.bytes`: `1023` is not a size with a unit",
+            "write the unit, as in `\"1023MiB\"`, or `\"1023B\"`",
+        ),
+        (
+            r#"telemetry.log = "verbos""#,
+            "`telemetry.log`: `verbos` is not a filter of log lines",
+            "`verbos` is not a level; choose from off, error, warn, info, debug, trace",
+        ),
+        (
+            r#"telemetry.log = "info,debg""#,
+            "`telemetry.log`: `info,debg` is not a filter of log lines",
+            "`debg` is not a level; did you mean `debug`?",
+        ),
+    ]);
 }
-
-const WITHOUT_EFFECT: &[(&str, &str, &str)] = &[
-    (
-        "server.max_payload = 4",
-        "`server.max_payload`: `4` is not a size with a unit",
-        "write the unit, as in `\"4MiB\"`, or `\"4B\"`",
-    ),
-    (
-        "pool.cpu.queue.bytes = 1023",
-        "`pool.cpu.queue.bytes`: `1023` is not a size with a unit",
-        "write the unit, as in `\"1023MiB\"`, or `\"1023B\"`",
-    ),
-    (
-        r#"telemetry.log = "verbos""#,
-        "`telemetry.log`: `verbos` is not a filter of log lines",
-        "`verbos` is not a level; choose from off, error, warn, info, debug, trace",
-    ),
-    (
-        r#"telemetry.log = "info,debg""#,
-        "`telemetry.log`: `info,debg` is not a filter of log lines",
-        "`debg` is not a level; did you mean `debug`?",
-    ),
-];
 
 #[test]
 fn what_is_written_as_it_is_meant_is_fine() {
@@ -49,6 +47,7 @@ fn a_variable_that_lacks_an_underscore_is_a_fault() {
         ("WATERWHEEL_POOL_CPU_WORKERS", "did you mean `WATERWHEEL_POOL__CPU__WORKERS`?"),
         ("WATERWHEEL_SERVER_LISTEN", "did you mean `WATERWHEEL_SERVER__LISTEN`?"),
         ("WATERWHEEL_DRAIN_KILL", "did you mean `WATERWHEEL_DRAIN__KILL`?"),
+        ("WATERWHEEL_STORE_PATH", "did you mean `WATERWHEEL_STORE__PATH`?"),
         (
             "WATERWHEEL_QUOTA_BUT_NO_KEY_THAT_THERE_IS",
             "write two underscores between the parts of a key, as in WATERWHEEL_POOL__CPU__WORKERS",
@@ -57,7 +56,7 @@ fn a_variable_that_lacks_an_underscore_is_a_fault() {
     for (name, help) in cases {
         let file = format!("pool.cpu.workers = 2{}", super::FINE);
         let faults = load(&sources(&file, &[(name, "1")], &[])).expect_err(name);
-        let told: Vec<_> = faults.iter().map(|fault| (fault.message().to_owned(), fault.help().to_owned())).collect();
+        let told: Vec<_> = faults.iter().map(|fault| (fault.message.clone(), fault.help.clone())).collect();
         assert_eq!(told, [(format!("variable `{name}` sets no key"), help.to_owned())]);
     }
     let others = ["WATERWHEEL_SERVER", "WATERWHEEL_OPS", "WATERWHEEL_CONFIG", "WATERWHEEL_BIN", "WATERWHEEL_JOB_ID"];
@@ -80,7 +79,7 @@ fn a_relative_argument_that_is_there_is_warned_of_and_config_dir_is_its_mend() {
     let warned = loaded(r#"["/bin/sh", "thumb.py", "other.py", "-c", ""]"#).warnings;
     let told: Vec<_> = warned.iter().map(ToString::to_string).collect();
     let expected = "warning: `kind.k.exec` has `thumb.py`, which is relative, but jobs do not run in the directory of the configuration\n  \
-                    help: write `{config_dir}/thumb.py` for the file beside the configuration";
+                    help: write `{config_dir}/thumb.py` for the file in the directory of the configuration";
     assert_eq!(told, [expected]);
 
     let mended = loaded(r#"["/bin/sh", "{config_dir}/thumb.py"]"#);

@@ -1,4 +1,4 @@
-//! Starts a program: its command, pipes, directory and process group.
+//! Starts a program: its command, environment, pipes, directory and process group.
 
 #[expect(clippy::disallowed_types, reason = "its children are reaped by their leader, and watched by it alone")]
 use std::process::Command;
@@ -20,58 +20,61 @@ use tokio::{
 };
 use tracing::Instrument;
 
-use super::{Child, Input, Leader, MessagePipes, Pipe, Process, shown, workspace};
+use super::{Child, Input, MessagePipes, Pipe, Process, shown, workspace};
 use crate::{
-    model::{HandlerError, JobId},
+    handler::Context,
+    model::{HandlerError, Job, JobId, TraceContext},
     task::{Tasks, off_thread},
 };
 
-/// Most bytes that an empty pipe takes at once, however little room the system has left for pipes.
+/// Bytes that an empty pipe accepts without blocking, even if the user's pipe buffers are at their limit.
 const AT_ONCE: usize = 4096;
+/// The default `PATH` of a program.
+const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// A program, and what it gets. It inherits nothing else of the server's.
+/// A program, and everything that it gets. It inherits nothing else from the server.
 pub(in crate::handler) struct Program {
     /// Absolute path.
     pub(in crate::handler) path: PathBuf,
     /// Arguments, without the program's name.
     pub(in crate::handler) args: Vec<String>,
-    /// All its variables, but for those that its directory decides.
+    /// All variables, except those that its working directory determines.
     pub(in crate::handler) variables: BTreeMap<String, String>,
-    /// Where it runs. Without a directory or a workspace, in `/`.
+    /// Working directory; `/` without a directory or a workspace.
     pub(in crate::handler) directory: Option<PathBuf>,
-    /// Whether it gets an empty directory of its own, which is removed after its end.
+    /// Whether the program gets an empty directory of its own, which is removed after its exit.
     pub(in crate::handler) workspace: bool,
-    /// Its whole standard input, which is `/dev/null` where this is empty.
+    /// The whole standard input; if empty, the program reads `/dev/null`.
     pub(in crate::handler) input: Bytes,
-    /// Whether its descriptors 3 and 4 are for messages. It has no others beside the standard ones.
+    /// Whether descriptors 3 and 4 are message pipes. The program has no other descriptors besides the standard ones.
     pub(in crate::handler) messages: bool,
 }
 
 impl Program {
     /// Starts the program as the leader of a process group of its own.
     ///
-    /// The making of a process holds up its thread until the program is loaded, about a millisecond and more from a cold
-    /// disk, so that it is not done on a serving thread. It is shielded: where the future is dropped meanwhile, the
-    /// process dies with its [`Leader`] as soon as it is made, and `tasks` do not end before.
+    /// Spawning blocks its thread until the program is loaded: a millisecond, or more from a cold disk. So it does not
+    /// run on a serving thread. The spawn is shielded: if this future is dropped meanwhile, the new process is killed
+    /// at once, and `tasks` wait for that.
     pub(in crate::handler) async fn start(self, tasks: &Tasks, job: Option<JobId>) -> Result<Child, HandlerError> {
         let own = tasks.clone();
         let started = tasks.shield(off_thread(move || self.spawn(own, job)).in_current_span()).await;
-        let gone = || unavailable("the server goes away; the program was not started".into());
+        let gone = || unavailable("the server is stopping; the program was not started".into());
         started.and_then(Result::ok).unwrap_or_else(|| Err(gone()))
     }
 
     fn spawn(self, tasks: Tasks, job: Option<JobId>) -> Result<Child, HandlerError> {
         let Self { path, args, variables, directory, workspace, input, messages } = self;
         let workspace = workspace.then(workspace::create).transpose().map_err(|fault| {
-            // The fault itself names a directory that no second job asks for.
+            // The full error names a temporary directory that is different for each job.
             let kind = fault.kind();
             unavailable(format!(
                 "cannot make a directory for the job: {kind}; make room there or point TMPDIR elsewhere"
             ))
         })?;
         let own = workspace.as_ref().map(TempDir::path);
-        // Without messages nothing needs code between fork and exec, so that the library spawns without a copy of the page
-        // tables.
+        // Without message pipes, no code must run between fork and exec. Then the standard library spawns without
+        // copying the page tables.
         #[expect(clippy::disallowed_types, reason = "its children are reaped by their leader, and watched by it alone")]
         let mut command = Command::new(&path);
         command
@@ -88,14 +91,14 @@ impl Program {
         let spawned = messages.and_then(|messages| Ok((command.spawn()?, messages)));
         let (mut child, messages) = spawned.map_err(|fault| unavailable(cannot_start(&path, &fault)))?;
         let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        let leader = Leader::new(child, workspace, tasks, job);
-        watched(leader, input, pipes, messages).map_err(|fault| HandlerError::Crashed {
+        let process = Process::new(child, workspace, tasks, job);
+        process.and_then(|process| watched(process, input, pipes, messages)).map_err(|fault| HandlerError::Crashed {
             message: format!("cannot watch the program: {fault}; raise the limit on open files"),
         })
     }
 }
 
-/// Whether there is a program that can be started, as far as its file tells.
+/// Checks that the program is a file that the server may execute.
 pub(in crate::handler) fn check(program: &Path) -> Result<(), HandlerError> {
     let found = std::fs::metadata(program).and_then(|file| match file.is_file() {
         true => Ok(access(program, Access::EXEC_OK)?),
@@ -104,7 +107,7 @@ pub(in crate::handler) fn check(program: &Path) -> Result<(), HandlerError> {
     found.map_err(|fault| unavailable(cannot_start(program, &fault)))
 }
 
-/// Gives the program pipes as its descriptors 3 and 4; returns our ends. The other ones go with `command`.
+/// Gives the program pipes as its descriptors 3 and 4, and returns our ends. `command` owns the other ends.
 #[expect(clippy::disallowed_types, reason = "its children are reaped by their leader, and watched by it alone")]
 fn add_pipes(command: &mut Command) -> io::Result<(PipeWriter, PipeReader)> {
     let (theirs_in, ours_in) = io::pipe()?;
@@ -117,14 +120,13 @@ fn add_pipes(command: &mut Command) -> io::Result<(PipeWriter, PipeReader)> {
 
 type Pipes = (Option<process::ChildStdin>, Option<process::ChildStdout>, Option<process::ChildStderr>);
 
-/// Watches the ends of a process, with what the system does not take at once of its input still to be written.
+/// Watches the exit of a process, and keeps the input that the pipe did not accept at once.
 fn watched(
-    leader: Leader,
+    process: Process,
     input: Bytes,
     pipes: Pipes,
     messages: Option<(PipeWriter, PipeReader)>,
 ) -> io::Result<Child> {
-    let process = Process::new(leader)?;
     let (stdin, Some(stdout), Some(stderr)) = pipes else { unreachable!("both pipes were asked for") };
     let input = match stdin {
         Some(mut stdin) if input.len() <= AT_ONCE => {
@@ -144,8 +146,8 @@ fn watched(
     Ok(Child { process, input: Input(input), stdout, stderr, messages })
 }
 
-/// A program may close its input before it read everything, or exit without a look at it: only its exit code tells
-/// whether that was a failure.
+/// A program may exit or close its input before it has read everything. Only its exit code decides whether that was a
+/// failure.
 pub(super) fn note_unread(written: io::Result<()>) {
     if let Err(fault) = written {
         tracing::debug!(%fault, "the program did not read all of its input");
@@ -165,4 +167,51 @@ fn cannot_start(program: &Path, fault: &io::Error) -> String {
         _ => "run it by hand on the server to see why",
     };
     format!("cannot start {}: {fault}; {advice}", shown(program))
+}
+
+/// The variables that are the same for all jobs of a program, except those that its working directory determines.
+pub(in crate::handler) fn for_program(own: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let mut variables = BTreeMap::from([("PATH".to_owned(), PATH.to_owned())]);
+    variables.extend(own.clone());
+    variables
+}
+
+/// Adds the variables of a job. They are added last, so that no configured variable replaces them.
+pub(in crate::handler) fn for_job(variables: &mut BTreeMap<String, String>, job: &Job, cx: &Context) {
+    for (key, value) in &job.labels {
+        variables.insert(label_variable(key), value.clone());
+    }
+    let mut set = |name: &str, value: String| variables.insert(name.to_owned(), value);
+    set("WATERWHEEL_JOB_ID", cx.job().to_string());
+    set("WATERWHEEL_KIND", cx.kind().to_string());
+    set("WATERWHEEL_REQUEST_ID", cx.request_id().to_string());
+    set("WATERWHEEL_DEADLINE_MS", cx.budget().as_millis().to_string());
+    set("WATERWHEEL_CONTENT_TYPE", job.content_type.clone());
+    set("WATERWHEEL_TENANT", job.tenant.clone());
+    let attempt = cx.attempt();
+    set("WATERWHEEL_ATTEMPT", attempt.map_or(1, |attempt| attempt.number).to_string());
+    set("WATERWHEEL_IDEMPOTENCY_KEY", attempt.map_or_else(String::new, |attempt| attempt.job.clone()));
+    set("WATERWHEEL_TOKEN", attempt.map_or_else(String::new, ToString::to_string));
+    if let Some(TraceContext { traceparent, tracestate, baggage }) = cx.outgoing_trace() {
+        for (name, value) in [("TRACEPARENT", traceparent), ("TRACESTATE", tracestate), ("BAGGAGE", baggage)] {
+            if !value.is_empty() {
+                set(name, value);
+            }
+        }
+    }
+}
+
+fn label_variable(key: &str) -> String {
+    let portable = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' };
+    format!("WATERWHEEL_LABEL_{}", key.chars().map(portable).collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_become_portable_names() {
+        assert_eq!(label_variable("a.b-c_1"), "WATERWHEEL_LABEL_A_B_C_1");
+    }
 }

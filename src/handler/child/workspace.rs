@@ -1,4 +1,4 @@
-//! The directory of a job's program: created before, removed after.
+//! The workspace directory of a job: created before the program starts, removed after it exits.
 
 use std::{
     fs::{self, Permissions},
@@ -13,7 +13,7 @@ use tokio::time::sleep;
 
 use crate::{model::JobId, task::off_thread};
 
-/// Pauses between tries to remove a directory that dying processes still write into.
+/// Pauses between attempts to remove a directory while dying processes still write into it.
 const PAUSES: [Duration; 3] = [Duration::from_millis(1), Duration::from_millis(10), Duration::from_millis(100)];
 
 /// An empty directory that only the server's user may enter.
@@ -21,7 +21,7 @@ pub(super) fn create() -> io::Result<TempDir> {
     tempfile::Builder::new().prefix("waterwheel-").permissions(Permissions::from_mode(0o700)).tempdir()
 }
 
-/// Removes the directory and what the program left in it.
+/// Removes the directory and its contents.
 pub(super) async fn remove(workspace: TempDir, job: Option<JobId>) {
     let mut pauses = PAUSES.into_iter();
     loop {
@@ -31,11 +31,11 @@ pub(super) async fn remove(workspace: TempDir, job: Option<JobId>) {
                 Some(pause) => sleep(pause).await,
                 None => {
                     let path = workspace.path().display();
-                    tracing::warn!(job = job.map(display), %fault, %path, "cannot remove the directory of a program; remove it by hand");
+                    tracing::warn!(job = job.map(display), %fault, %path, "cannot remove the workspace of a program; remove it by hand");
                     return;
                 }
             },
-            // The runtime goes away; the drop of the directory tries once more.
+            // The runtime shuts down. The drop of the directory tries once more.
             Ok(Ok(())) | Err(_) => return,
         }
     }
@@ -52,7 +52,7 @@ fn remove_tree(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes every directory writable again: caches of build tools are not.
+/// Makes every directory writable again: some build tools make their caches read-only.
 fn open_up(path: &Path) -> io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(0o700))?;
     for entry in fs::read_dir(path)? {

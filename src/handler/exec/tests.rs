@@ -16,7 +16,7 @@ use super::{Exec, ExecCommand};
 use crate::{
     handler::{
         Event, Handler, StopReason,
-        context::bench::{self, Bench},
+        tests::{self, Bench},
     },
     model::{FailureCode, HandlerError, Job, TraceContext},
 };
@@ -40,7 +40,7 @@ async fn run_in(bench: Bench, command: ExecCommand, job: Job) -> Result<Bytes, H
 }
 
 async fn run(command: ExecCommand, payload: impl Into<Bytes>) -> Result<Bytes, HandlerError> {
-    run_in(bench::collect(32 * MEBI), command, Job::new("test", payload)).await
+    run_in(tests::collect(32 * MEBI), command, Job::new("test", payload)).await
 }
 
 async fn text_of(command: ExecCommand) -> String {
@@ -85,7 +85,7 @@ async fn act_on_first_chunk(
     act: impl FnOnce(&Bench, mpsc::Receiver<Event>) -> Option<mpsc::Receiver<Event>>,
 ) -> Result<Bytes, HandlerError> {
     let (events, mut reader) = mpsc::channel(1);
-    let bench = bench::stream(usize::MAX, events);
+    let bench = tests::stream(usize::MAX, events);
     let mut exec = exec(command);
     let (output, _reader) = tokio::join!(exec.handle(Box::new(Job::new("test", "")), bench.context.clone()), async {
         assert!(matches!(reader.recv().await, Some(Event::Chunk(_))));
@@ -96,7 +96,7 @@ async fn act_on_first_chunk(
 }
 
 fn cancel(bench: &Bench, reader: mpsc::Receiver<Event>) -> Option<mpsc::Receiver<Event>> {
-    bench.context.cancel_token().cancel(StopReason::Caller);
+    bench.context.stop(StopReason::Caller);
     Some(reader)
 }
 
@@ -110,7 +110,7 @@ async fn a_large_payload_and_a_large_output_do_not_wait_for_each_other() {
 #[tokio::test]
 async fn output_is_handed_on_in_chunks_as_it_is_read() {
     let (events, mut reader) = mpsc::channel(1);
-    let bench = bench::stream(usize::MAX, events);
+    let bench = tests::stream(usize::MAX, events);
     let job = Job::new("test", vec![7; MEBI]);
     let mut exec = exec(ExecCommand { content_type: "image/png".into(), ..ExecCommand::new("/bin/cat", ["-"]) });
     let handled = async { exec.handle(Box::new(job), bench.context).await };
@@ -134,7 +134,7 @@ async fn endless_output_is_cut_at_once() {
     let mut command = lifeline.hold("trap '' TERM; while :; do echo yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy; done");
     // Were it asked first, the test would not end.
     command.kill_grace = Duration::from_secs(86_400);
-    let output = run_in(bench::collect(100_000), command, Job::new("test", "")).await;
+    let output = run_in(tests::collect(100_000), command, Job::new("test", "")).await;
     assert_eq!(output, Err(HandlerError::OutputTooLarge { limit: 100_000 }));
     lifeline.all_dead().await;
 }
@@ -227,7 +227,7 @@ async fn any_amount_of_standard_error_is_drained() {
     let message = run(sh(script), "").await.expect_err("exit code 1").to_string();
     assert!(message.ends_with(&"x".repeat(2_000)) && message.len() < 3_072, "{message}");
     let typed = Job::new("test", "").content_type("text/plain");
-    assert_eq!(run_in(bench::collect(MEBI), sh(script), typed).await, Ok("out\n".into()));
+    assert_eq!(run_in(tests::collect(MEBI), sh(script), typed).await, Ok("out\n".into()));
 }
 
 #[tokio::test]
@@ -245,7 +245,7 @@ async fn a_program_that_cannot_start_says_what_to_do() {
 #[tokio::test]
 async fn the_program_sees_these_variables_and_no_other() {
     let trace = TraceContext { traceparent: "00-a-b-01".into(), tracestate: "v=1".into(), baggage: String::new() };
-    let bench = bench::traced(MEBI, trace);
+    let bench = tests::traced(MEBI, trace);
     let (job, request_id) = (bench.context.job().to_string(), bench.context.request_id().to_string());
     let mut command = ExecCommand::new("/usr/bin/env", [""; 0]);
     command.env.insert("LANG".into(), "C".into());
@@ -291,8 +291,8 @@ async fn a_workspace_is_made_where_it_is_asked_for_is_private_and_goes_afterward
 
 #[tokio::test]
 async fn a_job_that_was_cancelled_before_starts_nothing() {
-    let bench = bench::collect(MEBI);
-    bench.context.cancel_token().cancel(StopReason::Drain);
+    let bench = tests::collect(MEBI);
+    bench.context.stop(StopReason::Drain);
     let mark = TempDir::new().expect("a directory");
     let touch = ExecCommand::new("/bin/mkdir", [mark.path().join("made").display().to_string()]);
     assert_eq!(run_in(bench, touch, Job::new("test", "")).await, Err(HandlerError::Stopped));
@@ -304,7 +304,7 @@ async fn dropped_while_it_runs_it_takes_its_family_along() {
     let lifeline = Lifeline::new();
     let command = lifeline.hold("trap '' HUP PIPE TERM; sleep 1000 & echo ready; wait");
     let (events, mut reader) = mpsc::channel(1);
-    let bench = bench::stream(usize::MAX, events);
+    let bench = tests::stream(usize::MAX, events);
     let mut exec = exec(command);
     tokio::select! {
         output = exec.handle(Box::new(Job::new("test", "")), bench.context.clone()) => panic!("it ended: {output:?}"),
@@ -323,7 +323,7 @@ async fn dropped_at_any_await_it_leaves_no_process_and_no_zombie() {
         let name = format!("ww-drop-{polls}");
         let program = directory.path().join(&name);
         std::os::unix::fs::symlink("/bin/cat", &program).expect("a new name");
-        let bench = bench::collect(MEBI);
+        let bench = tests::collect(MEBI);
         let mut exec = exec(ExecCommand::new(&program, [""; 0]));
         {
             let mut handled = pin!(exec.handle(Box::new(Job::new("test", vec![7; 300_000])), bench.context.clone()));

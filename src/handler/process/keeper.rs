@@ -1,42 +1,60 @@
-//! Keeps one process running: starts it, and again after its end, with a back-off.
+//! Keeps one process running: starts it, watches it, stops it step by step, and restarts it with a back-off.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
+use bytes::Bytes;
 use rand::RngExt;
-use tokio::time::sleep;
+use tokio::{sync::mpsc, time::sleep};
 use tracing::{info, warn};
 
 use super::{
     processes::KeptSlot,
-    session::{self, SessionEnd},
+    session::{Cause, Session},
 };
-use crate::task::Tasks;
+use crate::{
+    handler::{
+        child::{Child, Process, end, quoting},
+        protocol::ToWorker,
+    },
+    model::ProgramEnd,
+    task::Tasks,
+};
 
-/// After the second failure in a row: the first costs no time.
+/// Back-off after the second failure in a row; after the first, the restart is immediate.
 const SHORTEST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(30);
+/// Time that a process has to exit after it has closed one of its message pipes.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Keeps a process running: starts it, and again after its end, until there is one too many.
+/// Unplanned end of a process.
+struct Failure {
+    summary: String,
+    /// Whether it had answered a job, or was killed because of one.
+    has_worked: bool,
+}
+
+/// Keeps a process running: restarts it after each exit, until there are more processes than wanted.
 pub(super) async fn keep(slot: KeptSlot, tasks: Tasks) {
     let mut failures = 0;
     loop {
         let wait = match live(&slot, &tasks).await {
-            SessionEnd::Left => {
+            // The process may have been killed because it did not leave.
+            Ok(()) => {
                 failures = 0;
                 slot.has_left();
                 Duration::ZERO
             }
-            SessionEnd::Failed { told, has_worked } => {
+            Err(Failure { summary, has_worked }) => {
                 failures = if has_worked { 1 } else { failures + 1 };
                 let wait = back_off(failures);
-                slot.failed(&told, wait);
+                slot.failed(&summary, wait);
                 let restart_ms = wait.as_millis();
-                warn!(program = %slot.set.name, restart_ms, failures, cause = told, "a process of a program failed");
+                warn!(program = %slot.set.name, restart_ms, failures, cause = summary, "a process of a program failed");
                 wait
             }
         };
         let is_surplus = async {
-            // A surplus of starting processes shrinks while they fail.
+            // While starting processes fail, surplus ones are removed.
             while !slot.is_surplus(None) {
                 slot.wake.notified().await;
             }
@@ -50,20 +68,135 @@ pub(super) async fn keep(slot: KeptSlot, tasks: Tasks) {
     }
 }
 
-/// One life of a process.
-async fn live(slot: &KeptSlot, tasks: &Tasks) -> SessionEnd {
+/// One life of a process: starts it and runs its jobs, until it is dead and all its output is read.
+async fn live(slot: &KeptSlot, tasks: &Tasks) -> Result<(), Failure> {
     slot.starts();
     let program = &slot.set.program;
-    let child = match program.command().start(tasks, None).await {
-        Ok(child) => child,
-        Err(error) => return SessionEnd::Failed { told: error.to_string(), has_worked: false },
-    };
-    let pid = child.process.pid();
+    let started = program.command().start(tasks, None).await;
+    let child = started.map_err(|error| Failure { summary: error.to_string(), has_worked: false })?;
+    let Child { mut process, input: _, stdout, stderr, messages } = child;
+    let pid = process.pid();
     info!(program = %slot.set.name, pid, "a process of a program starts");
-    session::live(slot, child).await
+    let (session, causes) = Session::new(program, pid, messages.expect("a worker program has message pipes"));
+    let watch = async {
+        let cause = session.watch(slot, &mut process, causes).await;
+        session.ended.cancel();
+        cause
+    };
+    let write_rest = async {
+        if let Some(Err(_)) = session.ended.run_until_cancelled(session.writer.write_rest()).await {
+            session.tell(Cause::Closed);
+        }
+    };
+    let (cause, (), (), (), ()) = tokio::join!(
+        watch,
+        session.begin(slot),
+        write_rest,
+        session.log(slot, "stdout", stdout),
+        session.log(slot, "stderr", stderr),
+    );
+    session.conclude(slot, process, cause)
 }
 
-/// Half to one and a half of a time that doubles with each failure.
+impl Session {
+    /// Waits until the process is dead. Returns the cause of its end.
+    async fn watch(&self, slot: &KeptSlot, process: &mut Process, mut causes: mpsc::Receiver<Cause>) -> Cause {
+        let program = &slot.set.program;
+        let age = program.recycle.age.unwrap_or(Duration::MAX);
+        let mut has_asked = false;
+        loop {
+            let is_old = self.born.elapsed() >= age;
+            tokio::select! {
+                biased;
+                () = process.exited() => return Cause::Exited,
+                Some(cause) = causes.recv() => {
+                    let has_closed = matches!(cause, Cause::Closed);
+                    let exits = has_closed && self.exits_within(slot, process, EXIT_TIMEOUT).await;
+                    process.kill().await;
+                    return if exits { Cause::Exited } else { cause };
+                }
+                () = slot.set.kill.cancelled() => {
+                    process.kill().await;
+                    return Cause::Forced;
+                }
+                () = self.terminate.cancelled(), if !has_asked => {
+                    has_asked = true;
+                    process.ask();
+                }
+                () = sleep(age.saturating_sub(self.born.elapsed())), if !is_old && !self.is_closed() => {}
+                () = slot.wake.notified() => {}
+            }
+            if self.born.elapsed() >= age {
+                self.close();
+            }
+            // A protocol fault also closes the session.
+            let is_due = self.is_closed() && self.taken() == 0 && causes.is_empty();
+            if is_due || slot.is_surplus(Some(self)) {
+                self.leave(slot, process).await;
+                return Cause::Left;
+            }
+        }
+    }
+
+    /// Asks the process to leave, by a message and by closing its input, and kills it if it does not.
+    async fn leave(&self, slot: &KeptSlot, process: &mut Process) {
+        let program = &slot.set.program;
+        self.send(ToWorker::leave(program.ask_grace()), Bytes::new());
+        self.writer.close();
+        if !self.exits_within(slot, process, program.ask_grace()).await {
+            process.ask();
+            self.exits_within(slot, process, program.terminate_grace()).await;
+        }
+        process.kill().await;
+    }
+
+    async fn exits_within(&self, slot: &KeptSlot, process: &mut Process, time: Duration) -> bool {
+        tokio::select! {
+            biased;
+            () = process.exited() => true,
+            () = slot.set.kill.cancelled() => false,
+            () = sleep(time) => false,
+        }
+    }
+
+    /// Records how the process ended, and ends its remaining jobs.
+    fn conclude(&self, slot: &KeptSlot, process: Process, cause: Cause) -> Result<(), Failure> {
+        let program = &slot.set.program;
+        self.close();
+        let status = process.reap();
+        let tail = self.tail();
+        let exit = status.map_or_else(
+            |fault| ProgramEnd { summary: format!("its exit status is lost: {fault}"), ..ProgramEnd::default() },
+            |status| end(Path::new(&program.name), status, &tail),
+        );
+        let name = &program.name;
+        let summary = match &cause {
+            Cause::Exited | Cause::Left => exit.summary.clone(),
+            Cause::Closed => format!("{name} closed descriptor 3 or 4, and was ended"),
+            Cause::Fault(fault) => format!("{name} broke the protocol, and was ended: {fault}"),
+            Cause::Unfit(why) => format!("{name} {why}"),
+            Cause::NotReady => {
+                let limit = program.start_timeout.as_millis();
+                format!("{name} did not say that it is ready within {limit} ms, and was ended")
+            }
+            Cause::Forced => format!("{name} was ended because one of its jobs did not stop"),
+        };
+        let _ = self.end.set(ProgramEnd { summary: summary.clone(), ..exit });
+        match cause {
+            Cause::Left => {
+                info!(program = name, pid = self.pid, jobs = self.answered(), "a process of a program left");
+                Ok(())
+            }
+            _ => {
+                let was_stopped = matches!(cause, Cause::Forced) || self.terminate.is_cancelled();
+                let summary = quoting(summary, &tail, program.stderr_tail);
+                Err(Failure { summary, has_worked: was_stopped || self.answered() > 0 })
+            }
+        }
+    }
+}
+
+/// A random time, 0.5 to 1.5 times a base that doubles with each failure.
 fn back_off(failures: u32) -> Duration {
     match failures {
         0 | 1 => Duration::ZERO,

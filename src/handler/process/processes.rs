@@ -1,4 +1,4 @@
-//! The processes of one program: how many there are, and which one has a place for a job.
+//! The processes of one program: their number, and which one has a free place.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,67 +6,71 @@ use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::{WorkerProgram, keeper::keep, place::Place, session::Session};
-use crate::{handler::Context, model::HandlerError, task::Tasks};
+use super::{Place, keeper::keep, session::Session};
+use crate::{
+    handler::{Context, WorkerProgram},
+    model::HandlerError,
+    task::Tasks,
+};
 
 /// The processes of one program in one pool. The handlers of all its kinds share them.
 ///
-/// There are as many as the workers of the pool need, and never more. Dropping this kills them.
+/// Their number follows the workers of the pool, and never exceeds what these need. Dropping this kills them.
 pub struct Processes {
     set: Arc<ProcessSet>,
     _kill: DropGuard,
 }
 
-/// How the processes of a program are.
+/// State of a program's processes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProgramStats {
     /// Name of the program.
     pub name: Arc<str>,
     /// Its processes.
     pub processes: Vec<ProcessStats>,
-    /// Processes that were started, from the begin.
+    /// Started processes since the start of the server.
     pub starts: u64,
-    /// Processes that ended, and not because they were asked to leave.
+    /// Processes that ended without being asked to leave.
     pub failures: u64,
-    /// How the last of these ended; empty before the first.
+    /// How the last of these ended; empty if there is none.
     pub last_failure: String,
 }
 
 /// One process.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProcessStats {
-    /// What it is doing.
+    /// State of the process.
     pub state: ProcessState,
-    /// Its id; `None` where there is none.
+    /// Process id; `None` while there is no process.
     pub pid: Option<u32>,
-    /// Jobs that it runs.
+    /// Running jobs.
     pub running: usize,
-    /// Jobs that it answered.
+    /// Answered jobs.
     pub jobs: u64,
-    /// Its resident memory in bytes; 0 where that is not known.
+    /// Resident memory in bytes; 0 if unknown.
     pub memory: u64,
 }
 
-/// What a process is doing.
+/// State of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ProcessState {
-    /// It is not ready yet.
+    /// Not ready yet.
     Starting,
-    /// It has no job.
+    /// Ready, without a job.
     Idle,
-    /// It runs jobs.
+    /// Runs jobs.
     Busy,
-    /// It takes no more jobs, and is to exit.
+    /// Accepts no more jobs, and will exit.
     Leaving,
-    /// It failed, and is started again after a while.
+    /// Failed, and restarts after a back-off.
     Failing,
 }
 
 impl ProcessState {
-    /// All of them.
+    /// All states.
     pub const ALL: [Self; 5] = [Self::Starting, Self::Idle, Self::Busy, Self::Leaving, Self::Failing];
 
-    /// Name in figures.
+    /// Name in metrics.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -79,7 +83,7 @@ impl ProcessState {
     }
 }
 
-/// Time after a failure in which no process is started for a job that came late.
+/// Time after a failure in which no extra process is started for a late job.
 const LATE_PAUSE: Duration = Duration::from_secs(1);
 
 /// The state that the handlers and the keepers of the processes share.
@@ -87,7 +91,7 @@ pub(super) struct ProcessSet {
     pub(super) name: Arc<str>,
     pub(super) program: WorkerProgram,
     state: Mutex<SetState>,
-    /// Notified when a place may be free, and when a process failed.
+    /// Notified when a place may be free, and when a process has failed.
     changed: Notify,
     /// Kills all processes at once.
     pub(super) kill: CancellationToken,
@@ -95,7 +99,7 @@ pub(super) struct ProcessSet {
 
 #[derive(Default)]
 struct SetState {
-    /// Processes that there should be.
+    /// Wanted number of processes.
     wanted: usize,
     slots: Vec<Slot>,
     next: u64,
@@ -106,34 +110,20 @@ struct SetState {
     is_closing: bool,
 }
 
-/// One process after the other.
+/// A sequence of processes: each exit is followed by a new process.
 struct Slot {
     id: u64,
-    stage: SlotStage,
-    /// Whether its first process was ready, or failed.
+    /// The session of a ready process, or else its state.
+    session: Result<Arc<Session>, ProcessState>,
+    /// Whether its first process was ready or has failed.
     was_tried: bool,
-    /// Whether it goes with its process.
+    /// Whether the slot ends with its process.
     is_leaving: bool,
     wake: Arc<Notify>,
 }
 
-enum SlotStage {
-    Starting,
-    Ready(Arc<Session>),
-    Failing,
-}
-
-/// How a search for a place went.
-enum Found {
-    Place(Place),
-    /// None is free; one may become free.
-    Later,
-    /// All processes failed a short while ago.
-    Failing(String),
-}
-
 impl Processes {
-    /// None yet: the pool says how many there should be.
+    /// A program without processes. The pool sets their number.
     #[must_use]
     pub fn new(program: WorkerProgram) -> Arc<Self> {
         let kill = CancellationToken::new();
@@ -142,14 +132,14 @@ impl Processes {
         Arc::new(Self { set, _kill: kill.drop_guard() })
     }
 
-    /// What runs.
+    /// The program.
     #[must_use]
     pub fn program(&self) -> &WorkerProgram {
         &self.set.program
     }
 
-    /// Has as many processes as `workers` need from now on, each in a task of `tasks`. With none, those that are there
-    /// leave once they have finished what they run; a job that comes late still gets one.
+    /// Sets the number of processes to what `workers` need, each in a task of `tasks`. With no workers, the processes
+    /// finish their jobs and leave; a late job still gets one.
     pub fn resize(&self, tasks: &Tasks, workers: usize) {
         let mut state = self.set.state.lock();
         if state.is_closing {
@@ -159,17 +149,18 @@ impl Processes {
         let missing = state.wanted.saturating_sub(state.slots.len());
         let added: Vec<_> = (0..missing).map(|_| self.set.add(&mut state)).collect();
         state.wake_all();
-        // Without a runtime a task is dropped at once, and gives its slot up: not under the lock.
+        // Without a runtime, a spawned task is dropped at once, and locks the state to give its slot up. So the lock is
+        // released first.
         drop(state);
         added.into_iter().for_each(|slot| tasks.spawn(keep(slot, tasks.clone())));
     }
 
-    /// Returns when each process was ready once, or failed. Cancel safe.
+    /// Returns when each process was ready once, or has failed. Cancel safe.
     pub async fn tried(&self) {
         self.set.when(|state| state.slots.iter().all(|slot| slot.was_tried)).await;
     }
 
-    /// Lets all processes go, for good. Returns whether this was the first time.
+    /// Asks all processes to leave, and starts no more. Returns whether this was the first call.
     pub fn close(&self) -> bool {
         let mut state = self.set.state.lock();
         state.wanted = 0;
@@ -205,18 +196,12 @@ impl Processes {
         stats
     }
 
-    /// A place for a job, as soon as there is one.
+    /// Waits for a free place.
     pub(super) async fn place(&self, cx: &Context) -> Result<Place, HandlerError> {
         loop {
             let changed = self.set.changed.notified();
-            match self.set.find(cx.tasks()) {
-                Found::Place(place) => return Ok(place),
-                Found::Failing(last) => {
-                    let message =
-                        format!("program {} fails, and is started again after a while: {last}", self.set.name);
-                    return Err(HandlerError::Unavailable { message });
-                }
-                Found::Later => {}
+            if let Some(place) = self.set.find(cx.tasks())? {
+                return Ok(place);
             }
             tokio::select! {
                 biased;
@@ -233,36 +218,39 @@ impl ProcessSet {
         state.next += 1;
         let wake = Arc::new(Notify::new());
         let kept = KeptSlot { set: Arc::clone(self), id, wake: Arc::clone(&wake) };
-        state.slots.push(Slot { id, stage: SlotStage::Starting, was_tried: false, is_leaving: false, wake });
+        state.slots.push(Slot { id, session: Err(ProcessState::Starting), was_tried: false, is_leaving: false, wake });
         kept
     }
 
-    fn find(self: &Arc<Self>, tasks: &Tasks) -> Found {
+    /// A free place; `None` if one may become free.
+    fn find(self: &Arc<Self>, tasks: &Tasks) -> Result<Option<Place>, HandlerError> {
         let mut state = self.state.lock();
-        let sessions = state.slots.iter().filter_map(Slot::session);
+        let sessions = state.slots.iter().filter_map(|slot| slot.session.as_ref().ok());
         let free = sessions.filter(|session| session.has_place());
         if let Some(session) = free.min_by_key(|session| (session.taken(), !session.is_here())) {
-            return Found::Place(Place::take(Arc::clone(self), Arc::clone(session)));
+            return Ok(Some(Place::take(Arc::clone(self), Arc::clone(session))));
         }
         let has_just_failed = || state.failed_at.is_some_and(|at| at.elapsed() < LATE_PAUSE);
         let is_failing = match &state.slots[..] {
             [] => has_just_failed(),
-            slots => slots.iter().all(|slot| matches!(slot.stage, SlotStage::Failing)),
+            slots => slots.iter().all(|slot| matches!(slot.session, Err(ProcessState::Failing))),
         };
         if is_failing {
-            return Found::Failing(state.last_failure.clone());
+            let last = &state.last_failure;
+            let message = format!("program {} failed, and restarts after a back-off: {last}", self.name);
+            return Err(HandlerError::Unavailable { message });
         }
         if state.slots.is_empty() {
             let slot = self.add(&mut state);
             drop(state);
             tasks.spawn(keep(slot, tasks.clone()));
         }
-        Found::Later
+        Ok(None)
     }
 
-    /// A job gave its place back.
+    /// A job has given its place back.
     pub(super) fn freed(&self, session: &Session) {
-        // Under the lock: no job takes a place of a process that is found to be due.
+        // The lock keeps jobs from taking a place in a process that is due for replacement.
         let state = self.state.lock();
         session.give_place(&self.program.recycle);
         if session.is_closed() || state.slots.len() > state.wanted {
@@ -283,7 +271,7 @@ impl ProcessSet {
     }
 }
 
-/// A slot, as the task that keeps its process has it. Dropping it gives the slot up.
+/// A slot, held by the task that keeps its process. Dropping it gives the slot up.
 pub(super) struct KeptSlot {
     pub(super) set: Arc<ProcessSet>,
     /// Notified when the process may have to leave.
@@ -295,7 +283,7 @@ impl KeptSlot {
     pub(super) fn starts(&self) {
         self.change(|state, at| {
             state.starts += 1;
-            state.slots[at].stage = SlotStage::Starting;
+            state.slots[at].session = Err(ProcessState::Starting);
             state.slots[at].is_leaving = false;
         });
     }
@@ -303,28 +291,29 @@ impl KeptSlot {
     pub(super) fn is_ready(&self, session: &Arc<Session>) {
         self.change(|state, at| {
             state.slots[at].was_tried = true;
-            state.slots[at].stage = SlotStage::Ready(Arc::clone(session));
+            state.slots[at].session = Ok(Arc::clone(session));
         });
     }
 
-    /// Its process ended as it was asked to; the next one is not there yet.
+    /// Its process left on request; the next one has not started yet.
     pub(super) fn has_left(&self) {
-        self.change(|state, at| state.slots[at].stage = SlotStage::Starting);
+        self.change(|state, at| state.slots[at].session = Err(ProcessState::Starting));
     }
 
     /// Its process failed; the next one starts after `wait`.
-    pub(super) fn failed(&self, told: &str, wait: Duration) {
+    pub(super) fn failed(&self, summary: &str, wait: Duration) {
         self.change(|state, at| {
             state.failures += 1;
             state.failed_at = Some(Instant::now());
-            told.clone_into(&mut state.last_failure);
+            summary.clone_into(&mut state.last_failure);
             state.slots[at].was_tried = true;
-            state.slots[at].stage = if wait.is_zero() { SlotStage::Starting } else { SlotStage::Failing };
+            let stage = if wait.is_zero() { ProcessState::Starting } else { ProcessState::Failing };
+            state.slots[at].session = Err(stage);
         });
     }
 
-    /// Whether there are more processes than are wanted, and this one is to go. A session that is to go takes no more
-    /// jobs; one that has a job stays until it is asked again.
+    /// Whether there are more processes than wanted, and this one must go. Its session then accepts no more jobs. A
+    /// session with a job stays until a later call.
     pub(super) fn is_surplus(&self, session: Option<&Session>) -> bool {
         let mut state = self.set.state.lock();
         let stay = state.slots.iter().filter(|slot| slot.id != self.id && !slot.is_leaving).count();
@@ -359,20 +348,10 @@ impl SetState {
 }
 
 impl Slot {
-    fn session(&self) -> Option<&Arc<Session>> {
-        match &self.stage {
-            SlotStage::Ready(session) => Some(session),
-            SlotStage::Starting | SlotStage::Failing => None,
-        }
-    }
-
     fn stats(&self) -> ProcessStats {
-        let Some(session) = self.session() else {
-            let state = match self.stage {
-                SlotStage::Failing => ProcessState::Failing,
-                SlotStage::Starting | SlotStage::Ready(_) => ProcessState::Starting,
-            };
-            return ProcessStats { state, pid: None, running: 0, jobs: 0, memory: 0 };
+        let session = match &self.session {
+            Ok(session) => session,
+            Err(state) => return ProcessStats { state: *state, pid: None, running: 0, jobs: 0, memory: 0 },
         };
         let running = session.taken();
         let state = match running {
@@ -384,7 +363,7 @@ impl Slot {
     }
 }
 
-/// Resident memory of a process in bytes, where the system tells.
+/// Resident memory of a process in bytes, if known.
 pub(super) fn memory(pid: u32) -> Option<u64> {
     let pages = std::fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
     let pages: u64 = pages.split(' ').nth(1)?.parse().ok()?;

@@ -1,4 +1,4 @@
-//! The bounds of a job's fields, checked before the job reaches a pool.
+//! Checks the bounds of a job's fields before the job reaches a pool.
 
 use std::time::Duration;
 
@@ -59,7 +59,7 @@ fn bound(field: &'static str, text: &str, max: usize, found: &mut Vec<FieldViola
     }
 }
 
-/// A printable text. Most jobs leave theirs empty, which takes a fast path.
+/// Checks a printable text. Most jobs leave such fields empty, which takes a fast path.
 #[inline]
 fn text(field: &'static str, text: &str, max: usize, found: &mut Vec<FieldViolation>) {
     if text.is_empty() {
@@ -76,7 +76,7 @@ fn text(field: &'static str, text: &str, max: usize, found: &mut Vec<FieldViolat
 pub struct FieldViolation {
     /// Path of the field in the request, such as `job.kind`.
     pub field: &'static str,
-    /// What is wrong, and what is allowed.
+    /// The fault, and the valid values.
     pub description: String,
 }
 

@@ -1,6 +1,9 @@
-//! The files of TLS: how they are read, and why one cannot be used.
+//! The TLS files: reads them, and describes why one cannot be used.
 
-use std::{fmt, path::PathBuf, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use tokio_rustls::rustls::{
     self, RootCertStore,
@@ -12,44 +15,45 @@ use tokio_rustls::rustls::{
 
 use super::{ClientAuth, TlsConfig};
 use crate::{
-    file::{FileFault, NamedFile},
-    reload::Contents,
+    file::FileFault,
+    reload::{self, Contents},
 };
 
 /// A file of the TLS configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TlsFile {
-    /// The certificate with its intermediate ones, at most 1 MiB.
+    /// The certificate, followed by intermediate ones, at most 1 MiB.
     Cert,
-    /// Its private key, of at most 64 KiB.
+    /// The private key of the certificate, at most 64 KiB.
     Key,
-    /// The roots of client certificates, of at most 4 MiB.
+    /// The root certificates for client certificates, at most 4 MiB.
     ClientCa,
 }
 
-/// Why a file cannot be used. The contents of the file are never quoted.
+/// Why a file cannot be used. The file's contents are never quoted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{file} {}: {fault}; {}", path.display(), fault.help(*file))]
+#[error("{} {}: {fault}; {}", file.name(), path.display(), fault.help(*file))]
 pub struct TlsError {
     /// The file.
     pub file: TlsFile,
     /// Its path.
     pub path: PathBuf,
-    /// What is wrong.
+    /// The fault.
     pub fault: TlsFault,
 }
 
-/// Every file that cannot be used, one line each.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// All unusable files, one line each.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
 pub struct TlsErrors(pub Vec<TlsError>);
 
-/// What is wrong with a file.
+/// The fault of a file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TlsFault {
     /// It cannot be read.
     #[error("cannot read it: {0}")]
     Unread(FileFault),
-    /// It has no block of the expected kind.
+    /// It contains no PEM block of the expected type.
     #[error("it contains none")]
     Nothing,
     /// It is not PEM, or a block is damaged.
@@ -64,14 +68,18 @@ pub enum TlsFault {
 }
 
 impl TlsFile {
-    /// The file, if it is configured.
-    pub(super) fn of(self, config: &TlsConfig) -> Option<NamedFile> {
-        let (path, max) = match self {
-            Self::Cert => (Some(&config.cert), 1 << 20),
-            Self::Key => (Some(&config.key), 64 << 10),
-            Self::ClientCa => (config.client_ca.as_ref(), 4 << 20),
-        };
-        Some(NamedFile { what: self.name(), path: path?.clone(), max })
+    /// Its path, if configured, and its largest size.
+    fn place(self, config: &TlsConfig) -> Option<(&Path, u64)> {
+        match self {
+            Self::Cert => Some((&config.cert, 1 << 20)),
+            Self::Key => Some((&config.key, 64 << 10)),
+            Self::ClientCa => Some((config.client_ca.as_deref()?, 4 << 20)),
+        }
+    }
+
+    /// Its contents, if configured.
+    pub(super) fn read(self, config: &TlsConfig) -> Option<Contents> {
+        self.place(config).map(|(path, max)| reload::read(path, max))
     }
 
     fn name(self) -> &'static str {
@@ -83,34 +91,19 @@ impl TlsFile {
     }
 
     fn fails(self, config: &TlsConfig, fault: TlsFault) -> TlsError {
-        let path = self.of(config).map(|file| file.path);
+        let path = self.place(config).map(|(path, _)| path.to_owned());
         TlsError { file: self, path: path.unwrap_or_default(), fault }
     }
 }
 
-impl fmt::Display for TlsFile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl fmt::Display for TlsErrors {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lines: Vec<_> = self.0.iter().map(ToString::to_string).collect();
-        f.write_str(&lines.join("\n"))
-    }
-}
-
-impl std::error::Error for TlsErrors {}
-
 impl TlsFault {
-    /// What to do about it.
+    /// How to correct the fault.
     #[must_use]
     pub fn help(&self, file: TlsFile) -> &'static str {
         match (self, file) {
             (Self::Unread(FileFault::Unreadable { .. }), _) => "correct the path, or let the server's user read it",
             (Self::Unread(_), _) => "put the right file there, a regular one",
-            (Self::Mismatch, _) => "put the key beside the certificate that was made for it",
+            (Self::Mismatch, _) => "use the key that was made for the certificate",
             (Self::Unusable(_), _) => "issue it anew, as X.509 version 3 with an ECDSA, RSA or Ed25519 key",
             (_, TlsFile::Key) => "it needs one block PRIVATE KEY in PEM",
             (_, TlsFile::Cert | TlsFile::ClientCa) => "it needs blocks CERTIFICATE in PEM",
@@ -167,7 +160,7 @@ fn private_key(read: &Contents) -> Result<PrivateKeyDer<'static>, TlsFault> {
     PrivateKeyDer::from_pem_slice(pem).map_err(|error| pem_fault(&error))
 }
 
-/// Whether a file is empty or missing. A text without a certificate is a mistake, and does not count.
+/// Whether a file is empty or missing. A file with text, but without a certificate, is faulty instead.
 pub(super) fn is_gone(read: &Contents) -> bool {
     match read {
         Ok(text) => text.trim_ascii().is_empty(),
@@ -185,7 +178,7 @@ fn pem_fault(error: &pem::Error) -> TlsFault {
 fn unusable(error: &rustls::Error, config: &TlsConfig) -> TlsError {
     match error {
         rustls::Error::InconsistentKeys(_) => TlsFile::Key.fails(config, TlsFault::Mismatch),
-        // The library explains what it cannot do with a key, and never quotes the key.
+        // The library explains why a key is unusable, and never quotes the key.
         rustls::Error::General(text) => TlsFile::Key.fails(config, TlsFault::Unusable(text.clone())),
         other => TlsFile::Cert.fails(config, TlsFault::Unusable(other.to_string())),
     }

@@ -44,7 +44,7 @@ impl Setting {
 
     /// What is in use after another look: whether there is anything, and how often it was changed, and found broken.
     fn look(&self) -> (bool, u64, u64) {
-        self.tls.reload(self.tls.files().iter().map(NamedFile::read).collect());
+        self.tls.reload_if_changed();
         (self.tls.current.load().is_some(), self.tls.reloads.done(), self.tls.reloads.failed())
     }
 }
@@ -145,10 +145,7 @@ fn an_error_says_what_to_do_and_nothing_of_the_file() {
     let config = setting.tls.config.clone();
     let open = || Tls::open(config.clone()).map(drop).expect_err("broken").to_string();
     setting.write("key", &pair().1);
-    assert!(
-        open()
-            .ends_with("it is not the key of the certificate; put the key beside the certificate that was made for it")
-    );
+    assert!(open().ends_with("it is not the key of the certificate; use the key that was made for the certificate"));
     setting.write("key", "-----BEGIN PRIVATE KEY-----\nhunter2\n-----END PRIVATE KEY-----\n");
     assert!(!open().contains("hunter2"), "{}", open());
     fs::remove_file(&config.key).expect("removed");

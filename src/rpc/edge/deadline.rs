@@ -13,7 +13,7 @@ use hyper::service::Service;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::body::Body;
 
-use super::Arrived;
+use super::route::Arrived;
 use crate::{
     model::{Deadline, DeadlinePolicy},
     rpc::{
@@ -23,7 +23,7 @@ use crate::{
     },
 };
 
-/// Answers a call at its deadline, because its message may never come. Answers a call that panics with INTERNAL.
+/// Answers a call at its deadline, because its message may never arrive. Answers INTERNAL if a call panics.
 #[derive(Clone)]
 pub struct Deadlines<S> {
     pub(super) inner: S,
@@ -49,22 +49,22 @@ where
 
     fn call(&self, call: Arrived<B>) -> Self::Future {
         let headers = call.request.headers();
-        let (sent, give_up) = (headers.get(REQUEST_ID).cloned(), give_up(headers, call.at));
+        let (sent, give_up) = (headers.get(REQUEST_ID).cloned(), give_up(headers, call.arrival.at));
         DeadlineFuture { answer: self.inner.call(call), sent, give_up, alarm: None }
     }
 }
 
-/// Within the reply margin before the deadline, after the service's own answer had its time.
+/// When to give the call up: within the reply margin before the deadline, after the service's own answer is due.
 fn give_up(headers: &HeaderMap, now: Instant) -> Option<Instant> {
     let asked = timeout::parse(headers.get(GRPC_TIMEOUT)?.to_str().ok()?).ok()?;
-    // A deadline that overflows the clock is no deadline.
+    // A deadline beyond the range of the clock is no deadline.
     now.checked_add(asked)?;
     let deadline = Deadline::new(now, asked, DeadlinePolicy::default().reply_margin);
     Some(deadline.reply_by() + (deadline.end() - deadline.reply_by()) / 2)
 }
 
 impl<F> DeadlineFuture<F> {
-    /// Whether a pending call has reached its deadline. The timer is made only for calls that wait.
+    /// Ready if the pending call has reached its deadline. The timer is created only for calls that wait.
     fn poll_alarm(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(give_up) = self.give_up else { return Poll::Pending };
         self.alarm.get_or_insert_with(|| Box::pin(sleep_until(give_up))).poll_unpin(cx)

@@ -1,4 +1,4 @@
-//! Routes calls to their services.
+//! Records the arrival of a call, and routes it to its service.
 
 use std::{convert::Infallible, sync::Arc};
 
@@ -7,57 +7,90 @@ use futures_util::future::BoxFuture;
 use http::{Request, Response};
 use hyper::service::Service;
 use parking_lot::Mutex;
+use tokio::time::Instant;
 use tonic::{body::Body, service::Routes};
-use tower::Service as _;
+use tower::{BoxError, Service as _};
 
-use super::{Arrived, Failure, Hot};
 use crate::{
     auth::Rpc,
     memory::{ConnectionMemory, HeldBack},
     model::Peer,
+    proto::worker_pool_service_server::WorkerPoolServiceServer,
     rpc::{
-        attach::ATTACH, catalog::Catalog, context::Arrival, jobs::CREATE_JOBS, single_message::SingleMessage,
-        upload::Upload,
+        WorkerPool,
+        attach::ATTACH,
+        calls,
+        context::Arrival,
+        jobs::CREATE_JOBS,
+        services::Catalog,
+        upload::{Expected, Upload},
     },
 };
 
-/// Counts received bytes, adds the caller, and selects the service. Calls of the worker pool bypass the router, which
-/// costs as much as the pool.
+/// A call, with the results of the layers.
+pub struct Arrived<B> {
+    pub(super) request: Request<B>,
+    /// Its method, if it is one of the worker pool.
+    pub(super) method: Option<Rpc>,
+    pub(super) arrival: Arrival,
+}
+
+/// Records when a call arrived, and whether it is for the worker pool.
 #[derive(Clone)]
-pub struct Route {
-    pub(super) hot: Option<Hot>,
-    pub(super) others: Routes,
-    pub(super) catalog: Arc<Catalog>,
+pub struct Arrivals<S> {
+    pub(super) has_pool: bool,
     /// The other end of the connection.
     pub(super) peer: Arc<Peer>,
     pub(super) memory: Arc<ConnectionMemory>,
+    pub(super) inner: S,
+}
+
+impl<B, S: Service<Arrived<B>>> Service<Request<B>> for Arrivals<S> {
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn call(&self, request: Request<B>) -> S::Future {
+        let method = if self.has_pool { calls::of_worker_pool(request.uri().path()) } else { None };
+        let (peer, memory) = (Arc::clone(&self.peer), Arc::clone(&self.memory));
+        let arrival = Arrival { at: Instant::now(), peer, caller: None, memory, inbound: None };
+        self.inner.call(Arrived { request, method, arrival })
+    }
+}
+
+/// Counts received bytes, and selects the service. Calls of the worker pool bypass the router, which costs as much as
+/// the pool itself.
+#[derive(Clone)]
+pub struct Route {
+    pub(super) worker_pool: Option<WorkerPoolServiceServer<WorkerPool>>,
+    pub(super) others: Routes,
+    pub(super) catalog: Arc<Catalog>,
     /// Largest message, in bytes.
-    pub(super) message: usize,
+    pub(super) max_message: usize,
 }
 
 type Answer = BoxFuture<'static, Result<Response<Body>, Infallible>>;
 
-/// Whether the service reads the messages of this path itself.
-fn reads_itself(path: &str) -> bool {
-    path == ATTACH || path == CREATE_JOBS
-}
-
 impl Route {
-    /// Whether a call's method takes one message.
-    fn takes_one(&self, hot: Option<Rpc>, path: &str) -> bool {
+    /// The messages that a call should send, and whether its service reads them itself instead of using the codec.
+    fn expected(&self, hot: Option<Rpc>, path: &str) -> (Expected, bool) {
         match hot {
-            Some(method) => method != Rpc::SubmitMany,
-            None => self.catalog.has_rpc(path) && !path.ends_with("/ServerReflectionInfo") && !reads_itself(path),
+            Some(Rpc::SubmitMany) => (Expected::Many, true),
+            Some(_) => (Expected::One, false),
+            None if path == ATTACH => (Expected::ManyCut, true),
+            None if path == CREATE_JOBS => (Expected::Many, true),
+            None if self.catalog.has_rpc(path) && !path.ends_with("/ServerReflectionInfo") => (Expected::One, false),
+            None => (Expected::Many, false),
         }
     }
 
     fn answer<B>(&self, is_hot: bool, request: Request<B>) -> Answer
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
-        B::Error: Into<Failure> + Send,
+        B::Error: Into<BoxError> + Send,
     {
-        match self.hot.as_ref().filter(|_| is_hot) {
-            Some(hot) => hot.service.clone().call(request),
+        match self.worker_pool.as_ref().filter(|_| is_hot) {
+            Some(worker_pool) => worker_pool.clone().call(request),
             _ if self.catalog.has(request.uri().path()) => Box::pin(self.others.clone().call(request.map(Body::new))),
             _ => {
                 let refusal = self.catalog.refuse(request.uri().path(), request.headers());
@@ -70,31 +103,24 @@ impl Route {
 impl<B> Service<Arrived<B>> for Route
 where
     B: http_body::Body<Data = Bytes> + HeldBack + Send + Unpin + 'static,
-    B::Error: Into<Failure> + Send,
+    B::Error: Into<BoxError> + Send,
 {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = Answer;
 
     fn call(&self, call: Arrived<B>) -> Answer {
-        let Arrived { request, at, method, caller } = call;
-        let is_bound = self.takes_one(method, request.uri().path());
-        let cuts = request.uri().path() == ATTACH;
-        let upload = |body| {
-            let upload = Upload::new(body, Arc::clone(&self.memory), self.message);
-            if cuts { upload.cutting() } else { upload }
-        };
-        // Boxed: the service moves it half a dozen times, with a copy each.
-        let mut request = request.map(|body| Box::new(SingleMessage::new(upload(body), is_bound)));
-        let (peer, memory) = (Some(Arc::clone(&self.peer)), Arc::clone(&self.memory));
-        let mut arrival = Arrival { at, peer, caller, memory, inbound: None };
-        if method != Some(Rpc::SubmitMany) && !reads_itself(request.uri().path()) {
-            request.extensions_mut().insert(arrival);
-            return self.answer(method.is_some(), request);
-        }
+        let Arrived { request, method, mut arrival } = call;
+        let (expected, reads_itself) = self.expected(method, request.uri().path());
         let (mut head, body) = request.into_parts();
-        arrival.inbound = Some(Arc::new(Mutex::new(Some(Body::new(body)))));
+        // Boxed, because the service moves the request about six times, each time with a copy.
+        let body = Box::new(Upload::new(body, Arc::clone(&arrival.memory), self.max_message, expected));
+        if reads_itself {
+            arrival.inbound = Some(Arc::new(Mutex::new(Some(Body::new(body)))));
+            head.extensions.insert(arrival);
+            return self.answer(method.is_some(), Request::from_parts(head, Body::empty()));
+        }
         head.extensions.insert(arrival);
-        self.answer(method.is_some(), Request::from_parts(head, Body::empty()))
+        self.answer(method.is_some(), Request::from_parts(head, body))
     }
 }

@@ -1,51 +1,104 @@
-//! `CreateJob`.
+//! `CreateJob`, and `CreateJobs` for many jobs on one call. The store writes concurrent jobs in one transaction.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use tonic::Status;
+use futures_util::{StreamExt, stream};
+use tonic::{Request, Response, Status, Streaming};
 
-use super::{Asked, convert};
+use super::{JobsCall, measured, stored_job::read_time};
 use crate::{
     auth::Rpc,
-    detached::{KindPolicy, SCHEDULE_PREFIX},
-    model::{Criticality, FieldViolation, RequestId},
-    proto::{self, CreateJobRequest, CreateJobResponse, JobOptions, job_options},
-    rpc::{convert as messages, status},
-    store::{NewJob, RetryPolicy, Start, Submitted},
+    detached::SCHEDULE_PREFIX,
+    model::{Criticality, FieldViolation, Rejection, RequestId},
+    proto::{
+        self, CreateJobRequest, CreateJobResponse, CreateJobsRequest, CreateJobsResponse, JobOptions,
+        create_jobs_response::Outcome, job_options,
+    },
+    rpc::{
+        convert,
+        message_stream::Messages,
+        status,
+        submit_many::{MAX_TAG, failure},
+        worker_pool::ResponseStream,
+    },
+    store::{KindPolicy, NewJob, RetryPolicy, Start, Submitted},
 };
 
-/// Longest time that a job is kept after its end.
+/// Path of the RPC. It reads its messages here, without the codec.
+pub(in crate::rpc) const CREATE_JOBS: &str = "/waterwheel.v1.JobService/CreateJobs";
+/// Longest retention of a job after its end.
 const MAX_RETAINED: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// Creates one job, and answers once it is durable.
-pub(super) async fn create_job(asked: &Asked, request: CreateJobRequest) -> Result<CreateJobResponse, Status> {
-    let Asked { parts, call, .. } = asked;
-    if parts.pools.is_closing() {
-        return Err(status::draining(call.request_id()));
-    }
-    let unreadable = |violations| status::unreadable(violations, call.request_id());
-    let refused = |rejection: crate::model::Rejection| status::status(&rejection.into(), call.request_id());
-    let mut job = read(asked, request).map_err(unreadable)?;
-    if !asked.detached.is_well() {
-        return Err(status::store_is_away());
-    }
-    // The quota is of jobs that wait or run for a caller; this one is only counted.
-    let _hold = parts.guard.admit(&parts.pools, Rpc::CreateJob, call, &mut job.job)?;
-    let pool = parts.pools.pool_of(&job.job).map_err(refused)?;
-    job.pool = pool.name().to_string();
-    let job_id = job.id.clone();
-    match asked.detached.create(job).await.map_err(|error| status::store_fails(&error))? {
-        Some(Submitted::Created | Submitted::Leased(_)) => Ok(CreateJobResponse { job_id, already_existed: false }),
-        Some(Submitted::Existing(old)) if parts.guard.allows(asked.rpc, call, &old.request.job) => {
-            Ok(CreateJobResponse { job_id, already_existed: true })
+impl JobsCall {
+    /// Creates one job, and answers once it is durable.
+    pub(super) async fn create_job(&self, request: CreateJobRequest) -> Result<CreateJobResponse, Status> {
+        let Self { parts, call, .. } = self;
+        if parts.pools.is_closing() {
+            return Err(status::draining(call.request_id()));
         }
-        Some(Submitted::Existing(_) | Submitted::Conflict) => Err(status::job_exists(&job_id)),
-        Some(Submitted::Full) | None => Err(status::store_full()),
+        let unreadable = |violations| status::unreadable(violations, call.request_id());
+        let refused = |rejection: Rejection| status::status(&rejection.into(), call.request_id());
+        let mut job = read(self, request).map_err(unreadable)?;
+        if !self.detached.is_well() {
+            return Err(status::store_is_away());
+        }
+        // A quota limits jobs that run or wait for a caller, so a detached job does not keep its hold.
+        let _hold = parts.guard.admit(&parts.pools, Rpc::CreateJob, call, &mut job.job)?;
+        let pool = parts.pools.pool_of(&job.job).map_err(refused)?;
+        job.pool = pool.name().to_string();
+        let job_id = job.id.clone();
+        match self.detached.create(job).await.map_err(status::store_fails)? {
+            Some(Submitted::Created | Submitted::Leased(_)) => Ok(CreateJobResponse { job_id, already_existed: false }),
+            Some(Submitted::Existing(old)) if parts.guard.allows(self.rpc, call, &old.request.job) => {
+                Ok(CreateJobResponse { job_id, already_existed: true })
+            }
+            Some(Submitted::Existing(_) | Submitted::Conflict) => Err(status::job_exists(&job_id)),
+            Some(Submitted::Full) | None => Err(status::store_full()),
+        }
     }
 }
 
+/// Creates jobs, and answers each once it is durable. While a caller does not read its answers, its jobs are not read.
+pub(super) fn create_jobs(
+    mut asked: JobsCall,
+    request: &Request<Streaming<CreateJobsRequest>>,
+) -> Result<Response<ResponseStream<CreateJobsResponse>>, Status> {
+    let inbound = Messages::of(request, asked.parts.largest_message);
+    let window = asked.parts.window;
+    let meter = asked.meter.take();
+    let asked = Arc::new(asked);
+    let messages = stream::unfold(Some(inbound), async |inbound| {
+        let mut inbound: Messages<CreateJobsRequest> = inbound?;
+        match inbound.message().await {
+            Ok(Some(message)) => Some((Ok(message), Some(inbound))),
+            Ok(None) => None,
+            Err(fault) => Some((Err(status::refused_by_codec(fault)), None)),
+        }
+    });
+    let (creator, caller) = (Arc::clone(&asked), Arc::clone(&asked));
+    let answers = messages.map(move |message| create(Arc::clone(&creator), message)).buffer_unordered(window);
+    let answers = answers.map(move |answer| answer.map_err(|status| caller.call.named(status)));
+    Ok(asked.call.answer(measured(meter, answers)))
+}
+
+async fn create(
+    asked: Arc<JobsCall>,
+    message: Result<CreateJobsRequest, Status>,
+) -> Result<CreateJobsResponse, Status> {
+    let CreateJobsRequest { job, job_id, options, tag } = message?;
+    if tag.len() > MAX_TAG {
+        let fault = FieldViolation::new("tag", format!("longer than {MAX_TAG} bytes"));
+        return Err(status::unreadable(vec![fault], asked.call.request_id()));
+    }
+    let outcome = match asked.create_job(CreateJobRequest { job, job_id, options }).await {
+        Ok(created) => Outcome::Created(created),
+        Err(status) => Outcome::Failure(failure(&status)),
+    };
+    Ok(CreateJobsResponse { tag, outcome: Some(outcome) })
+}
+
 /// The job of a request, except for its pool.
-fn read(asked: &Asked, request: CreateJobRequest) -> Result<NewJob, Vec<FieldViolation>> {
+fn read(asked: &JobsCall, request: CreateJobRequest) -> Result<NewJob, Vec<FieldViolation>> {
     let CreateJobRequest { job, job_id, options } = request;
     let mut faults = Vec::new();
     if !job_id.is_empty() && job_id.parse::<RequestId>().is_err() {
@@ -56,7 +109,7 @@ fn read(asked: &Asked, request: CreateJobRequest) -> Result<NewJob, Vec<FieldVio
         faults.push(FieldViolation::new("job_id", detail));
     }
     let is_unspecified = job.as_ref().is_some_and(|job| job.criticality() == proto::Criticality::Unspecified);
-    let mut job = *messages::job(job)?;
+    let mut job = *convert::job(job)?;
     if is_unspecified {
         job.criticality = Criticality::SheddablePlus;
     }
@@ -78,22 +131,24 @@ fn with_options(new: NewJob, options: JobOptions, policy: KindPolicy, faults: &m
     let start = match start {
         None => Start::Now,
         Some(job_options::Start::StartTime(time)) => {
-            convert::read_time("options.start_time", Some(time), faults).map_or(Start::Now, Start::At)
+            read_time("options.start_time", Some(time), faults).map_or(Start::Now, Start::At)
         }
         Some(job_options::Start::Delay(delay)) => {
-            messages::read_duration("options.delay", Some(delay), faults).map_or(Start::Now, Start::After)
+            convert::read_duration("options.delay", Some(delay), faults).map_or(Start::Now, Start::After)
         }
     };
-    let retained = messages::read_duration("options.retain_for", retain_for, faults);
+    let retained = convert::read_duration("options.retain_for", retain_for, faults);
     if retained > Some(MAX_RETAINED) {
         faults.push(FieldViolation::new("options.retain_for", "longer than a year"));
     }
     NewJob {
         start,
-        expire_at: convert::read_time("options.expire_time", expire_time, faults),
-        retry: retry.map_or(policy.retry, |retry| read_retry(retry, policy.retry, faults)),
-        retain_for: retained.unwrap_or(policy.retain_for),
-        retain_dead_for: retained.unwrap_or(policy.retain_dead_for),
+        expire_at: read_time("options.expire_time", expire_time, faults),
+        policy: KindPolicy {
+            retry: retry.map_or(policy.retry, |retry| read_retry(retry, policy.retry, faults)),
+            retain_for: retained.unwrap_or(policy.retain_for),
+            retain_dead_for: retained.unwrap_or(policy.retain_dead_for),
+        },
         ..new
     }
 }
@@ -102,7 +157,7 @@ fn read_retry(retry: proto::RetryPolicy, usual: RetryPolicy, faults: &mut Vec<Fi
     let proto::RetryPolicy { max_attempts, initial, max } = retry;
     RetryPolicy {
         max_attempts: if max_attempts == 0 { usual.max_attempts } else { max_attempts },
-        initial: messages::read_duration("options.retry.initial", initial, faults).unwrap_or(usual.initial),
-        max: messages::read_duration("options.retry.max", max, faults).unwrap_or(usual.max),
+        initial: convert::read_duration("options.retry.initial", initial, faults).unwrap_or(usual.initial),
+        max: convert::read_duration("options.retry.max", max, faults).unwrap_or(usual.max),
     }
 }

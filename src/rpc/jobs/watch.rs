@@ -1,4 +1,4 @@
-//! `WatchJob`: the states of a job, and the output of the attempt that runs here.
+//! `WatchJob`: the states of a job, and the output of the attempt that runs on this server.
 
 use std::{future::pending, time::Duration};
 
@@ -9,24 +9,24 @@ use tokio::{
 };
 use tonic::{Request, Response, Status};
 
-use super::{Asked, convert, measured, named};
+use super::{JobsCall, detached_job, measured};
 use crate::{
     model::Replay,
     proto::{AttemptOutput, AttemptProgress, WatchJobRequest, WatchJobResponse, watch_job_response::Event},
     rpc::{status, watches::WatchEnd, worker_pool::ResponseStream},
-    store::{JobRecord, JobState, StoredJob},
+    store::{JobRecord, JobState},
 };
 
-/// Time between two looks at the store: soon after a change, and then twice as long each time.
-const LOOK: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
-/// Most bytes of one message.
+/// Shortest and longest time between two reads of the store: short after a change, then doubled each time.
+const CHECK_PAUSE: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
+/// Largest message, in bytes.
 const MAX_CHUNK: usize = 1 << 20;
-/// Bits of a sequence for the offset in the output of an attempt, whose number is above them.
+/// Bits of a sequence number for the offset in an attempt's output. The higher bits are the number of the attempt.
 const OFFSET_BITS: u32 = 40;
 
 /// Follows a job until it has ended.
 pub(super) async fn watch_job(
-    mut asked: Asked,
+    mut asked: JobsCall,
     request: Request<WatchJobRequest>,
 ) -> Result<Response<ResponseStream<WatchJobResponse>>, Status> {
     let open = asked.parts.watches.open(&request);
@@ -46,63 +46,57 @@ pub(super) async fn watch_job(
         live: None,
         seen: None,
         ended: None,
-        look_at: Instant::now(),
+        check_at: Instant::now(),
         stopped: open,
-        pause: LOOK[0],
+        pause: CHECK_PAUSE[0],
     };
     let events = stream::try_unfold(Some(watcher), async |watcher| {
         let Some(mut watcher) = watcher else { return Ok(None) };
         match watcher.next().await {
             Ok((event, is_last)) => Ok(Some((event, (!is_last).then_some(watcher)))),
-            Err(status) => Err(named(&watcher.asked.call, status)),
+            Err(status) => Err(watcher.asked.call.named(status)),
         }
     });
     Ok(answer.map(|()| measured(meter, events)))
 }
 
 struct Watcher {
-    asked: Asked,
+    asked: JobsCall,
     job_id: String,
     /// Attempt and offset of the next output.
     attempt: u32,
     offset: u64,
-    /// Number of the last progress that was sent.
+    /// Number of the last sent progress report.
     progresses: u64,
-    /// What the attempt tells that runs here.
+    /// Events of the attempt that runs on this server.
     live: Option<watch::Receiver<Replay>>,
-    /// What was sent of the job.
-    seen: Option<Seen>,
-    /// The job at its end, while the rest of its output is sent.
-    ended: Option<StoredJob>,
-    look_at: Instant,
+    /// What was last sent of the job: its state, the number of its attempts, and whether it must be cancelled.
+    seen: Option<(JobState, u32, bool)>,
+    /// The ended job, while the rest of its output is sent.
+    ended: Option<JobRecord>,
+    check_at: Instant,
     pause: Duration,
-    /// The end of the process.
+    /// The end of the watch.
     stopped: WatchEnd,
-}
-
-/// What makes a job worth sending again.
-#[derive(PartialEq, Eq)]
-struct Seen {
-    state: JobState,
-    starts: u32,
-    is_cancelled: bool,
 }
 
 impl Watcher {
     /// The next event, and whether it is the last one.
     async fn next(&mut self) -> Result<(WatchJobResponse, bool), Status> {
         loop {
-            if let Some(event) = self.told().or_else(|| self.rest()) {
+            if let Some(event) = self.live_event().or_else(|| self.remaining_output()) {
                 return Ok((self.number(event), false));
             }
-            if let Some(job) = self.ended.take() {
-                return Ok((self.number(Event::Job(convert::record(job.record))), true));
+            if let Some(mut job) = self.ended.take() {
+                // The output was sent before.
+                job.output.bytes.clear();
+                return Ok((self.number(Event::Job(detached_job(job))), true));
             }
             self.wait().await?;
-            if self.look_at <= Instant::now()
-                && let Some(job) = self.look().await?
+            if self.check_at <= Instant::now()
+                && let Some(job) = self.check().await?
             {
-                return Ok((self.number(Event::Job(convert::record(job))), false));
+                return Ok((self.number(Event::Job(detached_job(job))), false));
             }
         }
     }
@@ -111,8 +105,8 @@ impl Watcher {
         WatchJobResponse { sequence: u64::from(self.attempt) << OFFSET_BITS | self.offset, event: Some(event) }
     }
 
-    /// What the running attempt has told, and was not sent.
-    fn told(&mut self) -> Option<Event> {
+    /// The next unsent event of the running attempt.
+    fn live_event(&mut self) -> Option<Event> {
         let replay = self.live.as_mut()?.borrow_and_update();
         if let Some((offset, data)) = replay.output(self.offset) {
             let data = data.slice(..data.len().min(MAX_CHUNK));
@@ -127,20 +121,20 @@ impl Watcher {
         Some(Event::Progress(AttemptProgress { attempt: self.attempt, fraction, message }))
     }
 
-    /// The output of a job that has succeeded, as far as it was not sent.
-    fn rest(&mut self) -> Option<Event> {
-        let StoredJob { record, output } = self.ended.as_ref()?;
-        if self.attempt != record.starts {
-            (self.attempt, self.offset) = (record.starts, 0);
+    /// The next unsent output of a job that has succeeded.
+    fn remaining_output(&mut self) -> Option<Event> {
+        let JobRecord { starts, output, .. } = self.ended.as_ref()?;
+        if self.attempt != *starts {
+            (self.attempt, self.offset) = (*starts, 0);
         }
-        let (bytes, offset) = (&output.as_ref()?.bytes, self.offset);
+        let (bytes, offset) = (&output.bytes, self.offset);
         let begin = usize::try_from(offset).ok().filter(|begin| *begin < bytes.len())?;
         let data = bytes.slice(begin..bytes.len().min(begin + MAX_CHUNK));
         self.offset += data.len() as u64;
         Some(Event::Output(AttemptOutput { attempt: self.attempt, offset, data }))
     }
 
-    /// Returns when the attempt has told something, or the store is to be looked at.
+    /// Returns when the attempt has a new event, or when it is time to read the store.
     async fn wait(&mut self) -> Result<(), Status> {
         let live = async {
             match &mut self.live {
@@ -151,20 +145,21 @@ impl Watcher {
         tokio::select! {
             told = live => {
                 if told.is_err() {
-                    // The attempt has ended, and its end is kept in a moment.
-                    (self.live, self.look_at, self.pause) = (None, Instant::now(), LOOK[0]);
+                    // The attempt has ended, and its result will be stored in a moment.
+                    (self.live, self.check_at, self.pause) = (None, Instant::now(), CHECK_PAUSE[0]);
                 }
             }
-            () = sleep_until(self.look_at) => {}
+            () = sleep_until(self.check_at) => {}
             () = &mut self.stopped => return Err(status::draining(self.asked.call.request_id())),
         }
         Ok(())
     }
 
-    /// Looks at the store, and for the attempt here. Gives the job if it has changed and goes on.
-    async fn look(&mut self) -> Result<Option<JobRecord>, Status> {
+    /// Reads the job from the store, and looks for its attempt on this server. Returns the job if it has changed but
+    /// not ended.
+    async fn check(&mut self) -> Result<Option<JobRecord>, Status> {
         let job = self.asked.job(&self.job_id, false).await?;
-        if job.record.state.is_ended() {
+        if job.state.is_ended() {
             self.ended = Some(job);
             return Ok(None);
         }
@@ -174,12 +169,11 @@ impl Watcher {
             }
             self.live = Some(live);
         }
-        let JobRecord { state, starts, cancel_requested, .. } = job.record;
-        let seen = Some(Seen { state, starts, is_cancelled: cancel_requested });
+        let seen = Some((job.state, job.starts, job.cancel_requested));
         let has_changed = self.seen != seen;
         self.seen = seen;
-        self.pause = if has_changed { LOOK[0] } else { (self.pause * 2).min(LOOK[1]) };
-        self.look_at = Instant::now() + self.pause;
-        Ok(has_changed.then_some(job.record))
+        self.pause = if has_changed { CHECK_PAUSE[0] } else { (self.pause * 2).min(CHECK_PAUSE[1]) };
+        self.check_at = Instant::now() + self.pause;
+        Ok(has_changed.then_some(job))
     }
 }

@@ -1,13 +1,23 @@
-//! Statuses of refused and failed jobs. Other failures of calls are in `src/rpc/status.rs`.
+//! The statuses of refused and failed jobs, and of calls for detached jobs. `src/rpc/status.rs` has those of other
+//! failures.
 
 use std::time::Duration;
 
 use tonic::{Code, Status};
 
-use super::{Answer, MAX_VIOLATIONS, Pushback};
-use crate::model::{
-    Execution, Failure, HandlerError, JobError, Outcome, Reason, Rejection, RejectionReason, RequestId, TenantPart,
+use super::{Answer, MAX_JOB_ID, MAX_VIOLATIONS, Pushback, invalid_field};
+use crate::{
+    model::{
+        Execution, Failure, HandlerError, JobError, Outcome, Reason, Rejection, RejectionReason, RequestId, TenantPart,
+    },
+    rpc::status_message::shorten,
+    store::{JobState, StoreError},
 };
+
+/// Retry time while the store fails.
+const FAILS_FOR: Duration = Duration::from_secs(1);
+/// Retry time while the backlog is full.
+const FULL_FOR: Duration = Duration::from_secs(5);
 
 /// The status of a job that was refused or failed.
 pub(in crate::rpc) fn status(error: &JobError, request_id: &RequestId) -> Status {
@@ -24,7 +34,7 @@ fn rejected(rejection: &Rejection) -> Answer {
         return Answer { facts: place(rejection), ..Answer::of(Reason::ExpiredInQueue).never() };
     }
     let pushback = match reason {
-        // Another job of the same tenant must end first, and when is unknown.
+        // Another job of the same tenant must end first, at an unknown time.
         RejectionReason::OverInFlight { .. } | RejectionReason::PayloadTooLarge { .. } => Pushback::Never,
         _ => retry_after.map_or(Pushback::Unsaid, Pushback::after),
     };
@@ -132,4 +142,118 @@ fn failure_facts(failure: &Failure) -> Vec<(&'static str, String)> {
 
 fn millis(duration: Duration) -> String {
     format!("{:.3}", duration.as_secs_f64() * 1e3)
+}
+
+/// The status of a call whose store operation failed.
+pub(in crate::rpc) fn store_fails(error: StoreError) -> Status {
+    if error == StoreError::InvalidPageToken {
+        return invalid_field("page_token", &error.to_string());
+    }
+    let mut answer = Answer::of(Reason::StoreUnavailable);
+    if error == StoreError::DiskFull {
+        answer = answer.saying("the disk of the store of detached jobs is full; its operator has to make room");
+    }
+    Answer { execution: "UNKNOWN", pushback: Pushback::After(FAILS_FOR), ..answer }.status()
+}
+
+/// The status of a call that would have to wait for a failing store.
+pub(in crate::rpc) fn store_is_away() -> Status {
+    Answer { pushback: Pushback::After(FAILS_FOR), ..Answer::of(Reason::StoreUnavailable) }.status()
+}
+
+/// The status of a job that does not fit in the backlog.
+pub(in crate::rpc) fn store_full() -> Status {
+    Answer { pushback: Pushback::After(FULL_FOR), ..Answer::of(Reason::StoreFull) }.status()
+}
+
+/// The status of a job whose id another job has.
+pub(in crate::rpc) fn job_exists(job: &str) -> Status {
+    Answer::of(Reason::JobExists).never().fact("job", shorten(job, MAX_JOB_ID)).status()
+}
+
+/// The status of a call that the state of the job does not allow.
+pub(in crate::rpc) fn wrong_state(job: &str, state: JobState) -> Status {
+    let answer = Answer::of(Reason::WrongState).fact("job", shorten(job, MAX_JOB_ID));
+    answer.fact("state", format!("{state:?}").to_uppercase()).status()
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic_types::StatusExt;
+
+    use super::{super::PUSHBACK, *};
+    use crate::model::{JobId, Limiter, MAX_RETRY_AFTER};
+
+    const HOUR: Duration = Duration::from_secs(3_600);
+
+    fn rejected(reason: RejectionReason) -> JobError {
+        Rejection { reason, pool: Some("cpu".into()), kind: "echo".into(), retry_after: Some(HOUR) }.into()
+    }
+
+    fn failed(outcome: Outcome, wait: Duration) -> JobError {
+        let (execution, retry_after) = (Execution::NotStarted, Some(wait));
+        let (job, kind, pool) = (JobId::next(), "echo".into(), "cpu".into());
+        Failure { job, kind, pool, outcome, error: None, retry_after, execution, queue: wait, run: wait, rung: None }
+            .into()
+    }
+
+    #[test]
+    fn no_hint_exceeds_a_minute_whatever_the_reason() {
+        let limit = RejectionReason::LimitExceeded { limit: Limiter::Rate, expected: HOUR, budget: HOUR };
+        for error in [
+            rejected(RejectionReason::QueueFull),
+            rejected(RejectionReason::OverRate { rate: 1 }),
+            rejected(limit),
+            failed(Outcome::Shed, HOUR),
+            failed(Outcome::HandlerUnavailable, HOUR),
+        ] {
+            let status = status(&error, &RequestId::generate());
+            assert_eq!(status.metadata().get(PUSHBACK).expect("a hint"), "60000", "{error:?}");
+            let told = status.get_error_details().retry_info().and_then(|info| info.retry_delay);
+            assert_eq!(told, Some(MAX_RETRY_AFTER), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn the_hint_in_milliseconds_is_rounded_up() {
+        let status = status(&failed(Outcome::Shed, Duration::from_micros(1_000_001)), &RequestId::generate());
+        assert_eq!(status.metadata().get(PUSHBACK).expect("a hint"), "1001");
+    }
+
+    #[test]
+    fn the_sentence_is_the_same_for_each_reason_and_the_figures_are_beside_it() {
+        let told = |seconds| {
+            let wait = Duration::from_secs(seconds);
+            let errors = [
+                rejected(RejectionReason::DeadlineUnreachable { expected: wait, needed: wait, budget: wait }),
+                rejected(RejectionReason::QueueTooLong { expected: wait }),
+                rejected(RejectionReason::WaitTooLong { expected: wait, patience: wait }),
+                rejected(RejectionReason::LimitExceeded { limit: Limiter::Rate, expected: wait, budget: wait }),
+                rejected(RejectionReason::OverRate { rate: seconds as u32 }),
+                rejected(RejectionReason::OverInFlight { limit: seconds as usize }),
+                rejected(RejectionReason::PayloadTooLarge { size: seconds as usize, limit: 1 }),
+                failed(Outcome::RunTimeout, wait),
+                failed(Outcome::ExpiredInQueue, wait),
+            ];
+            errors.map(|error| {
+                let status = status(&error, &RequestId::generate());
+                let facts = status.get_error_details().error_info().expect("always").metadata.clone();
+                (status.message().to_owned(), facts)
+            })
+        };
+        for ((one, facts), (other, other_facts)) in told(1).into_iter().zip(told(2)) {
+            assert_eq!(one, other);
+            assert_ne!(facts, other_facts, "{one}");
+        }
+    }
+
+    #[test]
+    fn a_job_without_time_is_late_and_not_refused_for_want_of_room() {
+        let none = Duration::ZERO;
+        let error = rejected(RejectionReason::DeadlineUnreachable { expected: none, needed: none, budget: none });
+        let status = status(&error, &RequestId::generate());
+        let reason = status.get_error_details().error_info().expect("always").reason.clone();
+        assert_eq!((status.code(), reason.as_str()), (Code::DeadlineExceeded, "EXPIRED_IN_QUEUE"));
+        assert_eq!(status.metadata().get(PUSHBACK).expect("never again"), "-1");
+    }
 }

@@ -17,21 +17,15 @@ use crate::{
     proto::{SubmitManyResponse, submit_many_response::Outcome},
 };
 
-/// Bytes of unread output from which on no more jobs are read. Jobs that already run may exceed it.
+/// Bytes of unread output at which no more jobs are read. Running jobs may exceed it.
 const MAX_UNREAD_BYTES: usize = 4 << 20;
 
-/// Results on their way from the driver of a call to its reader. A channel would take a permit, a block and two
-/// wake-ups, where this takes one push: the driver and the reader live on one thread. Results are handed over in
-/// batches, because neither side runs before the other waits.
-pub(super) struct Outbox {
-    state: Arc<Mutex<State>>,
-    /// Results that are not yet handed over.
-    held: Batch,
-    /// Unread load at the last hand-over. The reader only lowers it.
-    handed: Amount,
-}
+/// Results on their way from the driver of a call to its reader. A channel would need a permit, a block and two
+/// wake-ups; this needs one push, because both run on one thread. The reader takes results in batches, because neither
+/// side runs before the other waits.
+pub(super) struct Outbox(Arc<Mutex<State>>);
 
-/// The reader's end: results, and then the status of the call. Dropping it notifies the driver.
+/// The reader's end: returns results, and then the status of the call. Dropping it notifies the driver.
 pub(super) struct Answers {
     state: Arc<Mutex<State>>,
     /// Results that were taken in one batch.
@@ -40,9 +34,12 @@ pub(super) struct Answers {
 
 #[derive(Default)]
 struct State {
-    waiting: Batch,
-    /// What the reader took last. It counts as unread until the reader returns for more.
-    lent: Amount,
+    waiting: VecDeque<(SubmitManyResponse, Kept)>,
+    /// Output bytes of the waiting results.
+    bytes: usize,
+    /// Results that the reader took last, and their bytes. They count as unread until the reader polls again.
+    lent: usize,
+    lent_bytes: usize,
     /// Final status of the call, once the driver is gone; an inner `None` is OK.
     end: Option<Option<Status>>,
     left: bool,
@@ -50,13 +47,6 @@ struct State {
     wanted: usize,
     reader: Option<Waker>,
     driver: Option<Waker>,
-}
-
-#[derive(Default)]
-struct Batch {
-    results: VecDeque<(SubmitManyResponse, Kept)>,
-    /// Output bytes of the results.
-    bytes: usize,
 }
 
 /// Resources that a result holds until it is read.
@@ -68,33 +58,10 @@ pub(super) struct Kept {
     pub(super) _hold: Option<Hold>,
 }
 
-/// Results, and their output bytes.
-#[derive(Debug, Clone, Copy, Default)]
-struct Amount {
-    results: usize,
-    bytes: usize,
-}
-
-impl Batch {
-    fn load(&self) -> Amount {
-        Amount { results: self.results.len(), bytes: self.bytes }
-    }
-}
-
-impl Amount {
-    fn and(self, other: Self) -> Self {
-        Self { results: self.results + other.results, bytes: self.bytes + other.bytes }
-    }
-
-    /// Number of results; `usize::MAX` if they are too large together.
-    fn count(self) -> usize {
-        if self.bytes > MAX_UNREAD_BYTES { usize::MAX / 2 } else { self.results }
-    }
-}
-
 impl State {
-    fn unread(&self) -> Amount {
-        self.waiting.load().and(self.lent)
+    /// Number of unread results; a very large number if their bytes exceed the limit.
+    fn unread(&self) -> usize {
+        if self.bytes + self.lent_bytes > MAX_UNREAD_BYTES { usize::MAX / 2 } else { self.waiting.len() + self.lent }
     }
 }
 
@@ -107,51 +74,38 @@ fn output_bytes(response: &SubmitManyResponse) -> usize {
 
 impl Outbox {
     pub(super) fn new() -> (Self, Answers) {
-        let state = Arc::new(Mutex::new(State::default()));
-        let answers = Answers { state: Arc::clone(&state), taken: VecDeque::new() };
-        (Self { state, held: Batch::default(), handed: Amount::default() }, answers)
+        let state = Arc::<Mutex<State>>::default();
+        (Self(Arc::clone(&state)), Answers { state, taken: VecDeque::new() })
     }
 
-    /// Adds a result, which the reader sees after the next [`hand_over`](Self::hand_over). Returns an upper bound of
-    /// the unread results.
-    pub(super) fn push(&mut self, result: SubmitManyResponse, kept: Kept) -> usize {
-        self.held.bytes += output_bytes(&result);
-        self.held.results.push_back((result, kept));
-        self.handed.and(self.held.load()).count()
+    /// Adds a result. Returns the number of unread results.
+    pub(super) fn push(&self, result: SubmitManyResponse, kept: Kept) -> usize {
+        let mut state = self.0.lock();
+        state.bytes += output_bytes(&result);
+        state.waiting.push_back((result, kept));
+        state.unread()
     }
 
-    /// Hands the pushed results to the reader. Call it before the driver waits.
-    pub(super) fn hand_over(&mut self) {
-        if self.held.results.is_empty() {
-            return;
-        }
-        let reader = {
-            let mut state = self.state.lock();
-            state.waiting.bytes += std::mem::take(&mut self.held.bytes);
-            if state.waiting.results.is_empty() {
-                std::mem::swap(&mut state.waiting.results, &mut self.held.results);
-            } else {
-                state.waiting.results.append(&mut self.held.results);
-            }
-            self.handed = state.unread();
-            state.reader.take()
-        };
+    /// Wakes the reader for the pushed results. Call it before the driver waits.
+    pub(super) fn wake_reader(&self) {
+        let mut state = self.0.lock();
+        let reader = if state.waiting.is_empty() { None } else { state.reader.take() };
+        drop(state);
         wake(reader);
     }
 
     /// Results that the caller has not read.
-    pub(super) fn unread(&mut self) -> usize {
-        let mut state = self.state.lock();
+    pub(super) fn unread(&self) -> usize {
+        let mut state = self.0.lock();
         state.wanted = 0;
-        self.handed = state.unread();
-        self.handed.and(self.held.load()).count()
+        state.unread()
     }
 
     /// Returns when fewer than `max` results are unread, or the caller has left. Cancel safe.
     pub(super) async fn below(&self, max: usize) {
         self.until(|state| {
             state.wanted = max;
-            state.left || state.unread().count() < max
+            state.left || state.unread() < max
         })
         .await;
     }
@@ -161,19 +115,18 @@ impl Outbox {
         self.until(|state| state.left).await;
     }
 
-    /// Ends the call, once its results are read.
-    pub(super) fn end(mut self, status: Option<Status>) {
-        self.hand_over();
-        self.state.lock().end = Some(status);
+    /// Ends the call once its results are read.
+    pub(super) fn end(self, status: Option<Status>) {
+        self.0.lock().end = Some(status);
     }
 
     async fn until(&self, is_so: impl Fn(&mut State) -> bool) {
         std::future::poll_fn(|cx| {
-            let mut state = self.state.lock();
+            let mut state = self.0.lock();
             if is_so(&mut state) {
                 return Poll::Ready(());
             }
-            // One task waits for all of this, so that the latest waker is the only one.
+            // One task waits for all of this, so only the latest waker counts.
             state.driver = Some(cx.waker().clone());
             Poll::Pending
         })
@@ -183,9 +136,8 @@ impl Outbox {
 
 impl Drop for Outbox {
     fn drop(&mut self) {
-        self.hand_over();
         let reader = {
-            let mut state = self.state.lock();
+            let mut state = self.0.lock();
             state.end.get_or_insert_default();
             state.reader.take()
         };
@@ -202,9 +154,9 @@ impl Stream for Answers {
             return Poll::Ready(Some(Ok(result)));
         }
         let mut state = state.lock();
-        std::mem::swap(&mut state.waiting.results, taken);
-        state.lent = Amount { results: taken.len(), bytes: std::mem::take(&mut state.waiting.bytes) };
-        let wanted = state.unread().count() < state.wanted;
+        std::mem::swap(&mut state.waiting, taken);
+        (state.lent, state.lent_bytes) = (taken.len(), std::mem::take(&mut state.bytes));
+        let wanted = state.unread() < state.wanted;
         let driver = if wanted { state.driver.take() } else { None };
         let next = match taken.pop_front() {
             Some((result, _)) => Poll::Ready(Some(Ok(result))),
@@ -227,7 +179,7 @@ impl Drop for Answers {
         let (driver, unread) = {
             let mut state = self.state.lock();
             state.left = true;
-            (state.driver.take(), std::mem::take(&mut state.waiting.results))
+            (state.driver.take(), std::mem::take(&mut state.waiting))
         };
         drop(unread);
         wake(driver);
@@ -257,26 +209,25 @@ mod tests {
     }
 
     #[test]
-    fn results_go_over_together_and_count_until_the_reader_comes_back() {
-        let (mut outbox, mut answers) = Outbox::new();
+    fn results_count_until_the_reader_comes_back() {
+        let (outbox, mut answers) = Outbox::new();
         assert_eq!([outbox.push(result("a"), Kept::default()), outbox.push(result("b"), Kept::default())], [1, 2]);
-        assert_eq!(read(&mut answers), None);
-        outbox.hand_over();
-        assert_eq!(outbox.push(result("c"), Kept::default()), 3);
         assert_eq!(read(&mut answers).as_deref(), Some("a"));
-        assert_eq!(outbox.unread(), 3);
-        assert_eq!([read(&mut answers).as_deref(), read(&mut answers).as_deref()], [Some("b"), None]);
+        assert_eq!(outbox.push(result("c"), Kept::default()), 3);
+        assert_eq!([read(&mut answers).as_deref(), read(&mut answers).as_deref()], [Some("b"), Some("c")]);
         assert_eq!(outbox.unread(), 1);
+        assert_eq!(read(&mut answers), None);
+        assert_eq!(outbox.unread(), 0);
     }
 
     #[test]
     fn what_was_pushed_is_read_before_the_end() {
-        let (mut outbox, mut answers) = Outbox::new();
+        let (outbox, mut answers) = Outbox::new();
         outbox.push(result("a"), Kept::default());
         outbox.end(Some(Status::new(Code::DeadlineExceeded, "late")));
         assert_eq!(read(&mut answers).as_deref(), Some("a"));
         assert!(read(&mut answers).is_some_and(|end| end.contains("late")));
-        let (mut outbox, mut answers) = Outbox::new();
+        let (outbox, mut answers) = Outbox::new();
         outbox.push(result("b"), Kept::default());
         drop(outbox);
         assert_eq!([read(&mut answers).as_deref(), read(&mut answers).as_deref()], [Some("b"), Some("end")]);

@@ -82,7 +82,7 @@ pub fn metadata(data: &[u8]) {
             request.metadata_mut().as_mut().append(name, value);
         }
     }
-    match CallContext::read(&request, "Submit", &Sampler::new(None)) {
+    match CallContext::read(&request, "Submit", &Sampler::new(None, 0)) {
         Ok(call) => {
             let policy = DeadlinePolicy::default();
             let deadline = call.deadline(&policy);

@@ -1,7 +1,7 @@
-//! Which jobs fit in the queue, by jobs and bytes.
+//! Decides which jobs fit in the queue, by number and bytes.
 //!
-//! A part of the queue is reserved for each more important class, and a tenant may take only a multiple of the free
-//! part. Both apply only if such a class, or another tenant, was seen within a minute.
+//! A part of the queue is reserved for each more important class. A tenant may use only a multiple of the free part.
+//! Both rules apply only if such a class, or another tenant, was seen within the last minute.
 
 use std::hash::BuildHasher;
 
@@ -11,12 +11,12 @@ use super::super::{Core, Host, entry::TenantId};
 use crate::model::{Criticality, TenantPart};
 
 /// Windows for which classes and tenants are remembered.
-const KEPT: u64 = 600;
-/// One part in so many is reserved for each more important class.
+const REMEMBERED_WINDOWS: u64 = 600;
+/// One `PARTS`-th of the queue is reserved for each more important class.
 const PARTS: usize = 8;
-/// A tenant may take so many times what is free: three quarters of the queue if it is alone, and less the more tenants
-/// ask for much (Choudhury and Hahne, Dynamic queue length thresholds, 1998).
-const TIMES: f64 = 3.0;
+/// A tenant may use this many times the free part (Choudhury and Hahne, Dynamic queue length thresholds, 1998). That is
+/// three quarters of an otherwise empty queue, and less as other tenants fill it.
+const TENANT_FACTOR: f64 = 3.0;
 
 /// Recent arrivals.
 #[derive(Default)]
@@ -42,21 +42,21 @@ impl Seen {
         self.classes[..class.rank()].iter().filter(|last| is_kept(**last, window)).count()
     }
 
-    /// Whether more than one tenant was seen.
+    /// Whether several tenants were seen.
     fn mixes_tenants(&self, window: u64) -> bool {
         is_kept(self.changed, window)
     }
 }
 
 fn is_kept(last: Option<u64>, window: u64) -> bool {
-    last.is_some_and(|last| window - last < KEPT)
+    last.is_some_and(|last| window - last < REMEMBERED_WINDOWS)
 }
 
 impl<H: Host> Core<H> {
     /// Whether a job of `class` with `bytes` fits in the queue.
     pub(crate) fn has_capacity(&self, class: Criticality, bytes: usize) -> bool {
         let (jobs, most) = self.capacity(class);
-        // A job that has the queue alone takes nothing from others.
+        // A job in an empty queue takes no capacity from others.
         let most = if self.queue.bytes == 0 { self.caps.bytes } else { most };
         self.queue.all.len() < jobs && bytes <= most.saturating_sub(self.queue.bytes)
     }
@@ -68,9 +68,9 @@ impl<H: Host> Core<H> {
         (of(self.caps.jobs), of(self.caps.bytes))
     }
 
-    /// A tenant's part of the queue, without jobs that are less important than `class`, so that its own batch does not
-    /// block its urgent jobs. `None` if it may have `bytes` more. A tenant with nothing queued may always queue one
-    /// job.
+    /// The part of a tenant that has used it up; `None` if it may have `bytes` more. Jobs that are less important than
+    /// `class` do not count, so that a tenant's batch does not block its urgent jobs. A tenant with nothing queued may
+    /// always queue one job.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a multiple of a cap, not below zero")]
     pub(crate) fn over_part(&self, class: Criticality, tenant: Option<TenantId>, bytes: usize) -> Option<TenantPart> {
         let share = self.caps.tenant_share;
@@ -88,11 +88,11 @@ impl<H: Host> Core<H> {
         if share >= 1.0 || !self.admission.seen.mixes_tenants(self.admission.window) {
             return None;
         }
-        let times = TIMES.max(share / (1.0 - share));
+        let times = TENANT_FACTOR.max(share / (1.0 - share));
         let (jobs, most) = self.capacity(class);
         let free = |cap: usize, held: usize| times * cap.saturating_sub(held) as f64;
         let (free_jobs, free_bytes) = (free(jobs, self.queue.all.len()), free(most, self.queue.bytes));
-        // If nothing is free, that is the reason of the refusal.
+        // If the queue is full, the refusal names that reason instead.
         let is_over = (free_jobs > 0.0 && own_jobs as f64 >= free_jobs)
             || (free_bytes > 0.0 && own_bytes as f64 + bytes as f64 > free_bytes);
         is_over.then(|| part(free_jobs as usize, free_bytes as usize))
@@ -105,7 +105,7 @@ impl<H: Host> Core<H> {
         (part(self.caps.jobs).max(1), part(self.caps.bytes))
     }
 
-    /// Whether evicting jobs below `class` would make enough capacity.
+    /// Whether evicting all jobs below `class` would free enough capacity.
     pub(crate) fn can_evict_for(&self, class: Criticality, bytes: usize) -> bool {
         let ((less_bytes, less), (jobs, most)) = (self.queue.evictable(class), self.capacity(class));
         let held = self.queue.bytes - less_bytes;
@@ -113,8 +113,10 @@ impl<H: Host> Core<H> {
         self.queue.all.len() - less < jobs && bytes <= most.saturating_sub(held)
     }
 
-    /// Whether a queued job leaves enough bytes for the first callers before it. If there are free places, callers wait
-    /// for bytes; or for time or their tenant's part, where they block no others.
+    /// Whether queueing a job leaves enough bytes for the first callers before it.
+    ///
+    /// While the queue has free places, callers wait for bytes, for time, or for their tenant's part. Only those that
+    /// wait for bytes block others.
     pub(crate) fn leaves_bytes_for_callers(&self, class: Criticality, bytes: usize) -> bool {
         let needed = self.queue.waiting.ahead_of(class).map(|index| self.entries[index].bytes);
         needed.fold(bytes, usize::saturating_add) <= self.caps.bytes.saturating_sub(self.queue.bytes)

@@ -1,21 +1,18 @@
-//! Demand of each tenant in the last two seconds, accepted or not.
-
-use std::hash::BuildHasher;
+//! Rates over windows of a tenth of a second, and each tenant's demand in the last two seconds.
 
 use rustc_hash::{FxBuildHasher, FxHashMap};
-
-use super::super::rate::WINDOW;
+use std::{hash::BuildHasher, time::Duration};
 
 /// Windows of one period: two seconds.
 const PERIOD: u64 = 20;
-/// Most names in the table of a period. Further tenants share one entry.
+/// Largest number of names in the table of a period. Further tenants share one entry.
 const MAX_NAMES: usize = 10_000;
-/// The entry that they share.
+/// The shared entry.
 const OTHERS: u64 = 0;
-/// Most tenants in a list.
+/// Largest number of tenants in a list.
 const MAX_LISTED: usize = 32;
 
-/// Demand by hash of the tenant's name. Two periods are kept: the last two seconds are the current one and a part of
+/// Demand by hash of the tenant's name. Two periods are kept: the last two seconds cover the current one and a part of
 /// the previous one.
 #[derive(Default)]
 pub(crate) struct TenantDemand {
@@ -35,14 +32,14 @@ struct Asked {
     refused: f64,
 }
 
-/// How often a tenant asks.
+/// Request rate of a tenant.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TenantRate {
     /// Name of the tenant.
     pub tenant: Box<str>,
-    /// Jobs per second that ask for capacity.
+    /// Jobs per second that request capacity.
     pub asks: f64,
-    /// Those of them that are refused at once.
+    /// Jobs per second that are refused at once.
     pub refusals: f64,
 }
 
@@ -67,20 +64,20 @@ impl TenantDemand {
         }
     }
 
-    /// Whether a tenant asks for less than an equal share of `workers` among the tenants that were seen, beside the
-    /// current job of `own` seconds.
+    /// Whether a tenant's demand is below an equal share of `workers` among the recent tenants. The current job, of
+    /// `own` seconds, is not included.
     pub(crate) fn is_light(&self, tenant: &str, own: f64, workers: usize, window: u64) -> bool {
         let asked = self.per_second(tenant, window) * seconds_of_period();
         (asked - own) * (self.tenants as f64) < workers as f64 * seconds_of_period()
     }
 
-    /// Work that a tenant asks for, in seconds per second.
+    /// A tenant's demand, in seconds of work per second.
     pub(crate) fn per_second(&self, tenant: &str, window: u64) -> f64 {
         let name = self.name(tenant);
         self.rate(name, window, |asked| asked.seconds)
     }
 
-    /// The tenants that ask most often, highest rate first.
+    /// The tenants with the highest request rates, highest first.
     pub(crate) fn rates(&self, window: u64) -> Vec<TenantRate> {
         let fresh = self.before.iter().filter(|(name, _)| !self.running.contains_key(name));
         let rates = self.running.iter().chain(fresh).filter(|(name, _)| **name != OTHERS);
@@ -95,7 +92,7 @@ impl TenantDemand {
         rates
     }
 
-    /// Amount per second over the last two seconds.
+    /// Rate over the last two seconds.
     fn rate(&self, name: u64, window: u64, amount: impl Fn(&Asked) -> f64) -> f64 {
         let left = 1.0 - (window % PERIOD) as f64 / PERIOD as f64;
         let weights = match (window / PERIOD).saturating_sub(self.period) {
@@ -113,8 +110,8 @@ impl TenantDemand {
         if is_full { OTHERS } else { hash }
     }
 
-    /// Moves on to `window`.
-    pub(crate) fn turn(&mut self, window: u64) {
+    /// Advances to `window`.
+    pub(crate) fn advance(&mut self, window: u64) {
         let over = window / PERIOD - self.period;
         if over == 0 {
             return;
@@ -133,15 +130,54 @@ fn seconds_of_period() -> f64 {
     PERIOD as f64 * WINDOW.as_secs_f64()
 }
 
+/// Time between two samples of the rates and of the safety margins.
+pub(crate) const WINDOW: Duration = Duration::from_millis(100);
+/// Weight of one window in a rate: a time constant of about a second.
+pub(crate) const WINDOW_WEIGHT: f64 = 0.1;
+
+/// Rate, as an exponentially weighted mean over windows. The first windows are averaged with equal weights.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Rate {
+    /// In the current window.
+    amount: f64,
+    pub(crate) per_second: f64,
+    windows: u32,
+}
+
+impl Rate {
+    pub(crate) fn add(&mut self, amount: f64) {
+        self.amount += amount;
+    }
+
+    /// Ends a window, and `empty` more without events.
+    pub(crate) fn advance(&mut self, empty: u32) {
+        self.fold();
+        // The rate is zero after this many windows.
+        for _ in 0..empty.min(FORGOTTEN) {
+            self.fold();
+        }
+    }
+
+    fn fold(&mut self) {
+        self.windows = self.windows.saturating_add(1);
+        let latest = std::mem::take(&mut self.amount) / WINDOW.as_secs_f64();
+        let weight = WINDOW_WEIGHT.max(1.0 / f64::from(self.windows));
+        self.per_second += weight * (latest - self.per_second);
+    }
+}
+
+/// Windows after which a rate is zero, because less than a thousandth of it is left.
+pub(crate) const FORGOTTEN: u32 = 70;
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_tenant_is_light_while_it_asks_for_less_than_an_equal_share() {
+    fn a_tenant_is_light_while_it_demands_less_than_an_equal_share() {
         let mut demand = TenantDemand::default();
         let mut is_light = |tenant, seconds, window| {
-            demand.turn(window);
+            demand.advance(window);
             demand.arrive(tenant, seconds);
             demand.is_light(tenant, 0.0, 1, window)
         };
@@ -150,9 +186,9 @@ mod tests {
         assert!(is_light("heavy", 0.9, 0));
         assert!(!is_light("heavy", 0.2, 5), "1.1 seconds");
         assert!(is_light("light", 0.3, 19));
-        assert!(!is_light("heavy", 0.1, 20), "the last two seconds reach into the period before");
-        assert!(is_light("heavy", 0.1, 35), "by a quarter");
-        assert!(!is_light("heavy", 2.0, 100), "alone, it has all of the worker");
+        assert!(!is_light("heavy", 0.1, 20), "the last two seconds include a part of the previous period");
+        assert!(is_light("heavy", 0.1, 35), "they include a quarter of the previous period");
+        assert!(!is_light("heavy", 2.0, 100), "a tenant alone may use the whole worker");
         assert!(is_light("heavy", 1.9, 180));
     }
 
@@ -166,10 +202,10 @@ mod tests {
     }
 
     #[test]
-    fn the_tenants_that_ask_most_are_told_among_very_many() {
+    fn the_tenants_with_the_highest_rates_are_listed_among_many() {
         let mut demand = TenantDemand::default();
         for window in 0..40 {
-            demand.turn(window);
+            demand.advance(window);
             for turn in 0..20 {
                 demand.arrive("loud", 0.0);
                 if turn < 15 {
@@ -185,6 +221,6 @@ mod tests {
         assert_eq!((&*rates[0].tenant, &*rates[1].tenant, rates.len()), ("loud", "second", MAX_LISTED));
         assert!((200.0..220.0).contains(&rates[0].asks) && (150.0..165.0).contains(&rates[0].refusals), "{rates:?}");
         assert!((50.0..55.0).contains(&rates[1].asks), "{rates:?}");
-        assert_eq!(demand.rates(39 + 2 * PERIOD), [], "a tenant that asks no more is forgotten");
+        assert_eq!(demand.rates(39 + 2 * PERIOD), [], "a tenant without further jobs is forgotten");
     }
 }

@@ -1,4 +1,4 @@
-//! Service time of a kind, estimated from the jobs that ended.
+//! Estimates the service time of a kind from its ended jobs.
 
 use std::time::Duration;
 
@@ -11,11 +11,12 @@ const FIRST_SERVICE: Duration = Duration::from_millis(50);
 /// Weight of one finished job in the mean of its kind.
 const JOB_WEIGHT: f64 = 0.05;
 
-/// If no job of a kind has ended for this time, or for so many of its service times if that is longer, one job may pass
-/// although it would end too late by the estimate. The estimate may be outdated, and no running job would correct it.
+/// Time without an ended job after which one job of a kind may pass as a probe, although it would end too late by the
+/// estimate. The estimate may be outdated, and no running job would correct it.
 const SILENCE: Duration = Duration::from_secs(10);
+/// The same time in service times of the kind, for kinds with long jobs. The longer of the two applies.
 const SILENT_RUNS: f64 = 10.0;
-/// Weight of the next run after that.
+/// Weight of the run after a probe.
 const PROBE_WEIGHT: f64 = 0.5;
 
 /// Service times, in seconds.
@@ -25,15 +26,15 @@ pub(crate) struct Estimates {
     mean: ServiceTime,
 }
 
-/// Exponentially weighted mean of service times. The first samples are averaged plainly, so that the initial value
-/// disappears at once.
+/// Exponentially weighted mean of service times. The first samples are averaged with equal weights, so that the initial
+/// value has no lasting effect.
 #[derive(Clone, Copy)]
 struct ServiceTime {
     seconds: f64,
     samples: u32,
     /// When a run last ended, or a probe was allowed.
     heard: Option<Instant>,
-    /// Whether the next run has a higher weight, because the estimate may be outdated.
+    /// Whether the next run gets a higher weight, because the estimate may be outdated.
     is_stale: bool,
 }
 
@@ -44,7 +45,7 @@ impl ServiceTime {
         self.seconds += self.weight().max(weight) * (seconds - self.seconds);
     }
 
-    /// One of the last samples was `more` seconds too short.
+    /// Corrects one of the last samples, which was `more` seconds too short.
     fn lengthen(&mut self, more: f64) {
         self.seconds += self.weight() * more;
     }
@@ -67,7 +68,7 @@ impl Estimates {
         self.kinds.extend(unknown.kinds);
     }
 
-    /// Learns from a run. Returns the seconds that were counted.
+    /// Learns from a run. Returns the seconds that the estimate used.
     pub(crate) fn observe(&mut self, kind: usize, run: Duration) -> f64 {
         let seconds = run.as_secs_f64();
         self.kinds[kind].add(seconds);
@@ -82,12 +83,12 @@ impl Estimates {
         self.observe(kind, run.saturating_add(Duration::from_secs_f64(more)))
     }
 
-    /// Learns from a run that was cut at its own bound, which shows only that it takes longer.
+    /// Learns from a run that was cut by a limit other than its deadline. That only shows that the job takes longer.
     pub(crate) fn observe_longer(&mut self, kind: usize, run: Duration) -> f64 {
         if run.as_secs_f64() > self.service(kind) { self.observe(kind, run) } else { 0.0 }
     }
 
-    /// Learns that a run, counted with `counted` seconds, held its worker for `held`.
+    /// Learns that a run, counted with `counted` seconds, occupied its worker for `held`.
     pub(crate) fn observe_held(&mut self, kind: usize, counted: f64, held: Duration) {
         let more = held.as_secs_f64() - counted;
         if counted <= 0.0 {
@@ -122,7 +123,7 @@ impl Estimates {
         known.seconds
     }
 
-    /// The same, if the kind was measured.
+    /// Expected service time of a job of `kind`, if the kind was measured.
     pub(crate) fn measured(&self, kind: usize) -> Option<f64> {
         Some(self.kinds[kind].seconds).filter(|_| self.kinds[kind].samples > 0)
     }
@@ -159,7 +160,7 @@ mod tests {
         assert!((estimates.service(0) - 0.020).abs() < 1e-4);
     }
     #[test]
-    fn a_kind_of_which_nothing_is_heard_lets_one_job_through() {
+    fn a_kind_without_recent_ends_allows_one_probe() {
         let (start, mut estimates) = (Instant::now(), Estimates::new(1));
         for _ in 0..100 {
             estimates.observe(0, Duration::from_secs(2));
@@ -170,8 +171,8 @@ mod tests {
         estimates.probe(0, at(20));
         assert!(!estimates.may_probe(0, at(39)));
         estimates.observe(0, Duration::from_millis(10));
-        assert!((estimates.service(0) - 1.0).abs() < 0.01, "that one counts for as much as all before it");
+        assert!((estimates.service(0) - 1.0).abs() < 0.01, "the probe weighs as much as all earlier runs");
         estimates.observe(0, Duration::from_millis(10));
-        assert!((estimates.service(0) - 0.95).abs() < 0.01, "and the next one as ever");
+        assert!((estimates.service(0) - 0.95).abs() < 0.01, "the next run has the usual weight");
     }
 }

@@ -1,21 +1,20 @@
-//! The safety margin of admission: less of the allowed wait is used while accepted jobs miss their deadlines.
+//! The safety margin of admission: reduces the allowed wait while accepted jobs miss their deadlines.
 
-use super::super::rate::{FORGOTTEN, WINDOW_WEIGHT};
+use super::demand::{FORGOTTEN, WINDOW_WEIGHT};
 
 /// Share of accepted jobs that may miss their deadline before the margin narrows.
 const MISSED_SHARE: f64 = 0.01;
 
-/// Lower bound: if even jobs that hardly wait miss their deadlines, refusing more of them does not help.
+/// Lower bound of the margin: if even jobs that hardly wait miss their deadlines, more refusals do not help.
 const NARROWEST: f64 = 0.1;
 const NARROWER: f64 = 0.95;
 const WIDER: f64 = 0.01;
-/// Missed jobs per second that may be chance: with few queued jobs, one is a large share.
+/// Missed jobs per second that count as chance. If few jobs are queued, a single one is a large share.
 const CHANCE: f64 = 1.0;
 
-/// Share of the allowed wait that is used: it falls while accepted jobs miss their deadlines, and rises while they do
-/// not.
+/// Factor of the allowed wait: it falls while accepted jobs miss their deadlines, and rises otherwise.
 ///
-/// Both are counted over about a second, so that one job of a small pool does not count as a trend.
+/// Queued and missed jobs are averaged over about a second, so that one job of a small pool does not count as a trend.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SafetyMargin {
     pub(crate) value: f64,
@@ -38,13 +37,13 @@ impl SafetyMargin {
         self.moved = true;
     }
 
-    /// Ends a window, and `empty` more without events. `rests` says that nothing is queued: then, with each further
-    /// window, half of what was learnt under load is forgotten.
-    pub(crate) fn turn(&mut self, empty: u32, rests: bool) {
+    /// Ends a window, and `empty` further ones without events. If `is_idle`, nothing is queued: each window then moves
+    /// the margin half of the way back to 1.
+    pub(crate) fn advance(&mut self, empty: u32, is_idle: bool) {
         for _ in 0..=empty.min(FORGOTTEN) {
             let moved = std::mem::take(&mut self.moved);
-            let rests = rests && !moved;
-            self.value = if rests {
+            let is_idle = is_idle && !moved;
+            self.value = if is_idle {
                 f64::midpoint(self.value, 1.0)
             } else if self.missed > (MISSED_SHARE * self.accepted).max(CHANCE) {
                 (self.value * NARROWER).max(NARROWEST)

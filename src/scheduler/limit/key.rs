@@ -1,27 +1,25 @@
-//! The limits of one limit key.
+//! The limits of one limit key, and the token bucket of a rate.
 
+use super::super::list::List;
+use crate::model::{Limit, Limiter, Rate};
 use std::num::NonZeroU32;
-
 use tokio::time::Instant;
 
-use super::{super::list::List, bucket::Bucket};
-use crate::model::{Limit, Limiter};
-
-/// Waits that differ by less count as equal, in seconds.
+/// Waits that differ by less than this, in seconds, count as equal.
 pub(crate) const TIE: f64 = 1e-9;
 
-/// One limit key of one kind. Its jobs become ready in order of arrival, as far as the limits per key allow; the others
-/// wait here.
+/// One limit key of one kind. Its jobs become ready in order of arrival, as far as the limits per key allow. The other
+/// jobs wait here.
 pub(crate) struct KeyLimiter {
     pub(crate) kind_queue: usize,
     pub(crate) key: Box<str>,
     pub(crate) throttled: List,
-    /// Jobs that passed and have not started: each has a token and a place among the running ones.
+    /// Jobs that passed and have not started. Each has a token, and counts as running.
     pub(crate) ready: u32,
     pub(crate) used: Used,
     /// Queued and running jobs.
     pub(crate) jobs: u32,
-    pub(crate) asleep: Option<Instant>,
+    pub(crate) waiting_for_token: Option<Instant>,
 }
 
 /// Use of a limit.
@@ -42,7 +40,7 @@ impl LimitWait {
     pub(crate) const NONE: Self = Self { seconds: 0.0, by: None };
 
     pub(crate) fn or(self, seconds: f64, by: Limiter) -> Self {
-        // A tie goes to the first, however the sums are rounded.
+        // The tolerance lets the first limit win a tie, independent of rounding.
         if seconds > self.seconds + TIE { Self { seconds, by: Some(by) } } else { self }
     }
 }
@@ -63,7 +61,7 @@ impl Used {
         }
     }
 
-    /// The wait behind `before` jobs that take `service` seconds each, if it is longer than `wait`.
+    /// The wait behind `before` jobs that take `service` seconds each, if that is longer than `wait`.
     pub(crate) fn wait(
         &self,
         wait: LimitWait,
@@ -94,12 +92,76 @@ impl KeyLimiter {
             ready: 0,
             used: Used::default(),
             jobs: 0,
-            asleep: None,
+            waiting_for_token: None,
         }
     }
 
     pub(crate) fn admits(&self, limit: Limit, now: Instant) -> bool {
         let more = self.ready + 1;
         self.used.has_place(limit, more) && self.used.has_token(limit, more, now)
+    }
+}
+
+/// A token bucket that starts full. It stores only the time at which it is full again (the generic cell rate algorithm,
+/// ITU-T I.371), so it needs no timer.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Bucket {
+    full_at: Option<Instant>,
+}
+
+impl Bucket {
+    /// Whether it has at least `tokens` tokens.
+    pub(crate) fn has(&self, rate: Rate, tokens: u32, now: Instant) -> bool {
+        tokens <= rate.burst.get() && self.when(rate, tokens).is_none_or(|at| at <= now)
+    }
+
+    /// When it has `tokens` tokens, at most the burst. The time may be in the past; `None` means always.
+    pub(crate) fn when(&self, rate: Rate, tokens: u32) -> Option<Instant> {
+        self.full_at?.checked_sub(rate.interval * (rate.burst.get() - tokens))
+    }
+
+    /// Takes the token of a start.
+    pub(crate) fn take(&mut self, rate: Rate, now: Instant) {
+        self.full_at = Some(self.full_at.map_or(now, |full_at| full_at.max(now)) + rate.interval);
+    }
+
+    /// When it is full. The time may be in the past; `None` means always.
+    pub(crate) fn full_at(&self) -> Option<Instant> {
+        self.full_at
+    }
+
+    /// Seconds until a start behind `before` other starts.
+    pub(crate) fn wait(&self, rate: Rate, before: f64, now: Instant) -> f64 {
+        let full_in = self.full_at.map_or(0.0, |at| at.saturating_duration_since(now).as_secs_f64());
+        let missing = before + 1.0 - f64::from(rate.burst.get());
+        (full_in + missing * rate.interval.as_secs_f64()).max(0.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{num::NonZeroU32, time::Duration};
+
+    use super::*;
+
+    #[test]
+    fn tokens_arrive_one_by_one_up_to_the_burst() {
+        let rate = Rate { interval: Duration::from_millis(100), burst: NonZeroU32::new(3).expect("three") };
+        let start = Instant::now() + Duration::from_secs(10);
+        let at = |ms| start + Duration::from_millis(ms);
+        let mut bucket = Bucket::default();
+        for _ in 0..3 {
+            assert!(bucket.has(rate, 1, start));
+            bucket.take(rate, start);
+        }
+        assert!(!bucket.has(rate, 1, at(99)) && bucket.has(rate, 1, at(100)) && !bucket.has(rate, 2, at(199)));
+        assert_eq!(bucket.when(rate, 2), Some(at(200)));
+        assert!(bucket.has(rate, 3, at(900)) && !bucket.has(rate, 4, at(900)));
+        let near = |a: f64, b: f64| (a - b).abs() < 1e-9;
+        assert!(near(bucket.wait(rate, 0.0, at(40)), 0.06) && near(bucket.wait(rate, 2.0, at(40)), 0.26));
+        // An event that read the clock before it got the lock may bring an earlier time.
+        bucket.take(rate, at(900));
+        bucket.take(rate, at(899));
+        assert_eq!(bucket.full_at(), Some(at(1100)));
     }
 }

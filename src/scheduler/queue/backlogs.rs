@@ -1,10 +1,10 @@
-//! How much work each tenant has queued, to predict the wait of an arrival.
+//! Queued work of each tenant, to predict the wait of an arrival.
 
 /// The queued work of each tenant, in buckets by powers of two.
 ///
-/// In a fair queue, each tenant is before an arrival with as much work as the arrival's own tenant has, at most: `Σ
-/// min(bₖ, m)`. Summing over all tenants under the lock would be slow. A bucket answers for all of its tenants:
-/// exactly, except for the bucket that contains `m`, which may be up to a factor of two too high.
+/// In a fair queue, each tenant delays an arrival by at most as much work as the arrival's own tenant has: `Σ min(bₖ,
+/// m)`. Summing over all tenants under the lock would be slow. The sum over buckets is exact, except for the bucket
+/// that contains `m`: its part may be up to twice as high.
 #[derive(Debug, Clone)]
 pub(crate) struct Backlogs {
     /// Tenants and their seconds, by bucket.
@@ -14,8 +14,8 @@ pub(crate) struct Backlogs {
 }
 
 const BUCKETS: usize = 48;
-/// The first bucket ends below a microsecond, and each further one at twice that; the last one takes everything beyond
-/// two years.
+/// The first bucket ends below a microsecond, and each further one at twice the previous bound. The last one has no
+/// upper bound, and starts at two years.
 const PER_SECOND: f64 = 1e6;
 
 impl Default for Backlogs {
@@ -25,7 +25,7 @@ impl Default for Backlogs {
 }
 
 impl Backlogs {
-    /// The backlog of one tenant changed; 0 means no tenant.
+    /// Moves a tenant's backlog from `from` to `to` seconds; 0 means no tenant.
     pub(crate) fn change(&mut self, from: f64, to: f64) {
         if from > 0.0 && to > 0.0 && bucket(from) == bucket(to) {
             let seconds = &mut self.buckets[bucket(to)].1;
@@ -36,7 +36,7 @@ impl Backlogs {
             let at = bucket(from);
             let (tenants, seconds) = &mut self.buckets[at];
             *tenants -= 1;
-            // Rounding errors end with the bucket's last tenant.
+            // Removes rounding errors with the bucket's last tenant.
             *seconds = if *tenants == 0 { 0.0 } else { (*seconds - from).max(0.0) };
             if *tenants == 0 {
                 self.used &= !(1 << at);
@@ -51,7 +51,7 @@ impl Backlogs {
         }
     }
 
-    /// The work of all tenants, of each at most `most` seconds.
+    /// The work of all tenants, counting at most `most` seconds of each.
     pub(crate) fn up_to(&self, most: f64) -> f64 {
         let mut left = self.used;
         let mut sum = 0.0;
@@ -70,7 +70,7 @@ impl Backlogs {
     }
 }
 
-/// The power of two is read from the number's bits: each queued job needs it four times, under the lock.
+/// Reads the power of two from the bits of the number, because each queued job needs it four times under the lock.
 fn bucket(seconds: f64) -> usize {
     let exponent = (seconds * PER_SECOND).to_bits() >> 52;
     usize::try_from(exponent).map_or(0, |exponent| exponent.saturating_sub(1022)).min(BUCKETS - 1)
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn never_less_than_the_truth_nor_more_than_twice() {
+    fn the_sum_is_at_least_the_exact_one_and_at_most_twice_that() {
         let work: Vec<f64> = (0..200).map(|tenant: i32| 1e-5 * 1.09_f64.powi(tenant * 7 % 200)).collect();
         let mut backlogs = Backlogs::default();
         for seconds in &work {

@@ -1,4 +1,4 @@
-//! Queues of ordering keys: of each key, one job at a time.
+//! Queues of ordering keys. Each key runs one job at a time.
 
 use rustc_hash::FxHashMap;
 use slab::Slab;
@@ -9,8 +9,8 @@ use super::super::{
     list::List,
 };
 
-/// The ordering keys in use. A key has a queue while a job with that key is ready, running or blocked; all but one are
-/// blocked.
+/// The ordering keys in use. A key has a queue while one of its jobs is ready, running or blocked. All of its jobs but
+/// one are blocked.
 #[derive(Default)]
 pub(crate) struct KeyQueues {
     by_key: FxHashMap<Box<str>, KeyQueueId>,
@@ -31,7 +31,7 @@ impl KeyQueues {
         key.is_empty() || !self.by_key.contains_key(key)
     }
 
-    /// Expected seconds of the jobs with that key, which run one after the other.
+    /// Expected seconds of all jobs with that key, which run one after the other.
     pub(crate) fn work(&self, key: &str) -> f64 {
         let key_queue = self.by_key.get(key).filter(|_| !key.is_empty());
         key_queue.map_or(0.0, |key_queue| self.key_queues[key_queue.0].work)
@@ -48,11 +48,11 @@ impl KeyQueues {
         Some(key_queue)
     }
 
-    /// A job leaves its key queue, wherever it stood.
+    /// A job leaves its key queue, from any position.
     pub(crate) fn quit(&mut self, key_queue: KeyQueueId, work: f64) {
         let key_queue = &mut self.key_queues[key_queue.0];
         key_queue.jobs -= 1;
-        // Rounding errors end with the last job.
+        // Removes rounding errors with the last job.
         key_queue.work = if key_queue.jobs == 0 { 0.0 } else { (key_queue.work - work).max(0.0) };
     }
 
@@ -78,7 +78,7 @@ impl KeyQueues {
         self.key_queues[key_queue_of(&entries[index]).0].blocked.remove(entries, LINE, index);
     }
 
-    /// The first job of a key queue is gone: returns the next one, which may start, or removes the queue.
+    /// The first job of a key queue was removed. Returns the next one, which may start, or removes the queue.
     pub(crate) fn advance<H: Host>(&mut self, entries: &mut Slab<Entry<H>>, key_queue: KeyQueueId) -> Option<usize> {
         let next = self.key_queues[key_queue.0].blocked.pop_front(entries, LINE);
         if next.is_none() {

@@ -1,13 +1,13 @@
-//! The tags and sums of tenants. The fair sharing itself is in `src/scheduler/queue.rs`, and the order in
-//! `flow_order.rs`.
+//! The tags, the order and the sums of tenants. The fair sharing itself is in `src/scheduler/queue.rs`.
 
-use rustc_hash::FxHashMap;
-use slab::Slab;
+use std::collections::BTreeSet;
 
 use super::super::{entry::TenantId, list::List};
 use crate::model::Criticality;
+use rustc_hash::FxHashMap;
+use slab::Slab;
 
-/// The tenants with jobs in the pool, or ahead in a kind queue.
+/// The tenants that have jobs in the pool, or are ahead in a kind queue.
 #[derive(Default)]
 pub(crate) struct Tenants {
     by_name: FxHashMap<Box<str>, TenantId>,
@@ -24,7 +24,7 @@ struct Tenant {
     queued: [(usize, usize); 4],
     /// Jobs of this tenant: queued ones, and running ones that were queued.
     held: usize,
-    /// Kind queues of classes in which it is ahead.
+    /// Number of kind queues of classes in which it is ahead.
     ahead: usize,
     /// By class.
     open: [Flow; 4],
@@ -42,9 +42,9 @@ pub(crate) struct Flow {
     /// Queued jobs, and their load.
     pub(crate) jobs: usize,
     pub(crate) load: f64,
-    /// Worker time that it had, in virtual time of the kind queue.
+    /// Worker time that it has had, in virtual time of the kind queue.
     pub(crate) tag: u64,
-    /// When it got its place among those with the same tag.
+    /// Position number among tenants with the same tag.
     pub(crate) since: u64,
 }
 
@@ -54,7 +54,7 @@ impl Tenants {
         self.by_name.get(name).copied()
     }
 
-    /// `None` if it has had no job there.
+    /// The flow of a tenant; `None` if the tenant has had no job there.
     pub(crate) fn flow(&self, tenant: TenantId, slot: usize) -> Option<&Flow> {
         let tenant = &self.slab[tenant.0];
         if slot < 4 { Some(&tenant.open[slot]) } else { tenant.limited.get(&slot) }
@@ -69,7 +69,7 @@ impl Tenants {
         &self.slab[tenant.0].name
     }
 
-    /// Slot, tenant and flow of all.
+    /// All flows, with slot and tenant.
     pub(crate) fn flows(&self) -> impl Iterator<Item = (usize, TenantId, &Flow)> {
         self.slab.iter().flat_map(|(index, tenant)| {
             let limited = tenant.limited.iter().map(|(slot, flow)| (*slot, flow));
@@ -105,7 +105,7 @@ impl Tenants {
         self.queueing -= usize::from(found.jobs == 0);
     }
 
-    /// A queued job is over. With a tenant's last job, only flows for which `is_ahead` returns true are kept.
+    /// A queued job is over. After a tenant's last job, only flows for which `is_ahead` returns true are kept.
     pub(crate) fn part(&mut self, tenant: TenantId, mut is_ahead: impl FnMut(usize, &Flow) -> bool) {
         let found = &mut self.slab[tenant.0];
         found.held -= 1;
@@ -132,7 +132,7 @@ impl Tenants {
         }
     }
 
-    /// Queued jobs of a tenant that are at least as important as `class`, and their bytes.
+    /// Number and bytes of a tenant's queued jobs that are at least as important as `class`.
     pub(crate) fn queued_of(&self, tenant: TenantId, class: Criticality) -> (usize, usize) {
         let queued = &self.slab[tenant.0].queued[..=class.rank()];
         queued.iter().fold((0, 0), |(jobs, bytes), of_class| (jobs + of_class.0, bytes + of_class.1))
@@ -150,14 +150,95 @@ impl Tenants {
         for (index, tenant) in &self.slab {
             let [held, was_ahead] =
                 [held, was_ahead].map(|counts| counts.get(&TenantId(index)).copied().unwrap_or_default());
-            assert_eq!(tenant.held, held, "jobs that hold a tenant");
-            assert!(held > 0 || tenant.ahead == was_ahead && was_ahead > 0, "no tenant without a job or a debt");
-            assert!(held > 0 || tenant.limited.len() <= was_ahead, "of one without a job, no more than it is_ahead by");
+            assert_eq!(tenant.held, held, "jobs of a tenant");
+            assert!(
+                held > 0 || tenant.ahead == was_ahead && was_ahead > 0,
+                "each tenant has a job or is ahead in a kind queue"
+            );
+            assert!(
+                held > 0 || tenant.limited.len() <= was_ahead,
+                "an idle tenant keeps only kind queues in which it is ahead"
+            );
         }
     }
 
     #[cfg(test)]
     pub(crate) fn jobs_of(&self, name: &str) -> usize {
         self.find(name).map_or(0, |tenant| self.slab[tenant.0].jobs)
+    }
+}
+
+/// A tenant's position in the order: its tag, when it got the position, and its id.
+pub(crate) type Position = (u64, u64, TenantId);
+
+/// The tenants of a kind queue with a ready job, in order. The first is kept separately: every start reads it, and a
+/// single tenant needs no search.
+#[derive(Default)]
+pub(crate) struct FlowOrder {
+    first: Option<Position>,
+    /// All tenants behind the first.
+    rest: BTreeSet<Position>,
+}
+
+impl FlowOrder {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        usize::from(self.first.is_some()) + self.rest.len()
+    }
+
+    pub(crate) fn first(&self) -> Option<Position> {
+        self.first
+    }
+
+    pub(crate) fn insert(&mut self, position: Position) {
+        match self.first {
+            Some(first) if first < position => {
+                self.rest.insert(position);
+            }
+            displaced => {
+                self.first = Some(position);
+                self.rest.extend(displaced);
+            }
+        }
+    }
+
+    /// Returns whether it was present.
+    pub(crate) fn remove(&mut self, position: Position) -> bool {
+        if self.first == Some(position) {
+            self.first = self.rest.pop_first();
+            return true;
+        }
+        self.rest.remove(&position)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_are_in_order_for_any_way_of_removal() {
+        let mut state = 7_u64;
+        let mut next = |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) % below
+        };
+        let (mut order, mut all) = (FlowOrder::default(), BTreeSet::new());
+        for place in 0..2_000 {
+            if next(5) < 3 {
+                let position = (next(20), place, TenantId(0));
+                order.insert(position);
+                all.insert(position);
+            } else {
+                let at = usize::try_from(next(9)).unwrap_or_default();
+                let position = all.iter().nth(at).copied().unwrap_or((99, place, TenantId(0)));
+                assert_eq!(order.remove(position), all.remove(&position));
+            }
+            assert_eq!((order.first(), order.len()), (all.first().copied(), all.len()));
+            assert_eq!(order.is_empty(), all.is_empty());
+        }
     }
 }

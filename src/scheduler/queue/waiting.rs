@@ -15,8 +15,8 @@ use super::{
 };
 use crate::model::Criticality;
 
-/// Waiting callers: more important classes first. Within a class, each tenant's callers are in order of arrival, and
-/// tenants are in the order of their first callers.
+/// Waiting callers, by class. Within a class, each tenant's callers are in order of arrival, and tenants are in the
+/// order of their first callers.
 #[derive(Default)]
 pub(crate) struct Waiting {
     classes: [WaitingClass; 4],
@@ -33,7 +33,7 @@ struct WaitingClass {
     /// Expected seconds of their jobs.
     work: f64,
     backlogs: Backlogs,
-    /// The first callers of its tenants, in order of arrival: number of arrival, and index.
+    /// The first callers of its tenants, as number of arrival and index, in order of arrival.
     first_callers: BTreeSet<(u64, usize)>,
 }
 
@@ -85,7 +85,7 @@ impl Waiting {
         self.classes[..=class.rank()].iter().map(|class| class.work).sum()
     }
 
-    /// The same for one tenant: in the classes above, and in `class`.
+    /// Expected seconds of the jobs of one tenant: in the classes above, and in `class`.
     pub(crate) fn work_of(&self, tenant: &str, class: Criticality) -> (f64, f64) {
         self.by_name.get(tenant).map_or((0.0, 0.0), |tenant| {
             let work = &self.tenants[*tenant].work;
@@ -93,7 +93,7 @@ impl Waiting {
         })
     }
 
-    /// Expected seconds of the jobs in the classes above, and in `class` of each tenant at most `own`.
+    /// Expected seconds of the jobs in the classes above, and in `class` at most `own` of each tenant.
     pub(crate) fn fair_work_ahead_of(&self, class: Criticality, own: f64) -> f64 {
         let above: f64 = self.classes[..class.rank()].iter().map(|class| class.work).sum();
         above + self.classes[class.rank()].backlogs.up_to(own)
@@ -127,7 +127,7 @@ impl Waiting {
             class.first_callers.remove(&(sequence, index));
             class.first_callers.extend(next.map(|next| (entries[next].sequence, next)));
         }
-        // Rounding errors end with the last one.
+        // Removes rounding errors with the last caller.
         let left = next.map_or(0.0, |_| (tenant.work[rank] - work).max(f64::MIN_POSITIVE));
         tenant.set(class, rank, left);
         if class.order.is_empty() {
@@ -168,21 +168,27 @@ impl Waiting {
         let work = |index: usize| entries[index].work;
         for (rank, class) in self.classes.iter().enumerate() {
             let order: Vec<usize> = class.order.iter(entries, CLASS).collect();
-            assert!(order.is_sorted_by_key(|index| entries[*index].sequence), "callers stand in order of arrival");
+            assert!(order.is_sorted_by_key(|index| entries[*index].sequence), "callers are in order of arrival");
             assert!(near(class.work, order.iter().copied().map(work).sum()), "work of the callers of a class");
             let lines = self.tenants.iter().filter(|(_, tenant)| !tenant.lines[rank].is_empty());
             let mut in_lines = 0;
             let mut first_callers = Vec::new();
             for (_, tenant) in lines {
                 let line: Vec<usize> = tenant.lines[rank].iter(entries, LINE).collect();
-                assert!(line.iter().all(|index| *entries[*index].names().tenant == *tenant.name), "each in its line");
-                assert!(line.is_sorted_by_key(|index| entries[*index].sequence), "a line is in order of arrival");
+                assert!(
+                    line.iter().all(|index| *entries[*index].names().tenant == *tenant.name),
+                    "each caller is in the list of its tenant"
+                );
+                assert!(
+                    line.is_sorted_by_key(|index| entries[*index].sequence),
+                    "the callers of a tenant are in order of arrival"
+                );
                 assert!(near(tenant.work[rank], line.iter().copied().map(work).sum()), "work of a tenant's callers");
                 in_lines += line.len();
                 first_callers.push((entries[line[0]].sequence, line[0]));
             }
             first_callers.sort_unstable();
-            assert_eq!(in_lines, order.len(), "each caller is in its tenant's line");
+            assert_eq!(in_lines, order.len(), "each caller is in one list");
             assert_eq!(
                 class.first_callers.iter().copied().collect::<Vec<_>>(),
                 first_callers,

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::model::{Criticality, Outcome, WhenFull};
 
-/// Some of the rules of callers show only where there are many of them.
+/// Some rules for waiting callers need many of them.
 const CAPS: Caps = Caps { jobs: 20, bytes: 1 << 20, waiting: 1000, tenant_share: 0.25, stuck: 0 };
 
 fn offer(tenant: u8) -> Offer {
@@ -30,25 +30,25 @@ fn offer(tenant: u8) -> Offer {
 }
 
 #[test]
-fn callers_of_a_tenant_that_has_its_part_hide_nobody() {
+fn callers_of_a_tenant_at_its_part_block_no_other_tenant() {
     let mut drive = Drive::new(CAPS, Default::default(), 1, 1);
     let mut apply = |event| drive.apply(event).unwrap_or_else(|fault| panic!("{event:?}: {fault}"));
     apply(Event::Offer(offer(2)));
     apply(Event::Offer(offer(2)));
     let flood = (0..200).filter(|_| matches!(apply(Event::Offer(offer(1))).answer, Answer::Waiting)).count();
-    assert!(flood > 150, "{flood} of the flood wait");
-    // Jobs 202 to 213: some have a place at once, and the others wait behind all of the flood.
+    assert!(flood > 150, "only {flood} callers of the flood wait");
+    // Jobs 202 to 213: some are queued at once, and the others wait behind all callers of the flood.
     let light = 202..214;
     let waiting = light.clone().filter(|_| matches!(apply(Event::Offer(offer(2))).answer, Answer::Waiting)).count();
-    assert!(waiting > 4, "{waiting} wait");
+    assert!(waiting > 4, "only {waiting} callers wait");
     let (mut running, mut left, mut ends) = (0, light.clone().count(), 0);
     while left > 0 {
         apply(Event::End { job: running, outcome: Outcome::Completed, run: Duration::from_millis(50) });
-        let told = apply(Event::Release { job: running }).told;
-        let started: Vec<u32> = told
+        let notifications = apply(Event::Release { job: running }).notifications;
+        let started: Vec<u32> = notifications
             .iter()
-            .map(|told| match told {
-                super::Told::Start { job, .. } => *job,
+            .map(|notification| match notification {
+                super::Notification::Start { job, .. } => *job,
                 other => panic!("{other:?}"),
             })
             .collect();
@@ -57,13 +57,13 @@ fn callers_of_a_tenant_that_has_its_part_hide_nobody() {
         left -= usize::from(light.contains(&running));
         ends += 1;
     }
-    assert!(ends < 40, "two tenants share the worker: the last of 12 jobs is the {ends}th to start");
+    assert!(ends < 40, "the two tenants must alternate, but the last of 12 jobs is the {ends}th to start");
 }
 
 const PATIENT: Duration = Duration::from_secs(600);
 const HASTY: Duration = Duration::from_secs(2);
 
-/// A machine with one worker, and a place in its queue.
+/// A scheduler with one worker and a queue for one job.
 struct Machine {
     core: Core<Numbers>,
     now: Instant,
@@ -92,7 +92,7 @@ impl Machine {
         verdict
     }
 
-    /// One in whose full queue so many callers want a place, each of its own tenant. They give up in 2 s.
+    /// A scheduler with a full queue, and one waiting caller of each of `tenants` tenants. They give up after 2 s.
     fn with_callers(tenants: u32) -> Self {
         let now = Instant::now();
         let mut machine = Self { core: Core::new(Caps { jobs: 1, ..CAPS }, 1, 1), now, jobs: 0 };
@@ -109,7 +109,7 @@ impl Machine {
         machine
     }
 
-    /// The queue has a place, when they have too little time left for it.
+    /// Frees the queue when the callers have too little time left to use it.
     fn make_place_too_late(&mut self) {
         let waiting = self.core.waiting();
         self.now += HASTY - Duration::from_micros(500);
@@ -119,12 +119,12 @@ impl Machine {
 }
 
 #[test]
-fn nothing_is_left_of_tenants_without_callers() {
+fn tenants_whose_callers_gave_up_are_forgotten() {
     let mut machine = Machine::with_callers(50);
     machine.make_place_too_late();
     machine.now += Duration::from_millis(100);
     let mut effects = Vec::new();
     machine.core.tick(machine.now, &mut effects);
     machine.core.assert_invariants();
-    assert_eq!((effects.len(), machine.core.waiting()), (50, 0), "their time is over");
+    assert_eq!((effects.len(), machine.core.waiting()), (50, 0), "all callers gave up");
 }

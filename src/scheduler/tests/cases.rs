@@ -1,12 +1,12 @@
-//! Cases for the scheduler, as scripts; each file has those of one subject.
+//! Cases for the scheduler, written as scripts, with one file for each subject.
 
+mod admission;
 mod callers;
-mod door;
+mod capacity;
 mod end;
 mod limits;
 mod operate;
 mod order;
-mod room;
 
 use super::{
     super::Caps,
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::model::{KindLimits, Limit};
 
-const ROOMY: Caps = Caps { jobs: 8, bytes: 100, waiting: 4, tenant_share: 1.0, stuck: 1 };
+const LARGE: Caps = Caps { jobs: 8, bytes: 100, waiting: 4, tenant_share: 1.0, stuck: 1 };
 
 const FREE: KindLimits = KindLimits {
     all: Limit { concurrency: None, rate: None },
@@ -24,46 +24,46 @@ const FREE: KindLimits = KindLimits {
 };
 const UNLIMITED: KindsLimits = [FREE; KINDS];
 
-/// One worker, and what a case changes of a roomy pool.
+/// A case with one worker, no limits and these bounds.
 const fn pool(rule: &'static str, caps: Caps, script: &'static str) -> Case {
     Case { rule, caps, limits: UNLIMITED, workers: 1, shards: 1, script }
 }
 
 const fn jobs(jobs: usize) -> Caps {
-    Caps { jobs, ..ROOMY }
+    Caps { jobs, ..LARGE }
 }
 
 #[test]
-fn jobs_start_in_order() {
+fn the_order_of_starts() {
     order::CASES.iter().for_each(check);
 }
 
 #[test]
-fn room_is_given_out_by_the_rules() {
-    room::CASES.iter().for_each(check);
+fn the_capacity_of_the_queue() {
+    capacity::CASES.iter().for_each(check);
 }
 
 #[test]
-fn callers_wait_by_the_rules() {
+fn the_order_of_waiting_callers() {
     callers::CASES.iter().for_each(check);
 }
 
 #[test]
-fn time_and_shares_decide_at_the_door() {
-    door::CASES.iter().for_each(check);
+fn the_admission_of_jobs() {
+    admission::CASES.iter().for_each(check);
 }
 
 #[test]
-fn kinds_and_keys_keep_to_their_limits() {
+fn the_limits_of_kinds_and_keys() {
     limits::CASES.iter().for_each(check);
 }
 
 #[test]
-fn pools_and_workers_end_well() {
+fn the_ends_of_jobs_and_workers() {
     end::CASES.iter().for_each(check);
 }
 
 #[test]
-fn operators_hold_shut_resize_and_cancel() {
+fn the_commands_of_operators() {
     operate::CASES.iter().for_each(check);
 }

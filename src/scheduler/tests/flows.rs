@@ -1,4 +1,4 @@
-//! Flows of jobs with ordering keys, limits and callers that wait, at random times: the cases for which a rule is there.
+//! Simulated flows of jobs with ordering keys, limits and waiting callers, for the tests of single rules.
 
 use std::{
     cmp::Reverse,
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::model::{Criticality, KindLimits, Outcome, WhenFull};
 
-/// Jobs that are alike.
+/// A flow of similar jobs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Flow {
     pub(super) tenant: &'static str,
@@ -24,62 +24,62 @@ pub(super) struct Flow {
     pub(super) arrives: Arrives,
     /// Mean of their exponential runs, in seconds.
     pub(super) mean: f64,
-    /// Seconds until they must have ended; each job draws from half to one and a half of it where `spread` is set.
+    /// Deadline in seconds. With `spread`, each job draws from half to one and a half of it.
     pub(super) deadline: f64,
     pub(super) spread: bool,
-    /// Each draws one of so many ordering keys, and limit keys; 0 is none.
+    /// Number of ordering keys and of limit keys, of which each job draws one. 0 means none.
     pub(super) keys: u32,
     pub(super) limit_keys: u32,
-    /// Each draws one of so many tenants of that name; 0 is the one.
+    /// Number of tenants, of which each job draws one. 0 means only `tenant`.
     pub(super) tenants: u32,
     pub(super) when_full: WhenFull,
 }
 
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Arrives {
-    /// So many in a second, at random times.
+    /// Jobs per second, at random times.
     Open(f64),
-    /// So many callers send the next job when they have the answer to the last one.
+    /// Number of callers. Each sends its next job when it has the answer to the previous one.
     Closed(u32),
 }
 
-/// A pool and what is sent to it.
+/// A pool and its load.
 pub(super) struct Case<'a> {
     pub(super) workers: usize,
     pub(super) places: usize,
     pub(super) limits: &'a [KindLimits],
     pub(super) flows: &'a [Flow],
     pub(super) seconds: u64,
-    /// Whether queued jobs are asked for the wait that they expect.
+    /// Whether the expected wait of each queued job is recorded.
     pub(super) explains: bool,
 }
 
-/// What became of the jobs of a flow.
+/// Results of a flow.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Figures {
-    pub(super) came: f64,
+    pub(super) arrived: f64,
     pub(super) served: f64,
     pub(super) missed: f64,
     /// Seconds of the runs that ended in time.
     pub(super) useful: f64,
-    /// Sums over the jobs that were queued and started: expected when they were queued, and true.
-    pub(super) told: f64,
+    /// Expected and real wait in seconds, as sums over all jobs that were queued and started.
+    pub(super) expected: f64,
     pub(super) waited: f64,
 }
 
 impl Figures {
-    /// Share of the jobs that came.
+    /// Served jobs, relative to all arrivals.
     pub(super) fn served(&self) -> f64 {
-        self.served / self.came
+        self.served / self.arrived
     }
 
-    /// Share of the jobs that were accepted.
+    /// Missed jobs, relative to all accepted ones.
     pub(super) fn missed(&self) -> f64 {
         self.missed / (self.served + self.missed)
     }
 }
 
-struct World<'a> {
+struct Simulation<'a> {
     case: &'a Case<'a>,
     core: Core<Numbers>,
     origin: Instant,
@@ -95,7 +95,7 @@ struct Job {
     flow: usize,
     deadline: Duration,
     queued: Duration,
-    told: f64,
+    expected: f64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -122,16 +122,16 @@ impl Flow {
     };
 }
 
-/// Means over some seeds, by flow.
+/// Runs a case with several seeds. Returns sums for each flow, and the mean of `useful`.
 pub(super) fn means(case: &Case<'_>, seeds: u64) -> Vec<Figures> {
     let mut sums = vec![Figures::default(); case.flows.len()];
     for seed in 0..seeds {
         for (sum, one) in sums.iter_mut().zip(run(case, seed)) {
-            sum.came += one.came;
+            sum.arrived += one.arrived;
             sum.served += one.served;
             sum.missed += one.missed;
             sum.useful += one.useful / seeds as f64;
-            sum.told += one.told;
+            sum.expected += one.expected;
             sum.waited += one.waited;
         }
     }
@@ -145,7 +145,7 @@ fn run(case: &Case<'_>, seed: u64) -> Vec<Figures> {
     for _ in 0..case.workers {
         core.add_worker(origin, 0, &mut Vec::new());
     }
-    let mut world = World {
+    let mut simulation = Simulation {
         case,
         core,
         origin,
@@ -158,19 +158,19 @@ fn run(case: &Case<'_>, seed: u64) -> Vec<Figures> {
     };
     for (at, flow) in case.flows.iter().enumerate() {
         let first = if let Arrives::Closed(callers) = flow.arrives { callers } else { 1 };
-        (0..first).for_each(|_| world.arrive_later(at));
+        (0..first).for_each(|_| simulation.arrive_later(at));
     }
     let end = Duration::from_secs(case.seconds);
-    while let Some(Reverse((at, _, event))) = world.events.pop()
+    while let Some(Reverse((at, _, event))) = simulation.events.pop()
         && at <= end
     {
-        world.now = at;
-        world.step(event);
+        simulation.now = at;
+        simulation.step(event);
     }
-    world.figures
+    simulation.figures
 }
 
-impl World<'_> {
+impl Simulation<'_> {
     fn step(&mut self, event: Event) {
         let (now, mut effects) = (self.origin + self.now, Vec::new());
         match event {
@@ -200,7 +200,7 @@ impl World<'_> {
                 Effect::Start { waiter, grant } => {
                     let job = &self.jobs[waiter as usize];
                     let figures = &mut self.figures[job.flow];
-                    figures.told += job.told;
+                    figures.expected += job.expected;
                     figures.waited += (self.now - job.queued).as_secs_f64();
                     self.start(waiter, &grant);
                 }
@@ -232,8 +232,8 @@ impl World<'_> {
         let budget = if spread { deadline * self.random.random_range(0.5..1.5) } else { deadline };
         let job = u32::try_from(self.jobs.len()).expect("not so many");
         let deadline = self.now + Duration::from_secs_f64(budget);
-        self.jobs.push(Job { flow, deadline, queued: self.now, told: 0.0 });
-        self.figures[flow].came += 1.0;
+        self.jobs.push(Job { flow, deadline, queued: self.now, expected: 0.0 });
+        self.figures[flow].arrived += 1.0;
         let arrival = Arrival {
             job,
             kind,
@@ -254,10 +254,10 @@ impl World<'_> {
             Verdict::Queued(key) => {
                 self.keys.insert(job, key);
                 let now = self.origin + self.now;
-                let told = self.case.explains.then(|| self.core.explain(now, |other| *other == job)).flatten();
-                let queued = told.and_then(|(_, _, wait)| wait?.queued);
+                let expected = self.case.explains.then(|| self.core.explain(now, |other| *other == job)).flatten();
+                let queued = expected.and_then(|(_, _, wait)| wait?.queued);
                 if let Some(expected) = queued.and_then(|queued| queued.expected_start) {
-                    self.jobs[job as usize].told = expected.as_secs_f64();
+                    self.jobs[job as usize].expected = expected.as_secs_f64();
                 }
                 self.at(deadline, Event::Expire(job));
             }
@@ -277,7 +277,7 @@ impl World<'_> {
         self.at(self.now + ran, Event::End(job, in_time, ran));
     }
 
-    /// A caller that sends one job after the other has its answer.
+    /// A caller of a closed flow has its answer, and sends its next job.
     fn answer(&mut self, job: u32) {
         let flow = self.jobs[job as usize].flow;
         if let Arrives::Closed(_) = self.case.flows[flow].arrives {
@@ -288,7 +288,7 @@ impl World<'_> {
     fn arrive_later(&mut self, flow: usize) {
         let pause = match self.case.flows[flow].arrives {
             Arrives::Open(rate) => self.draw(1.0 / rate),
-            // It has to be sent, and a refusal is no reason to hammer.
+            // Sending takes time, and a caller must not retry a refused job without a pause.
             Arrives::Closed(_) => self.draw(0.001),
         };
         self.at(self.now + pause, Event::Arrive(flow));

@@ -1,4 +1,4 @@
-//! The invariants of the scheduler, checked in debug builds. Those of its parts are in the files of the same name.
+//! The invariants of the scheduler. Those of its parts are in the files of the same name.
 
 use super::{Core, Host, entry::Place, workers::Duty};
 
@@ -10,15 +10,15 @@ impl<H: Host> Core<H> {
         let waiting = count(|place| *place == Place::Waiting);
         let ready = count(|place| *place == Place::Ready);
         let blocked = count(|place| *place == Place::Blocked);
-        let held = count(|place| *place == Place::Throttled);
+        let throttled = count(|place| *place == Place::Throttled);
         let running = count(|place| matches!(place, Place::Running { .. }));
 
-        assert_eq!(self.queue.all.len(), ready + blocked + held, "queued = ready + blocked + held");
-        assert_eq!(self.running, running, "each worker's job is counted once");
-        assert_eq!(self.queue.waiting.len(), waiting, "each waiting caller is in line");
+        assert_eq!(self.queue.all.len(), ready + blocked + throttled, "queued = ready + blocked + throttled");
+        assert_eq!(self.running, running, "each running job is counted once");
+        assert_eq!(self.queue.waiting.len(), waiting, "each waiting caller is in the list of callers");
         assert_eq!(self.queue.ready(&self.entries).len(), ready, "each ready job is in its class");
-        assert_eq!(self.queue.keys.blocked(), blocked, "each blocked job is behind its key");
-        assert_eq!(self.limits.throttled(), held, "each held job is at its key limiter");
+        assert_eq!(self.queue.keys.blocked(), blocked, "each blocked job is in its key queue");
+        assert_eq!(self.limits.throttled(), throttled, "each throttled job is at its key limiter");
         assert!(self.queue.all.len() <= self.caps.jobs, "jobs within their cap");
         assert!(waiting <= self.caps.waiting, "callers within their cap");
 
@@ -44,23 +44,23 @@ impl<H: Host> Core<H> {
         self.limits.assert_bounded(&self.entries.iter().filter_map(|(_, entry)| entry.key_limiter).collect::<Vec<_>>());
         self.queue.assert_bounded(&self.entries);
         let idle = self.workers.iter().filter(|slot| matches!(slot.duty, Duty::Idle(_))).count();
-        assert_eq!(self.workers.parked().concat().len(), idle, "each idle worker is parked once");
+        assert_eq!(self.workers.parked().concat().len(), idle, "each idle worker is in one list");
         let wakes = self.dispatched.get().zip(self.wake_at());
-        assert!(wakes.is_none_or(|(dispatched, at)| at > dispatched), "what time alone lets start was started");
-        assert!(self.paused.is_none() || !(self.closed || self.shut), "a shut door holds nothing back");
+        assert!(wakes.is_none_or(|(dispatched, at)| at > dispatched), "jobs that waited only for time were started");
+        assert!(self.paused.is_none() || !(self.closed || self.shut), "a shut or closed pool is not paused");
         let (surplus, missed) = (self.workers.surplus(), self.workers.unreplaced());
         assert!(surplus == 0 || missed == 0, "no worker is removed while one is missing");
-        assert!(surplus <= self.running, "only busy workers are to go");
+        assert!(surplus <= self.running, "only busy workers are retiring");
         let leaders =
             self.entries.iter().filter(|(_, entry)| entry.key_queue.is_some() && entry.place != Place::Blocked);
         let mut keys: Vec<_> = leaders.filter_map(|(_, entry)| entry.key_queue).collect();
         keys.sort_unstable();
         let leading = keys.len();
         keys.dedup();
-        assert_eq!(keys.len(), leading, "one job of a key is ready or runs");
-        assert_eq!(self.queue.keys.len(), leading, "no key without a leader");
+        assert_eq!(keys.len(), leading, "one job of a key is ready, throttled or running");
+        assert_eq!(self.queue.keys.len(), leading, "each key has such a job");
         let in_order: Vec<usize> = self.queue.waiting.iter(&self.entries).collect();
-        assert_eq!(in_order.len(), waiting, "the line of callers is whole");
+        assert_eq!(in_order.len(), waiting, "the list of callers is complete");
         self.queue.waiting.assert_whole(&self.entries);
     }
 }

@@ -30,7 +30,7 @@ const CLASSES: [Criticality; 7] = {
     [Critical, Critical, Critical, Critical, CriticalPlus, Sheddable, SheddablePlus]
 };
 
-/// A pool of a case.
+/// The pool of a case.
 #[derive(Debug, Clone, Copy)]
 struct Shape {
     caps: Caps,
@@ -39,7 +39,7 @@ struct Shape {
     shards: usize,
 }
 
-/// An event that is drawn before it is known which jobs there are: `pick` is taken modulo their number.
+/// An event that is drawn before its job is known. `pick` selects one of the possible jobs, modulo their number.
 #[derive(Debug, Clone, Copy)]
 enum Choice {
     Sure(Event),
@@ -55,11 +55,11 @@ enum Choice {
     CancelHere { pick: usize },
 }
 
-/// Draws from one number all that an event needs. A strategy of its own for each field would take most of the time.
+/// Draws all values of an event from one number. A proptest strategy for each field would take most of the time.
 struct Dice(u64);
 
 impl Dice {
-    /// A number below `sides`, by the steps of SplitMix64.
+    /// A number below `sides`, from the generator SplitMix64.
     fn roll(&mut self, sides: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -71,7 +71,7 @@ impl Dice {
         of[self.roll(of.len())]
     }
 
-    /// The index of a weight, as often as it weighs.
+    /// The index of a weight, with a chance in proportion to the weight.
     fn weighted(&mut self, weights: &[usize]) -> usize {
         let mut left = self.roll(weights.iter().sum());
         let hit = |weight: &usize| {
@@ -107,7 +107,7 @@ impl Dice {
     }
 
     fn limit(&mut self) -> Limit {
-        // Never whole milliseconds either.
+        // Not whole milliseconds, so that no interval equals a deadline.
         let rate = |dice: &mut Self| Rate {
             interval: dice.one(&[5, 40, 40, 300].map(Duration::from_millis)) + Duration::from_nanos(1_009),
             burst: dice.one(&[1, 1, 2, 3].map(|burst| NonZeroU32::new(burst).expect("some"))),
@@ -149,7 +149,7 @@ impl Dice {
         ]);
         let outcome = if self.roll(2) == 0 { Outcome::Completed } else { outcome };
         let below = self.one(&[3, 3, 3, 60]);
-        // Never whole milliseconds, as deadlines are: an estimate then never ties with a budget.
+        // Not whole milliseconds, unlike deadlines, so that no estimate equals a budget.
         (outcome, self.millis(below) + Duration::from_nanos(123_457))
     }
 
@@ -183,8 +183,8 @@ impl Dice {
         }
     }
 
-    /// An event of a closed pool: only such a one gives up its queue and its workers.
-    fn farewell(&mut self) -> Choice {
+    /// An event of a closed pool. Only a closed pool abandons its queue and its workers.
+    fn closing_event(&mut self) -> Choice {
         match self.weighted(&[1, 2, 1, 16]) {
             0 => Choice::Sure(Event::Close),
             1 => Choice::Sure(Event::Abandon),
@@ -194,21 +194,21 @@ impl Dice {
     }
 }
 
-/// A pool, its life and its end.
-fn lives() -> impl Strategy<Value = (Shape, Vec<Choice>)> {
+/// A pool and its events, with a close at the end in most cases.
+fn cases() -> impl Strategy<Value = (Shape, Vec<Choice>)> {
     let dice = || any::<u64>().no_shrink();
     (dice(), vec(dice(), 1..EVENTS), vec(dice(), 0..25)).prop_map(|(shape, life, end)| {
         let mut choices: Vec<Choice> = life.into_iter().map(|seed| Dice(seed).choice()).collect();
         if !end.is_empty() {
             choices.push(Choice::Sure(Event::Close));
         }
-        choices.extend(end.into_iter().map(|seed| Dice(seed).farewell()));
+        choices.extend(end.into_iter().map(|seed| Dice(seed).closing_event()));
         (Dice(shape).shape(), choices)
     })
 }
 
 impl Choice {
-    /// The events that it stands for in the state that `drive` is in.
+    /// The events for the current state of `drive`.
     fn resolve(self, drive: &Drive) -> Vec<Event> {
         let view = drive.view();
         let running: Vec<u32> = view.running.iter().map(|run| run.0).collect();
@@ -242,7 +242,7 @@ impl Choice {
     }
 }
 
-/// Runs one case; each event is noted before it happens.
+/// Runs one case. Each event is added to `events` before it is applied.
 fn run_case(shape: Shape, choices: &[Choice], tally: &mut Tally, events: &mut Vec<Event>) -> Result<u64, String> {
     let mut drive = Drive::new(shape.caps, shape.limits, shape.workers, shape.shards);
     for choice in choices {
@@ -261,12 +261,12 @@ fn run_case(shape: Shape, choices: &[Choice], tally: &mut Tally, events: &mut Ve
 }
 
 #[test]
-fn machine_follows_the_rules() {
+fn random_events_keep_the_invariants() {
     let config = Config { cases: POOLS, failure_persistence: None, max_shrink_iters: 20_000, ..Config::default() };
     let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &SEED));
     let tally = RefCell::new(Tally::default());
     let steps = Cell::new(0);
-    let result = runner.run(&lives(), |(shape, choices)| {
+    let result = runner.run(&cases(), |(shape, choices)| {
         let ran = run_case(shape, &choices, &mut tally.borrow_mut(), &mut Vec::new());
         steps.set(steps.get() + ran.map_err(TestCaseError::fail)?);
         Ok(())

@@ -1,16 +1,16 @@
-//! The language of the cases: steps and what they expect.
+//! The script language of the cases: events and their expected results.
 
 use std::time::Duration;
 
 use super::{
     super::{Caps, Withdrawal},
-    Event, Offer, Step, Told,
+    Event, Notification, Offer, Step,
     drive::{Drive, KindsLimits},
-    told_name,
+    notification_name,
 };
 use crate::model::{Criticality, Outcome, WhenFull};
 
-/// A rule, a pool, and what happens in it: one line for each event, `event => all that it shows`.
+/// A rule, a pool, and a script with one line for each event: `event => expected result`.
 ///
 /// | event | |
 /// |---|---|
@@ -18,12 +18,12 @@ use crate::model::{Criticality, Outcome, WhenFull};
 /// | `end a completed 10` | decides an outcome after 10 ms; also `failed`, `cancelled`, … |
 /// | `release a`, `cancel a`, `expire a`, `stick a` | |
 /// | `worker`, `close`, `abandon`, `retire`, `pass 10`, `tick` | |
-/// | `pause`, `resume`, `shut`, `open`, `kill a`, `resize 2`, `resize 2 8` | what an operator does |
+/// | `pause`, `resume`, `shut`, `open`, `kill a`, `resize 2`, `resize 2 8` | operator commands | |
 /// | `show` | ready, blocked, waiting and running jobs, bytes in the queue |
-/// | `pool` | live and missing workers, and those that are to go |
-/// | `ledger` | the counts that are not zero |
+/// | `pool` | live, missing and retiring workers | |
+/// | `counts` | the counts that are not zero | |
 ///
-/// What must hold of all jobs is checked at each event, and the pool is run dry in the end.
+/// All jobs are checked after each event. At the end, all remaining jobs are run.
 pub(super) struct Case {
     pub(super) rule: &'static str,
     pub(super) caps: Caps,
@@ -37,7 +37,7 @@ pub(super) fn check(case: &Case) {
     let drive = Drive::new(case.caps, case.limits, case.workers, case.shards);
     let mut script = Script { drive, names: Vec::new() };
     for line in case.script.lines().map(str::trim).filter(|line| !line.is_empty()) {
-        let (event, expected) = line.split_once(" => ").expect("event => what it shows");
+        let (event, expected) = line.split_once(" => ").expect("event => expected result");
         let seen = script.run(event).unwrap_or_else(|fault| panic!("{}: {line}: {fault}", case.rule));
         assert_eq!(seen, expected, "{}: {event}", case.rule);
     }
@@ -84,11 +84,11 @@ impl Script {
             "show" => return Ok(self.show()),
             "pool" => {
                 let view = self.drive.view();
-                let going = if view.retiring > 0 { format!(", {} to go", view.retiring) } else { String::new() };
+                let going = if view.retiring > 0 { format!(", {} retiring", view.retiring) } else { String::new() };
                 return Ok(format!("{} live, {} missing{going}", view.live, view.unreplaced));
             }
-            "ledger" => return Ok(self.ledger()),
-            other => panic!("no event {other:?}"),
+            "counts" => return Ok(self.counts()),
+            other => panic!("unknown event {other:?}"),
         };
         let step = self.drive.apply(event)?;
         Ok(self.describe(&step))
@@ -96,11 +96,17 @@ impl Script {
 
     fn describe(&self, step: &Step) -> String {
         let mut text = step.answer.to_string();
-        for told in &step.told {
-            text += &match told {
-                Told::Start { job, worker, .. } => format!("; {} starts on {worker}", self.names[*job as usize]),
-                Told::Ended { job, .. } | Told::Refused { job, .. } => {
-                    format!("; {} {}", self.names[*job as usize], told_name(told).expect("it did not start"))
+        for notification in &step.notifications {
+            text += &match notification {
+                Notification::Start { job, worker, .. } => {
+                    format!("; {} starts on {worker}", self.names[*job as usize])
+                }
+                Notification::Ended { job, .. } | Notification::Refused { job, .. } => {
+                    format!(
+                        "; {} {}",
+                        self.names[*job as usize],
+                        notification_name(notification).expect("it did not start")
+                    )
                 }
             };
         }
@@ -120,7 +126,7 @@ impl Script {
         text + &format!("{} bytes", view.queued_bytes)
     }
 
-    fn ledger(&self) -> String {
+    fn counts(&self) -> String {
         let counts = self.drive.view().counts;
         let all = [
             ("accepted", counts.accepted),
@@ -169,7 +175,7 @@ fn offer(words: &[&str]) -> Offer {
             "limit" => offer.limit_key = number(value),
             "shard" => offer.shard = number(value),
             "kind" => offer.kind = number(value),
-            other => panic!("an offer has no {other:?}"),
+            other => panic!("unknown field of an offer: {other:?}"),
         }
     }
     offer
@@ -183,7 +189,7 @@ fn outcome(word: &str) -> Outcome {
         "expired" => Outcome::DeadlineExceeded,
         "overran" => Outcome::RunTimeout,
         "panicked" => Outcome::HandlerPanicked,
-        other => panic!("no job ends {other:?} while it runs"),
+        other => panic!("no running job ends as {other:?}"),
     }
 }
 
@@ -192,5 +198,5 @@ fn millis(word: &str) -> Duration {
 }
 
 fn number<T: std::str::FromStr>(word: &str) -> T {
-    word.parse().unwrap_or_else(|_| panic!("{word:?} is no such number"))
+    word.parse().unwrap_or_else(|_| panic!("{word:?} is not a number"))
 }

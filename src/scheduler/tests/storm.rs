@@ -1,4 +1,4 @@
-//! Tests with many jobs at once: costs stay bounded, nothing is left behind.
+//! Tests with many jobs: no capacity, worker or limit key is lost.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use crate::model::{Criticality, KindLimits, Limit, Outcome, WhenFull};
 const CANCELS: u32 = 10_000;
 const JOBS: u32 = 100_000;
 
-/// Cancels hit queued, waiting and running jobs at random; in the end each permit and each worker is back.
+/// Random cancels hit queued, waiting and running jobs.
 #[test]
-fn every_permit_comes_back_after_a_storm_of_cancels() {
+fn many_random_cancels_lose_no_capacity_and_no_worker() {
     let caps = Caps { jobs: 16, bytes: 64, waiting: 8, tenant_share: 1.0, stuck: 0 };
     let mut drive = Drive::new(caps, Default::default(), 4, 2);
     let mut dice = 7u64;
     let mut roll = |sides: u64| {
-        // Knuth's constants for a linear congruential generator of 64 bits; its upper half is random enough.
+        // Knuth's constants for a 64-bit linear congruential generator. Only the upper half is used.
         dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (dice >> 33) % sides
     };
@@ -44,7 +44,7 @@ fn every_permit_comes_back_after_a_storm_of_cancels() {
         let refused = matches!(step.answer, Answer::Refused(_));
         offered += 1;
         accepted += u32::from(!refused);
-        // One in three of those that are there goes, the new one as likely as any.
+        // Usually a random queued or waiting job is cancelled, possibly the new one.
         let view = drive.view();
         let here = [&view.queued[..], &view.waiting].concat();
         if !here.is_empty() && (refused || roll(3) > 0) {
@@ -60,16 +60,16 @@ fn every_permit_comes_back_after_a_storm_of_cancels() {
             cancelled += 1;
         }
     }
-    drive.run_dry().expect("everything comes back");
+    drive.run_dry().expect("no job is left");
     let view = drive.view();
     assert_eq!((view.queued_bytes, view.live, view.unreplaced), (0, 4, 0));
     assert_eq!(view.counts.ended(), view.counts.accepted);
-    assert!(accepted > CANCELS / 2 && offered > accepted, "{accepted} of {offered} got in");
+    assert!(accepted > CANCELS / 2 && offered > accepted, "{accepted} of {offered} were accepted");
 }
 
-/// A kind with limits per key in a pool that never queues, of many tenants and keys.
+/// Jobs of many tenants and limit keys in a pool that never queues.
 #[test]
-fn nothing_is_left_of_many_jobs_with_limit_keys() {
+fn unused_limit_keys_are_forgotten() {
     let caps = Caps { jobs: 16, bytes: 64, waiting: 8, tenant_share: 1.0, stuck: 0 };
     let (now, mut core) = (Instant::now(), Core::<Numbers>::new(caps, 1, 1));
     let none = Limit { concurrency: None, rate: None };

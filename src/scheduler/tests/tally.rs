@@ -5,31 +5,31 @@ use std::collections::BTreeMap;
 use super::{
     Answer, Event, Step,
     drive::{Drive, View},
-    found_name, hit_name, reason_name, told_name,
+    found_name, hit_name, notification_name, reason_name,
 };
 
-/// What each must have happened at least this often.
+/// Minimum number of occurrences of each event.
 const AT_LEAST: &[(u64, &[&str])] = &[
-    (2000, &["starts", "queued", "told: starts", "decided", "done"]),
+    (2000, &["starts", "queued", "notified: starts", "decided", "done"]),
     (1000, &["waits"]),
     (200, &["refused: full", "refused: past", "refused: unreachable", "refused: share", "refused: limit"]),
     (200, &["refused: draining", "refused: impatient", "behind a limit, worker idle"]),
-    (200, &["told: expired", "told: shed", "was queued", "was waiting", "gone", "decided before"]),
-    (50, &["told: no room"]),
-    (80, &["told: refused", "hit a caller"]),
-    (5, &["runs on", "starts when time came"]),
-    (100, &["told: drained", "replaced", "not replaced", "drops", "released without outcome"]),
+    (200, &["notified: expired", "notified: shed", "was queued", "was waiting", "gone", "decided before"]),
+    (50, &["notified: no room"]),
+    (80, &["notified: refused", "hit a caller"]),
+    (5, &["runs on", "starts on a tick"]),
+    (100, &["notified: drained", "replaced", "not replaced", "drops", "released without outcome"]),
     (
         100,
         &[
             "blocked",
-            "held by several tenants",
+            "jobs of several tenants",
             "saturated",
             "pool smaller than configured",
             "paused with a job that could start",
-            "workers that are to go",
+            "retiring workers",
             "refused: shut",
-            "told: cancelled",
+            "notified: cancelled",
             "paused",
             "not paused",
             "hit in the queue",
@@ -38,7 +38,7 @@ const AT_LEAST: &[(u64, &[&str])] = &[
     ),
 ];
 
-/// Counts what happens.
+/// Counts events by name.
 #[derive(Default)]
 pub(super) struct Tally(BTreeMap<&'static str, u64>);
 
@@ -74,19 +74,19 @@ impl Tally {
             Answer::Hit(hit) => hit_name(*hit),
             Answer::Dropped(_) | Answer::Done => "done",
         });
-        for told in &step.told {
-            self.one(match told_name(told) {
-                None => "told: starts",
-                Some("expired") => "told: expired",
-                Some("no room") => "told: no room",
-                Some("shed") => "told: shed",
-                Some("drained") => "told: drained",
-                Some("cancelled") => "told: cancelled",
-                Some(_) => "told: refused",
+        for notification in &step.notifications {
+            self.one(match notification_name(notification) {
+                None => "notified: starts",
+                Some("expired") => "notified: expired",
+                Some("no room") => "notified: no room",
+                Some("shed") => "notified: shed",
+                Some("drained") => "notified: drained",
+                Some("cancelled") => "notified: cancelled",
+                Some(_) => "notified: refused",
             });
         }
-        if matches!(event, Event::Tick) && !step.told.is_empty() {
-            self.one("starts when time came");
+        if matches!(event, Event::Tick) && !step.notifications.is_empty() {
+            self.one("starts on a tick");
         }
         self.state(event, &drive.view());
     }
@@ -96,21 +96,21 @@ impl Tally {
         let seen = [
             ("blocked", matches!(event, Event::Offer(_)) && blocked > 0),
             ("behind a limit, worker idle", !view.is_paused && view.has_idle() && !view.ready.is_empty()),
-            ("held by several tenants", view.tenants > 1),
+            ("jobs of several tenants", view.tenants > 1),
             ("saturated", view.is_saturated),
             ("paused with a job that could start", view.is_paused && view.has_idle() && !view.ready.is_empty()),
-            ("workers that are to go", view.retiring > 0),
+            ("retiring workers", view.retiring > 0),
             ("pool smaller than configured", view.unreplaced > 0),
         ];
         seen.iter().filter(|(_, is_so)| *is_so).for_each(|(name, _)| self.one(name));
     }
 
-    /// Panics where something did not happen often enough to say that it was tried.
+    /// Panics if an event did not occur often enough.
     pub(super) fn check(&self) {
         for (least, names) in AT_LEAST {
             for name in *names {
                 let seen = self.0.get(name).copied().unwrap_or_default();
-                assert!(seen >= *least, "{name:?} happened {seen} times, not {least}: {:#?}", self.0);
+                assert!(seen >= *least, "{name:?} occurred {seen} times, not {least}: {:#?}", self.0);
             }
         }
     }

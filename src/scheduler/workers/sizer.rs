@@ -1,38 +1,37 @@
-//! The number of workers that a pool should have: a pure function of one sample per second. `sizing.rs` takes the
-//! samples, and `src/pool/sizing.rs` is the timer.
+//! Decides the number of workers of a pool: a pure function of one sample per second. `sizing.rs` takes the samples,
+//! and `src/pool/timers.rs` is the timer.
 //!
 //! | | when | by |
 //! |---|---|---|
-//! | grow | what is queued takes the workers `w > 1` mean runs, or a share `r ≥ 0.1` of the jobs is refused for want of workers, at two samples in a row; `w > 4` or `r ≥ 0.5`, at one | `max(n/4, n·w/4, n·r/(1 - r), 1)`, up to `2n` |
-//! | | `busy ≥ 0.8` at three samples in a row | `max(n/4, 1)` |
-//! | shrink | `busy < 0.3` on the mean of thirty samples, and not more at three of them in a row | to where the mean is 0.5 (`sizer/demand.rs`) |
+//! | grow | the queued jobs would keep the workers busy for `w > 1` mean runs, or a ratio `r ≥ 0.1` of the jobs is refused for lack of workers, in two samples in a row; `w > 4` or `r ≥ 0.5` in one sample | `max(n/4, n·w/4, n·r/(1 - r), 1)`, up to `2n` |
+//! | | `busy ≥ 0.8` in three samples in a row | `max(n/4, 1)` |
+//! | shrink | the mean of `busy` over thirty samples is below 0.3, and no three samples in a row are above that | to a size at which the mean is 0.5 (`Demand::fits`) |
 //!
-//! A size follows its load where its workers are busy for 0.3 to 0.8 of their time: within that band nothing moves, however
-//! long it lasts, so that chance moves nothing. A load that leaves it upwards is followed within five seconds. One that
-//! leaves it downwards must do so for thirty, and is followed within five seconds after them, in one step: to the fewest
-//! workers that none of these samples would have found too few.
+//! While workers are busy for 0.3 to 0.8 of their time, the size does not change, so random variation has no effect. A
+//! load above that band is followed within five seconds. A load below it must last for thirty seconds. The pool then
+//! shrinks within five more, in one step, to the smallest number of workers that was enough in each sample.
 //!
-//! The two never undo each other: a pool does not grow to where the load that it has would be under 0.3 of it, shrinking
-//! leaves it at 0.5 at the most, and for three samples after it shrank a pool grows only where one sample is enough.
+//! Growing and shrinking never undo each other. A pool does not grow so far that its load would be below 0.3, and a
+//! shrink leaves a utilization of at most 0.5. For three samples after a shrink, a pool grows only if a single sample
+//! requires it.
 //!
-//! Where jobs take twice as long as they used to (`slowdown.rs`), until they take less than one and a half times as
-//! long, a pool keeps its size but for tries (`sizer/guard.rs`): after five samples, later ten, twenty, up to a minute, it
-//! doubles its workers. Where the finished work rises by half as much as the busy workers do, or more, it doubles them
-//! again; once it needs no more, what jobs take now is what they are compared with. Else it has the workers that it had.
-//! The work that is finished in a second is counted in what jobs used to take, and only where they ended in time.
+//! If jobs take twice as long as before (`slowdown.rs`), a pool keeps its size until they take less than 1.5 times as
+//! long. Meanwhile it makes trials (`sizer/guard.rs`): after five samples, later ten, twenty, up to a minute, it
+//! doubles its workers. If the finished work rises by at least half as much as the busy workers, the pool doubles them
+//! again. When it needs no more, the current run times become the reference. Otherwise it returns to the previous size.
 //!
-//! None of these figures can be configured. They are shares, and counts of samples and of runs, so that they hold for jobs
-//! of a millisecond and of a minute alike; what an operator knows and a pool does not is how many workers it may have.
+//! Finished work per second is measured in previous run times, and counts only jobs that ended in time.
+//!
+//! None of these figures is configurable. They are ratios and counts, so they fit jobs of a millisecond and of a minute
+//! alike. Only the bounds of the size need an operator's knowledge.
 
-mod demand;
 mod guard;
 
-use demand::Demand;
 #[cfg(test)]
 use guard::SLOW;
 use guard::{Growth, Guard, SLOW_NO_MORE};
 
-/// The least and the most workers of a pool; the same where its size is fixed.
+/// Smallest and largest number of workers of a pool. They are equal if its size is fixed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Bounds {
     pub(crate) min: usize,
@@ -46,7 +45,7 @@ pub(crate) struct Sample {
     pub(crate) workers: usize,
     /// Share of the time for which workers had jobs, from 0 to 1.
     pub(crate) busy: f64,
-    /// Time to run all queued jobs, in mean runs.
+    /// Time to run all queued jobs, in mean run times.
     pub(crate) wait: f64,
     /// Share of jobs that were refused because there were too few workers.
     pub(crate) refused: f64,
@@ -54,7 +53,7 @@ pub(crate) struct Sample {
     pub(crate) slowdown: f64,
     /// Jobs that ended.
     pub(crate) jobs: f64,
-    /// Work finished per second, in seconds that it took before.
+    /// Work finished per second, in seconds of previous run times.
     pub(crate) done: f64,
     /// Mean run, in seconds.
     pub(crate) run: f64,
@@ -90,11 +89,11 @@ const VERY_MANY_REFUSED: f64 = 0.5;
 const LATE_SAMPLES: u32 = 2;
 /// Largest growth by one sample, as a factor.
 const MAX_GROWTH: f64 = 3.0;
-const HOT: f64 = 0.8;
+const BUSY_RATIO: f64 = 0.8;
 const HOT_SAMPLES: u32 = 3;
-const QUIET: f64 = 0.3;
-/// Utilization after a shrink.
-const EASY: f64 = 0.5;
+const QUIET_RATIO: f64 = 0.3;
+/// Target utilization after a shrink.
+const SHRINK_TARGET: f64 = 0.5;
 const REST: u32 = 3;
 
 impl Bounds {
@@ -118,7 +117,7 @@ impl Sizer {
         let counted = |happens: bool, samples: u32| if happens { samples.saturating_add(1) } else { 0 };
         let mut next = Self {
             late: if is_very_late { LATE_SAMPLES.max(self.late) } else { counted(is_late, self.late) },
-            hot: counted(busy >= HOT, self.hot),
+            hot: counted(busy >= BUSY_RATIO, self.hot),
             rested: self.rested.saturating_add(1),
             ..self
         };
@@ -164,11 +163,81 @@ fn more(workers: usize, times: f64) -> usize {
     ((times - 1.0) * workers as f64) as usize
 }
 
-/// Largest number of workers that the observed load keeps busy enough.
+/// Largest number of workers that the observed load would keep busy enough.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count that is not negative")]
 fn useful(workers: usize, busy: f64) -> usize {
-    (workers as f64 * busy / QUIET).floor() as usize
+    (workers as f64 * busy / QUIET_RATIO).floor() as usize
 }
 
 #[cfg(test)]
 mod tests;
+
+/// Samples in a row after which a load makes a pool grow.
+const SUSTAINED_SAMPLES: usize = HOT_SAMPLES as usize;
+/// Samples for which a pool must be quiet before it shrinks.
+const QUIET_SAMPLES: usize = 30;
+/// Number of remembered samples: the quiet ones, and earlier ones in which a sustained load may have begun.
+const SAMPLES: usize = QUIET_SAMPLES + SUSTAINED_SAMPLES - 1;
+
+/// Reserve for random variation, in standard deviations of the load.
+const RESERVE_DEVIATIONS: f64 = 3.0;
+
+/// Busy workers on average, for each of the last samples.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Demand {
+    /// In order, as a ring: the newest replaces the oldest.
+    samples: [f64; SAMPLES],
+    seen: usize,
+}
+
+impl Demand {
+    pub(super) const NEW: Self = Self { samples: [0.0; SAMPLES], seen: 0 };
+
+    pub(super) fn add(&mut self, workers: f64) {
+        self.samples[self.seen % SAMPLES] = workers;
+        self.seen += 1;
+    }
+
+    /// Whether `workers` had little to do in all remembered samples: on average, and in no three busy samples in a row.
+    pub(super) fn is_quiet(&self, workers: usize) -> bool {
+        self.seen >= SAMPLES && self.mean().max(self.sustained()) < QUIET_RATIO * workers as f64
+    }
+
+    fn mean(&self) -> f64 {
+        self.latest().sum::<f64>() / QUIET_SAMPLES as f64
+    }
+
+    /// The smallest number of workers that was enough in each sample, and for which no three samples in a row call for
+    /// growth. Its mean utilization is at most 0.5. Its reserve is three times the square root of the mean load
+    /// (square-root staffing; Halfin and Whitt, 1981).
+    ///
+    /// The pool does not shrink by just one worker, unless half of their time was enough in each sample.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count that is not negative")]
+    pub(super) fn fits(&self, workers: usize) -> usize {
+        let (mean, peak) = (self.mean(), self.peak());
+        let enough = (mean / SHRINK_TARGET).max(mean + RESERVE_DEVIATIONS * mean.sqrt()).max(peak).ceil() as usize;
+        let fewer = enough.max((self.sustained() / BUSY_RATIO) as usize + 1);
+        let is_worth = fewer + 1 < workers || peak <= SHRINK_TARGET * fewer as f64;
+        if is_worth { fewer } else { workers }
+    }
+
+    /// Load of the busiest sample.
+    fn peak(&self) -> f64 {
+        self.latest().fold(0.0, f64::max)
+    }
+
+    fn sample(&self, at: usize) -> f64 {
+        self.samples[(self.seen + at) % SAMPLES]
+    }
+
+    fn latest(&self) -> impl Iterator<Item = f64> {
+        (SAMPLES - QUIET_SAMPLES..SAMPLES).map(|at| self.sample(at))
+    }
+
+    /// Highest load sustained over three samples.
+    fn sustained(&self) -> f64 {
+        let lowest =
+            |first: usize| (first..first + SUSTAINED_SAMPLES).map(|at| self.sample(at)).fold(f64::MAX, f64::min);
+        (0..=SAMPLES - SUSTAINED_SAMPLES).map(lowest).fold(0.0, f64::max)
+    }
+}

@@ -17,7 +17,7 @@ pub(crate) struct Sizing {
     last: Option<Totals>,
 }
 
-/// Totals at a sample.
+/// Totals at the time of a sample.
 #[derive(Debug, Clone, Copy)]
 struct Totals {
     at: Instant,
@@ -55,7 +55,7 @@ impl<H: Host> Core<H> {
     }
 
     /// Takes a sample, once a second, and adjusts the number of workers. `may_grow` says whether new workers would be
-    /// useful. A pool that is paused, or accepts no jobs, keeps its size.
+    /// useful. A paused or closed pool keeps its size.
     pub(crate) fn adjust_size(
         &mut self,
         now: Instant,
@@ -70,7 +70,7 @@ impl<H: Host> Core<H> {
             return None;
         }
         let last = last?;
-        self.turn(now);
+        self.advance(now);
         let sample = self.sample(now, last, this, may_grow);
         let (sizer, Decision { workers: to, grown }) = self.sizing.sizer.decide(&sample, self.sizing.bounds);
         self.sizing.sizer = sizer;
@@ -81,7 +81,7 @@ impl<H: Host> Core<H> {
         if from == to {
             return None;
         }
-        let gone = self.employ(now, to, fresh, effects);
+        let gone = self.set_worker_count(now, to, fresh, effects);
         Some(Resized { from, to, gone })
     }
 
@@ -93,7 +93,7 @@ impl<H: Host> Core<H> {
         let (refused, accepted) = ((this.refused - last.refused) as f64, (this.accepted - last.accepted) as f64);
         let refused = if refused > 0.0 { refused / (refused + accepted) } else { 0.0 };
         let ended = self.sizing.slowdown.compare(&self.admission.estimates);
-        // A job that ended without its caller is not a run, and not useful.
+        // A job that ended without its caller is neither a run nor useful work.
         let in_time = ((this.completed - last.completed) as f64).min(ended.runs);
         Sample {
             workers: self.workers.configured(),
@@ -108,7 +108,7 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// Seconds of work that only waits for a worker, of all classes and tenants.
+    /// Seconds of queued work that only waits for a worker, over all classes and tenants.
     fn backlog(&self, now: Instant) -> f64 {
         let kind_queues = (0..=self.limits.kind_queues()).filter(|kind_queue| self.limits.is_open(*kind_queue, now));
         let ready = kind_queues.map(|kind_queue| {

@@ -3,13 +3,13 @@
 
 use super::super::admission::Estimates;
 
-/// Share by which the reference of a kind follows at each sample, unless its jobs are much slower.
+/// Fraction by which the reference of a kind moves at each sample, unless its jobs are much slower.
 const PACE: f64 = 1.0 / 60.0;
 const SLOW: f64 = 1.5;
 /// Runs before a kind has a reference.
-const ENOUGH: u32 = 20;
-/// Runs after which the reference is settled.
-const MANY: u32 = 100;
+const MIN_RUNS: u32 = 20;
+/// Runs after which the reference counts as settled.
+const SETTLED_RUNS: u32 = 100;
 /// The reference run times of a pool's kinds.
 pub(crate) struct Slowdown {
     kinds: Vec<Past>,
@@ -54,15 +54,15 @@ impl Slowdown {
             let ended = f64::from(runs.saturating_sub(past.runs));
             past.runs = runs;
             runs_ended += ended;
-            if ended == 0.0 || runs < ENOUGH {
+            if ended == 0.0 || runs < MIN_RUNS {
                 continue;
             }
             let known = past.seconds.get_or_insert(seconds);
             took += ended * seconds;
             before += ended * *known;
             let pace = if seconds < SLOW * *known { PACE } else { 0.0 };
-            // Early in the life of a kind, each run improves the reference.
-            let pace = if runs <= MANY { pace.max(ended / f64::from(runs)) } else { pace };
+            // While a kind has few runs, each run improves the reference.
+            let pace = if runs <= SETTLED_RUNS { pace.max(ended / f64::from(runs)) } else { pace };
             *known += pace * (seconds - *known);
         }
         if before > 0.0 {
@@ -99,7 +99,7 @@ mod tests {
             kinds
         }
 
-        /// So many runs of so many milliseconds, and a comparison.
+        /// Ends `runs` runs of `millis` milliseconds, and compares.
         fn run(&mut self, kind: usize, runs: usize, millis: u64) -> f64 {
             for _ in 0..runs {
                 self.estimates.observe(kind, Duration::from_millis(millis));
@@ -110,20 +110,20 @@ mod tests {
     }
 
     #[test]
-    fn another_mix_is_no_slowdown_and_slower_jobs_are() {
+    fn slower_jobs_are_a_slowdown_but_another_mix_of_kinds_is_not() {
         let mut kinds = Kinds::new();
         for _ in 0..10 {
             assert!((kinds.run(0, 100, 10) - 1.0).abs() < 0.01);
             assert!((kinds.run(1, 100, 1000) - 1.0).abs() < 0.01);
         }
         assert!(kinds.run(0, 200, 40) > 3.5);
-        assert!(kinds.run(0, 200, 10) < 1.1, "it is over");
+        assert!(kinds.run(0, 200, 10) < 1.1, "the slowdown has ended");
     }
 
     #[test]
-    fn a_few_runs_are_no_past() {
+    fn a_few_runs_are_no_reference() {
         let mut kinds = Kinds { estimates: Estimates::new(2), slowdown: Slowdown::new(2) };
         kinds.run(0, 19, 1);
-        assert!((kinds.run(0, 200, 40) - 1.0).abs() < 0.01, "what is known now is what was first known well");
+        assert!((kinds.run(0, 200, 40) - 1.0).abs() < 0.01, "the first reference is that of enough runs");
     }
 }

@@ -1,13 +1,14 @@
-//! What callers, operators and schedules do with jobs.
+//! Lists, cancels, retries and purges jobs, fires schedules, expires jobs, and takes back jobs of ended leases.
 
-use std::slice;
+use std::{collections::HashSet, slice};
 
 use super::{Engine, Rows, Select};
 use crate::store::{
-    Action, BATCH, Change, Filter, Fired, JobRecord, JobState, Overlap, Page, StoreError, Submission, Submitted, Tick,
+    Action, BATCH, Change, Filter, Fired, JobRecord, JobState, Overlap, Page, SessionId, StoreError, Submission,
+    Submitted, Tick, Ticked, Timestamp, Token,
 };
 
-/// The ended states, as in [`Filter::state_bits`].
+/// Final states, as bits like [`Filter::state_bits`].
 const ENDED: i64 = 0b1111_0000;
 
 impl<R: Rows> Engine<R> {
@@ -27,7 +28,7 @@ impl<R: Rows> Engine<R> {
         let change = record.cancel(self.now);
         self.changes.cancels |= change == Change::Requested;
         match change {
-            Change::Done => self.keep(vec![record])?,
+            Change::Done => self.save_changed(vec![record])?,
             Change::Requested => self.rows.save(&[record])?,
             _ => {}
         }
@@ -42,11 +43,11 @@ impl<R: Rows> Engine<R> {
         self.rows.remove_output(&record)?;
         record.revive(self.now);
         self.enter(&mut record)?;
-        self.keep(vec![record])?;
+        self.save_changed(vec![record])?;
         Ok(Change::Done)
     }
 
-    pub(super) fn remove(&mut self, records: &[JobRecord]) -> Result<(), StoreError> {
+    fn remove(&mut self, records: &[JobRecord]) -> Result<(), StoreError> {
         let bytes: u64 = records.iter().map(|record| record.payload_bytes + record.output_bytes).sum();
         self.rows.resize(0, -(bytes as i64));
         self.rows.remove(records)
@@ -85,10 +86,69 @@ impl<R: Rows> Engine<R> {
         self.rows.set_schedule(&tick.schedule, tick.at, &tick.job.id)?;
         Ok(Fired::Created)
     }
+
+    /// Applies the passing of time: leases end, start times come, jobs expire, retention ends.
+    pub(in crate::store) fn tick(&mut self, end_leases: bool) -> Result<Ticked, StoreError> {
+        let returned = if end_leases { self.end_leases(self.now)? } else { 0 };
+        let mut old = self.rows.select(Select::Expired(self.now), BATCH)?;
+        for record in &mut old {
+            record.end(JobState::Expired, self.now);
+        }
+        let expired = old.len();
+        self.save_changed(old)?;
+        let promoted = self.promote()?;
+        let past = self.rows.select(Select::Purgeable(self.now), BATCH)?;
+        self.remove(&past)?;
+        let removed = past.len();
+        let more = [expired, promoted, removed].contains(&BATCH);
+        Ok(Ticked { promoted, returned, expired, removed, more })
+    }
+
+    /// Makes jobs ready whose start time has come.
+    fn promote(&mut self) -> Result<usize, StoreError> {
+        let due = self.rows.select(Select::Due(self.now), BATCH)?;
+        let promoted = due.len();
+        let mut batch = Vec::new();
+        for mut record in due {
+            let needs_key = record.needs_key();
+            self.enter(&mut record)?;
+            // A later job with the same key must find the key held.
+            if needs_key { self.save_changed(vec![record])? } else { batch.push(record) }
+        }
+        self.save_changed(batch)?;
+        Ok(promoted)
+    }
+
+    /// Takes back the jobs of sessions whose lease has ended at time `at`.
+    pub(in crate::store) fn end_leases(&mut self, at: Timestamp) -> Result<usize, StoreError> {
+        let mut returned = 0;
+        for session in self.rows.remove_sessions(at)? {
+            let records = self.rows.select(Select::Leased(session), usize::MAX)?;
+            returned += records.len();
+            self.take_back(records)?;
+        }
+        Ok(returned)
+    }
+
+    pub(in crate::store) fn release(&mut self, session: SessionId, held: &[Token]) -> Result<(), StoreError> {
+        self.rows.session(session)?.ok_or(StoreError::SessionLost)?;
+        let held: HashSet<_> = held.iter().collect();
+        let mut records = self.rows.select(Select::Leased(session), usize::MAX)?;
+        records.retain(|record| record.token().is_none_or(|token| !held.contains(&token)));
+        self.take_back(records)
+    }
+
+    fn take_back(&mut self, mut records: Vec<JobRecord>) -> Result<(), StoreError> {
+        for record in &mut records {
+            record.lose_lease(self.now);
+        }
+        self.changes.returned |= !records.is_empty();
+        self.save_changed(records)
+    }
 }
 
 impl Filter {
-    /// The states as bits, at the position of each.
+    /// The states as bits: bit number is position in [`JobState::ALL`].
     pub(in crate::store) fn state_bits(&self) -> i64 {
         let states = if self.states.is_empty() { JobState::ALL.as_slice() } else { &self.states };
         states.iter().fold(0, |bits, state| bits | 1 << *state as u8)
@@ -96,7 +156,7 @@ impl Filter {
 }
 
 impl Page {
-    /// Row before which the jobs of the page with this token were accepted.
+    /// The row number before which the jobs of the page start.
     pub(in crate::store) fn start(token: Option<&str>) -> Result<i64, StoreError> {
         token.map_or(Ok(i64::MAX), |token| token.parse().map_err(|_| StoreError::InvalidPageToken))
     }

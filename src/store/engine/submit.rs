@@ -1,16 +1,16 @@
-//! Creation of jobs, in batches of many callers.
+//! Creates jobs, in batches of many callers.
 
 use std::collections::{HashMap, HashSet, hash_map::Entry};
 
 use super::{Engine, Rows};
 use crate::store::{JobRecord, JobState, NewJob, Room, SessionId, StoreError, Submission, Submitted};
 
-/// What is known of a batch while its records are made.
+/// State of a batch while its records are prepared.
 #[derive(Default)]
 struct Batch<'a> {
-    /// Whether the lease of a session goes on.
+    /// Whether each session still has its lease.
     sessions: HashMap<SessionId, bool>,
-    /// Whether no job of a kind is ready before the new ones.
+    /// Whether a kind has no ready job before the new ones.
     free_kinds: HashMap<&'a str, bool>,
     ids: HashSet<&'a str>,
     keys: HashSet<(&'a str, &'a str)>,
@@ -18,11 +18,11 @@ struct Batch<'a> {
 }
 
 impl<R: Rows> Engine<R> {
-    /// Creates the jobs of many callers. The answers are in the order of all jobs.
+    /// Creates the jobs of many callers. Returns one result per job, in order.
     pub(in crate::store) fn submit(&mut self, submissions: &[&Submission]) -> Result<Vec<Submitted>, StoreError> {
         let mut batch = Batch::default();
         let jobs = || submissions.iter().flat_map(|submission| &submission.jobs);
-        // Only a job that is new may take its key.
+        // Only new jobs may take ordering keys.
         let keyed: Vec<_> = jobs().filter(|job| job.is_keyed()).map(|job| job.id.as_str()).collect();
         let old = if keyed.is_empty() { Vec::new() } else { self.rows.find(&keyed)? };
         batch.ids.extend(keyed.iter().filter(|id| old.iter().any(|record| record.request.id == **id)));
@@ -39,7 +39,7 @@ impl<R: Rows> Engine<R> {
                     *left -= 1;
                     record.lease(*session, self.now);
                 } else if record.state == JobState::Ready {
-                    record.place = self.turns.lock().next(&record);
+                    record.place = self.fair_order.lock().next(&record);
                 }
                 batch.records.push(record);
             }
@@ -47,7 +47,7 @@ impl<R: Rows> Engine<R> {
         self.insert(batch.records, jobs())
     }
 
-    /// How many new jobs of each kind a session may lease. Jobs that are ready go first: then there is no room.
+    /// Number of new jobs of each kind that a session may lease: none if other jobs are ready.
     fn room<'a>(
         &mut self,
         batch: &mut Batch<'a>,
@@ -69,7 +69,7 @@ impl<R: Rows> Engine<R> {
         Ok(left)
     }
 
-    /// The record of a job, if it fits and its id is not in the batch.
+    /// The record of a job, if the job fits and its id is not in the batch yet.
     fn prepare<'a>(
         &mut self,
         batch: &mut Batch<'a>,
@@ -103,7 +103,8 @@ impl<R: Rows> Engine<R> {
                 self.changes.ready |= record.state == JobState::Ready;
                 new.insert(record.request.id.clone(), record);
             } else if record.holds_key {
-                // Its id was taken meanwhile, and later jobs count on it. The batch is run again.
+                // Another transaction took the id, and later jobs of the batch depend on this one. The batch runs
+                // again.
                 return Err(StoreError::Database("the id of a job was taken at the same time".to_owned()));
             } else {
                 self.rows.resize(-1, -(record.payload_bytes as i64));

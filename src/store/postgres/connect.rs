@@ -1,4 +1,4 @@
-//! Connects to the database, and brings its schema up to date.
+//! The URL of a database, its connections, and the migrations of its schema.
 
 use std::{error::Error as _, path::Path, sync::Arc, time::Duration};
 
@@ -11,35 +11,71 @@ use tokio_rustls::rustls::{
 };
 use zeroize::Zeroizing;
 
-use super::{PostgresOptions, StoreError};
+use super::{PostgresOptions, StoreError, WRITERS};
 use crate::{file, store::sql::READERS};
 
-/// Each is one step of the schema. They are never changed, only added to.
+/// One entry per schema version. Entries are never changed; new ones are appended.
 const MIGRATIONS: &[&str] = &[include_str!("0001.sql")];
-/// Number of the lock that keeps migrations of two processes apart.
+/// Advisory lock: only one process migrates at a time.
 const MIGRATION_LOCK: i64 = 0x7777_6d69_6772;
-/// Longest wait for a connection, and for the server to answer on one.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Largest file of a password or of certificates.
+/// Timeout of connecting, and of an answer on a connection.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// Largest file with a password or with certificates.
 const MAX_FILE: u64 = 1 << 20;
-/// Settings of each connection. Every statement has its index: without these, the planner reads whole tables while it
-/// has no statistics yet.
+/// Settings of each connection. Every statement has an index, but without statistics the planner would scan whole
+/// tables.
 const SETTINGS: &str = "-c search_path=waterwheel -c jit=off -c enable_seqscan=off -c enable_bitmapscan=off \
     -c enable_hashjoin=off -c enable_mergejoin=off -c statement_timeout=30s \
     -c idle_in_transaction_session_timeout=30s";
 
-/// How connections are made. The files of the password and the certificates are read.
+/// A URL such as `postgres://user:password@host/database?sslmode=require`. `sslmode` is `disable`, `prefer` or
+/// `require`; the default uses TLS if the server supports it. TLS always checks the server's certificate.
+///
+/// `Debug` hides the password.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
+#[serde(try_from = "String")]
+pub struct DatabaseUrl(Config);
+
+/// How to correct an invalid database URL.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct InvalidDatabaseUrl(String);
+
+impl TryFrom<String> for DatabaseUrl {
+    type Error = InvalidDatabaseUrl;
+
+    fn try_from(text: String) -> Result<Self, InvalidDatabaseUrl> {
+        let refuse = |help: &str| Err(InvalidDatabaseUrl(help.to_owned()));
+        if !text.starts_with("postgres://") && !text.starts_with("postgresql://") {
+            return refuse("begin with `postgres://`");
+        }
+        // Only the part before the host is hidden where a URL is shown.
+        if text.split_once('?').is_some_and(|(_, options)| options.contains("password")) {
+            return refuse("write the password before the host, or name a `store.password_file`");
+        }
+        match text.parse::<Config>() {
+            Ok(config) if config.get_hosts().is_empty() => refuse("name a host, as in `postgres://user@host/database`"),
+            Ok(config) => Ok(Self(config)),
+            Err(error) => {
+                let detail = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+                Err(InvalidDatabaseUrl(format!("{detail}; `sslmode` is `disable`, `prefer` or `require`")))
+            }
+        }
+    }
+}
+
+/// The connection settings. Reads the files of the password and the certificates.
 pub(super) fn config(options: &PostgresOptions) -> Result<(Config, MakeRustlsConnect), StoreError> {
     let mut config = options.url.0.clone();
     if let Some(path) = &options.password_file {
         config.password(read_password(path)?);
     }
     let settings = [SETTINGS, config.get_options().unwrap_or_default()].join(" ");
-    config.options(&settings).application_name("waterwheel").connect_timeout(PATIENCE).tcp_user_timeout(PATIENCE);
+    config.options(&settings).application_name("waterwheel").connect_timeout(TIMEOUT).tcp_user_timeout(TIMEOUT);
     Ok((config, tls(options.ca_file.as_deref())?))
 }
 
-/// The password in a file, without the end of its line.
+/// The password in a file, without a line end.
 ///
 /// # Errors
 /// [`StoreError::File`].
@@ -59,7 +95,7 @@ pub fn read_authorities(path: &Path) -> Result<RootCertStore, StoreError> {
         let certificate = certificate.map_err(|error| unusable(path, error))?;
         roots.add(certificate).map_err(|error| unusable(path, error))?;
     }
-    if roots.is_empty() { Err(unusable(path, "it holds no certificate in PEM")) } else { Ok(roots) }
+    if roots.is_empty() { Err(unusable(path, "it contains no PEM certificate")) } else { Ok(roots) }
 }
 
 fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, StoreError> {
@@ -70,11 +106,11 @@ fn unusable(path: &Path, detail: impl ToString) -> StoreError {
     StoreError::File { path: path.to_owned(), detail: detail.to_string() }
 }
 
-pub(super) fn pool(options: &PostgresOptions, config: Config, tls: MakeRustlsConnect) -> Result<Pool, StoreError> {
+pub(super) fn pool(config: Config, tls: MakeRustlsConnect) -> Result<Pool, StoreError> {
     let manager = Manager::from_config(config, tls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
-    let size = options.writers + READERS + 2;
+    let size = WRITERS + READERS + 2;
     let pool = Pool::builder(manager).max_size(size).runtime(Runtime::Tokio1);
-    let pool = pool.wait_timeout(Some(PATIENCE)).create_timeout(Some(PATIENCE)).recycle_timeout(Some(PATIENCE));
+    let pool = pool.wait_timeout(Some(TIMEOUT)).create_timeout(Some(TIMEOUT)).recycle_timeout(Some(TIMEOUT));
     pool.build().map_err(|error| StoreError::Unavailable(error.to_string()))
 }
 
@@ -92,7 +128,7 @@ fn tls(ca_file: Option<&Path>) -> Result<MakeRustlsConnect, StoreError> {
     Ok(MakeRustlsConnect::new(config.with_root_certificates(roots).with_no_client_auth()))
 }
 
-/// Runs the steps that are missing. A second process waits, and finds nothing to do.
+/// Applies the missing migrations. A second process waits, and finds nothing to do.
 pub(super) async fn migrate(pool: &Pool) -> Result<(), StoreError> {
     let mut client = pool.get().await?;
     let transaction = client.transaction().await?;
@@ -110,24 +146,24 @@ pub(super) async fn migrate(pool: &Pool) -> Result<(), StoreError> {
     Ok(transaction.commit().await?)
 }
 
-/// The version of the server, and how far the schema is.
+/// Describes the server version and the state of the schema.
 pub(super) async fn inspect(pool: &Pool) -> Result<String, StoreError> {
     let client = pool.get().await?;
     let server: String = client.query_one("select current_setting('server_version')", &[]).await?.try_get(0)?;
     let schema = match version(&client).await? {
-        0 => "no schema yet, which the server makes".to_owned(),
+        0 => "no schema yet; the server creates it".to_owned(),
         found if found < MIGRATIONS.len() => {
-            format!("schema {found}, which the server brings to {}", MIGRATIONS.len())
+            format!("schema {found}; the server migrates it to {}", MIGRATIONS.len())
         }
         found => format!("schema {found}"),
     };
     let free = "select current_setting('max_connections')::bigint - count(*) from pg_stat_activity \
                 where backend_type = 'client backend'";
     let free: i64 = client.query_one(free, &[]).await?.try_get(0)?;
-    // One more listens.
+    // One further connection listens for notifications.
     let taken = pool.status().max_size as i64 + 1;
     if free < taken {
-        let detail = format!("{free} connections are free, and a server takes {taken}; raise `max_connections`");
+        let detail = format!("{free} connections are free, but a server needs {taken}; raise `max_connections`");
         return Err(StoreError::Unavailable(detail));
     }
     Ok(format!("PostgreSQL {server}, {schema}, {free} connections free, of which a server takes {taken}"))
@@ -160,7 +196,8 @@ impl From<tokio_postgres::Error> for StoreError {
             (None, Some(cause)) => format!("{error}: {cause}"),
             (None, None) => error.to_string(),
         };
-        // Class 57 is "operator intervention", 53 "insufficient resources", 25006 a standby that took over.
+        // Classes 57 (operator intervention), 53 (insufficient resources) and 08 (connection) pass by themselves, and
+        // so does 25006 (a standby, while a failover goes on).
         match error.code() {
             Some(code) if *code == SqlState::DISK_FULL => Self::DiskFull,
             Some(code) if *code == SqlState::READ_ONLY_SQL_TRANSACTION => Self::Unavailable(text),

@@ -1,14 +1,17 @@
-//! A job as a row, in both databases.
+//! A job as a row, for both databases.
 
-use std::{borrow::Cow, collections::BTreeMap, fmt, mem};
+use std::{borrow::Cow, collections::BTreeMap, fmt, mem, time::Duration};
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 use crate::{
-    model::{Criticality, Job},
-    store::{Depth, JobRecord, JobState, SessionId, StoreError, Timestamp, spec::Spec},
+    model::{Criticality, Job, Labels, Output},
+    store::{Depth, JobRecord, JobState, KindPolicy, NewJob, RetryPolicy, SessionId, Start, StoreError, Timestamp},
 };
 
-/// The columns of a job with their types, in the order in which they are read and written: its row, what changes, and
-/// from [`FIXED`] on what does not.
+/// The columns of a job and their types, in the order of reading and writing: the row number, the columns that change,
+/// and from [`FIXED`] on those that never change.
 pub(super) const COLUMNS: [(&str, &str); 27] = [
     ("row", "bigint"),
     ("state", "bigint"),
@@ -41,7 +44,7 @@ pub(super) const COLUMNS: [(&str, &str); 27] = [
 /// First of the columns that never change.
 pub(super) const FIXED: usize = 17;
 
-/// A parameter of a statement. A driver may log it: `Debug` shows nothing of it.
+/// A parameter of a statement. `Debug` hides the value, because a driver may log it.
 #[derive(Clone)]
 pub(in crate::store) enum Cell<'a> {
     Int(Option<i64>),
@@ -56,7 +59,7 @@ impl fmt::Debug for Cell<'_> {
     }
 }
 
-/// A value that was read.
+/// A value of a result row.
 #[derive(Debug)]
 pub(in crate::store) enum Value {
     Null,
@@ -65,7 +68,7 @@ pub(in crate::store) enum Value {
     Bytes(Vec<u8>),
 }
 
-/// The values of a row. Each is read once.
+/// The values of a row. Each can be taken once.
 pub(in crate::store) struct Values(pub(in crate::store) Vec<Value>);
 
 impl Values {
@@ -82,12 +85,12 @@ impl Values {
         self.int(column).map(Timestamp::from_millis)
     }
 
-    /// Empty if it is null.
+    /// A text; empty if null.
     pub(in crate::store) fn text(&mut self, column: usize) -> String {
         if let Value::Text(text) = &mut self.0[column] { mem::take(text) } else { String::new() }
     }
 
-    /// Empty if it is null.
+    /// Bytes; empty if null.
     pub(super) fn bytes(&mut self, column: usize) -> Vec<u8> {
         if let Value::Bytes(bytes) = &mut self.0[column] { mem::take(bytes) } else { Vec::new() }
     }
@@ -107,7 +110,7 @@ impl<'a> Cell<'a> {
     }
 }
 
-/// The row and what changes.
+/// The row number and the columns that change.
 pub(super) fn changing_cells(record: &JobRecord) -> Vec<Cell<'_>> {
     let attempts = || serde_json::to_string(&record.attempts).expect("numbers and texts are JSON");
     let attempts = (!record.attempts.is_empty()).then(attempts);
@@ -127,7 +130,7 @@ pub(super) fn changing_cells(record: &JobRecord) -> Vec<Cell<'_>> {
         Cell::int(record.crashes.into()),
         Cell::Flag(record.cancel_requested),
         Cell::int(record.output_bytes as i64),
-        Cell::text(&record.output_type),
+        Cell::text(&record.output.content_type),
         Cell::Text(attempts.map(Cow::Owned)),
     ]
 }
@@ -151,7 +154,7 @@ pub(super) fn all_cells(record: &JobRecord) -> Vec<Cell<'_>> {
     cells
 }
 
-/// A job, without its payload.
+/// Reads a job, without its payload and the bytes of its output.
 pub(super) fn read_record(row: &mut Values) -> Result<JobRecord, StoreError> {
     let mut job = Job::new(row.text(19), "");
     job.tenant = row.text(20);
@@ -176,7 +179,7 @@ pub(super) fn read_record(row: &mut Values) -> Result<JobRecord, StoreError> {
         cancel_requested: row.int(13) == Some(1),
         payload_bytes: row.number(25)?,
         output_bytes: row.number(14)?,
-        output_type: row.text(15),
+        output: Output { bytes: Bytes::new(), content_type: row.text(15) },
         row: row.number(0)?,
         place: row.number(2)?,
         holds_key: row.int(3) == Some(1),
@@ -185,7 +188,7 @@ pub(super) fn read_record(row: &mut Values) -> Result<JobRecord, StoreError> {
     })
 }
 
-/// Adds kind, state, number of jobs, and when the first of them was due.
+/// Adds a row of kind, state, number of jobs, and earliest due time.
 pub(super) fn read_depth(
     depths: &mut BTreeMap<String, Depth>,
     row: &mut Values,
@@ -198,6 +201,67 @@ pub(super) fn read_depth(
         depth.oldest_ready = row.time(3).map(|due| now.since(due));
     }
     Ok(())
+}
+
+/// The fields of a job that never change and that no query selects by, as JSON in one column. Fields with their default
+/// are left out, which makes most rows short.
+#[derive(Debug, Serialize, Deserialize)]
+struct Spec {
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    content_type: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    limit_key: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    request_id: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    timeout: Option<Duration>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    run_timeout: Option<Duration>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    queue_timeout: Option<Duration>,
+    #[serde(default, skip_serializing_if = "Labels::is_empty")]
+    labels: Labels,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    retry: Option<RetryPolicy>,
+    /// Retention of a result and of a dead letter, in seconds.
+    retain: (u64, u64),
+}
+
+impl Spec {
+    fn text_of(request: &NewJob) -> String {
+        let job = &request.job;
+        let spec = Self {
+            content_type: job.content_type.clone(),
+            limit_key: job.limit_key.clone(),
+            request_id: request.request_id.clone(),
+            timeout: job.timeout,
+            run_timeout: job.run_timeout,
+            queue_timeout: job.queue_timeout,
+            labels: job.labels.clone(),
+            retry: Some(request.policy.retry).filter(|retry| *retry != RetryPolicy::default()),
+            retain: (request.policy.retain_for.as_secs(), request.policy.retain_dead_for.as_secs()),
+        };
+        serde_json::to_string(&spec).expect("texts, numbers and a map with text keys are JSON")
+    }
+
+    /// Builds the job from these fields and those of the other columns.
+    fn complete(self, id: String, pool: String, job: Job) -> NewJob {
+        let Self { content_type, limit_key, request_id, timeout, run_timeout, queue_timeout, labels, retry, retain } =
+            self;
+        NewJob {
+            id,
+            pool,
+            job: Job { content_type, limit_key, timeout, run_timeout, queue_timeout, labels, ..job },
+            request_id,
+            start: Start::Now,
+            expire_at: None,
+            policy: KindPolicy {
+                retry: retry.unwrap_or_default(),
+                retain_for: Duration::from_secs(retain.0),
+                retain_dead_for: Duration::from_secs(retain.1),
+            },
+        }
+    }
 }
 
 fn of_index<T>(all: &[T], index: usize) -> Result<&T, StoreError> {

@@ -11,7 +11,7 @@ use std::{
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tempfile::TempDir;
 
-use super::{SqliteOptions, open_sqlite};
+use super::{SqliteOptions, inspect_sqlite, open_sqlite};
 use crate::{
     model::{Job, Output, Reason},
     store::{
@@ -58,7 +58,7 @@ async fn image(directory: &TempDir) -> PathBuf {
 }
 
 fn log(path: &Path) -> PathBuf {
-    super::open::beside(path, "-wal")
+    super::beside(path, "-wal")
 }
 
 #[tokio::test]
@@ -197,8 +197,8 @@ async fn a_small_disk_loses_nothing() {
             assert_eq!(states, vec![Some(JobState::Succeeded); count]);
             ended += count;
         }
-        store.check().await.expect("an intact store");
         store.close().await;
+        inspect_sqlite(&path).expect("an intact store");
         eprintln!("reserve {reserve_bytes}: {accepted} accepted, {ended} ended");
         for entry in fs::read_dir(directory.trim()).expect("a list") {
             fs::remove_file(entry.expect("a file").path()).expect("room");

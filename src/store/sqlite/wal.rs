@@ -1,5 +1,5 @@
-//! A guard before SQLite opens its write-ahead log. SQLite stops reading at the first frame that is damaged, and drops
-//! every commit behind it without a word. The format is described in <https://sqlite.org/fileformat2.html#walformat>.
+//! Checks the write-ahead log before SQLite opens it. SQLite stops reading at the first damaged frame, and silently
+//! drops every later commit. <https://sqlite.org/fileformat2.html#walformat> describes the format.
 
 use std::{
     fs::File,
@@ -11,7 +11,7 @@ use super::StoreError;
 
 const FRAME_HEADER: usize = 24;
 
-/// Two running sums.
+/// The two running sums of the WAL checksum.
 type Checksum = (u32, u32);
 
 struct Wal {
@@ -23,8 +23,8 @@ struct Wal {
 
 /// Checks the chain of checksums.
 ///
-/// A crash may leave the last transaction incomplete. An earlier one was flushed before the next began: if a commit
-/// follows the transaction with the first broken frame, the file was damaged afterwards.
+/// A crash may leave the last transaction incomplete. Each earlier one was flushed before the next began. So if a
+/// commit follows the transaction with the first broken frame, the file was damaged later.
 pub(super) fn verify(path: &Path) -> Result<(), StoreError> {
     let damaged = |detail: &str| StoreError::Damaged { path: path.to_owned(), detail: detail.to_owned() };
     let mut file = match File::open(path) {
@@ -37,7 +37,7 @@ pub(super) fn verify(path: &Path) -> Result<(), StoreError> {
         return Ok(());
     }
     let Some(mut wal) = Wal::of(&header) else {
-        // A log that was only reserved is all zeros.
+        // A log that was only reserved has only zeros.
         let mut rest = Vec::new();
         let is_reserved = header == [0; 32] && {
             file.read_to_end(&mut rest).map_err(|error| super::io_error(&error, path))?;
@@ -63,7 +63,7 @@ pub(super) fn verify(path: &Path) -> Result<(), StoreError> {
 }
 
 impl Wal {
-    /// The log with this header, if the header is intact.
+    /// The log with this header; `None` if the header is damaged.
     fn of(header: &[u8; 32]) -> Option<Self> {
         let big_endian = match word(header, 0, true) {
             0x377f_0682 => false,
@@ -77,7 +77,7 @@ impl Wal {
         (is_intact && (512..=65536).contains(&page)).then_some(Self { big_endian, page, salt, sum })
     }
 
-    /// Whether the frame is the next one of the chain.
+    /// Whether the frame continues the chain of checksums.
     fn accepts(&mut self, frame: &[u8]) -> bool {
         let sum = checksum(self.sum, &frame[..8], self.big_endian);
         let sum = checksum(sum, &frame[FRAME_HEADER..], self.big_endian);
@@ -101,7 +101,7 @@ fn word(bytes: &[u8], at: usize, big_endian: bool) -> u32 {
     if big_endian { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) }
 }
 
-/// Fills the buffer. `false` if the file ends before.
+/// Fills the buffer. Returns `false` if the file ends before that.
 fn fill(file: &mut impl io::Read, buffer: &mut [u8]) -> io::Result<bool> {
     match file.read_exact(buffer) {
         Ok(()) => Ok(true),

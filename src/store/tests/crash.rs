@@ -21,7 +21,7 @@ use crate::{
     model::{Job, Output, Reason},
     store::{
         BATCH, Filter, JobState, JobStore, NewJob, Next, Room, Settle, SqliteOptions, Submission, Submitted,
-        open_sqlite,
+        inspect_sqlite, open_sqlite,
     },
     task::Tasks,
 };
@@ -45,7 +45,6 @@ async fn a_killed_process_loses_nothing() {
             }
         }
         let store = open_sqlite(&SqliteOptions::new(&path), TestClock::new().clock()).expect("a store after a kill");
-        store.check().await.expect("an intact store");
         let states = states(&*store).await;
         for id in &accepted {
             assert!(states.contains_key(id), "{id} is lost");
@@ -55,9 +54,10 @@ async fn a_killed_process_loses_nothing() {
         }
         if let Some(id) = accepted.iter().next() {
             let job = store.get(id, true).await.expect("an answer").expect("the job");
-            assert_eq!(&job.record.request.job.payload, id.as_bytes());
+            assert_eq!(&job.request.job.payload, id.as_bytes());
         }
         store.close().await;
+        inspect_sqlite(&path).expect("an intact store");
     }
     assert!(settled.len() > 100, "only {} jobs ended", settled.len());
 }

@@ -47,7 +47,7 @@ async fn ends_while_awaited(waiter: &dyn JobStore, worker: &dyn JobStore) {
     let (awaited, ended) = tokio::join!(waiter.wait("a"), work);
     assert_eq!(ended, 1);
     let job = awaited.expect("an answer").expect("the job");
-    assert_eq!(job.output.expect("its output").bytes, "x");
+    assert_eq!(job.output.bytes, "x");
 }
 
 /// Claims all that is ready, and ends it.
@@ -136,7 +136,7 @@ fn retries_back_off_until_their_bound() {
     for (name, failures, crashes, reason, retryable, jitter, expected) in cases {
         let token = Token { id: "a".to_owned(), attempt: 1, session: SessionId(1), is_keyed: false };
         let request = NewJob::new("a", "p", Job::new("k", ""));
-        let claimed = Claimed { token, request, created_at: Timestamp::default(), failures, crashes };
+        let claimed = Claimed { token, request, failures, crashes };
         assert_eq!(policy.next(&claimed, reason, retryable, jitter), expected, "{name}");
     }
 }
@@ -158,7 +158,7 @@ async fn a_day_of_schedules_fires_each_tick_once() {
             let at = Timestamp::from_millis(TestClock::START).plus(Duration::from_secs(quarter * QUARTER));
             let ticks = (0..1000).map(|schedule| {
                 let mut job = NewJob::new(format!("s{schedule}-{quarter}"), "p", Job::new("k", "x"));
-                job.retain_for = Duration::from_secs(2 * QUARTER);
+                job.policy.retain_for = Duration::from_secs(2 * QUARTER);
                 Tick { schedule: format!("s{schedule}"), at, overlap: Overlap::Skip, job, is_missed: false }
             });
             for answer in store.fire(ticks.collect()).await.expect("answers") {

@@ -1,19 +1,13 @@
 //! Runs the lines of a script against a store, and writes down what it answers.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use super::{
-    TestClock,
-    conformance::Case,
-    language::Words,
-    postgres::Server,
-    words::{change, failed, fired, job, later, seconds, state, submitted},
-};
+use super::{TestClock, conformance::Case, postgres::Server};
 use crate::{
-    model::{Output, Reason},
+    model::{Criticality, Job, Output, Reason},
     store::{
-        Action, Claimed, Filter, JobState, JobStore, Next, Overlap, Room, SessionId, Settle, StoreError, Submission,
-        Tick, Token,
+        Action, Change, Claimed, Filter, Fired, JobState, JobStore, NewJob, Next, Overlap, Room, SessionId, Settle,
+        Start, StoreError, Submission, Submitted, Tick, Timestamp, Token,
     },
 };
 
@@ -26,6 +20,9 @@ pub(super) async fn differences(case: &Case, mut script: Script) -> Vec<String> 
         if answer.trim() != expected.trim() {
             found.push(format!("{}: {line}\n    answered {answer}", case.name));
         }
+    }
+    if let Some(server) = &script.server {
+        found.extend(server.lost_keys().await.iter().map(|id| format!("{}: no job holds the key of {id}", case.name)));
     }
     found
 }
@@ -82,7 +79,7 @@ impl Script {
                 join(claimed.iter().map(|job| job.token.id.clone()))
             }
             "end" => self.end(&ids[0], &words).await?,
-            "beat" => join(store.beat(self.sessions[&ids[0]]).await?.into_iter().map(|token| token.id)),
+            "beat" => join(store.extend_lease(self.sessions[&ids[0]]).await?.into_iter().map(|token| token.id)),
             "cancel" => join(store.change(ids, Action::Cancel).await?.into_iter().map(change)),
             "retry" => join(store.change(ids, Action::Retry).await?.into_iter().map(change)),
             "delete" => join(store.change(ids, Action::Delete).await?.into_iter().map(change)),
@@ -112,7 +109,7 @@ impl Script {
         let jobs = words.rest(from).map(|word| job(word, &self.clock)).collect();
         let answers = self.store.submit(Submission { jobs, room }).await?;
         for answer in &answers {
-            if let crate::store::Submitted::Leased(claimed) = answer {
+            if let Submitted::Leased(claimed) = answer {
                 self.keep(claimed);
             }
         }
@@ -158,24 +155,23 @@ impl Script {
 
     async fn get(&self, id: &str) -> Result<String, StoreError> {
         let Some(job) = self.store.get(id, true).await? else { return Ok("none".to_owned()) };
-        let record = &job.record;
         let mut text = format!(
             "{} starts={} failures={} crashes={} kept={}",
-            state(record.state),
-            record.starts,
-            record.failures,
-            record.crashes,
-            record.attempts.len()
+            state(job.state),
+            job.starts,
+            job.failures,
+            job.crashes,
+            job.attempts.len()
         );
-        if let Some(output) = &job.output {
-            text += &format!(" {} {}", String::from_utf8_lossy(&output.bytes), output.content_type);
+        if job.state == JobState::Succeeded {
+            text += &format!(" {} {}", String::from_utf8_lossy(&job.output.bytes), job.output.content_type);
         }
         Ok(text)
     }
 
     async fn attempts(&self, id: &str) -> Result<String, StoreError> {
         let job = self.store.get(id, true).await?;
-        let attempts = job.map(|job| job.record.attempts).unwrap_or_default();
+        let attempts = job.map(|job| job.attempts).unwrap_or_default();
         Ok(join(attempts.iter().map(|attempt| {
             let outcome = attempt.outcome.map_or("LOST", Reason::name);
             let seconds = attempt.ended_at.since(attempt.started_at).as_secs();
@@ -213,7 +209,7 @@ impl Script {
     /// `nightly 60 skip a`: the tick at 60 s after the start of the test creates `a`. `missed` at the end: the server looks later.
     async fn fire(&self, words: &Words<'_>) -> Result<String, StoreError> {
         let ids = words.plain();
-        let at = crate::store::Timestamp::from_millis(TestClock::START).plus(seconds(&ids[1]));
+        let at = Timestamp::from_millis(TestClock::START).plus(seconds(&ids[1]));
         let overlap = if ids[2] == "skip" { Overlap::Skip } else { Overlap::Queue };
         let job = job(&ids[3], &self.clock);
         let tick = Tick { schedule: ids[0].clone(), at, overlap, job, is_missed: ids.get(4).is_some() };
@@ -232,4 +228,101 @@ impl Script {
 
 fn join(words: impl Iterator<Item = String>) -> String {
     words.collect::<Vec<_>>().join(" ")
+}
+
+/// The words of a line: `name=value` pairs beside plain words.
+#[derive(Debug)]
+struct Words<'a>(Vec<&'a str>);
+
+impl<'a> Words<'a> {
+    fn of(text: &'a str, separator: char) -> Self {
+        Self(text.split(separator).filter(|word| !word.is_empty()).collect())
+    }
+
+    /// The words that are no pairs.
+    fn plain(&self) -> Vec<String> {
+        self.0.iter().filter(|word| !word.contains('=')).map(|word| (*word).to_owned()).collect()
+    }
+
+    /// Words that are jobs, whatever they contain.
+    fn rest(&self, from: usize) -> impl Iterator<Item = &'a str> {
+        self.0[from..].iter().copied()
+    }
+
+    fn find(&self, name: &str) -> Option<&'a str> {
+        self.0.iter().find_map(|word| word.split_once('=').filter(|(found, _)| *found == name)).map(|(_, value)| value)
+    }
+
+    fn text(&self, name: &str, default: &'a str) -> &'a str {
+        self.find(name).unwrap_or(default)
+    }
+
+    fn number(&self, name: &str, default: u64) -> u64 {
+        self.find(name).map_or(default, |text| text.parse().expect("a number"))
+    }
+}
+
+/// `a`, or `a:key=x:class=0:delay=5:expire=9:kind=k:payload=p:retain=60`. Times are seconds from now.
+fn job(word: &str, clock: &TestClock) -> NewJob {
+    let (id, rest) = word.split_once(':').unwrap_or((word, ""));
+    let words = Words::of(rest, ':');
+    let mut job = Job::new(words.text("kind", "k"), words.text("payload", id).to_owned());
+    job.ordering_key = words.text("key", "").to_owned();
+    job.tenant = words.text("tenant", "").to_owned();
+    job.criticality = Criticality::BY_IMPORTANCE[words.number("class", 1) as usize];
+    if let Some(value) = words.find("label") {
+        job.labels.insert("team.x".to_owned(), value.to_owned());
+    }
+    let mut new = NewJob::new(id, words.text("pool", "p"), job);
+    if let Some(delay) = words.find("delay") {
+        new.start = Start::After(seconds(delay));
+    }
+    if let Some(time) = words.find("at") {
+        new.start = Start::At(later(clock, time));
+    }
+    new.expire_at = words.find("expire").map(|time| later(clock, time));
+    new.policy.retain_for = Duration::from_secs(words.number("retain", 60));
+    new.policy.retain_dead_for = Duration::from_secs(words.number("retain", 60) * 2);
+    new
+}
+
+fn seconds(text: &str) -> Duration {
+    Duration::from_secs(text.parse().expect("a number of seconds"))
+}
+
+fn later(clock: &TestClock, text: &str) -> Timestamp {
+    (clock.clock())().plus(seconds(text))
+}
+
+fn submitted(answer: &Submitted) -> String {
+    match answer {
+        Submitted::Created => "created".to_owned(),
+        Submitted::Leased(_) => "leased".to_owned(),
+        Submitted::Existing(job) => format!("existing:{}", state(job.state)),
+        Submitted::Conflict => "conflict".to_owned(),
+        Submitted::Full => "full".to_owned(),
+    }
+}
+
+fn change(answer: Change) -> String {
+    match answer {
+        Change::WrongState(found) => format!("wrong:{}", state(found)),
+        other => format!("{other:?}").to_lowercase(),
+    }
+}
+
+fn fired(answer: Fired) -> String {
+    format!("{answer:?}").to_lowercase()
+}
+
+fn state(state: JobState) -> String {
+    format!("{state:?}").to_lowercase()
+}
+
+fn failed(error: &StoreError) -> String {
+    match error {
+        StoreError::SessionLost => "lost".to_owned(),
+        StoreError::InvalidPageToken => "bad page".to_owned(),
+        other => format!("failed: {other}"),
+    }
 }

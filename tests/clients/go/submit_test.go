@@ -53,11 +53,11 @@ func TestSubmitReturnsTheBytesTheirTypeAndWhereTheBudgetWent(t *testing.T) {
 		t.Errorf("got %d bytes of %q from job %q", len(result.Output), result.ContentType, result.JobId)
 	}
 	w := result.Waterfall
-	given, left := w.Budget.AsDuration(), w.Left.AsDuration()
-	if given > budget || given < budget/2 || left <= 0 {
-		t.Errorf("of %v arrived %v, and %v are left", budget, given, left)
+	given, left := w.BudgetSeconds, w.LeftSeconds
+	if given > budget.Seconds() || given < budget.Seconds()/2 || left <= 0 {
+		t.Errorf("of %v arrived %v s, and %v s are left", budget, given, left)
 	}
-	if spent := w.Queue.AsDuration() + w.Run.AsDuration(); spent <= 0 || spent+left > given {
-		t.Errorf("%v spent and %v left of %v", spent, left, given)
+	if spent := w.QueueSeconds + w.RunSeconds; spent <= 0 || spent+left > given+1e-6 {
+		t.Errorf("%v s spent and %v s left of %v s", spent, left, given)
 	}
 }

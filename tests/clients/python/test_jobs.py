@@ -4,14 +4,8 @@ import gzip
 import hashlib
 import random
 
-from google.protobuf.duration_pb2 import Duration
 from service import REJECT, ROOMY, TINY, Refusal, Service, job
 from waterwheel.v1 import worker_pool_service_pb2
-
-
-def span(duration: Duration):
-    """Seconds of a duration."""
-    return duration.ToTimedelta().total_seconds()
 
 
 def test_echo_returns_the_bytes_and_their_type():
@@ -34,11 +28,11 @@ def test_sha256_is_the_digest_that_python_computes():
 def test_the_waterfall_sums_up_to_the_budget():
     with Service(ROOMY) as service:
         waterfall = service.submit("sleep", b"50", timeout=5).waterfall
-    queue, run, left = span(waterfall.queue), span(waterfall.run), span(waterfall.left)
+    queue, run, left = waterfall.queue_seconds, waterfall.run_seconds, waterfall.left_seconds
     assert 0.05 <= run < 5
-    assert abs(queue + run + left - span(waterfall.budget)) < 0.001
+    assert abs(queue + run + left - waterfall.budget_seconds) < 0.001
     # The budget is what was left of the timeout when the call was sent.
-    assert 4.5 < span(waterfall.budget) <= 5
+    assert 4.5 < waterfall.budget_seconds <= 5
     assert waterfall.worker in (0, 1, 2)
 
 

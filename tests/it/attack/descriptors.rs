@@ -1,36 +1,37 @@
-//! A process without a file descriptor left.
+//! A process that has run out of file descriptors.
 
 use futures_util::future::join_all;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use tokio::net::TcpStream;
 
 use super::{
-    control::BareProcess,
+    bare_server,
     target::{CALLS, CONFIG, Footprint, MIB, Target, cpu, until},
 };
 use crate::service::{Address, Caller, job};
 
-/// Sockets that a process without room for them is offered.
+/// Number of connections that the test opens to each process, far more than its file limit allows.
 const SOCKETS: usize = 64;
-/// Processor time after which a server spins, and what one that waits may take while another does.
+/// CPU time in nanoseconds that proves that a server spins.
 const SPIN: u64 = 500_000_000;
+/// CPU time in nanoseconds that a server that waits may use in the same period.
 const WAIT: u64 = 100_000_000;
 
-/// More connections than the process may have files (EMFILE).
+/// More connections than the process may have open files (EMFILE).
 ///
-/// Holds: those that are there are served, the process waits instead of asking again and again, and when there is room
-/// connections are taken. A bare server spins.
+/// Expected: open connections are served, and the process waits between attempts to accept. It accepts connections
+/// again when descriptors are free. A bare server spins.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_file_descriptors_left() {
+async fn a_server_without_free_descriptors_does_not_spin() {
     let target = Target::serve(CONFIG).await;
-    let bare = BareProcess::start().await;
+    let bare = bare_server::start_process().await;
     let (ours, theirs) = (target.process().id(), bare.id());
-    let held = (exhaust(ours, target.public()).await, exhaust(theirs, bare.address).await);
+    let held = (exhaust(ours, target.public()).await, exhaust(theirs, bare.public).await);
     let begin = (cpu(ours), cpu(theirs));
     let spins = || Some(cpu(theirs) - begin.1).filter(|used| *used > SPIN).ok_or(());
-    until(spins).await.expect("stock tonic spins");
+    until(spins).await.expect("stock tonic does not spin");
     let used = cpu(ours) - begin.0;
-    assert!(used < WAIT, "it spins: {used} ns, while a server that does took {SPIN}");
+    assert!(used < WAIT, "the server spins: it used {used} ns of CPU, and stock tonic {SPIN} ns");
 
     for _ in 0..CALLS {
         target.caller().leave(job("echo", "")).await.unwrap().unwrap();
@@ -40,7 +41,7 @@ async fn no_file_descriptors_left() {
     target.recovers(32 * MIB).await;
 }
 
-/// Lets a process have eight files more than it has, and connects until it is without.
+/// Limits a process to eight more files than it has open, and opens more connections than that.
 async fn exhaust(id: u32, address: Address) -> Vec<TcpStream> {
     let limit = Footprint::of(id).files as u64 + 8;
     let limit = Rlimit { current: Some(limit), maximum: Some(limit) };

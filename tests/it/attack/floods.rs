@@ -1,4 +1,4 @@
-//! Frames that cost their sender nothing and their receiver an answer, or room.
+//! Floods of frames that cost the sender nothing, and cost the receiver a response or memory.
 
 use super::{
     SUBMIT,
@@ -10,11 +10,11 @@ use super::{
 /// Frames of one flood.
 const COUNT: u64 = 20_000;
 
-/// Headers that never end: frame after frame of CONTINUATION (CVE-2024-27316 and its kin), empty, small and full.
+/// A header block that never ends, in CONTINUATION frames (CVE-2024-27316 and others) that are empty, small or full.
 ///
-/// Holds: the connection ends with ENHANCE_YOUR_CALM after a few frames, and no more is read of it.
+/// Expected: the server closes the connection with ENHANCE_YOUR_CALM after a few frames, and reads no more of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn continuation_flood() {
+async fn a_continuation_flood_ends_the_connection() {
     let target = Target::serve(CONFIG).await;
     let full = Block::new().with("x-long", &"a".repeat(16_000));
     let flood = async {
@@ -31,11 +31,13 @@ async fn continuation_flood() {
     target.recovers(32 * MIB).await;
 }
 
-/// SETTINGS without end, each of which is to be acknowledged; one peer reads the answers, one does not.
+/// A flood of SETTINGS frames, each of which the server must acknowledge. One peer reads the answers, the other does
+/// not.
 ///
-/// Holds: who reads has one answer each; who does not read is not read any more, so that no answers pile up.
+/// Expected: the first peer gets an answer to each frame. The server stops reading from the second peer, so that its
+/// answers do not accumulate.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn settings_flood() {
+async fn unread_answers_to_a_settings_flood_do_not_accumulate() {
     let target = Target::serve(CONFIG).await;
     let one = |frames: Frames| frames.settings(&[(INITIAL_WINDOW_SIZE, 65_535)]);
     let peer = target.under(flood(&target, one)).await;
@@ -44,11 +46,11 @@ async fn settings_flood() {
     deaf_flood(&target, one).await;
 }
 
-/// PINGs without end, each of which is to be answered; one peer reads the answers, one does not.
+/// A flood of PING frames, each of which the server must answer. One peer reads the answers, the other does not.
 ///
-/// Holds: who reads has one answer each; who does not read is not read any more, so that no answers pile up.
+/// Expected: as in [`unread_answers_to_a_settings_flood_do_not_accumulate`].
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ping_flood() {
+async fn unread_answers_to_a_ping_flood_do_not_accumulate() {
     let target = Target::serve(CONFIG).await;
     let one = |frames: Frames| frames.ping(*b"flooding");
     let peer = target.under(flood(&target, one)).await;
@@ -57,17 +59,17 @@ async fn ping_flood() {
     deaf_flood(&target, one).await;
 }
 
-/// A rule that is broken with much more behind it, all of it sent before the answer is read.
+/// A peer violates the protocol and sends many more frames before it reads the server's answer.
 ///
-/// Holds: the peer learns the reason, and its connection is ended, not reset.
+/// Expected: the peer receives a GOAWAY with the error code. The server closes the connection and does not reset it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn last_word_to_a_peer_that_still_sends() {
+async fn a_peer_that_sends_on_after_a_protocol_error_receives_the_goaway() {
     let target = Target::serve(CONFIG).await;
     let attack = async {
         for _ in 0..20 {
             let mut peer = Peer::connect(target.public()).await;
-            let broken = Frames::new().window_update(0, 0);
-            peer.send_deaf(&(0..COUNT / 4).fold(broken, |frames, _| frames.ping(*b"no rules"))).await;
+            let violation = Frames::new().window_update(0, 0);
+            peer.send_deaf(&(0..COUNT / 4).fold(violation, |frames, _| frames.ping(*b"no rules"))).await;
             peer.until_closed().await;
             assert_eq!((peer.seen.go_away, peer.seen.broken), (Some(PROTOCOL_ERROR), false), "{:?}", peer.seen);
         }
@@ -76,11 +78,11 @@ async fn last_word_to_a_peer_that_still_sends() {
     target.recovers(32 * MIB).await;
 }
 
-/// Windows beyond 2³¹ − 1 bytes, of the connection and of a stream.
+/// Flow-control windows larger than 2³¹ − 1 bytes, of a stream and of the connection.
 ///
-/// Holds: the connection ends with FLOW_CONTROL_ERROR, or the stream does and the connection goes on.
+/// Expected: the server resets the stream, or closes the connection, with FLOW_CONTROL_ERROR.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn window_overflow() {
+async fn a_window_overflow_ends_the_stream_or_the_connection() {
     let target = Target::serve(CONFIG).await;
     let overflow = i32::MAX as u32;
     let attack = async {
@@ -106,11 +108,11 @@ async fn flood(target: &Target, one: impl Fn(Frames) -> Frames) -> Peer {
         peer.send(&many).await;
     }
     peer.settle().await;
-    peer.until("all acknowledgements", |seen| seen.settings_acks + seen.pongs > COUNT).await;
+    peer.until("all its acknowledgements", |seen| seen.settings_acks + seen.pongs > COUNT).await;
     peer
 }
 
-/// Floods without reading, for as long as another client's calls take.
+/// Sends a flood and reads nothing, until another client's calls have completed.
 async fn deaf_flood(target: &Target, one: impl Fn(Frames) -> Frames) {
     let many = (0..1_000).fold(Frames::new(), |frames, _| one(frames));
     let mut sent = 0;
@@ -123,6 +125,6 @@ async fn deaf_flood(target: &Target, one: impl Fn(Frames) -> Frames) {
             }
         })
         .await;
-    assert!(sent > COUNT, "no flood: {sent}");
+    assert!(sent > COUNT, "the peer sent only {sent} frames");
     target.recovers(32 * MIB).await;
 }

@@ -1,12 +1,12 @@
-//! HTTP/2 frames by hand (RFC 9113), for what no well-behaved client library writes.
+//! An encoder of HTTP/2 frames (RFC 9113) that can also write what no well-behaved client library writes.
 
 use bytes::BufMut;
 
-/// What a client says first.
+/// The connection preface of a client.
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Largest payload of one frame that a server takes unless it says otherwise.
+/// Default of `SETTINGS_MAX_FRAME_SIZE`.
 pub(crate) const LARGEST_FRAME: usize = 16 << 10;
-/// Length of a frame's header.
+/// Length of a frame header.
 pub(crate) const HEAD: usize = 9;
 
 pub(crate) const DATA: u8 = 0x0;
@@ -34,11 +34,11 @@ pub(crate) const REFUSED_STREAM: u32 = 0x7;
 pub(crate) const CANCEL: u32 = 0x8;
 pub(crate) const ENHANCE_YOUR_CALM: u32 = 0xb;
 
-/// Frames that are written one after another.
+/// A sequence of encoded frames.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Frames(Vec<u8>);
 
-/// Headers in HPACK (RFC 7541), spelled out: nothing is shortened unless it is asked for.
+/// A header block in HPACK (RFC 7541). Fields are literals, without Huffman coding, unless a method says otherwise.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Block(Vec<u8>);
 
@@ -60,12 +60,12 @@ impl Frames {
         self
     }
 
-    /// A call's headers, whole.
+    /// A complete header block.
     pub(crate) fn headers(self, stream: u32, block: &Block) -> Self {
         self.frame(HEADERS, END_HEADERS, stream, &block.0)
     }
 
-    /// Headers that go on in CONTINUATION frames.
+    /// The first part of a header block, which CONTINUATION frames continue.
     pub(crate) fn headers_begin(self, stream: u32, block: &Block) -> Self {
         self.frame(HEADERS, 0, stream, &block.0)
     }
@@ -74,12 +74,12 @@ impl Frames {
         self.frame(CONTINUATION, 0, stream, &block.0)
     }
 
-    /// A part of a body that is not over.
+    /// Body data without END_STREAM.
     pub(crate) fn data(self, stream: u32, bytes: &[u8]) -> Self {
         bytes.chunks(LARGEST_FRAME).fold(self, |frames, chunk| frames.frame(DATA, 0, stream, chunk))
     }
 
-    /// The last part of a body.
+    /// Body data whose last frame has END_STREAM.
     pub(crate) fn data_end(self, stream: u32, bytes: &[u8]) -> Self {
         let last = bytes.len().saturating_sub(1) / LARGEST_FRAME * LARGEST_FRAME;
         self.data(stream, &bytes[..last]).frame(DATA, END_STREAM, stream, &bytes[last..])
@@ -110,7 +110,7 @@ impl Frames {
         self.frame(WINDOW_UPDATE, 0, stream, &increment.to_be_bytes())
     }
 
-    /// Makes a stream depend on another.
+    /// Makes `stream` depend on the stream `on`.
     pub(crate) fn priority(self, stream: u32, on: u32) -> Self {
         let mut payload = on.to_be_bytes().to_vec();
         payload.push(16);
@@ -133,17 +133,17 @@ impl Block {
         begin.with(":path", path).with(":authority", "waterwheel")
     }
 
-    /// A header that leaves no trace in the server's table.
+    /// A literal that the server does not add to its dynamic table.
     pub(crate) fn with(self, name: &str, value: &str) -> Self {
         self.literal(0x00, name, value.as_bytes())
     }
 
-    /// A header that the server has to keep in its table, where it is the newest: [`DYNAMIC`].
+    /// A literal that the server adds to its dynamic table, at index [`DYNAMIC`].
     pub(crate) fn kept(self, name: &str, value: &str) -> Self {
         self.literal(0x40, name, value.as_bytes())
     }
 
-    /// A header by its place in the table: one byte for a header of any length.
+    /// A reference to a field by its index in the tables, which takes one byte.
     pub(crate) fn indexed(mut self, index: u8) -> Self {
         assert!(index < 0x7f, "one byte");
         self.0.push(0x80 | index);
@@ -161,7 +161,7 @@ impl Block {
         self
     }
 
-    /// A length with a prefix of seven bits, and as many bytes, without Huffman's code.
+    /// A string literal: its length as an integer with a prefix of seven bits, and its bytes without Huffman coding.
     fn string(&mut self, bytes: &[u8]) {
         let mut rest = bytes.len();
         if rest < 0x7f {
@@ -179,19 +179,11 @@ impl Block {
     }
 }
 
-/// Place of the header that was kept last.
+/// Index of the newest field of the dynamic table.
 pub(crate) const DYNAMIC: u8 = 62;
 
-/// A message as gRPC frames it.
-pub(crate) fn message(compressed: bool, bytes: &[u8]) -> Vec<u8> {
-    let mut framed = vec![u8::from(compressed)];
-    framed.put_u32(u32::try_from(bytes.len()).unwrap());
-    framed.put_slice(bytes);
-    framed
-}
-
 #[test]
-fn frames_and_headers_are_spelled_as_the_standards_say() {
+fn frames_and_headers_are_encoded_as_the_standards_define() {
     let frames = Frames::new().window_update(1, 0x0102_0304).settings(&[(4, 65_535)]);
     let expected = [
         [0, 0, 4, 8, 0, 0, 0, 0, 1, 1, 2, 3, 4].as_slice(),
@@ -203,7 +195,7 @@ fn frames_and_headers_are_spelled_as_the_standards_say() {
     let long = Block::new().with("a", &"b".repeat(1337)).0;
     assert_eq!(long[..6], [0x00, 0x01, b'a', 0x7f, 0xba, 0x09], "1337 - 127 = 9 * 128 + 58");
     assert_eq!(long.len(), 6 + 1337);
-    assert_eq!(message(true, b"abc"), b"\x01\0\0\0\x03abc");
+    assert_eq!(crate::service::frame(1, b"abc"), b"\x01\0\0\0\x03abc");
     let whole = Frames::new().data_end(1, &[0; 2 * LARGEST_FRAME]);
     assert_eq!(whole.bytes().len(), 2 * (HEAD + LARGEST_FRAME));
     assert_eq!(whole.bytes()[HEAD + LARGEST_FRAME..][3..5], [DATA, END_STREAM]);

@@ -1,4 +1,4 @@
-//! Headers that are too many, too large, not allowed, or larger inside than outside.
+//! Headers that are too many, too large, invalid, or much larger after decompression.
 
 use super::{
     SUBMIT,
@@ -7,12 +7,12 @@ use super::{
     target::{CONFIG, MIB, Target},
 };
 
-/// A header of 4,000 bytes that is kept in the server's table, and then named 4,000 times in a block by one byte each:
-/// 16 MB of headers for each 4 kB sent.
+/// A header of 4,000 bytes in the server's dynamic table, which a block then references 4,000 times with one byte each.
+/// That makes 16 MB of headers for each 4 kB sent.
 ///
-/// Holds: the connection ends with ENHANCE_YOUR_CALM at the first such block, and memory stays what it was.
+/// Expected: the server closes the connection with ENHANCE_YOUR_CALM at the first such block. Its memory does not grow.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hpack_bomb() {
+async fn an_hpack_bomb_ends_the_connection() {
     let target = Target::serve(CONFIG).await;
     let kept = Block::call(SUBMIT).kept("x-bomb", &"b".repeat(4_000));
     let bomb = (0..4_000).fold(Block::call(SUBMIT), |block, _| block.indexed(DYNAMIC));
@@ -34,10 +34,10 @@ async fn hpack_bomb() {
     target.recovers(32 * MIB).await;
 }
 
-/// Calls of one connection.
+/// Number of calls on each connection.
 const CALLS: usize = 10;
 
-/// How a call ends, or its connection with it.
+/// How the calls on a connection end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     Answer,
@@ -45,12 +45,12 @@ enum End {
     Connection,
 }
 
-/// Calls whose headers are too many, too long, twice, missing, misplaced, or meant for somebody else.
+/// Calls with headers that are too many, too long, repeated, missing, misplaced, or meant for another protocol.
 ///
-/// Holds: each call ends by itself, with an answer or a reset; or, where its headers are no headers at all, the
-/// connection does.
+/// Expected: each call ends with a response or a reset, and does not affect the others. If its headers are malformed,
+/// the connection ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn header_and_path_abuse() {
+async fn invalid_headers_and_paths_end_their_call_or_connection() {
     let target = Target::serve(CONFIG).await;
     let attack = async {
         for (end, what, block) in cases() {
@@ -59,7 +59,7 @@ async fn header_and_path_abuse() {
                 let stream = peer.stream();
                 peer.send(&Frames::new().frame(HEADERS, END_HEADERS | END_STREAM, stream, block.bytes())).await;
             }
-            peer.until("an end of each call", |seen| seen.ended == CALLS).await;
+            peer.until("the end of each call", |seen| seen.ended == CALLS).await;
             let seen = &peer.seen;
             let found = match (seen.blocks.len(), seen.resets()) {
                 (CALLS, 0) if !seen.closed => Some(End::Answer),
@@ -86,17 +86,17 @@ fn cases() -> Vec<(End, &'static str, Block)> {
         (Answer, "a header twice", with("grpc-timeout", "1S").with("grpc-timeout", "2S")),
         (Answer, "a long path", Block::call(&format!("/{long}"))),
         (Answer, "a long name of a method", Block::call(&long_method)),
-        (Answer, "a path upwards", Block::call("/waterwheel.v1.WorkerPoolService/../../etc/passwd")),
-        (Answer, "a path of other letters", Block::call("/\u{fffd}")),
+        (Answer, "a path with ..", Block::call("/waterwheel.v1.WorkerPoolService/../../etc/passwd")),
+        (Answer, "a path that is not ASCII", Block::call("/\u{fffd}")),
         (Answer, "no path", Block::new().with(":method", "POST").with(":scheme", "http")),
         (Answer, "GET", Block::pseudo("GET", SUBMIT).with("content-type", "application/grpc")),
         (Answer, "CONNECT", Block::new().with(":method", "CONNECT").with(":authority", "waterwheel")),
-        (Answer, "a content type of its own", Block::pseudo("POST", SUBMIT).with("content-type", &long)),
-        (Answer, "a deadline that is none", with("grpc-timeout", "99999999999999999999H")),
-        (Answer, "a deadline of nothing", with("grpc-timeout", "0n")),
+        (Answer, "another content type", Block::pseudo("POST", SUBMIT).with("content-type", &long)),
+        (Answer, "a deadline that is too large", with("grpc-timeout", "99999999999999999999H")),
+        (Answer, "a deadline of zero", with("grpc-timeout", "0n")),
         (Answer, "a long request id", with("x-request-id", &long)),
         (Answer, "an unsound trace", with("traceparent", &long)),
-        (Answer, "an encoding nobody knows", with("grpc-encoding", &long)),
+        (Answer, "an unknown encoding", with("grpc-encoding", &long)),
         (Reset, "an empty path", Block::call("")),
         (Reset, "a relative path", Block::call("Submit")),
         (Reset, "a path with a null", Block::call("/waterwheel\0/Submit")),
@@ -106,8 +106,8 @@ fn cases() -> Vec<(End, &'static str, Block)> {
         (Reset, "a response's pseudo-header", with(":status", "200")),
         (Reset, "a header of HTTP/1", with("transfer-encoding", "chunked")),
         (Reset, "an upgrade", with("connection", "upgrade").with("upgrade", "websocket")),
-        (Reset, "a length that is none", with("content-length", "-1")),
-        (Connection, "a pseudo-header nobody knows", with(":colour", "blue")),
+        (Reset, "an invalid content length", with("content-length", "-1")),
+        (Connection, "an unknown pseudo-header", with(":colour", "blue")),
         (Connection, "a name in capitals", with("X-Name", "value")),
         (Connection, "an empty name", with("", "value")),
         (Connection, "a name with a line break", with("x\r\ny", "value")),

@@ -1,4 +1,4 @@
-//! A peer that speaks raw frames, and takes note of what it is answered.
+//! A peer that sends raw frames and records what the server sends.
 
 use std::{collections::BTreeMap, io};
 
@@ -9,7 +9,7 @@ use super::frames::{
 };
 use crate::{process::PATIENCE, service::Address};
 
-/// One connection. It acknowledges settings, and answers no PING.
+/// One connection. It acknowledges SETTINGS, and answers no PING.
 #[derive(Debug)]
 pub(crate) struct Peer {
     stream: TcpStream,
@@ -22,39 +22,39 @@ pub(crate) struct Peer {
 /// What the server sent.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
-    /// Its settings.
+    /// The server's settings.
     pub(crate) settings: BTreeMap<u16, u32>,
-    /// Streams that it reset, by the code.
+    /// Number of streams that the server reset, by error code.
     pub(crate) resets: BTreeMap<u32, usize>,
-    /// Streams that it ended or reset.
+    /// Number of streams that the server ended or reset.
     pub(crate) ended: usize,
-    /// Blocks of headers and of trailers.
+    /// Header blocks, of headers and of trailers.
     pub(crate) blocks: Vec<Vec<u8>>,
-    /// Bytes of bodies that the connection has room for.
+    /// The flow-control window of the connection, in bytes.
     pub(crate) window: u64,
-    /// Bytes of bodies.
+    /// Received bytes of bodies.
     pub(crate) body: usize,
     /// Answers to PINGs.
     pub(crate) pongs: u64,
     /// Answers to SETTINGS.
     pub(crate) settings_acks: u64,
-    /// PINGs of its own.
+    /// PINGs that the server sent.
     pub(crate) pings: u64,
-    /// Code of its last GOAWAY.
+    /// Error code of the last GOAWAY.
     pub(crate) go_away: Option<u32>,
-    /// The connection is over.
+    /// Whether the connection has ended.
     pub(crate) closed: bool,
-    /// It ended with an error, and not with the end of what the server sends.
+    /// Whether it ended with an error such as a reset.
     pub(crate) broken: bool,
 }
 
 impl Peer {
-    /// Connects, says the preface, and learns the server's settings.
+    /// Connects, sends the preface, and waits for the server's settings.
     pub(crate) async fn connect(address: Address) -> Self {
         Self::connect_with(address, &[]).await
     }
 
-    /// [`connect`](Self::connect) with settings of its own.
+    /// [`connect`](Self::connect), with these settings of the client.
     pub(crate) async fn connect_with(address: Address, settings: &[(u16, u32)]) -> Self {
         let stream = TcpStream::connect(address.0).await.unwrap();
         let mut peer = Self {
@@ -70,14 +70,14 @@ impl Peer {
         peer
     }
 
-    /// The id of a stream that was not used.
+    /// The next unused stream id.
     pub(crate) fn stream(&mut self) -> u32 {
         let stream = self.next_stream;
         self.next_stream += 2;
         stream
     }
 
-    /// Writes frames, and reads meanwhile. Returns whether the connection lives.
+    /// Writes frames, and reads meanwhile. Returns whether the connection is still open.
     pub(crate) async fn send(&mut self, frames: &Frames) -> bool {
         self.send_bytes(frames.bytes()).await
     }
@@ -92,7 +92,7 @@ impl Peer {
                 match self.stream.try_write(bytes) {
                     Ok(written) => bytes = &bytes[written..],
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                    // What the server said last is still there to be read.
+                    // The last frames of the server can still be read.
                     Err(_) => self.until_closed().await,
                 }
             }
@@ -113,7 +113,7 @@ impl Peer {
         }
     }
 
-    /// Reads until `reached`, or the connection is over.
+    /// Reads until `reached`, or until the connection ends.
     pub(crate) async fn until(&mut self, what: &str, reached: impl Fn(&Seen) -> bool) {
         let reading = async {
             while !reached(&self.seen) && !self.seen.closed {
@@ -122,24 +122,24 @@ impl Peer {
             }
         };
         let waited = timeout(PATIENCE, reading).await;
-        assert!(waited.is_ok(), "the server did not answer with {what}: {:?}", self.seen);
+        assert!(waited.is_ok(), "the server did not send {what}: {:?}", self.seen);
     }
 
-    /// Reads until the server has dealt with all that was sent, or the connection is over.
+    /// Reads until the server has processed all that was sent, or the connection ends. A PING marks the end.
     pub(crate) async fn settle(&mut self) {
         self.pings += 1;
         let pings = self.pings;
         if self.send(&Frames::new().ping(pings.to_be_bytes())).await {
-            self.until("a pong", |seen| seen.pongs >= pings).await;
+            self.until("an answer to a PING", |seen| seen.pongs >= pings).await;
         }
     }
 
-    /// Reads until the connection is over.
+    /// Reads until the connection ends.
     pub(crate) async fn until_closed(&mut self) {
-        self.until("an end of the connection", |seen| seen.closed).await;
+        self.until("the end of the connection", |seen| seen.closed).await;
     }
 
-    /// Takes what is there.
+    /// Reads all that is available, without waiting.
     fn read(&mut self) {
         let mut buffer = [0; 16 << 10];
         loop {

@@ -1,48 +1,46 @@
-//! Streams that are opened to be reset, by the peer or, provoked, by the server; and those that stay half open.
+//! Streams that the peer resets, streams that it makes the server reset, and streams that stay half open.
 
 use super::{
-    SUBMIT,
-    control::Bare,
+    SUBMIT, bare_server,
     frames::{
         Block, CANCEL, ENHANCE_YOUR_CALM, FLOW_CONTROL_ERROR, Frames, MAX_CONCURRENT_STREAMS, PROTOCOL_ERROR,
         REFUSED_STREAM,
     },
     peer::Peer,
-    submit,
     target::{CONFIG, MIB, Target},
 };
-use crate::service::Address;
+use crate::service::{Address, submission};
 
-/// Streams that a peer may make the server reset.
+/// Number of streams that a peer may make the server reset.
 const MOST_RESETS: usize = 1024;
-/// Streams that may be open at once.
+/// Number of streams that may be open at the same time.
 const MOST_STREAMS: usize = 256;
 /// A job that lasts longer than any test.
 const LONG_JOB: &str = r#"{"ms":60000}"#;
 
-/// What a peer does to a stream so that the server resets it.
+/// A protocol violation that makes the server reset the stream.
 #[derive(Debug, Clone, Copy)]
 enum Provocation {
-    /// A window that grows by nothing.
+    /// A WINDOW_UPDATE with an increment of zero.
     ZeroIncrement,
-    /// A window that grows beyond what there can be.
+    /// A WINDOW_UPDATE that makes the window larger than 2³¹ − 1.
     Overflow,
-    /// A body that goes on after its end.
+    /// Body data after the end of the body.
     DataAfterEnd,
     /// Headers after the end of the body.
     HeadersAfterEnd,
     /// A stream that depends on itself.
     SelfDependency,
-    /// A body that is shorter than was said.
+    /// A body that is shorter than its `content-length`.
     ShorterBody,
 }
 
 /// How a provocation ends the connection.
 #[derive(Debug, Clone, Copy)]
 enum End {
-    /// At once, as an error of the connection.
+    /// At once, with a connection error.
     AtOnce,
-    /// When there were too many resets, each with this code.
+    /// After too many resets, each with this code.
     TooMany(u32),
 }
 
@@ -56,10 +54,10 @@ const PROVOCATIONS: [(Provocation, End); 6] = [
 ];
 
 impl Provocation {
-    /// A call whose work begins, and what makes the server reset it.
+    /// A call that starts a job, and the violation that makes the server reset the call.
     fn frames(self, stream: u32) -> Frames {
         let call = Block::call(SUBMIT);
-        let job = submit("sleep", LONG_JOB);
+        let job = submission("sleep", LONG_JOB);
         let whole = |frames: Frames| frames.headers(stream, &call).data_end(stream, &job);
         match self {
             Self::ZeroIncrement => whole(Frames::new()).window_update(stream, 0),
@@ -91,16 +89,15 @@ async fn provoke(address: Address, provocation: Provocation, count: usize) -> Pe
     peer
 }
 
-/// MadeYouReset (CVE-2025-8671): calls are opened and the server is made to reset them, so that they count as closed
-/// while their work goes on. Both known variants, windows (no increment, overflow) and frames after the end, and two
-/// more provocations.
+/// MadeYouReset (CVE-2025-8671): the peer makes the server reset its calls. They count as closed then, while their jobs
+/// still run. The test covers both known variants, windows and frames after the end, and two more violations.
 ///
-/// Holds: a connection ends at once, or after 1,024 resets with ENHANCE_YOUR_CALM, and none of the calls leaves a job
-/// behind. A bare server resets without end.
+/// Expected: the connection ends at once, or with ENHANCE_YOUR_CALM after 1,024 resets, and no job outlives its call. A
+/// bare server does not limit the resets.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn made_you_reset() {
+async fn made_you_reset_ends_the_connection() {
     let target = Target::serve(CONFIG).await;
-    let bare = Bare::start();
+    let bare = bare_server::start();
     target
         .under(async {
             for (provocation, end) in PROVOCATIONS {
@@ -118,21 +115,21 @@ async fn made_you_reset() {
 
     for (provocation, end) in PROVOCATIONS {
         let End::TooMany(code) = end else { continue };
-        let peer = provoke(bare.address, provocation, 2 * MOST_RESETS).await;
-        assert!(!peer.seen.closed, "stock tonic holds {provocation:?}: {:?}", peer.seen);
+        let peer = provoke(bare, provocation, 2 * MOST_RESETS).await;
+        assert!(!peer.seen.closed, "stock tonic withstood {provocation:?}: {:?}", peer.seen);
         assert!(peer.seen.resets[&code] >= 2 * MOST_RESETS, "{provocation:?}: {:?}", peer.seen);
     }
 }
 
-/// Rapid reset (CVE-2023-44487): calls whose work begins are cancelled at once, so that they never count as open.
+/// Rapid reset (CVE-2023-44487): the peer cancels each call at once, so that it never counts as open.
 ///
-/// Holds: a peer that cancels calls before they are looked at loses its connection with ENHANCE_YOUR_CALM; one that
-/// waits until their jobs run has them cancelled with their calls, and none is left behind.
+/// Expected: the server closes the connection of a peer that cancels calls before it has processed them, with
+/// ENHANCE_YOUR_CALM. If the peer cancels calls whose jobs run, the server cancels the jobs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rapid_reset() {
+async fn rapid_reset_ends_the_connection() {
     let target = Target::serve(CONFIG).await;
-    // None of them ends by its deadline, however slow the machine is.
-    let (call, job) = (Block::call(SUBMIT).with("grpc-timeout", "1H"), submit("sleep", LONG_JOB));
+    // The long deadline makes sure that no call ends by it, even on a slow machine.
+    let (call, job) = (Block::call(SUBMIT).with("grpc-timeout", "1H"), submission("sleep", LONG_JOB));
     let open = |frames: Frames, stream| frames.headers(stream, &call).data_end(stream, &job);
     target
         .under(async {
@@ -155,7 +152,7 @@ async fn rapid_reset() {
                 target.caller().until(|pool| pool.in_flight == 8).await;
                 patient.send(&streams.iter().fold(Frames::new(), |all, stream| all.reset(*stream, CANCEL))).await;
                 patient.settle().await;
-                // One of the other client may run.
+                // A job of the other client may run.
                 target.caller().until(|pool| pool.in_flight <= 1).await;
             }
             assert_eq!((patient.seen.closed, patient.seen.ended), (false, 0), "{:?}", patient.seen);
@@ -164,12 +161,12 @@ async fn rapid_reset() {
     target.recovers(32 * MIB).await;
 }
 
-/// 20,000 calls on one connection whose messages never come.
+/// 20,000 calls on one connection that never send a message.
 ///
-/// Holds: the server says how many streams it takes, opens no more, and ends the connection of a peer that goes on.
-/// A bare server opens them all.
+/// Expected: the server announces its limit of streams, refuses more, and closes the connection if the peer continues.
+/// A bare server opens all of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn half_open_streams() {
+async fn half_open_streams_are_limited() {
     const STREAMS: usize = 20_000;
     let target = Target::serve(CONFIG).await;
     let peer = target.under(half_open(target.public(), STREAMS)).await;
@@ -179,9 +176,9 @@ async fn half_open_streams() {
     assert!((1..=MOST_RESETS).contains(&refused), "{:?}", peer.seen);
     target.recovers(32 * MIB).await;
 
-    let peer = half_open(Bare::start().address, STREAMS).await;
-    assert!(!peer.seen.settings.contains_key(&MAX_CONCURRENT_STREAMS), "stock tonic holds: {:?}", peer.seen);
-    assert_eq!((peer.seen.closed, peer.seen.resets()), (false, 0), "stock tonic holds: {:?}", peer.seen);
+    let peer = half_open(bare_server::start(), STREAMS).await;
+    assert!(!peer.seen.settings.contains_key(&MAX_CONCURRENT_STREAMS), "stock tonic has a limit: {:?}", peer.seen);
+    assert_eq!((peer.seen.closed, peer.seen.resets()), (false, 0), "stock tonic has a limit: {:?}", peer.seen);
 }
 
 async fn half_open(address: Address, count: usize) -> Peer {

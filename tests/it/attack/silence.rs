@@ -1,4 +1,4 @@
-//! Peers that hold what they have, and say or read nothing, or next to it.
+//! Peers that keep connections and calls open, and send or read almost nothing.
 
 use std::{io, net::SocketAddr};
 
@@ -14,16 +14,18 @@ use super::{
     SUBMIT,
     frames::{Block, Frames, INITIAL_WINDOW_SIZE, PREFACE},
     peer::Peer,
-    submit,
     target::{Bystander, CALLS, CONFIG, MIB, Target},
 };
-use crate::{process::PATIENCE, service::Address};
+use crate::{
+    process::PATIENCE,
+    service::{Address, submission},
+};
 
-/// Streams that may be open at once.
+/// Number of streams that may be open at the same time.
 const MOST_STREAMS: usize = 256;
 
-/// Short times for those who say nothing, and few connections for each address. Those who are only slow have more than
-/// they need.
+/// A config with short timeouts for silent peers and a small limit of connections per address. The timeouts are long
+/// enough for peers that are only slow.
 fn impatient() -> String {
     let server = r#"
         [server]
@@ -33,11 +35,11 @@ fn impatient() -> String {
     format!("{CONFIG}{server}")
 }
 
-/// Connections that say nothing, a part of the preface, or the beginning of another protocol.
+/// Connections that send nothing, a part of the preface, or the beginning of another protocol.
 ///
-/// Holds: they are closed by the time that a preface may take.
+/// Expected: the server closes them after the preface timeout.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn half_preface() {
+async fn an_incomplete_preface_ends_the_connection() {
     let target = Target::serve(&impatient()).await;
     let others = [b"GET / HTTP/1.1\r\n\r\n".as_slice(), &[0x16, 3, 1, 2, 0], &[0; 64]];
     let begins = [0, 1, 12, 23].map(|length| &PREFACE[..length]).into_iter().chain(others);
@@ -45,17 +47,17 @@ async fn half_preface() {
     let attack = join_all(begins.cycle().take(70).map(|begin| async move {
         let mut socket = TcpStream::connect(address.0).await.unwrap();
         socket.write_all(begin).await.unwrap();
-        let_go(socket).await;
+        until_closed(socket).await;
     }));
     target.under(attack).await;
     target.recovers(32 * MIB).await;
 }
 
-/// Peers that go silent after their hello, so that they do not answer a PING; a third of them with a call begun.
+/// Peers that send nothing after the preface and answer no PING. A third of them have an open call.
 ///
-/// Holds: they are asked for a sign, and cut when they give none.
+/// Expected: the server sends a PING and closes the connection when no answer arrives.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn silent_peer() {
+async fn a_silent_peer_is_disconnected() {
     let target = Target::serve(&impatient()).await;
     let address = target.public();
     let attack = join_all((0..30).map(|at| async move {
@@ -71,12 +73,12 @@ async fn silent_peer() {
     target.recovers(32 * MIB).await;
 }
 
-/// 2,000 sockets from one address that say nothing.
+/// 2,000 silent connections from one address.
 ///
-/// Holds: a few hundred are taken, the others are turned away, those who come from elsewhere meanwhile are served, and
-/// the silent ones are closed.
+/// Expected: the server accepts up to its limit per address and refuses the others. Clients at other addresses are
+/// served, and the silent connections are closed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_thousand_silent_sockets() {
+async fn silent_connections_of_one_address_are_limited() {
     const SOCKETS: usize = 2_000;
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
@@ -89,19 +91,19 @@ async fn two_thousand_silent_sockets() {
         Bystander::of(target.public()).await.calls(CALLS).await;
         let held = target.footprint().files;
         assert!(held < target.base().files + 400, "{held} files");
-        join_all(sockets.into_iter().flatten().map(let_go)).await;
+        join_all(sockets.into_iter().flatten().map(until_closed)).await;
     };
     target.under(attack).await;
     target.recovers(32 * MIB).await;
 }
 
-/// Bodies that come by drops: on each of 256 streams of four connections a message of 4 MB is announced and one byte of
-/// it follows, and on one of them a further byte each time that the server had time to look.
+/// Slow bodies: 256 streams on each of four connections announce a message of 4 MB and send one byte of it. One stream
+/// of each connection then sends one more byte at a time.
 ///
-/// Holds: what is announced takes no room before it is there, and each call ends by its deadline, which is the
-/// server's where the caller sets none.
+/// Expected: the announced size takes no memory before the data arrives. Each call ends by the server's default
+/// deadline.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slow_loris_body() {
+async fn slow_bodies_end_by_their_deadline() {
     let target = Target::serve(CONFIG).await;
     let address = target.public();
     let attack = join_all([(); 4].map(|()| async move {
@@ -122,27 +124,27 @@ async fn slow_loris_body() {
     target.recovers(32 * MIB).await;
 }
 
-/// A client that takes none of its answers: it gives no window.
+/// A client that gives the server no window for its responses.
 ///
-/// Holds: each call ends by its deadline, and what it held is free.
+/// Expected: each call ends by its deadline and frees its memory.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn client_without_a_window() {
+async fn calls_of_a_client_without_a_window_end_by_their_deadline() {
     let target = Target::serve(CONFIG).await;
     let attack = async {
         let mut peer = Peer::connect_with(target.public(), &[(INITIAL_WINDOW_SIZE, 0)]).await;
         call_for_much(&mut peer).await;
-        peer.until("an end of all calls", |seen| seen.ended == MOST_STREAMS).await;
+        peer.until("the end of all calls", |seen| seen.ended == MOST_STREAMS).await;
         assert_eq!((peer.seen.body, peer.seen.closed), (0, false), "{:?}", peer.seen);
     };
     target.under(attack).await;
     target.recovers(64 * MIB).await;
 }
 
-/// A client that gives all the window there is for its answers, and then does not read its socket.
+/// A client that gives the largest possible window for its responses, and then does not read its socket.
 ///
-/// Holds: its connection is cut while it holds on to it, and what its calls held is free.
+/// Expected: the server closes the connection although the client keeps it open, and frees the memory of its calls.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn client_that_never_reads() {
+async fn a_client_that_never_reads_is_disconnected() {
     let target = Target::serve(&impatient().replace(r#"default = "1s""#, r#"default = "60s""#)).await;
     let wide = i32::MAX as u32;
     let attack = async {
@@ -157,19 +159,19 @@ async fn client_that_never_reads() {
     drop(peer);
 }
 
-/// Calls whose answers are 15 MB in all.
+/// Makes calls whose responses are 15 MB in total.
 async fn call_for_much(peer: &mut Peer) {
-    let (call, job) = (Block::call(SUBMIT), submit("echo", &"a".repeat(60_000)));
+    let (call, job) = (Block::call(SUBMIT), submission("echo", "a".repeat(60_000)));
     for _ in 0..MOST_STREAMS {
         let stream = peer.stream();
         let window = job.len() as u64;
-        peer.until("room for a body", |seen| seen.window >= window).await;
+        peer.until("a window for a body", |seen| seen.window >= window).await;
         peer.seen.window -= window;
         peer.send(&Frames::new().headers(stream, &call).data_end(stream, &job)).await;
     }
 }
 
-/// A socket of another address of this machine, where the server takes it.
+/// Connects from another loopback address. Fails if the server refuses the connection.
 async fn connect_from(address: [u8; 4], to: Address) -> io::Result<TcpStream> {
     let socket = TcpSocket::new_v4()?;
     socket.bind(SocketAddr::from((address, 0)))?;
@@ -177,9 +179,9 @@ async fn connect_from(address: [u8; 4], to: Address) -> io::Result<TcpStream> {
 }
 
 /// Waits until the server has closed a connection.
-async fn let_go(mut socket: TcpStream) {
+async fn until_closed(mut socket: TcpStream) {
     let mut last = Vec::new();
-    // An end and a reset are the same to one who is let go.
+    // The server may end or reset the connection.
     let ended = timeout(PATIENCE, socket.read_to_end(&mut last)).await;
-    assert!(ended.is_ok(), "the server keeps a connection that says nothing");
+    assert!(ended.is_ok(), "the server keeps a silent connection open");
 }

@@ -1,13 +1,14 @@
-//! A server in a process of its own, what it holds, and another client of it whose calls must go on.
+//! A server that runs as a separate process, its resource use, and another client whose calls must succeed.
 
 use std::time::Duration;
 
+use http::HeaderMap;
 use tokio::{
     sync::watch,
     task::JoinHandle,
     time::{Instant, sleep, timeout},
 };
-use tonic::{Request, Status};
+use tonic::{Code, Request, Status};
 use waterwheel::proto::{Job, PoolStats, SubmitRequest, WhenFull};
 
 use crate::{
@@ -15,9 +16,9 @@ use crate::{
     service::{Address, Caller, Client, job, queued},
 };
 
-// tidy: real time, because what a real process holds is looked at until it is as wanted.
+// tidy: real time, because the tests poll the resource use of a real process.
 
-/// One pool, and short deadlines for those who set none.
+/// One pool, and a short default deadline.
 pub(crate) const CONFIG: &str = r#"
     drain = { notice = "0s", finish = "2s", kill = "500ms" }
     deadline = { default = "1s" }
@@ -34,7 +35,7 @@ pub(crate) const CONFIG: &str = r#"
 /// Calls of the other client that must succeed while an attack runs.
 pub(crate) const CALLS: usize = 100;
 pub(crate) const MIB: u64 = 1 << 20;
-/// What an allocator may keep of memory that was given back to it.
+/// Freed memory that the allocator may keep.
 const SLACK: u64 = 16 * MIB;
 
 /// The server that is attacked.
@@ -44,31 +45,31 @@ pub(crate) struct Target {
     base: Footprint,
 }
 
-/// What a process holds of its machine.
+/// Resource use of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Footprint {
     /// Resident memory in bytes.
     pub(crate) memory: u64,
-    /// The most resident memory that it ever had.
+    /// Peak of the resident memory.
     pub(crate) peak: u64,
     /// Open file descriptors.
     pub(crate) files: usize,
 }
 
-/// A client that calls and calls. Dropping it ends it.
+/// A client that calls `echo` in a loop until it is dropped.
 pub(crate) struct Bystander {
     succeeded: watch::Receiver<usize>,
     calls: JoinHandle<Status>,
 }
 
 impl Target {
-    /// Starts it, and lets it warm up.
+    /// Starts the server and warms it up.
     pub(crate) async fn serve(config: &str) -> Self {
         let process = Process::serve(config).await;
         let caller = Caller::of(process.public).await;
         caller.pool().await;
         let files = Footprint::of(process.id()).files;
-        // Both threads meet calls before the memory is noted.
+        // Both threads of the server must have served calls before its memory is measured.
         for _ in 0..2 {
             Bystander::of(process.public).await.calls(CALLS).await;
         }
@@ -96,8 +97,8 @@ impl Target {
         &self.caller
     }
 
-    /// Attacks while another client calls: it must have [`CALLS`] answers, and more of them while what the attack
-    /// leaves behind is still held. Not one may fail meanwhile.
+    /// Runs the attack while another client calls. [`CALLS`] of its calls must succeed, and some more before the result
+    /// of the attack is dropped. None may fail.
     pub(crate) async fn under<T>(&self, attack: impl Future<Output = T>) -> T {
         let mut bystander = Bystander::of(self.public()).await;
         let (left, ()) = tokio::join!(attack, bystander.calls(CALLS));
@@ -105,7 +106,7 @@ impl Target {
         left
     }
 
-    /// Attacks for as long as another client needs for its calls.
+    /// Runs the attack until another client's calls have succeeded.
     pub(crate) async fn under_endless(&self, attack: impl Future<Output = ()>) {
         let mut bystander = Bystander::of(self.public()).await;
         tokio::select! {
@@ -114,45 +115,50 @@ impl Target {
         }
     }
 
-    /// Waits until nothing runs or is queued, and memory and connections are what they were. The peak of its memory
-    /// must have stayed within `bound` above the base.
+    /// Waits until no job runs or is queued, and memory and open files are back at the base. The memory's peak must be
+    /// at most `bound` above the base.
     pub(crate) async fn recovers(&self, bound: u64) {
         self.caller.until(|pool: &PoolStats| pool.in_flight == 0 && queued(pool) == 0).await;
-        // An allocator gives back what it holds when it is next asked, thread by thread.
+        // The allocator returns freed memory on its next use, for each thread separately.
         let others = (Bystander::of(self.public()).await, Bystander::of(self.public()).await);
         self.until(|held| held.memory <= self.base.memory + SLACK).await;
         drop(others);
         let held = self.until(|held| held.files == self.base.files).await;
         let over = held.peak.saturating_sub(self.base.memory);
-        assert!(over <= bound, "it took {over} bytes more than at rest, {bound} were expected at most");
+        assert!(over <= bound, "the peak was {over} bytes above the base, and {bound} are allowed");
     }
 
-    /// Looks at what the process holds until it is as wanted.
+    /// Samples the footprint until it is `reached`.
     pub(crate) async fn until(&self, reached: impl Fn(&Footprint) -> bool) -> Footprint {
-        let look = || {
+        let sample = || {
             let held = self.footprint();
             if reached(&held) { Ok(held) } else { Err(held) }
         };
-        until(look).await.unwrap_or_else(|held| panic!("it holds {held:?}, and held {:?} at rest", self.base))
+        until(sample).await.unwrap_or_else(|held| panic!("the process uses {held:?}; its base is {:?}", self.base))
     }
 }
 
-/// Looks at another process until it is as wanted. Returns what was seen last where it does not become so.
-pub(crate) async fn until<T, E>(look: impl Fn() -> Result<T, E>) -> Result<T, E> {
+/// Takes samples until one is `Ok`. Returns the last `Err` if none is in time.
+pub(crate) async fn until<T, E>(sample: impl Fn() -> Result<T, E>) -> Result<T, E> {
     let begin = Instant::now();
     loop {
-        match look() {
+        match sample() {
             Err(_) if begin.elapsed() < PATIENCE => sleep(Duration::from_millis(10)).await,
             seen => return seen,
         }
     }
 }
 
-/// Processor time that a process has used, in nanoseconds.
+/// CPU time that a process has used, in nanoseconds.
 pub(crate) fn cpu(id: u32) -> u64 {
     let tasks = std::fs::read_dir(format!("/proc/{id}/task")).unwrap();
     let spent = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("schedstat")).unwrap());
     spent.map(|spent| spent.split(' ').next().unwrap().parse::<u64>().unwrap()).sum()
+}
+
+/// The status code in the headers and trailers of an answer.
+pub(crate) fn code(end: &HeaderMap) -> Code {
+    Code::from_bytes(end["grpc-status"].as_bytes())
 }
 
 impl Footprint {
@@ -182,10 +188,10 @@ impl Bystander {
         Self { succeeded, calls }
     }
 
-    /// Waits for that many more successes.
+    /// Waits until `more` further calls have succeeded.
     ///
     /// # Panics
-    /// Where one call fails, or they do not come.
+    /// If a call fails, or the calls take too long.
     pub(crate) async fn calls(&mut self, more: usize) {
         let wanted = *self.succeeded.borrow() + more;
         let reached = timeout(2 * PATIENCE, self.succeeded.wait_for(|count| *count >= wanted));
@@ -193,7 +199,7 @@ impl Bystander {
         match reached {
             Ok(Ok(_)) => {}
             Ok(Err(_)) => panic!("a call of another client failed: {:?}", (&mut self.calls).await),
-            Err(_) => panic!("another client had {} answers, {wanted} were wanted", *self.succeeded.borrow()),
+            Err(_) => panic!("{} calls of another client succeeded, not {wanted}", *self.succeeded.borrow()),
         }
     }
 }
@@ -205,7 +211,7 @@ impl Drop for Bystander {
 }
 
 async fn echo(client: &mut Client) -> Result<(), Status> {
-    // It stands in line behind the jobs of an attacker, whatever they lead the pool to expect.
+    // The job waits in the queue behind those of the attacker, however long the pool expects it to wait.
     let job = Job { when_full: WhenFull::Wait.into(), ..job("echo", "still here") };
     let mut request = Request::new(SubmitRequest { job: Some(job) });
     request.set_timeout(PATIENCE);

@@ -1,6 +1,4 @@
-//! `waterwheel drain` where the operator's listener asks for a token, against a server in a process of its own.
-
-use std::process::Output;
+//! `waterwheel drain` against a server whose operator listener requires a token.
 
 use rustix::process::Signal;
 
@@ -9,7 +7,7 @@ use super::{
     tokens::{Signer, claims, jwks, with},
 };
 use crate::{
-    process::{self, Process},
+    process::{Process, Ran, program},
     support::{Files, toml_string},
 };
 
@@ -24,6 +22,7 @@ impl Setting {
         files.put("jwks.json", &jwks(&[signer.public()]));
         files.put("operator", &signer.sign(&claims()));
         files.put("caller", &signer.sign(&with("sub", "caller".into())));
+        files.put("unknown", &Signer::new("two").sign(&claims()));
         files.put("stranger", &Signer::new("one").sign(&claims()));
         let config = format!(
             r#"{KINDS}
@@ -43,51 +42,47 @@ impl Setting {
         Self { server: Process::serve(&config).await, files }
     }
 
-    async fn drain(&self, token: Option<&str>) -> Output {
-        let mut program = process::program(&["drain", "--watch", "--ops", &self.server.ops.0.to_string()]);
+    async fn drain(&self, token: Option<&str>) -> Ran {
+        let mut command = self.server.command(&["drain", "--watch"]);
         if let Some(token) = token {
-            program.arg("--token-file").arg(self.files.path(token));
+            command.arg("--token-file").arg(self.files.path(token));
         }
-        program.output().await.unwrap()
+        Ran::of(command).await
     }
 }
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// Nobody drains the server but whom a rule names, and the token is told by no message.
+/// No message contains the token.
 #[tokio::test]
-async fn draining_takes_the_token_of_an_operator() {
+async fn drain_requires_a_token_that_a_rule_allows() {
     let setting = Setting::new().await;
     for (token, reason) in
         [(None, "NO_CREDENTIALS"), (Some("stranger"), "INVALID_TOKEN"), (Some("caller"), "RPC_DENIED")]
     {
-        let output = setting.drain(token).await;
-        let report = text(&output.stderr);
-        assert!(!output.status.success() && report.contains(reason), "{token:?}: {report}");
+        let Ran { code, err: report, .. } = setting.drain(token).await;
+        assert!(code != Some(0) && report.contains(reason), "{token:?}: {report}");
         let secret = token.map(|token| std::fs::read_to_string(setting.files.path(token)).unwrap());
         assert!(secret.is_none_or(|secret| !report.contains(&secret)), "{report}");
     }
-    let probe = process::program(&["probe", "--server", &setting.server.ops.0.to_string()]).output().await.unwrap();
-    assert!(probe.status.success(), "it serves, and health is open: {}", text(&probe.stderr));
-    let output = setting.drain(Some("operator")).await;
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    assert!(text(&output.stdout).contains("drained 0/0"), "{}", text(&output.stdout));
+    let ran = Ran::of(program(&["submit", "echo", "--server", &setting.server.public.0.to_string()])).await;
+    assert!(ran.err.ends_with("help: pass --token-file\n"), "it asks for a certificate: {}", ran.err);
+    let ran = setting.drain(Some("unknown")).await;
+    assert!(ran.err.contains("ask the operator") && !ran.err.contains("help: "), "{}", ran.err);
+    setting.server.logged("\"kid\":\"two\"").await;
+    let probe = program(&["probe", "--server", &setting.server.ops.0.to_string()]);
+    assert_eq!(Ran::of(probe).await.code, Some(0), "the server does not serve");
+    let ran = setting.drain(Some("operator")).await;
+    assert!(ran.code == Some(0) && ran.out.contains("drained 0/0"), "{} {}", ran.out, ran.err);
     assert_eq!(setting.server.ended().await.code, Some(0));
 }
 
-/// Where callers are known by certificates alone, nobody can drain by a call, and is told what to do instead.
+/// The operator listener has no TLS, so that certificates cannot authenticate its callers.
 #[tokio::test]
-async fn without_tokens_a_signal_drains() {
-    let (files, ca) = (Files::new(), crate::support::Authority::new("ca"));
-    files.put_leaf("server", &ca.server(1));
-    files.put("clients.crt", &ca.pem());
+async fn without_tokens_drain_is_refused_and_the_message_names_sigterm() {
+    let (files, _) = Files::of_server();
     let rule = "[auth.rule.all]\nprincipals = [\"**\"]\nrpcs = [\"*\"]\n";
     let server = Process::serve(&format!("{KINDS}{}{rule}", files.tls_section(Some("required")))).await;
-    let output = process::program(&["drain", "--ops", &server.ops.0.to_string()]).output().await.unwrap();
-    let report = text(&output.stderr);
-    assert!(!output.status.success() && report.contains("send SIGTERM for a drain"), "{report}");
+    let ran = server.run("drain").await;
+    assert!(ran.code != Some(0) && ran.err.contains("send SIGTERM for a drain"), "{}", ran.err);
     server.signal(Signal::TERM);
     assert_eq!(server.ended().await.code, Some(0));
 }

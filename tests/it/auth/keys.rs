@@ -1,6 +1,6 @@
-//! The file of the issuer's keys, followed while calls go on.
+//! The file with the issuer's keys, which the server reloads while it runs.
 
-// tidy: real time, because the file of keys is polled.
+// tidy: real time, because the server polls the key file.
 
 use std::time::Duration;
 
@@ -16,24 +16,15 @@ use super::{
     tokens::{Setting, Signer, claims, jwks, tenant, with},
 };
 use crate::{
-    process::{PATIENCE, Process},
+    process::{PATIENCE, Process, until},
     refusal::Way,
     service::job,
     support::{Files, toml_string},
 };
 
-async fn until(what: &str, reached: impl AsyncFn() -> bool) {
-    let begin = Instant::now();
-    while !reached().await {
-        assert!(begin.elapsed() < PATIENCE, "not reached: {what}");
-        sleep(Duration::from_millis(10)).await;
-    }
-}
-
-/// The issuer's keys are changed under load: tokens of the new key get in, those of the one that is gone do not, though
-/// they were seen before; a broken file changes nothing.
+/// Tokens of the removed key are refused although the server has accepted them before. An invalid file is ignored.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn keys_are_followed() {
+async fn a_changed_key_file_is_reloaded() {
     let setting = Setting::new();
     let next = Signer::new("next");
     let (old, new) = (setting.signer.sign(&claims()), next.sign(&claims()));
@@ -45,14 +36,13 @@ async fn keys_are_followed() {
     assert_eq!(tenant(&mut client, &old).await.unwrap_err().code(), Code::Unauthenticated);
 }
 
-/// A call that stays open may outlive what let it in: its jobs are refused once its token has expired, or the key of it is
-/// gone. Another key that comes changes nothing.
+/// The jobs of an open call are refused once its token has expired or its key is removed. An added key changes nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn jobs_of_an_open_call_need_credentials_that_hold_still() {
+async fn jobs_of_an_open_call_are_refused_once_its_token_is_invalid() {
     let (other, soon) = (Signer::new("other"), jsonwebtoken::get_current_timestamp() - 2);
     for (token, keys) in [("expires", None), ("loses its key", Some([&other]))] {
         let setting = Setting::new();
-        // Three seconds are left of the leeway.
+        // The token has expired two seconds ago, and three seconds of the leeway are left.
         let claims = if keys.is_none() { with("exp", soon.into()) } else { claims() };
         let (jobs, requests) = tokio::sync::mpsc::channel(1);
         let mut request = tonic::Request::new(ReceiverStream::new(requests));
@@ -73,7 +63,7 @@ async fn jobs_of_an_open_call_need_credentials_that_hold_still() {
             setting.files.put("jwks.json", &jwks(&[setting.signer.public(), reloaded.public()]));
             let fresh = reloaded.sign(&self::claims());
             until("the new keys", async || tenant(&mut setting.client().await, &fresh).await.is_ok()).await;
-            assert_eq!(code().await, Code::Ok, "its own key is there");
+            assert_eq!(code().await, Code::Ok, "the key of the token is still in the file");
             setting.files.put("jwks.json", &jwks(&keys.map(Signer::public)));
         }
         let begin = Instant::now();
@@ -87,29 +77,29 @@ async fn jobs_of_an_open_call_need_credentials_that_hold_still() {
     }
 }
 
-/// A key set that is emptied lets no token in, one that was seen before neither, and the refusal says who can mend that.
-/// Keys that come again let theirs in.
+/// Tokens that were accepted before are refused too, and the refusal asks for the operator's help. Tokens are accepted
+/// again once their keys are back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_emptied_key_set_lets_no_token_in() {
+async fn an_empty_key_set_refuses_every_token() {
     let setting = Setting::new();
     let token = setting.signer.sign(&claims());
     let client = setting.client().await;
-    let gets_in = async || tenant(&mut client.clone(), &token).await.is_ok();
-    assert!(gets_in().await);
+    let is_accepted = async || tenant(&mut client.clone(), &token).await.is_ok();
+    assert!(is_accepted().await);
     setting.files.put("jwks.json", &jwks(&[]));
-    until("the end of all tokens", async || !gets_in().await).await;
+    until("the token is refused", async || !is_accepted().await).await;
     let refusal = setting.refusal(&token).await;
     assert_eq!((refusal.code(), refusal.reason().as_str()), (Code::Unauthenticated, "INVALID_TOKEN"));
     let help = "ask its operator to put the issuer's keys in the file of auth.jwt.jwks";
     assert!(refusal.message().contains(help), "{refusal:?}");
     setting.files.put("jwks.json", &jwks(&[setting.signer.public()]));
-    until("the keys that are back", gets_in).await;
+    until("the token is accepted again", is_accepted).await;
 }
 
-/// A server whose file of keys is on its way or gone trusts the old ones, and says so; one that is emptied it tells
-/// loudly; and a key that it does not know is one that the operator may have to bring.
+/// The server logs a key file that is missing, incomplete or empty. It keeps the old keys, unless the new set is valid
+/// and empty. If the key of a token is unknown, the refusal suggests that the operator adds it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_becomes_of_the_file_of_keys_is_told() {
+async fn faults_of_the_key_file_are_logged() {
     let (files, signer) = (Files::new(), Signer::new("one"));
     files.put("jwks.json", &jwks(&[signer.public()]));
     let path = files.path("jwks.json");

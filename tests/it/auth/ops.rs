@@ -1,4 +1,4 @@
-//! The operator's listener under the same rules, by option.
+//! Authorization on the operator listener, which `auth.ops` turns on or off.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -14,26 +14,23 @@ use crate::{
     ops_pages::{get, metrics},
     process::{PATIENCE, program},
     service::{Client, Service, job},
-    support::{Authority, Files, Name, TlsClient},
+    support::{Files, Name, TlsClient},
 };
 
 async fn drain(service: &Service) -> Result<(), tonic::Status> {
     AdminServiceClient::new(service.ops.channel().await).drain(DrainRequest::default()).await.map(drop)
 }
 
-/// Whoever reaches the listener is asked for credentials before a drain, and not for health; with `auth.ops = false` it
-/// is open.
+/// Health checks need no credentials either way.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn draining_needs_credentials_unless_the_option_says_otherwise() {
-    let (files, ca) = (Files::new(), Authority::new("ca"));
-    files.put_leaf("server", &ca.server(1));
-    files.put("clients.crt", &ca.pem());
+async fn drain_needs_credentials_unless_auth_ops_is_false() {
+    let (files, _) = Files::of_server();
     let rules = "[auth.rule.all]\nprincipals = [\"**\"]\nrpcs = [\"*\"]\n";
     let config = |auth: &str| format!("{auth}{KINDS}{}{rules}", files.tls_section(Some("required")));
     let service = Service::start(&config(""), Vec::new());
     let refused = drain(&service).await.unwrap_err();
     assert_eq!(refused.code(), Code::Unauthenticated);
-    assert!(refused.message().contains("has no TLS"), "no certificate could help: {refused:?}");
+    assert!(refused.message().contains("has no TLS"), "the message asks for a certificate: {refused:?}");
     let mut health = service.ops.health().await;
     health.check(waterwheel::proto::health::HealthCheckRequest { service: String::new() }).await.unwrap();
     let open = Service::start(&config("auth.ops = false\n"), Vec::new());
@@ -41,12 +38,10 @@ async fn draining_needs_credentials_unless_the_option_says_otherwise() {
     assert!(open.ended().await.is_clean());
 }
 
-/// Who was not let in, and which files were taken over, is told by the metrics, which ask for no credentials.
+/// The metrics themselves need no credentials.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn metrics_tell_who_was_not_let_in() {
-    let (files, ca) = (Files::new(), Authority::new("ca"));
-    files.put_leaf("server", &ca.server(1));
-    files.put("clients.crt", &ca.pem());
+async fn metrics_count_denied_calls_and_reloaded_files() {
+    let (files, ca) = Files::of_server();
     let rules = "[auth.rule.a]\nprincipals = [\"subject:CN=a\"]\nrpcs = [\"Submit\"]\n";
     let quota = "[quota]\nrate = 1\nburst = 1\n";
     let service = Service::start(&format!("{KINDS}{}{rules}{quota}", files.tls_section(Some("optional"))), Vec::new());
@@ -83,12 +78,10 @@ async fn metrics_tell_who_was_not_let_in() {
     assert_eq!(get(service.ops, "/debug/tasks").await.0, StatusCode::OK);
 }
 
-/// Who reaches a Unix socket is let in by the permissions of its file; who comes by a network needs a token.
+/// The permissions of the socket file protect a Unix socket. The TCP listener beside it requires a token.
 #[tokio::test]
 async fn operators_on_a_unix_socket_need_no_token() {
-    let (files, ca) = (Files::new(), Authority::new("ca"));
-    files.put_leaf("server", &ca.server(1));
-    files.put("clients.crt", &ca.pem());
+    let (files, _) = Files::of_server();
     let socket = files.path("ops.sock");
     let listen = format!("server.ops_listen = [\"127.0.0.1:0\", \"unix:{}?mode=600\"]\n", socket.display());
     let rule = "[auth.rule.a]\nprincipals = [\"**\"]\nrpcs = [\"Submit\"]\n";
@@ -104,12 +97,9 @@ async fn operators_on_a_unix_socket_need_no_token() {
     assert!(ran.status.success() && ran.stdout.starts_with(b"pool one  PAUSED"), "{ran:?}");
 }
 
-/// Each way to steer is a right of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn steering_is_allowed_by_rules_one_by_one() {
-    let (files, ca) = (Files::new(), Authority::new("ca"));
-    files.put_leaf("server", &ca.server(1));
-    files.put("clients.crt", &ca.pem());
+async fn a_rule_allows_each_admin_rpc_separately() {
+    let (files, _) = Files::of_server();
     let rpcs = ["Pause", "Resume", "Resize", "CancelJob", "Reload", "Drain"];
     for allowed in rpcs {
         let rule = format!("[auth.rule.a]\nprincipals = [\"anonymous\"]\nrpcs = [\"{allowed}\"]\n");
@@ -136,13 +126,14 @@ async fn steering_is_allowed_by_rules_one_by_one() {
         ];
         for (rpc, status) in codes {
             let code = status.map_or(Code::Ok, |status| status.code());
-            let let_in = match rpc {
+            let if_allowed = match rpc {
                 "CancelJob" => Code::NotFound,
-                // It was not told where its configuration comes from.
+                // The service of this test does not know the source of its configuration.
                 "Reload" => Code::FailedPrecondition,
                 _ => Code::Ok,
             };
-            assert_eq!(code, if rpc == allowed { let_in } else { Code::PermissionDenied }, "{rpc} by {allowed}");
+            let expected = if rpc == allowed { if_allowed } else { Code::PermissionDenied };
+            assert_eq!(code, expected, "{rpc}, where {allowed} is allowed");
         }
         drop(admin);
         service.control.kill();

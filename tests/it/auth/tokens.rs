@@ -1,4 +1,4 @@
-//! Bearer tokens: the sound ones, and every way of forging one that is known.
+//! Bearer tokens: valid ones, and all known ways to forge one.
 
 use base64::{
     Engine,
@@ -15,7 +15,7 @@ use waterwheel::proto::SubmitRequest;
 
 use super::{KINDS, tenant_of};
 use crate::{
-    manners::{framed, from_page},
+    protocol::{from_page, page_text},
     refusal::{Refusal, Way},
     service::{Client, Service, job},
     support::{Files, toml_string},
@@ -51,7 +51,7 @@ impl Signer {
     }
 }
 
-/// Claims after one that they may have too.
+/// The claims of [`claims`], preceded by one more claim, which may be a duplicate.
 struct After(&'static str, Value);
 
 impl Serialize for After {
@@ -102,7 +102,7 @@ impl Setting {
         Self::with("")
     }
 
-    /// The same, with these keys of the server.
+    /// [`Self::new`], with this text at the start of the configuration.
     fn with(server: &str) -> Self {
         let (files, signer) = (Files::new(), Signer::new("one"));
         let rsa = json!({ "kty": "RSA", "kid": "rsa", "n": RSA, "e": "AQAB", "alg": "RS256" });
@@ -144,7 +144,7 @@ pub(super) async fn tenant(client: &mut Client, token: &str) -> Result<String, t
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_sound_token_names_its_caller_and_tenant() {
+async fn a_valid_token_sets_the_principal_and_the_tenant() {
     let setting = Setting::new();
     let mut client = setting.client().await;
     for claims in [
@@ -164,9 +164,9 @@ async fn a_sound_token_names_its_caller_and_tenant() {
     assert_eq!(refusal.facts()["principal"], "jwt:you");
 }
 
-/// Each known way to forge a token, or to use one that is not for this server, is refused before anything runs.
+/// Forged tokens, and tokens for another server, are refused before any job starts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_forged_token_gets_in() {
+async fn forged_and_foreign_tokens_are_refused() {
     let setting = Setting::new();
     let signer = &setting.signer;
     let good = signer.sign(&claims());
@@ -191,50 +191,49 @@ async fn no_forged_token_gets_in() {
         ("HMAC with the public key of ECDSA", hs("one", signer.pair.public_key_raw())),
         ("HMAC with the public key of ECDSA in PEM", hs("one", signer.pair.public_key_pem().as_bytes())),
         ("HMAC with the public key of RSA", hs("rsa", &URL_SAFE_NO_PAD.decode(RSA).unwrap())),
-        ("HMAC with nothing", hs("one", b"")),
+        ("HMAC with an empty secret", hs("one", b"")),
         ("the algorithm of another key", raw(&json!({ "alg": "RS256", "kid": "one" }), &claims(), &[0; 256])),
         ("an algorithm that is not pinned", raw(&json!({ "alg": "ES384", "kid": "one" }), &claims(), &[0; 96])),
-        ("signed by a stranger under a known name", stranger.sign(&claims())),
-        ("signed by a stranger without a name", nameless),
-        ("the key comes with the token", encode(&own, &claims(), &stranger.private()).unwrap()),
+        ("another key with a known key id", stranger.sign(&claims())),
+        ("another key without a key id", nameless),
+        ("another key inside the token", encode(&own, &claims(), &stranger.private()).unwrap()),
         ("an unknown key", unknown.sign(&claims())),
         ("critical extensions", critical),
         ("no signature", format!("{head}.")),
         ("a signature of zeros", format!("{head}.{}", URL_SAFE_NO_PAD.encode([0; 64]))),
         (
-            "another's claims under the signature",
+            "the signature of another token",
             format!("{}.{signature}", unknown.sign(&without("x")).rsplit_once('.').unwrap().0),
         ),
         ("two parts", head.to_owned()),
         ("four parts", format!("{good}.x")),
-        ("nonsense", "x".into()),
-        ("nothing", String::new()),
+        ("no JWT", "x".into()),
+        ("an empty token", String::new()),
         ("a huge token", huge),
         ("expired", signer.sign(&with("exp", json!(now - 6)))),
         ("never expires", signer.sign(&without("exp"))),
-        ("expires at a text", signer.sign(&with("exp", json!("tomorrow")))),
+        ("an expiry that is a string", signer.sign(&with("exp", json!("tomorrow")))),
         ("not valid yet", signer.sign(&with("nbf", json!(now + 60)))),
         ("another issuer", signer.sign(&with("iss", json!("https://issuer.test.evil")))),
         ("no issuer", signer.sign(&without("iss"))),
         ("another audience", signer.sign(&with("aud", json!(["someone"])))),
         ("no audience", signer.sign(&without("aud"))),
         ("no subject", signer.sign(&without("sub"))),
-        ("a subject that is no text", signer.sign(&with("sub", json!(["me"])))),
+        ("a subject that is a list", signer.sign(&with("sub", json!(["me"])))),
         ("an empty tenant", signer.sign(&with("org", json!("")))),
     ];
     for (what, token) in attacks {
         let refusal = setting.refusal(&token).await;
         assert_eq!((refusal.code(), refusal.reason().as_str()), (Code::Unauthenticated, "INVALID_TOKEN"), "{what}");
         assert_eq!(refusal.facts()["execution"], "NOT_STARTED", "{what}");
-        assert!(token.len() < 8 || !format!("{refusal:?}").contains(&token), "{what}: the token is not told");
+        assert!(token.len() < 8 || !format!("{refusal:?}").contains(&token), "{what}: the refusal contains the token");
     }
     assert_eq!(tenant(&mut setting.client().await, &good).await.unwrap(), "acme");
 }
 
-/// A refusal names the claim that is missing, or is not what it must be. A token without the claim of the tenant is its
-/// own tenant, by the name of its principal.
+/// The tenant claim may be missing: the principal is the tenant then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_claim_that_is_missing_is_named_and_the_tenants_need_not_be_there() {
+async fn a_refusal_names_the_claim_that_is_missing_or_invalid() {
     let setting = Setting::new();
     for (claims, claim) in [
         (without("sub"), "sub"),
@@ -257,9 +256,9 @@ async fn a_claim_that_is_missing_is_named_and_the_tenants_need_not_be_there() {
     assert_eq!(tenant(&mut setting.client().await, &token).await.unwrap(), "jwt:me");
 }
 
-/// Of a registered claim that stands twice, two readers could see two values.
+/// Two parsers could read different values of a duplicate claim.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_registered_claim_that_stands_twice_is_refused() {
+async fn a_token_with_a_duplicate_registered_claim_is_refused() {
     let setting = Setting::new();
     for claim in ["sub", "iss", "aud", "exp"] {
         let refusal = setting.refusal(&setting.signer.sign(&After(claim, claims()[claim].clone()))).await;
@@ -271,9 +270,9 @@ async fn a_registered_claim_that_stands_twice_is_refused() {
     assert_eq!(tenant(&mut setting.client().await, &token).await.unwrap(), "acme");
 }
 
-/// A header that is longer than any sound token is refused; so are two tokens, and a scheme that is not bearer.
+/// This includes a header that is too long, two headers, and another scheme.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_header_that_is_no_bearer_token_is_refused() {
+async fn an_authorization_header_without_exactly_one_bearer_token_is_refused() {
     let setting = Setting::new();
     let good = format!("Bearer {}", setting.signer.sign(&claims()));
     let long = format!("Bearer {}", "x".repeat(9_000));
@@ -291,9 +290,9 @@ async fn a_header_that_is_no_bearer_token_is_refused() {
     assert_eq!((refusal.code(), refusal.reason().as_str()), (Code::Unauthenticated, "NO_CREDENTIALS"));
 }
 
-/// Pages are asked for a token like everybody else. The question of their browser, which brings none, is answered.
+/// The preflight request of the browser has no token, and is answered without one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_page_needs_a_token_too() {
+async fn a_grpc_web_call_needs_a_token() {
     let origin = "https://app.example";
     let setting = Setting::with(&format!("server.grpc_web_origins = [\"{origin}\"]\n"));
     let sound = format!("Bearer {}", setting.signer.sign(&claims()));
@@ -303,13 +302,13 @@ async fn a_page_needs_a_token_too() {
     let asked = from_page(address, Method::OPTIONS, origin, None, Vec::new()).await;
     assert_eq!(asked.headers()["access-control-allow-origin"], origin);
     for (token, expected) in [(None, "16"), (Some(&stranger), "16"), (Some(&other), "7"), (Some(&sound), "0")] {
-        let message = framed(&SubmitRequest { job: Some(job("tenant-of", "")) });
-        let answer = from_page(address, Method::POST, origin, token.map(String::as_str), message).await;
+        let text = page_text("tenant-of", "");
+        let answer = from_page(address, Method::POST, origin, token.map(String::as_str), text).await;
         assert_eq!(web_status(answer).await, expected, "{token:?}");
     }
 }
 
-/// The status of an answer to a page: in its headers where it has no message, else in its last frame.
+/// The status of a gRPC-Web response: in its headers if it has no message, otherwise in its trailer frame.
 async fn web_status(answer: http::Response<hyper::body::Incoming>) -> String {
     if let Some(status) = answer.headers().get("grpc-status") {
         return status.to_str().unwrap().to_owned();

@@ -1,4 +1,4 @@
-//! What is answered to calls of what there is not, and to whom the load is told.
+//! Which callers learn the names of methods and services, and receive load reports.
 
 use tonic::{Code, Request, Status, transport::Channel};
 use tonic_types::StatusExt;
@@ -7,13 +7,13 @@ use waterwheel::proto::{StatsRequest, SubmitRequest, SubmitResponse};
 use super::{KINDS, Setting};
 use crate::{
     service::{Client, Service, job},
-    support::{Authority, Files, Name, TlsClient},
+    support::{Files, Name, TlsClient},
 };
 
 const LOAD: &str = "endpoint-load-metrics-bin";
 
-/// What leads nowhere on the callers' listener, and what tells what there is.
-const NOWHERE: [(&str, &str, &str); 4] = [
+/// Paths that the public listener does not serve, the reason of the refusal, and its hint.
+const UNKNOWN_PATHS: [(&str, &str, &str); 4] = [
     ("/waterwheel.v1.WorkerPoolService/Submitt", "UNKNOWN_METHOD", "has Submit, Stream, SubmitMany"),
     ("/waterwheel.v1.WorkerPoolService/Drain", "UNKNOWN_METHOD", "has Submit, Stream, SubmitMany"),
     ("/waterwheel.v1.AdminService/Drain", "UNKNOWN_SERVICE", "there are waterwheel.v1.WorkerPoolService"),
@@ -28,30 +28,28 @@ async fn call(channel: &Channel, path: &'static str) -> Status {
     client.unary(Request::new(StatsRequest::default()), path, codec).await.unwrap_err()
 }
 
-/// Whoever is known is told what there is, even where no rule lets him call any of it.
+/// This includes principals that no rule allows to call anything.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_caller_who_is_known_is_told_what_there_is() {
+async fn the_refusal_of_an_unknown_method_names_the_known_ones_to_authenticated_callers() {
     let setting = Setting::new();
     for name in [Some(Name::Spiffe("spiffe://prod/admin/a")), Some(Name::Common("other")), None] {
         let channel = setting.channel(name.as_ref()).await;
-        for (path, reason, told) in NOWHERE {
+        for (path, reason, hint) in UNKNOWN_PATHS {
             let status = call(&channel, path).await;
             assert_eq!(status.code(), Code::Unimplemented, "{path}: {status:?}");
             assert_eq!(status.get_error_details().error_info().unwrap().reason, reason, "{path}");
-            assert!(status.message().contains(told), "{path}: {status:?}");
+            assert!(status.message().contains(hint), "{path}: {status:?}");
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_caller_who_is_unknown_is_told_nothing() {
-    let (files, ca) = (Files::new(), Authority::new("ca"));
-    files.put_leaf("server", &ca.server(1));
-    files.put("clients.crt", &ca.pem());
+async fn an_unauthenticated_caller_learns_no_service_names_and_no_load() {
+    let (files, ca) = Files::of_server();
     let rules = "[auth.rule.all]\nprincipals = [\"**\"]\nrpcs = [\"*\"]\n";
     let service = Service::start(&format!("{KINDS}{}{rules}", files.tls_section(Some("optional"))), Vec::new());
     let channel = TlsClient::new(&ca, None).channel(service.public.0).await.unwrap();
-    for (path, _, _) in NOWHERE {
+    for (path, _, _) in UNKNOWN_PATHS {
         let status = call(&channel, path).await;
         assert_eq!(status.code(), Code::Unauthenticated, "{path}: {status:?}");
         assert!(!status.message().contains("WorkerPoolService"), "{path}: {status:?}");
@@ -62,14 +60,14 @@ async fn a_caller_who_is_unknown_is_told_nothing() {
     assert!(!status.metadata().contains_key(LOAD), "{status:?}");
 }
 
-/// Whom no rule lets call is told no load; whoever may call is, even where this job of his is refused.
+/// A principal that may call the RPC receives the load even if the job is refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_load_is_told_to_those_who_may_call() {
+async fn only_principals_that_may_call_the_rpc_receive_the_load() {
     let setting = Setting::new();
-    for (name, is_told) in [("spiffe://test/ns/a/sa/web", false), ("spiffe://prod/ns/a/sa/web", true)] {
+    for (name, has_load) in [("spiffe://test/ns/a/sa/web", false), ("spiffe://prod/ns/a/sa/web", true)] {
         let mut client = Client::new(setting.channel(Some(&Name::Spiffe(name))).await);
         let status = client.submit(SubmitRequest { job: Some(job("sha256", "x")) }).await.unwrap_err();
         assert_eq!(status.code(), Code::PermissionDenied);
-        assert_eq!(status.metadata().contains_key(LOAD), is_told, "{name}: {status:?}");
+        assert_eq!(status.metadata().contains_key(LOAD), has_load, "{name}: {status:?}");
     }
 }

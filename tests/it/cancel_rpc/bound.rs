@@ -1,32 +1,35 @@
-//! The bound itself: 50 ms from the moment that a caller's RST_STREAM, or the end of its connection, is on the wire to
-//! the moment that its running job is asked to stop, or the room of its queued job is another's.
+//! The bound of 50 ms between a caller's cancellation and its effect on the job.
 //!
-//! One measure says as much of a busy machine as of the server: each is taken many times, and nine of ten must hold.
+//! The time starts when the caller sends RST_STREAM or closes its connection. It ends when the handler of the running
+//! job is asked to stop, or when another job can use the capacity of the queued job.
+//!
+//! A busy machine can delay a single measurement. Each is repeated, and the 90th percentile must be within the bound.
+//! After each, the test measures how long a thread of this machine takes to answer, which is next to nothing on an idle
+//! machine. The bound grows by a few times its 90th percentile.
 
 use std::{
     task::{Context, Waker},
     time::Duration,
 };
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use futures_util::FutureExt;
 use h2::{
     Reason, SendStream,
     client::{Connection, ResponseFuture, handshake},
 };
 use http::Request;
-use prost::Message;
 use tokio::{
     net::TcpStream,
     sync::mpsc,
     time::{Instant, timeout},
 };
-use waterwheel::{Job, WhenFull, app::OwnKind, model::HandlerError, proto::SubmitRequest};
+use waterwheel::{Job, WhenFull, app::OwnKind, model::HandlerError};
 
 use super::FREED_WITHIN;
 use crate::{
     process::PATIENCE,
-    service::{Address, Caller, Service, job, queued},
+    service::{Address, Caller, Service, queued, submission},
     support::kind,
 };
 
@@ -42,14 +45,14 @@ const CONFIG: &str = r#"
     builtin = "sleep"
 "#;
 
-/// How a caller gives its call up.
+/// How a caller cancels its call.
 #[derive(Debug, Clone, Copy)]
 enum Leave {
     Reset,
     Close,
 }
 
-/// A call on a connection of its own, which moves bytes only where this side says so.
+/// A call on a separate connection, which sends and receives bytes only when the test polls it.
 struct Call {
     connection: Connection<TcpStream, Bytes>,
     stream: SendStream<Bytes>,
@@ -65,24 +68,19 @@ impl Call {
             .header("content-type", "application/grpc")
             .header("te", "trailers");
         let (answer, mut stream) = sender.send_request(head.body(()).unwrap(), false).unwrap();
-        let message = SubmitRequest { job: Some(job(kind, payload)) };
-        let mut framed = BytesMut::new();
-        framed.put_u8(0);
-        framed.put_u32(u32::try_from(message.encoded_len()).unwrap());
-        message.encode(&mut framed).unwrap();
-        stream.send_data(framed.freeze(), true).unwrap();
+        stream.send_data(submission(kind, payload).into(), true).unwrap();
         Self { connection, stream, _answer: answer }
     }
 
-    /// Moves bytes until `reached`.
+    /// Polls the connection until `reached` completes.
     async fn until<T>(&mut self, reached: impl Future<Output = T>) -> T {
         tokio::select! {
-            reached = timeout(PATIENCE, reached) => reached.expect("reached"),
+            reached = timeout(PATIENCE, reached) => reached.expect("the condition is reached in time"),
             ended = &mut self.connection => panic!("the connection ended: {ended:?}"),
         }
     }
 
-    /// Gives the call up. Returns the last moment at which the wire had no sign of it, and what is left open.
+    /// Cancels the call. Returns the moment just before the server could see it, and the connection if it stays open.
     fn leave(mut self, how: Leave) -> (Instant, Option<Self>) {
         match how {
             Leave::Reset => {
@@ -101,17 +99,35 @@ impl Call {
     }
 }
 
-/// Nine of ten are within the bound.
-fn check(what: &str, how: Leave, mut took: Vec<Duration>) {
-    assert_eq!(took.len(), TIMES);
-    took.sort();
-    let [median, ninetieth, most] = [TIMES / 2, TIMES * 9 / 10, TIMES - 1].map(|at| took[at]);
-    eprintln!("{what}, {how:?}: median {median:?}, 90th percentile {ninetieth:?}, at most {most:?}");
-    assert!(ninetieth < FREED_WITHIN, "{what}, {how:?}: {took:?}");
+/// How long the steps took, and how long this machine took to answer after each.
+#[derive(Default)]
+struct Measured {
+    took: Vec<Duration>,
+    machine: Vec<Duration>,
+}
+
+impl Measured {
+    async fn add(&mut self, took: Duration) {
+        self.took.push(took);
+        let begin = Instant::now();
+        tokio::task::spawn_blocking(|| ()).await.expect("no panic");
+        self.machine.push(begin.elapsed());
+    }
+
+    /// Checks that the 90th percentile is within the bound.
+    fn check(mut self, what: &str, how: Leave) {
+        assert_eq!(self.took.len(), TIMES);
+        self.took.sort();
+        self.machine.sort();
+        let [median, ninetieth, most] = [TIMES / 2, TIMES * 9 / 10, TIMES - 1].map(|at| self.took[at]);
+        let late = 5 * self.machine[TIMES * 9 / 10];
+        eprintln!("{what}, {how:?}: median {median:?}, 90th percentile {ninetieth:?}, maximum {most:?}, late {late:?}");
+        assert!(ninetieth < FREED_WITHIN + late, "{what}, {how:?}: {:?}, and {late:?} is allowed", self.took);
+    }
 }
 
 #[tokio::test]
-async fn a_running_job_is_asked_to_stop() {
+async fn a_running_job_is_asked_to_stop_within_the_bound() {
     let ((begin, mut begun), (stop, mut stopped)) = (mpsc::channel(1), mpsc::channel(1));
     let polite = kind("polite", move |_, cx| {
         let (begin, stop) = (begin.clone(), stop.clone());
@@ -124,36 +140,39 @@ async fn a_running_job_is_asked_to_stop() {
     });
     let service = Service::start(CONFIG, vec![OwnKind::new("one", polite)]);
     for how in [Leave::Reset, Leave::Close] {
-        let mut took = Vec::new();
+        let mut measured = Measured::default();
         for _ in 0..TIMES {
             let mut call = Call::open(service.public, "polite", "").await;
             call.until(begun.recv()).await.expect("the handler lives");
             let (left, _open) = call.leave(how);
-            let asked = timeout(PATIENCE, stopped.recv()).await.expect("a stop").expect("the handler lives");
-            took.push(asked.saturating_duration_since(left));
+            let asked = timeout(PATIENCE, stopped.recv())
+                .await
+                .expect("the handler is asked to stop")
+                .expect("the handler lives");
+            measured.add(asked.saturating_duration_since(left)).await;
         }
-        check("running", how, took);
+        measured.check("running", how);
     }
 }
 
 #[tokio::test]
-async fn the_room_of_a_queued_job_is_free() {
+async fn the_capacity_of_a_queued_job_is_free_within_the_bound() {
     let service = Service::start(CONFIG, Vec::new());
     let observer = Caller::of(service.public).await;
     observer.occupy(1).await;
     for how in [Leave::Reset, Leave::Close] {
-        let mut took = Vec::new();
+        let mut measured = Measured::default();
         for _ in 0..TIMES {
             let mut call = Call::open(service.public, "sleep", "60000").await;
             call.until(observer.until(|pool| queued(pool) == 1)).await;
             let next = Job::new("sleep", "60000").when_full(WhenFull::Wait);
-            let next = service.control.pools().try_submit(next).expect("a place to wait");
+            let next = service.control.pools().try_submit(next).expect("the job waits for capacity");
             let room = next.room().expect("the worker is busy");
             assert!(room.is_awaited());
             let (left, _open) = call.leave(how);
-            timeout(PATIENCE, room.wait()).await.expect("room");
-            took.push(left.elapsed());
+            timeout(PATIENCE, room.wait()).await.expect("capacity is free");
+            measured.add(left.elapsed()).await;
         }
-        check("queued", how, took);
+        measured.check("queued", how);
     }
 }

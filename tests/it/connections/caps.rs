@@ -1,4 +1,4 @@
-//! Over the caps a connection is refused at once, and the others go on.
+//! Connections beyond the limits are refused at once, and the open ones are not affected.
 
 use std::net::SocketAddr;
 
@@ -9,7 +9,7 @@ use super::{Client, closed, serve, until};
 use crate::service::{Caller, job};
 
 #[tokio::test]
-async fn beyond_the_cap_a_connection_is_refused_at_once_and_the_others_go_on() {
+async fn a_connection_beyond_the_limit_is_refused_and_the_others_work() {
     let service = serve("connections.max = 3");
     let caller = Caller::of(service.public).await;
     let silent = [connect(service.public.0).await, connect(service.public.0).await];
@@ -28,7 +28,7 @@ async fn beyond_the_cap_a_connection_is_refused_at_once_and_the_others_go_on() {
 }
 
 #[tokio::test]
-async fn one_address_cannot_take_the_room_of_the_others() {
+async fn connections_beyond_the_limit_of_one_address_are_refused() {
     let service = serve("connections = { max = 10, max_per_address = 2 }");
     let held = [connect_from("127.0.0.2", service.public.0).await, connect_from("127.0.0.2", service.public.0).await];
     until(&service.tracker, |tracker| tracker.open() == 2).await;
@@ -45,7 +45,7 @@ async fn one_address_cannot_take_the_room_of_the_others() {
 }
 
 #[tokio::test]
-async fn a_connection_ends_with_its_service_and_is_counted_once() {
+async fn a_drain_closes_every_connection_and_each_is_counted_once() {
     let service = serve("");
     let tracker = service.tracker.clone();
     let mut clients = Vec::new();
@@ -54,21 +54,21 @@ async fn a_connection_ends_with_its_service_and_is_counted_once() {
     }
     let silent = connect(service.public.0).await;
     until(&tracker, |tracker| tracker.open() == 6).await;
-    // A job gives the others the time to answer the farewell.
+    // The running job gives the other connections time to answer GOAWAY.
     let caller = Caller::of(service.public).await;
     let job = caller.leave(job("sleep", "60000"));
     caller.until(|pool| pool.in_flight == 1).await;
     service.control.drain();
     closed(silent).await;
     for client in clients {
-        client.ended().await.expect("a friendly end");
+        client.ended().await.expect("the connection is closed without an error");
     }
     until(&tracker, |tracker| tracker.open() == 1).await;
     job.abort();
     service.ended().await;
     until(&tracker, |tracker| tracker.open() == 0).await;
     assert_eq!(tracker.accepted(), 7);
-    // The last one may be cut on a machine that is slow to answer.
+    // On a slow machine, the last connection may be cut before its client answers GOAWAY.
     let ends = (tracker.closed(Closed::GoAway), tracker.closed(Closed::Cut));
     assert!([(7, 0), (6, 1)].contains(&ends), "{}", super::figures(&tracker));
 }

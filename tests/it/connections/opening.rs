@@ -1,4 +1,4 @@
-//! A peer that does not begin in time, or begins with something else, is gone.
+//! Connections that do not send an HTTP/2 preface in time, or send something else, are closed.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::{closed, serve, until};
 use crate::service::{Caller, job};
 
 #[tokio::test]
-async fn silent_peers_and_half_prefaces_are_cut_when_their_time_is_over() {
+async fn a_connection_without_a_complete_preface_is_closed_after_the_timeout() {
     let service = serve(r#"connections.preface_timeout = "2s""#);
     let begin = Instant::now();
     let mut peers = Vec::new();
@@ -21,13 +21,18 @@ async fn silent_peers_and_half_prefaces_are_cut_when_their_time_is_over() {
     for peer in peers {
         closed(peer).await;
     }
-    assert!(begin.elapsed() >= Duration::from_millis(1_990), "they had their time");
+    assert!(begin.elapsed() >= Duration::from_millis(1_990), "closed before the timeout");
     until(&service.tracker, |tracker| tracker.closed(Closed::Slow) == 3 && tracker.open() == 0).await;
-    Caller::of(service.public).await.leave(job("sleep", "2100")).await.unwrap().expect("the time is for the preface");
+    Caller::of(service.public)
+        .await
+        .leave(job("sleep", "2100"))
+        .await
+        .unwrap()
+        .expect("the timeout is for the preface only");
 }
 
 #[tokio::test]
-async fn a_preface_may_come_in_pieces() {
+async fn a_preface_may_arrive_in_pieces() {
     let service = serve("");
     let mut peer = TcpStream::connect(service.public.0).await.unwrap();
     peer.set_nodelay(true).unwrap();
@@ -43,8 +48,8 @@ async fn a_preface_may_come_in_pieces() {
 }
 
 #[tokio::test]
-async fn other_protocols_are_turned_away_at_once() {
-    // It would be the time that is over, else.
+async fn connections_of_other_protocols_are_closed_at_once() {
+    // The timeout is too long to be the reason of the close.
     let service = serve(r#"connections.preface_timeout = "1h""#);
     let cases = [&b"\x16\x03\x01\x02\0"[..], b"get / HTTP/1.1\r\n\r\n", b"\0 ", b"QUIT\n"];
     for (count, bytes) in cases.iter().enumerate() {
@@ -55,9 +60,9 @@ async fn other_protocols_are_turned_away_at_once() {
     }
 }
 
-/// The request is larger than what is read of it, and its answer must not get lost by that.
+/// The server does not read the whole large request, and the client must receive the response nevertheless.
 #[tokio::test]
-async fn http_1_is_told_what_is_spoken() {
+async fn an_http_1_request_is_answered_with_a_hint_about_http_2() {
     let service = serve(r#"connections.preface_timeout = "1h""#);
     let submit = "POST /waterwheel.v1.WorkerPoolService/Submit HTTP/1.1\r\nhost: x\r\ncontent-length: 100000\r\n\r\n";
     let submit = [submit.as_bytes(), &[b'x'; 100_000]].concat();

@@ -1,4 +1,4 @@
-//! What handlers see of the attempts of a job, and what they say about the next one.
+//! Handlers see the attempt of a detached job, and decide whether the job is retried.
 
 use waterwheel::{
     Job, Output,
@@ -14,7 +14,7 @@ use waterwheel::{
 use super::{Jobs, outcomes, serve, work};
 use crate::{remote::Worker, service::Service};
 
-/// Kinds that fail, with delays too short to notice.
+/// Kinds that fail, with very short delays between attempts.
 const CONFIG: &str = r#"
     store.memory = true
     [pool.one]
@@ -37,26 +37,26 @@ const CONFIG: &str = r#"
 "#;
 
 #[tokio::test]
-async fn a_program_sees_its_attempt_and_may_end_the_retries() {
+async fn a_program_sees_its_attempt_and_can_end_the_retries() {
     let worker = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/programs/worker.py");
     let (_process, jobs) = serve(&CONFIG.replace("WORKER", worker)).await;
     let id = jobs.created(work("exec", "")).await;
     let done = jobs.ended(&id).await;
-    let said = String::from_utf8(done.output.to_vec()).unwrap();
-    let epoch = said.trim().strip_prefix(&format!("{id} 3 {id}/3/")).unwrap_or_else(|| panic!("{said}"));
-    assert!(epoch.parse::<u64>().is_ok(), "{said}");
+    let output = String::from_utf8(done.output.to_vec()).unwrap();
+    let epoch = output.trim().strip_prefix(&format!("{id} 3 {id}/3/")).unwrap_or_else(|| panic!("{output}"));
+    assert!(epoch.parse::<u64>().is_ok(), "{output}");
 
     let id = jobs.created(work("do", "about")).await;
     let about: serde_json::Value = serde_json::from_slice(&jobs.ended(&id).await.output).unwrap();
     assert_eq!((&about["idempotency_key"], &about["attempt"]), (&id.as_str().into(), &1.into()));
     assert_eq!(about["token"], format!("{id}/1/{epoch}"));
 
-    let sure = r#"raw {"failed":{"id":"ID","code":"NOT_FOUND","retryable":true}}"#.to_owned() + "\n";
-    let unsure = r#"raw {"failed":{"id":"ID","code":"UNAVAILABLE"}}"#.to_owned() + "\n";
+    let retryable = r#"raw {"failed":{"id":"ID","code":"NOT_FOUND","retryable":true}}"#.to_owned() + "\n";
+    let unspecified = r#"raw {"failed":{"id":"ID","code":"UNAVAILABLE"}}"#.to_owned() + "\n";
     for (kind, payload, outcome, attempts) in [
         ("do", "fail UNAVAILABLE", "HANDLER_FAILED", 1),
-        ("do", &sure, "HANDLER_FAILED", 2),
-        ("do", &unsure, "HANDLER_FAILED", 2),
+        ("do", &retryable, "HANDLER_FAILED", 2),
+        ("do", &unspecified, "HANDLER_FAILED", 2),
         ("large", "", "OUTPUT_TOO_LARGE", 1),
     ] {
         let dead = jobs.ended(&jobs.created(work(kind, payload.to_owned())).await).await;
@@ -64,7 +64,8 @@ async fn a_program_sees_its_attempt_and_may_end_the_retries() {
     }
 }
 
-/// Fails once, and then says what it sees; gives up if told to.
+/// Fails the first attempt with a retryable error, and then returns its attempt. With the payload `give up`, the error
+/// is final.
 struct Own;
 
 impl Handler for Own {
@@ -80,7 +81,7 @@ impl Handler for Own {
 }
 
 #[tokio::test]
-async fn a_native_handler_sees_its_attempt_and_may_end_the_retries() {
+async fn a_native_handler_sees_its_attempt_and_can_end_the_retries() {
     let config = "store.memory = true\npool.one.workers = 1";
     let service = Service::start(config, vec![OwnKind::new("one", Kind::new("own", || Own))]);
     let jobs = Jobs::at(service.public).await;
@@ -91,7 +92,7 @@ async fn a_native_handler_sees_its_attempt_and_may_end_the_retries() {
 }
 
 #[tokio::test]
-async fn an_attached_worker_sees_its_attempt_and_may_end_the_retries() {
+async fn an_attached_worker_sees_its_attempt_and_can_end_the_retries() {
     let config = r#"
         store.memory = true
         pool.far = {}

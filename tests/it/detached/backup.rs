@@ -1,4 +1,4 @@
-//! The commands of docs/jobs.md that back up and restore a store.
+//! The backup and restore commands of docs/jobs.md.
 
 use std::path::Path;
 
@@ -13,23 +13,23 @@ use crate::{
 
 const DOCS: &str = include_str!("../../../docs/jobs.md");
 
-/// The command in a row of the table, for the first or the second store.
+/// The command in a row of the table, for SQLite (0) or PostgreSQL (1).
 fn documented(row: &str, store: usize) -> &'static str {
     let row = DOCS.lines().find(|line| line.starts_with(&format!("| {row} |"))).expect("the row");
     row.split('|').nth(2 + store).and_then(|cell| cell.split('`').nth(1)).expect("a command")
 }
 
-/// Runs a line as a shell would. It must succeed.
+/// Runs a shell command, which must succeed and print no errors.
 async fn run(line: &str, directory: &Path, env: &[(&str, &str)]) {
     let mut command = Command::new("sh");
     command.args(["-c", line]).current_dir(directory).env_clear().env("PATH", "/usr/bin:/bin").kill_on_drop(true);
     let ended = command.envs(env.iter().copied()).output().await.unwrap();
-    let told = String::from_utf8_lossy(&ended.stderr);
-    assert!(ended.status.success() && told.is_empty(), "{line}: {}: {told}", ended.status);
+    let stderr = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success() && stderr.is_empty(), "{line}: {}: {stderr}", ended.status);
 }
 
-/// What a backup has is there after a restore, and what came later is not.
-async fn is_restored(config: &str, directory: &Path, store: usize, env: &[(&str, &str)]) {
+/// Checks that a restore brings back the jobs of the backup, and removes jobs that were created later.
+async fn assert_restored(config: &str, directory: &Path, store: usize, env: &[(&str, &str)]) {
     let path = directory.join("waterwheel.toml");
     std::fs::write(&path, config).unwrap();
     let process = Process::serve_file(&path).await;
@@ -52,16 +52,16 @@ async fn is_restored(config: &str, directory: &Path, store: usize, env: &[(&str,
 }
 
 #[tokio::test]
-async fn a_file_is_backed_up_while_its_server_runs_and_restored() {
+async fn a_store_file_is_backed_up_while_its_server_runs_and_restored() {
     if !Path::new("/usr/bin/sqlite3").exists() {
-        return skipped("there is no /usr/bin/sqlite3; install Debian's package `sqlite3`");
+        return skipped("/usr/bin/sqlite3 does not exist; install Debian's package `sqlite3`");
     }
     let dir = tempfile::tempdir().unwrap();
-    is_restored(&CONFIG.replace("jobs.db", "waterwheel.db"), dir.path(), 0, &[]).await;
+    assert_restored(&CONFIG.replace("jobs.db", "waterwheel.db"), dir.path(), 0, &[]).await;
 }
 
 #[tokio::test]
-async fn a_database_is_made_backed_up_while_its_servers_run_and_restored() {
+async fn a_database_is_created_and_backed_up_while_its_server_runs_and_restored() {
     let Some(cluster) = Cluster::start().await else { return };
     let dir = tempfile::tempdir().unwrap();
     let url = cluster.url("jobs").replace("test@", "waterwheel@");
@@ -71,5 +71,5 @@ async fn a_database_is_made_backed_up_while_its_servers_run_and_restored() {
     let superuser = [("PGHOST", host.as_str()), ("PGUSER", "test")];
     run("psql --quiet --set=ON_ERROR_STOP=1 --file=make.sql postgres", dir.path(), &superuser).await;
     let config = CONFIG.replace("store.path = \"jobs.db\"", &format!("store.url = \"{url}\""));
-    is_restored(&config, dir.path(), 1, &[("PGHOST", &host), ("PGUSER", "waterwheel")]).await;
+    assert_restored(&config, dir.path(), 1, &[("PGHOST", &host), ("PGUSER", "waterwheel")]).await;
 }

@@ -1,4 +1,4 @@
-//! Jobs that are refused, and stores that are.
+//! Invalid jobs, and stores that are missing, full, damaged or in use.
 
 use std::{
     fs::File,
@@ -13,13 +13,13 @@ use waterwheel::proto::{CreateJobRequest, Job, JobOptions, JobState, WhenFull, j
 
 use super::{CONFIG, Jobs, delayed, serve, with, work};
 use crate::{
-    process::{Process, program},
+    process::{Process, Ran, config_file, program},
     service::job,
     support::skipped,
 };
 
 #[tokio::test]
-async fn without_a_store_the_answer_says_what_to_set() {
+async fn without_a_store_creates_are_refused_and_the_help_names_the_key_to_set() {
     let config = CONFIG.replace("store.path", "server.tls.reload = \"1s\" #");
     let (_process, jobs) = serve(&config).await;
     let refused = jobs.create(work("echo", "")).await.unwrap_err();
@@ -28,7 +28,7 @@ async fn without_a_store_the_answer_says_what_to_set() {
 }
 
 #[tokio::test]
-async fn what_makes_no_sense_is_refused_by_its_field() {
+async fn a_refusal_names_the_invalid_field() {
     let (_process, jobs) = serve(CONFIG).await;
     let echo = || work("echo", "");
     let with_job = |job: Job| CreateJobRequest { job: Some(job), ..CreateJobRequest::default() };
@@ -49,11 +49,11 @@ async fn what_makes_no_sense_is_refused_by_its_field() {
 }
 
 #[tokio::test]
-async fn a_full_backlog_refuses_new_jobs_and_finishes_old_ones() {
+async fn a_full_store_refuses_new_jobs_and_completes_its_jobs() {
     let config = format!("store.max_jobs = 2\n{}", CONFIG.replace("store.path = \"jobs.db\"", "store.memory = true"));
     let (_process, jobs) = serve(&config).await;
     let held =
-        [jobs.created(delayed("2s", work("echo", "x"))).await, jobs.created(delayed("600s", work("echo", "x"))).await];
+        [jobs.created(delayed("5s", work("echo", "x"))).await, jobs.created(delayed("600s", work("echo", "x"))).await];
     let full = jobs.create(work("echo", "")).await.unwrap_err();
     assert_eq!((full.code(), full.reason().as_str()), (Code::ResourceExhausted, "STORE_FULL"));
     assert!(full.pushback() > Some(0));
@@ -61,15 +61,14 @@ async fn a_full_backlog_refuses_new_jobs_and_finishes_old_ones() {
     jobs.created(work("echo", "")).await;
 }
 
-/// What a server says that does not start because of its store.
+/// Starts a server, which must refuse to start because of its store. Returns its error message.
 async fn refusal(config: &Path) -> String {
     let args = ["serve", "--listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0", "--config"];
-    let ended = program(&args).arg(config).output().await.unwrap();
-    let told = String::from_utf8(ended.stderr).unwrap();
-    assert!(ended.status.code() == Some(1) && !told.contains("panicked"), "{:?}: {told}", ended.status);
-    let (_, told) =
-        told.split_once("error: cannot open the store of detached jobs: ").unwrap_or_else(|| panic!("{told}"));
-    told.trim_end().to_owned()
+    let Ran { code, err, .. } = Ran::of(program(&[&args[..], &[config.to_str().unwrap()]].concat())).await;
+    assert!(code == Some(1) && !err.contains("panicked"), "{code:?}: {err}");
+    let (_, message) =
+        err.split_once("error: cannot open the store of detached jobs: ").unwrap_or_else(|| panic!("{err}"));
+    message.trim_end().to_owned()
 }
 
 /// Changes one bit.
@@ -80,10 +79,9 @@ fn flip(file: &Path, at: usize) {
 }
 
 #[tokio::test]
-async fn a_file_that_cannot_be_used_is_refused_at_the_start_and_keeps_its_jobs() {
-    let dir = tempfile::tempdir().unwrap();
-    let [path, file, log] = ["waterwheel.toml", "jobs.db", "jobs.db-wal"].map(|name| dir.path().join(name));
-    std::fs::write(&path, CONFIG).unwrap();
+async fn a_server_refuses_to_start_on_a_store_file_that_is_in_use_damaged_or_too_new() {
+    let (dir, path) = config_file(CONFIG);
+    let [file, log] = ["jobs.db", "jobs.db-wal"].map(|name| dir.path().join(name));
     let process = Process::serve_file(&path).await;
     let jobs = Jobs::of(&process).await;
     let kept = jobs.created(delayed("600s", work("echo", "x"))).await;
@@ -93,11 +91,11 @@ async fn a_file_that_cannot_be_used_is_refused_at_the_start_and_keeps_its_jobs()
     assert_eq!(jobs.ended(&done).await.state(), JobState::Succeeded);
     process.killed().await;
 
-    // In the first page of the log, which later transactions follow.
+    // Damage the first page of the log, which has later transactions behind it.
     flip(&log, 32 + 24 + 10);
     let damaged = format!("{} is damaged: frame 1 of the log is broken; restore it from a backup", log.display());
-    let told = refusal(&path).await;
-    assert!(told.starts_with(&damaged), "{told}");
+    let message = refusal(&path).await;
+    assert!(message.starts_with(&damaged), "{message}");
     flip(&log, 32 + 24 + 10);
     let set_version = |version: i64| {
         rusqlite::Connection::open(&file).unwrap().pragma_update(None, "user_version", version).unwrap();
@@ -112,11 +110,11 @@ async fn a_file_that_cannot_be_used_is_refused_at_the_start_and_keeps_its_jobs()
     assert_eq!(states, [JobState::Scheduled, JobState::Succeeded]);
 }
 
-/// A disk of 128 MiB, which is gone with this.
+/// A disk of 128 MiB, which is unmounted when this is dropped.
 struct SmallDisk(TempDir);
 
 impl SmallDisk {
-    /// `None`, and a line that says so, where this user may not mount one.
+    /// Mounts the disk. If this user may not, prints that the test is skipped and returns `None`.
     async fn mount() -> Option<Self> {
         let disk = Self(tempfile::tempdir().unwrap());
         if disk.run("mount", &["-t", "tmpfs", "-o", "size=128m", "tmpfs"]).await {
@@ -131,7 +129,7 @@ impl SmallDisk {
         ended.is_ok_and(|ended| ended.status.success())
     }
 
-    /// Takes all of the room that is left.
+    /// Fills the disk with a file.
     fn fill(&self) -> PathBuf {
         let ballast = self.0.path().join("ballast");
         let mut file = File::create(&ballast).unwrap();
@@ -147,20 +145,16 @@ impl Drop for SmallDisk {
 }
 
 #[tokio::test]
-async fn a_full_disk_refuses_new_jobs_and_a_read_only_one_the_start_and_nothing_is_lost() {
+async fn no_job_is_lost_on_a_full_disk_or_a_read_only_disk() {
     let Some(disk) = SmallDisk::mount().await else { return };
-    let dir = tempfile::tempdir().unwrap();
-    let place = |name: &str| {
-        let store = format!("store.path = \"{}/jobs.db\"", disk.0.path().display());
-        let config = CONFIG.replace("store.path = \"jobs.db\"", &store.replace("jobs.db", name));
-        let config = config + "[kind.sha256]\npool = \"one\"\nbuiltin = \"sha256\"\n";
-        let path = dir.path().join(format!("{name}.toml"));
-        std::fs::write(&path, config).unwrap();
-        path
+    let file_of = |name: &str| {
+        let store = format!("store.path = \"{}/{name}\"", disk.0.path().display());
+        let config = CONFIG.replace("store.path = \"jobs.db\"", &store);
+        config_file(&(config + "[kind.sha256]\npool = \"one\"\nbuiltin = \"sha256\"\n"))
     };
     let others = disk.0.path().join("others");
     std::fs::write(&others, vec![1; 32 << 20]).unwrap();
-    let path = place("jobs.db");
+    let (_dir, path) = file_of("jobs.db");
     let process = Process::serve_file(&path).await;
     let jobs = Jobs::of(&process).await;
     let mut accepted = vec![jobs.created(delayed("2s", work("sleep", "100"))).await];
@@ -174,7 +168,7 @@ async fn a_full_disk_refuses_new_jobs_and_a_read_only_one_the_start_and_nothing_
     assert_eq!((full.code(), full.reason().as_str()), (Code::Unavailable, "STORE_UNAVAILABLE"));
     assert!(full.message().contains("disk of the store of detached jobs is full") && full.pushback() > Some(0));
     process.logged("disk of the store of detached jobs is full; its operator has to make room").await;
-    // What was accepted ends, also after a crash.
+    // Accepted jobs complete, also after a crash.
     process.killed().await;
     let process = Process::serve_file(&path).await;
     let jobs = Jobs::of(&process).await;
@@ -185,14 +179,14 @@ async fn a_full_disk_refuses_new_jobs_and_a_read_only_one_the_start_and_nothing_
     process.killed().await;
 
     let ballast = disk.fill();
-    assert_eq!(refusal(&place("other.db")).await, "the disk of the store is full; make room on it");
+    assert_eq!(refusal(&file_of("other.db").1).await, "the disk of the store is full; make room on it");
     std::fs::remove_file(ballast).unwrap();
     std::fs::remove_file(others).unwrap();
     let file = disk.0.path().join("jobs.db");
     assert!(disk.run("mount", &["-o", "remount,ro"]).await);
-    let told = refusal(&path).await;
+    let message = refusal(&path).await;
     let expected = format!("{} cannot be written; set `store.path` to a file in a writable directory", file.display());
-    assert!(told.starts_with(&expected), "{told}");
+    assert!(message.starts_with(&expected), "{message}");
     assert!(disk.run("mount", &["-o", "remount,rw"]).await);
     let process = Process::serve_file(&path).await;
     let jobs = Jobs::of(&process).await;

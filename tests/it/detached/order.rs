@@ -1,4 +1,4 @@
-//! Which of the jobs that wait goes first, and how many leave the store for their pool.
+//! The order in which jobs are claimed from the store, and how many are claimed at a time.
 
 use std::collections::HashSet;
 
@@ -20,7 +20,7 @@ const CONFIG: &str = r#"
     builtin = "sleep"
 "#;
 
-/// Creates a job of a class.
+/// Creates a job with this criticality.
 async fn of_class(jobs: &Jobs, class: Criticality) -> String {
     let request = work("sleep", "1");
     let job = Job { criticality: class.into(), ..request.job.unwrap() };
@@ -28,9 +28,9 @@ async fn of_class(jobs: &Jobs, class: Criticality) -> String {
 }
 
 #[tokio::test]
-async fn a_new_job_is_leased_at_once_unless_others_of_its_kind_wait() {
+async fn a_new_job_is_leased_at_once_unless_jobs_of_its_kind_wait() {
     let (_process, jobs) = serve(CONFIG).await;
-    // Wait for a first look at the store, which finds that no job waits.
+    // Wait until the server has scanned the store and knows that no job waits.
     jobs.ended(&jobs.created(work("echo", "")).await).await;
     let mut long = Vec::new();
     for _ in 0..9 {
@@ -40,8 +40,8 @@ async fn a_new_job_is_leased_at_once_unless_others_of_its_kind_wait() {
     let first = of_class(&jobs, Criticality::Critical).await;
     let running = DetachedJobFilter { states: vec![JobState::Running.into()], ..DetachedJobFilter::default() };
     let running = jobs.list(running).await;
-    assert!((2..=4).contains(&running.len()), "two workers, and what two short jobs let it take ahead: {running:?}");
-    assert!(running.iter().all(|job| long.contains(&job.job_id)), "none overtakes: {running:?}");
+    assert!((2..=4).contains(&running.len()), "two workers, and up to two jobs leased ahead: {running:?}");
+    assert!(running.iter().all(|job| long.contains(&job.job_id)), "a new job overtakes: {running:?}");
     for id in &long {
         jobs.cancel(id).await.unwrap();
     }
@@ -49,14 +49,14 @@ async fn a_new_job_is_leased_at_once_unless_others_of_its_kind_wait() {
     let started = [&later, &first].map(|job| job.attempts[0].start_time.unwrap());
     assert!(
         (started[1].seconds, started[1].nanos) <= (started[0].seconds, started[0].nanos),
-        "the important one goes first: {started:?}"
+        "the job of the higher class starts first: {started:?}"
     );
 }
 
 #[tokio::test]
-async fn a_backlog_of_short_jobs_leaves_the_store_in_ever_larger_batches() {
+async fn short_jobs_of_a_backlog_are_claimed_in_large_batches() {
     const JOBS: usize = 4000;
-    // The room of a pool is that of all of its kinds.
+    // One kind can use the capacity of its pool although the pool has other kinds.
     let others = ["a", "b", "c"].map(|name| format!("[kind.{name}]\npool = \"one\"\nbuiltin = \"echo\"\n"));
     let (_process, jobs) =
         serve(&format!("{}{}", CONFIG.replace("memory = true", "path = \"jobs.db\""), others.concat())).await;
@@ -85,7 +85,7 @@ async fn a_backlog_of_short_jobs_leaves_the_store_in_ever_larger_batches() {
 }
 
 #[tokio::test]
-async fn a_kind_at_its_limit_leaves_the_workers_to_others() {
+async fn jobs_of_a_kind_at_its_limit_do_not_block_workers_for_other_kinds() {
     let limited = "[kind.limited]\npool = \"one\"\nbuiltin = \"sleep\"\nlimit = { concurrency = 1 }\n";
     let (_process, jobs) = serve(&format!("{CONFIG}{limited}")).await;
     let mut waiting = Vec::new();

@@ -1,11 +1,15 @@
-//! Jobs that recur, and the figures of detached jobs.
+//! Jobs of schedules, and statistics of detached jobs.
 
 use std::collections::BTreeSet;
 
 use waterwheel::proto::{DetachedJob, DetachedJobFilter, DetachedStats, JobState};
 
 use super::{Jobs, outcomes, serve, work};
-use crate::{ops_pages, process::Process, service::Caller};
+use crate::{
+    ops_pages,
+    process::{Process, config_file},
+    service::Caller,
+};
 
 const CONFIG: &str = r#"
     store.path = "jobs.db"
@@ -33,10 +37,8 @@ async fn runs(jobs: &Jobs, schedule: &str) -> Vec<DetachedJob> {
 }
 
 #[tokio::test]
-async fn each_tick_of_a_schedule_runs_once_over_restarts() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("waterwheel.toml");
-    std::fs::write(&path, CONFIG).unwrap();
+async fn each_tick_of_a_schedule_runs_once_although_the_server_is_killed() {
+    let (_dir, path) = config_file(CONFIG);
     for least in [2, 4] {
         let process = Process::serve_file(&path).await;
         let jobs = Jobs::of(&process).await;
@@ -54,13 +56,13 @@ async fn each_tick_of_a_schedule_runs_once_over_restarts() {
                 (JobState::Succeeded, &b"tick"[..], vec!["COMPLETED"])
             );
         }
-        assert_eq!(runs(&jobs, "rare").await, [], "the last tick of a new schedule was not missed");
+        assert_eq!(runs(&jobs, "rare").await, [], "a new schedule does not run ticks from before its creation");
         process.killed().await;
     }
 }
 
 #[tokio::test]
-async fn stats_and_metrics_have_the_jobs_and_the_calls() {
+async fn stats_count_detached_jobs_and_metrics_count_calls_of_job_service() {
     let (process, jobs) =
         serve(&CONFIG.replace("[schedule.often]", "[schedule.daily]").replace("* * * * * *", "0 3 * * *")).await;
     jobs.ended(&jobs.created(work("refuses", "")).await).await;

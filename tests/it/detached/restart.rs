@@ -1,26 +1,21 @@
-//! What a store has outlives its server: kills, drains, starts anew.
+//! The jobs of a store survive kills, drains and restarts of their server.
 
 use std::collections::BTreeSet;
 
 use rustix::process::Signal;
-use tempfile::TempDir;
 use tokio::time::Instant;
 use waterwheel::proto::{CreateJobsRequest, DetachedJobFilter, JobState, create_jobs_response::Outcome};
 
 use super::{CONFIG, Jobs, delayed, outcomes, work};
-use crate::{process::Process, service::job, support::size};
-
-/// A directory with a configuration, whose store stays there.
-fn place(config: &str) -> (TempDir, std::path::PathBuf) {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("waterwheel.toml");
-    std::fs::write(&path, config).unwrap();
-    (dir, path)
-}
+use crate::{
+    process::{Process, config_file},
+    service::job,
+    support::size,
+};
 
 #[tokio::test]
-async fn after_kills_every_acknowledged_job_ends_once() {
-    let (_dir, path) = place(CONFIG);
+async fn every_acknowledged_job_ends_once_after_the_server_is_killed() {
+    let (_dir, path) = config_file(CONFIG);
     let mut acknowledged = BTreeSet::new();
     for round in 0..3 {
         let process = Process::serve_file(&path).await;
@@ -29,7 +24,7 @@ async fn after_kills_every_acknowledged_job_ends_once() {
             let kind = if number % 4 == 0 { "sleep" } else { "echo" };
             acknowledged.insert(jobs.created(work(kind, "20")).await);
         }
-        // Some run, some wait, some have ended.
+        // The server is killed while some jobs run, some are queued and some have ended.
         assert_eq!(acknowledged.len(), 40 * (round + 1));
         process.killed().await;
     }
@@ -44,8 +39,8 @@ async fn after_kills_every_acknowledged_job_ends_once() {
     assert_eq!(all.into_iter().map(|job| job.job_id).collect::<BTreeSet<_>>(), acknowledged);
 }
 
-/// Sends jobs until the server is gone, which is soon after it has acknowledged `most`.
-async fn flood(process: &Process, round: usize, most: usize) -> Vec<String> {
+/// Creates jobs, and kills the server once it has acknowledged `most`. Returns all acknowledged ids.
+async fn create_until_killed(process: &Process, round: usize, most: usize) -> Vec<String> {
     let sent = (0..).map(move |number: usize| {
         let job_id = format!("{round}-{number}");
         CreateJobsRequest { job: Some(job("echo", "x")), job_id, ..CreateJobsRequest::default() }
@@ -65,15 +60,15 @@ async fn flood(process: &Process, round: usize, most: usize) -> Vec<String> {
 
 #[tokio::test]
 #[ignore = "it takes minutes; docs/benchmarks.md has the command"]
-async fn detached_jobs_outlive_many_kills() {
+async fn detached_jobs_survive_many_kills() {
     let (rounds, jobs) = (size("WATERWHEEL_ROUNDS", 20), size("WATERWHEEL_JOBS", 5_000));
     let config = CONFIG.replace("retain_for = \"1h\"", "retain_for = \"24h\"");
     // With two workers, the backlog at the end would take an hour.
-    let (_dir, path) = place(&config.replace("workers = 2", "workers = 64"));
+    let (_dir, path) = config_file(&config.replace("workers = 2", "workers = 64"));
     let (mut acknowledged, begin) = (BTreeSet::new(), Instant::now());
     for round in 0..rounds {
         let process = Process::serve_file(&path).await;
-        acknowledged.extend(flood(&process, round, jobs).await);
+        acknowledged.extend(create_until_killed(&process, round, jobs).await);
         process.killed().await;
     }
     let (count, took) = (acknowledged.len(), begin.elapsed());
@@ -89,9 +84,9 @@ async fn detached_jobs_outlive_many_kills() {
 }
 
 #[tokio::test]
-async fn a_drain_gives_back_what_it_cannot_finish() {
+async fn a_drain_returns_unfinished_jobs_to_the_store() {
     let config = format!("drain = {{ notice = \"0s\", finish = \"500ms\", kill = \"2s\" }}\n{CONFIG}");
-    let (_dir, path) = place(&config.replace("workers = 2", "workers = 1"));
+    let (_dir, path) = config_file(&config.replace("workers = 2", "workers = 1"));
     let process = Process::serve_file(&path).await;
     let jobs = Jobs::of(&process).await;
     let long = jobs.created(work("sleep", "60000")).await;

@@ -1,15 +1,17 @@
-//! Where callers are authenticated, each sees the jobs of its own tenant.
+//! An authenticated caller sees only the detached jobs of its own tenant.
 
-use tonic::Code;
+use std::collections::BTreeSet;
+
+use tonic::{Code, Status, transport::Channel};
 use waterwheel::proto::{
-    CreateJobRequest, DetachedJobFilter, GetJobRequest, Job, JobServiceListJobsRequest, PurgeJobsRequest,
-    WaitJobRequest, job_service_client::JobServiceClient,
+    CreateJobRequest, DetachedJobFilter, GetJobRequest, Job, JobServiceCancelJobRequest, JobServiceListJobsRequest,
+    JobState, PurgeJobsRequest, WaitJobRequest, job_service_client::JobServiceClient,
 };
 
-use super::work;
+use super::{delayed, work};
 use crate::{
     service::{Service, job},
-    support::{Authority, Files, Name, TlsClient},
+    support::{Files, Name, TlsClient},
 };
 
 const KINDS: &str = r#"
@@ -23,45 +25,104 @@ const KINDS: &str = r#"
 const RULES: &str = r#"
     [auth.rule.a]
     principals = ["spiffe://prod/a"]
-    rpcs = ["CreateJob", "GetJob", "WaitJob", "JobService.ListJobs", "PurgeJobs"]
+    rpcs = ["CreateJob", "GetJob", "WaitJob", "JobService.ListJobs", "JobService.CancelJob", "PurgeJobs"]
     [auth.rule.b]
     principals = ["spiffe://prod/b"]
     rpcs = ["CreateJob", "GetJob", "WaitJob", "JobService.ListJobs", "JobService.CancelJob"]
     kinds = ["echo"]
 "#;
 
+/// A caller that has a job that ends, and a job that is due in ten minutes.
+#[derive(Clone)]
+struct Tenant {
+    name: &'static str,
+    client: JobServiceClient<Channel>,
+    ends: String,
+    due: String,
+}
+
+impl Tenant {
+    async fn new(name: &'static str, channel: Channel) -> Self {
+        let mut client = JobServiceClient::new(channel);
+        let mut create = async |request| client.create_job(request).await.unwrap().into_inner().job_id;
+        let ends = create(work("echo", name)).await;
+        let due = create(delayed("600s", work("echo", name))).await;
+        Self { name, client, ends, due }
+    }
+
+    async fn create(&mut self, request: CreateJobRequest) -> Code {
+        self.client.create_job(request).await.unwrap_err().code()
+    }
+
+    /// The result of a call that waits for a job, the one that reads it, and the one that cancels it.
+    async fn touch(&mut self, id: &str) -> [Result<JobState, Status>; 3] {
+        let job_id = || id.to_owned();
+        let waited = self.client.wait_job(WaitJobRequest { job_id: job_id() }).await;
+        let read = self.client.get_job(GetJobRequest { job_id: job_id(), with_payload: false }).await;
+        let cancelled = self.client.cancel_job(JobServiceCancelJobRequest { job_id: job_id() }).await;
+        [
+            waited.map(|answer| answer.into_inner().job.unwrap().state()),
+            read.map(|answer| answer.into_inner().job.unwrap().state()),
+            cancelled.map(|answer| answer.into_inner().state()),
+        ]
+    }
+
+    /// The ids of the jobs that match the filter.
+    async fn list(&mut self, filter: DetachedJobFilter) -> Result<BTreeSet<String>, Code> {
+        let request = JobServiceListJobsRequest { filter: Some(filter), ..Default::default() };
+        let answer = self.client.list_jobs(request).await.map_err(|status| status.code())?;
+        Ok(answer.into_inner().jobs.into_iter().map(|job| job.job_id).collect())
+    }
+
+    fn own(&self) -> BTreeSet<String> {
+        [self.ends.clone(), self.due.clone()].into()
+    }
+}
+
+fn echoes() -> DetachedJobFilter {
+    DetachedJobFilter { kind: "echo".into(), ..Default::default() }
+}
+
 #[tokio::test]
-async fn a_tenant_sees_its_own_jobs_only() {
-    let (files, ca) = (Files::new(), Authority::new("ca"));
-    files.put_leaf("server", &ca.server(1));
-    files.put("clients.crt", &ca.pem());
+async fn a_caller_can_read_list_wait_for_cancel_and_purge_only_jobs_of_its_tenant() {
+    let (files, ca) = Files::of_server();
     let service = Service::start(&format!("{KINDS}{}{RULES}", files.tls_section(Some("required"))), Vec::new());
-    let client = async |name: &str| {
+    let tenant = async |name| {
         let leaf = ca.client(&Name::Spiffe(name));
-        JobServiceClient::new(TlsClient::new(&ca, Some(&leaf)).channel(service.public.0).await.unwrap())
+        Tenant::new(name, TlsClient::new(&ca, Some(&leaf)).channel(service.public.0).await.unwrap()).await
     };
-    let (mut a, mut b) = (client("spiffe://prod/a").await, client("spiffe://prod/b").await);
-    let id = a.create_job(work("echo", "secret")).await.unwrap().into_inner().job_id;
-    let done = a.wait_job(WaitJobRequest { job_id: id.clone() }).await.unwrap().into_inner().job.unwrap();
-    assert_eq!((done.job.unwrap().tenant.as_str(), &*done.output), ("spiffe://prod/a", &b"secret"[..]));
+    let (mut a, mut b) = (tenant("spiffe://prod/a").await, tenant("spiffe://prod/b").await);
+    for (mut own, other) in [(a.clone(), b.clone()), (b.clone(), a.clone())] {
+        let wait = WaitJobRequest { job_id: own.ends.clone() };
+        let done = own.client.wait_job(wait).await.unwrap().into_inner().job.unwrap();
+        assert_eq!((done.job.unwrap().tenant.as_str(), &*done.output), (own.name, own.name.as_bytes()));
+        assert_eq!(own.list(echoes()).await, Ok(own.own()));
+        for id in other.own() {
+            let codes = own.touch(&id).await.map(|result| result.unwrap_err().code());
+            assert_eq!(codes, [Code::NotFound; 3], "{} and the job {id} of {}", own.name, other.name);
+        }
+        // An id of another tenant is refused, even for an equal job.
+        let same = CreateJobRequest { job_id: other.ends.clone(), ..work("echo", other.name) };
+        assert_eq!(own.create(same).await, Code::AlreadyExists);
+        let of_other = Job { tenant: other.name.into(), ..job("echo", "") };
+        let named = CreateJobRequest { job: Some(of_other), ..CreateJobRequest::default() };
+        assert_eq!(own.create(named).await, Code::PermissionDenied);
+        let of_other = DetachedJobFilter { tenant: Some(other.name.into()), ..echoes() };
+        assert_eq!(own.list(of_other).await, Err(Code::PermissionDenied));
+    }
+    for tenant in [&mut a, &mut b] {
+        let cancel = JobServiceCancelJobRequest { job_id: tenant.due.clone() };
+        assert_eq!(tenant.client.cancel_job(cancel).await.unwrap().into_inner().state(), JobState::Cancelled);
+        let [waited, read, again] = tenant.touch(&tenant.due.clone()).await;
+        assert_eq!([waited.unwrap(), read.unwrap()], [JobState::Cancelled; 2]);
+        assert_eq!(again.unwrap_err().code(), Code::FailedPrecondition);
+    }
 
-    let get = GetJobRequest { job_id: id.clone(), with_payload: false };
-    assert_eq!(b.get_job(get).await.unwrap_err().code(), Code::NotFound);
-    // Not even that there is such a job.
-    let same = CreateJobRequest { job_id: id.clone(), ..work("echo", "secret") };
-    assert_eq!(b.create_job(same).await.unwrap_err().code(), Code::AlreadyExists);
-    let of_a = Job { tenant: "spiffe://prod/a".into(), ..job("echo", "") };
-    let named = CreateJobRequest { job: Some(of_a), ..CreateJobRequest::default() };
-    assert_eq!(b.create_job(named).await.unwrap_err().code(), Code::PermissionDenied);
-    assert_eq!(b.create_job(work("sha256", "")).await.unwrap_err().code(), Code::PermissionDenied);
-
-    let list = |filter: DetachedJobFilter| JobServiceListJobsRequest { filter: Some(filter), ..Default::default() };
-    let of_kind = DetachedJobFilter { kind: "echo".into(), ..Default::default() };
-    assert_eq!(b.list_jobs(list(of_kind.clone())).await.unwrap().into_inner().jobs.len(), 0);
-    assert_eq!(b.list_jobs(list(DetachedJobFilter::default())).await.unwrap_err().code(), Code::PermissionDenied);
-    let of_a = DetachedJobFilter { tenant: Some("spiffe://prod/a".into()), ..of_kind };
-    assert_eq!(b.list_jobs(list(of_a)).await.unwrap_err().code(), Code::PermissionDenied);
-    assert_eq!(a.list_jobs(list(DetachedJobFilter::default())).await.unwrap().into_inner().jobs.len(), 1);
-    assert_eq!(b.purge_jobs(PurgeJobsRequest::default()).await.unwrap_err().code(), Code::PermissionDenied);
-    assert_eq!(a.purge_jobs(PurgeJobsRequest::default()).await.unwrap().into_inner().removed, 1);
+    // The rule of b allows one kind, and no purge.
+    assert_eq!(b.create(work("sha256", "")).await, Code::PermissionDenied);
+    assert_eq!(b.list(DetachedJobFilter::default()).await, Err(Code::PermissionDenied));
+    assert_eq!(a.list(DetachedJobFilter::default()).await, Ok(a.own()));
+    assert_eq!(b.client.purge_jobs(PurgeJobsRequest::default()).await.unwrap_err().code(), Code::PermissionDenied);
+    assert_eq!(a.client.purge_jobs(PurgeJobsRequest::default()).await.unwrap().into_inner().removed, 2);
+    assert_eq!((a.list(echoes()).await, b.list(echoes()).await), (Ok(BTreeSet::new()), Ok(b.own())));
 }

@@ -1,4 +1,4 @@
-//! What a watcher sees of a job, when it comes early, late, or again.
+//! `WatchJob`: its events before, during and after a job's attempts, and how a watch is resumed.
 
 use tonic::{Code, Streaming};
 use waterwheel::proto::{
@@ -14,7 +14,7 @@ const CONFIG: &str = r#"
     [kind.sleep]
     pool = "one"
     builtin = "sleep"
-    # Says one, and two once its file is there; then fails at its first attempt.
+    # Prints `one`, and `two` once its file exists. The first attempt then fails.
     [kind.says]
     pool = "one"
     exec = ["/bin/sh", "-c", "read file; echo one; while [ ! -e $file ]; do sleep 0.01; done; echo two; [ $WATERWHEEL_ATTEMPT = 2 ]"]
@@ -25,7 +25,7 @@ async fn watch(jobs: &Jobs, id: &str, from_sequence: u64) -> Streaming<WatchJobR
     jobs.0.clone().watch_job(WatchJobRequest { job_id: id.to_owned(), from_sequence }).await.unwrap().into_inner()
 }
 
-/// Output and sequence of the next piece of it.
+/// The next output event and its sequence number.
 async fn output(events: &mut Streaming<WatchJobResponse>) -> (AttemptOutput, u64) {
     loop {
         let WatchJobResponse { sequence, event } = events.message().await.unwrap().expect("more");
@@ -35,7 +35,7 @@ async fn output(events: &mut Streaming<WatchJobResponse>) -> (AttemptOutput, u64
     }
 }
 
-/// States, and the output of the last attempt, to the end.
+/// Reads all further events. Returns the states, and the output of the last attempt.
 async fn rest(mut events: Streaming<WatchJobResponse>) -> (Vec<JobState>, Vec<u8>) {
     let (mut states, mut attempt, mut all, mut last) = (Vec::new(), 0, Vec::new(), 0);
     while let Some(WatchJobResponse { sequence, event }) = events.message().await.unwrap() {
@@ -56,7 +56,7 @@ async fn rest(mut events: Streaming<WatchJobResponse>) -> (Vec<JobState>, Vec<u8
 }
 
 #[tokio::test]
-async fn a_watch_goes_on_where_it_was_through_attempts_to_the_end() {
+async fn a_watch_can_be_resumed_from_a_sequence_number_across_attempts() {
     let ((_process, jobs), dir) = (serve(CONFIG).await, tempfile::tempdir().unwrap());
     let file = dir.path().join("go");
     let id = jobs.created(work("says", format!("{}\n", file.display()))).await;
@@ -64,7 +64,7 @@ async fn a_watch_goes_on_where_it_was_through_attempts_to_the_end() {
     let (one, sequence) = output(&mut first).await;
     assert_eq!((one.attempt, one.offset, &*one.data), (1, 0, &b"one\n"[..]));
     let (again, _) = output(&mut watch(&jobs, &id, 0).await).await;
-    assert_eq!(again, one, "it is kept for those that come later");
+    assert_eq!(again, one, "a second watch receives the earlier output");
     drop(first);
 
     let mut second = watch(&jobs, &id, sequence).await;
@@ -77,11 +77,11 @@ async fn a_watch_goes_on_where_it_was_through_attempts_to_the_end() {
     let (states, all) = rest(watch(&jobs, &id, 0).await).await;
     assert_eq!((&*states, &*all), (&[JobState::Succeeded][..], &b"one\ntwo\n"[..]));
     let (_, all) = rest(watch(&jobs, &id, (2 << 40) + 4).await).await;
-    assert_eq!(all, b"two\n", "the sequence of an attempt outlives it");
+    assert_eq!(all, b"two\n", "a watch can resume within an attempt that has ended");
 }
 
 #[tokio::test]
-async fn a_watch_tells_progress_and_states_of_a_job_that_is_cancelled() {
+async fn a_watch_reports_progress_and_the_cancellation_of_its_job() {
     let (_process, jobs) = serve(CONFIG).await;
     let none = jobs.0.clone().watch_job(WatchJobRequest { job_id: "none".into(), from_sequence: 0 }).await.unwrap_err();
     assert_eq!(none.code(), Code::NotFound);

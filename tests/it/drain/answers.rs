@@ -1,27 +1,24 @@
-//! Answers that are on their way when nothing runs any more.
+//! Responses that clients still read when no job runs any more.
 //!
-// tidy: real time, because what is promised is how long a slow reader has.
+// tidy: real time, because the tests measure how long a slow reader has.
 
 use std::{net::SocketAddr, time::Duration};
 
-use bytes::Bytes;
 use h2::RecvStream;
-use prost::Message;
 use rustix::process::Signal;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpSocket, TcpStream},
     time::{sleep, timeout},
 };
-use waterwheel::proto::SubmitRequest;
 
 use crate::{
-    connections::Client,
+    connections::{Client, http1::page_call},
     process::{PATIENCE, Process},
-    service::job,
+    service::submission,
 };
 
-/// Bytes of the answer: most of it is more than a stream's first window.
+/// Size of the response in bytes, much larger than the initial window of a stream.
 const LARGE: usize = 2 << 20;
 
 fn config(finish: &str) -> String {
@@ -34,26 +31,24 @@ fn config(finish: &str) -> String {
     )
 }
 
-/// Calls `echo`, and returns the answer of which nothing but its head was read.
+/// Calls `echo`, and returns the response body unread.
 async fn unread(client: &mut Client) -> RecvStream {
     let (answer, mut message) = client.call("/waterwheel.v1.WorkerPoolService/Submit").await;
-    let request = SubmitRequest { job: Some(job("echo", vec![1; LARGE])) }.encode_to_vec();
-    let head = [&[0][..], &(request.len() as u32).to_be_bytes()].concat();
-    message.send_data(Bytes::from([head, request].concat()), true).unwrap();
-    timeout(PATIENCE, answer).await.expect("an answer").unwrap().into_body()
+    message.send_data(submission("echo", vec![1; LARGE]).into(), true).unwrap();
+    timeout(PATIENCE, answer).await.expect("the response begins").unwrap().into_body()
 }
 
 #[tokio::test]
-async fn a_slow_reader_gets_its_answer_whole_during_a_drain() {
+async fn a_slow_reader_receives_its_whole_response_during_a_drain() {
     let process = Process::serve(&config("20s")).await;
     let mut client = Client::connect(process.public.0).await;
     let mut body = unread(&mut client).await;
     process.signal(Signal::TERM);
     let mut read = 0;
-    while let Some(data) = timeout(PATIENCE, body.data()).await.expect("more of it") {
+    while let Some(data) = timeout(PATIENCE, body.data()).await.expect("more data") {
         let length = data.expect("no reset").len();
         read += length;
-        // Several hundred pieces: the whole takes many times as long as connections have to close by themselves.
+        // Several hundred chunks take many times as long as the server waits for connections to close.
         sleep(Duration::from_millis(2)).await;
         body.flow_control().release_capacity(length).unwrap();
     }
@@ -63,16 +58,16 @@ async fn a_slow_reader_gets_its_answer_whole_during_a_drain() {
 }
 
 #[tokio::test]
-async fn an_answer_that_nobody_reads_is_cut_at_the_hard_stop_and_told() {
-    cut_and_told(&config("500ms")).await;
+async fn an_unread_response_is_cut_at_the_end_of_the_drain_and_listed_in_the_receipt() {
+    assert_cut_and_listed(&config("500ms")).await;
 }
 
 #[tokio::test]
-async fn an_answer_that_stands_still_for_too_long_during_a_drain_is_told_too() {
-    cut_and_told(&format!("{}\nserver.memory.stall = \"300ms\"\n", config("20s"))).await;
+async fn a_response_that_reaches_the_stall_timeout_during_a_drain_is_listed_in_the_receipt() {
+    assert_cut_and_listed(&format!("{}\nserver.memory.stall = \"300ms\"\n", config("20s"))).await;
 }
 
-async fn cut_and_told(config: &str) {
+async fn assert_cut_and_listed(config: &str) {
     let process = Process::serve(config).await;
     let mut client = Client::connect(process.public.0).await;
     let _body = unread(&mut client).await;
@@ -86,9 +81,9 @@ async fn cut_and_told(config: &str) {
     assert!((1..LARGE as u64).contains(&unsent), "{cut:?}");
 }
 
-/// Bytes of an answer that fit no buffer of the system.
+/// Size of a response in bytes that no socket buffer can hold.
 const HUGE: usize = 12_000_000;
-/// Longer than a server waits for connections that have nothing to say.
+/// Longer than a server waits for idle connections to close.
 const PAUSE: Duration = Duration::from_millis(600);
 
 async fn serve_huge() -> Process {
@@ -103,34 +98,23 @@ async fn serve_huge() -> Process {
     Process::serve(&config).await
 }
 
-/// A connection that takes little at once.
+/// Connects with a small receive buffer.
 async fn narrow(address: SocketAddr) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(16 << 10).unwrap();
     socket.connect(address).await.unwrap()
 }
 
-fn huge() -> Vec<u8> {
-    let message = SubmitRequest { job: Some(job("huge", "")) }.encode_to_vec();
-    [&[0][..], &(message.len() as u32).to_be_bytes(), &message].concat()
-}
-
 #[tokio::test]
-async fn an_answer_by_http_1_is_whole_after_a_drain() {
+async fn a_response_over_http_1_is_complete_after_a_drain() {
     let process = serve_huge().await;
-    let body = huge();
-    let head = format!(
-        "POST /waterwheel.v1.WorkerPoolService/Submit HTTP/1.1\r\nhost: test\r\norigin: http://page.example\r\n\
-         content-type: application/grpc-web+proto\r\nx-grpc-web: 1\r\ncontent-length: {}\r\n\r\n",
-        body.len()
-    );
     let mut socket = narrow(process.public.0).await;
-    socket.write_all(&[head.as_bytes(), &body].concat()).await.unwrap();
+    socket.write_all(&page_call("huge", String::new())).await.unwrap();
     let mut answer = vec![0; 1 << 10];
-    timeout(PATIENCE, socket.read_exact(&mut answer)).await.expect("its begin").unwrap();
+    timeout(PATIENCE, socket.read_exact(&mut answer)).await.expect("the response begins").unwrap();
     process.signal(Signal::TERM);
     sleep(PAUSE).await;
-    timeout(PATIENCE, socket.read_to_end(&mut answer)).await.expect("its end").unwrap();
+    timeout(PATIENCE, socket.read_to_end(&mut answer)).await.expect("the response ends").unwrap();
     assert!(answer.len() > HUGE, "{} bytes", answer.len());
     let ended = process.ended().await;
     assert_eq!((ended.code, ended.receipt["cut"].to_string()), (Some(0), "[]".to_owned()), "{:?}", ended.receipt);

@@ -1,4 +1,4 @@
-//! The process is gone when its phases are over, whatever handlers and peers do.
+//! The process exits when its phases are over, whatever handlers and peers do.
 
 use futures_util::future::join_all;
 use rustix::process::Signal;
@@ -14,20 +14,20 @@ use crate::{
     support::lateness,
 };
 
-/// A process and a directory in which its stubborn programs leave their ids.
+/// Starts a process, and returns the directory into which its stubborn programs write their process ids.
 async fn serve() -> (Process, TempDir) {
     let pids = tempfile::tempdir().unwrap();
     (Process::serve(&CONFIG.replace("@PIDS@", pids.path().to_str().unwrap())).await, pids)
 }
 
-/// Whether a process of that id runs; one that was killed and that nobody has looked at yet does not.
+/// Whether a process with this id runs. A zombie does not count.
 fn runs(pid: &str) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.trim_start().starts_with(['Z', 'X']))
 }
 
 #[tokio::test]
-async fn ten_runs_under_load_that_ignores_cancel() {
+async fn a_drain_under_jobs_that_ignore_cancellation_ends_in_time_ten_times() {
     for _ in 0..10 {
         let (process, pids) = serve().await;
         let caller = Caller::of(process.public).await;
@@ -50,7 +50,7 @@ async fn ten_runs_under_load_that_ignores_cancel() {
 
         let took = ended.at - begin;
         assert!(took <= NOTICE + FINISH + KILL + SLACK + late, "{took:?}, {late:?}");
-        assert!(took >= NOTICE + FINISH, "{took:?}: jobs had the time to finish");
+        assert!(took >= NOTICE + FINISH, "{took:?}: jobs were killed before the end of the finish phase");
         assert_eq!(ended.code, Some(3));
         assert_eq!((ends.killed.len(), ends.dropped.len(), ends.closed), (6, 9, 0), "{ends:?}");
         ends.compare(&ended);
@@ -63,7 +63,7 @@ async fn ten_runs_under_load_that_ignores_cancel() {
 
 #[tokio::test]
 async fn a_program_whose_caller_has_left_does_not_outlive_the_service() {
-    // The caller is gone long before the grace of its job is over.
+    // The caller cancels long before the grace period of its job is over.
     let (process, pids) = serve().await;
     let caller = Caller::of(process.public).await;
     let call = caller.leave(job("stubborn", ""));
@@ -80,20 +80,20 @@ async fn a_program_whose_caller_has_left_does_not_outlive_the_service() {
 }
 
 #[tokio::test]
-async fn a_second_signal_goes_to_the_kill_phase_at_once() {
+async fn a_second_signal_starts_the_kill_phase_at_once() {
     let config = CONFIG.replace("200ms", "30s").replace(r#"finish = "300ms""#, r#"finish = "30s""#);
     let process = Process::serve(&config).await;
     let caller = Caller::of(process.public).await;
     let asleep = [(); 2].map(|()| caller.leave(sleeps_on(60_000)));
     caller.until(|pool| pool.in_flight == 2).await;
     process.signal(Signal::INT);
-    // It still takes jobs: the notice is long.
+    // The service still accepts jobs during the long notice phase.
     caller.until(|pool| pool.phase() == waterwheel::proto::Phase::Serving).await;
     caller.leave(job("echo", "")).await.unwrap().unwrap();
     let begin = Instant::now();
     process.signal(Signal::TERM);
     let (ended, answers, late) = tokio::join!(process.ended(), join_all(asleep), lateness(KILL));
-    // The phases that are passed over are much longer.
+    // The skipped phases are much longer than this limit.
     assert!(ended.at - begin <= KILL + SLACK + late, "{:?}, {late:?}", ended.at - begin);
     let mut ends = Ends::default();
     answers.into_iter().for_each(|answer| ends.add(answer.unwrap()));
@@ -102,7 +102,7 @@ async fn a_second_signal_goes_to_the_kill_phase_at_once() {
 }
 
 #[tokio::test]
-async fn streams_that_never_end_and_silent_peers_do_not_hold_the_exit() {
+async fn endless_streams_and_silent_peers_do_not_delay_the_exit() {
     let (process, _pids) = serve().await;
     let caller = Caller::of(process.public).await;
     let mut client = caller.0.clone();
@@ -114,7 +114,7 @@ async fn streams_that_never_end_and_silent_peers_do_not_hold_the_exit() {
         let request = HealthCheckRequest { service: "liveness".into() };
         watches.push(address.health().await.watch(request).await.unwrap().into_inner());
     }
-    // One says nothing at all, one stops after the preface.
+    // One peer sends nothing, the other only the preface.
     let silent = tokio::net::TcpStream::connect(process.public.0).await.unwrap();
     let preface = tokio::net::TcpStream::connect(process.public.0).await.unwrap();
     preface.writable().await.unwrap();
@@ -126,7 +126,7 @@ async fn streams_that_never_end_and_silent_peers_do_not_hold_the_exit() {
     let status = many.message().await.expect_err("the drain ends the call");
     assert_eq!(status.code(), tonic::Code::Unavailable, "{status:?}");
     assert!(begin.elapsed() >= NOTICE, "{:?}", begin.elapsed());
-    // Both end by themselves, with a status.
+    // The server ends these streams with the status OK.
     while stats.message().await.unwrap().is_some() {}
     for watch in &mut watches {
         while watch.message().await.unwrap().is_some() {}
@@ -134,6 +134,10 @@ async fn streams_that_never_end_and_silent_peers_do_not_hold_the_exit() {
     let Ended { code, receipt, at } = process.ended().await;
     assert_eq!((code, &receipt["lost"]), (Some(0), &serde_json::json!([])), "{receipt}");
     let late = late.await.unwrap();
-    assert!(at - begin <= NOTICE + SLACK + late, "nothing was left to do: {:?}, {late:?}", at - begin);
+    assert!(
+        at - begin <= NOTICE + SLACK + late,
+        "the exit took {:?} with no jobs left, and {late:?} of delay is allowed",
+        at - begin
+    );
     drop((silent, preface));
 }

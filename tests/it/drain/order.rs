@@ -1,4 +1,4 @@
-//! The steps of the drain, in their order.
+//! The steps of a drain, in order.
 
 use std::time::Duration;
 
@@ -9,20 +9,17 @@ use waterwheel::proto::health::{HealthCheckRequest, health_check_response::Servi
 
 use super::{CONFIG, Ends, sleeps_on};
 use crate::{
-    process::{PATIENCE, Process, program},
-    service::{Address, Caller, job},
+    health::check,
+    process::{PATIENCE, Process, Ran},
+    refusal::Refusal,
+    service::{Caller, job},
 };
 
-async fn health(address: Address, service: &str) -> ServingStatus {
-    let request = HealthCheckRequest { service: service.into() };
-    address.health().await.check(request).await.unwrap().into_inner().status()
-}
-
 #[tokio::test]
-async fn a_clean_drain_step_by_step() {
-    const NOTICE: Duration = Duration::from_secs(4);
-    // Time enough for all that is looked at meanwhile, on however slow a machine.
-    let config = CONFIG.replace("200ms", "4s").replace(r#"finish = "300ms""#, r#"finish = "60s""#);
+async fn a_clean_drain_runs_its_steps_in_order() {
+    const NOTICE: Duration = Duration::from_secs(8);
+    // The phases are long enough for all checks, even on a slow machine.
+    let config = CONFIG.replace("200ms", "8s").replace(r#"finish = "300ms""#, r#"finish = "60s""#);
     let dir = tempfile::tempdir().unwrap();
     let go = dir.path().join("go");
     let held = r#"while [ ! -e "$GO" ]; do sleep 0.05; done"#;
@@ -36,34 +33,34 @@ async fn a_clean_drain_step_by_step() {
     let running = caller.leave(job("held", ""));
     caller.until(|pool| pool.in_flight == 1).await;
 
-    // ① Health says NOT_SERVING first …
+    // ① Health reports NOT_SERVING first …
     let begin = Instant::now();
     process.signal(Signal::TERM);
-    let told = timeout(PATIENCE, readiness.message()).await.unwrap().unwrap().unwrap();
-    assert_eq!(told.status(), ServingStatus::NotServing);
-    assert!(begin.elapsed() < NOTICE, "told after {:?}", begin.elapsed());
-    // ② … while jobs are still taken, on new connections too.
+    let changed = timeout(PATIENCE, readiness.message()).await.unwrap().unwrap().unwrap();
+    assert_eq!(changed.status(), ServingStatus::NotServing);
+    assert!(begin.elapsed() < NOTICE, "NOT_SERVING after {:?}", begin.elapsed());
+    // ② … while jobs are still accepted, on new connections too.
     Caller::of(public).await.leave(job("echo", "")).await.unwrap().unwrap();
     for (name, status) in [("", ServingStatus::NotServing), ("liveness", ServingStatus::Serving)] {
-        assert_eq!(health(public, name).await, status, "{name:?}");
+        assert_eq!(check(public, name).await, status, "{name:?}");
     }
-    assert!(begin.elapsed() < NOTICE, "too slow a machine for this notice: {:?}", begin.elapsed());
+    assert!(begin.elapsed() < NOTICE, "the machine is too slow for this test: {:?}", begin.elapsed());
 
-    // ③ Jobs are refused, ④ the listener is closed, ⑤ peers are told to go.
+    // ③ Jobs are refused, ④ the listener is closed, ⑤ connections receive GOAWAY.
     let refused = async {
-        let mut taken = 0;
+        let mut accepted = 0;
         loop {
             let Err(status) = caller.leave(job("echo", "")).await.unwrap() else {
-                taken += 1;
+                accepted += 1;
                 continue;
             };
-            // Without an id it was not the server that answered: its connection had said goodbye.
+            // A status without a request id comes from the client, whose connection has received GOAWAY.
             let by_the_server = status.metadata().contains_key("x-request-id");
             assert!(!by_the_server || status.code() == Code::Unavailable, "{status:?}");
-            return taken;
+            return accepted;
         }
     };
-    let taken = timeout(PATIENCE, refused).await.unwrap();
+    let accepted = timeout(PATIENCE, refused).await.unwrap();
     assert!(begin.elapsed() >= NOTICE);
     let closed = async {
         while tokio::net::TcpStream::connect(public.0).await.is_ok() {
@@ -71,27 +68,27 @@ async fn a_clean_drain_step_by_step() {
         }
     };
     timeout(PATIENCE, closed).await.expect("the listener is closed");
-    // The operator's side is open until the end.
-    assert_eq!(health(ops, "liveness").await, ServingStatus::Serving);
-    assert_eq!(health(ops, "readiness").await, ServingStatus::NotServing);
+    // The operator listener stays open until the end.
+    assert_eq!(check(ops, "liveness").await, ServingStatus::Serving);
+    assert_eq!(check(ops, "readiness").await, ServingStatus::NotServing);
 
-    // ⑥ What runs is finished and answered.
+    // ⑥ Running jobs finish, and their callers get a response.
     std::fs::write(&go, "").unwrap();
     running.await.unwrap().unwrap();
     let ended = process.ended().await;
     assert_eq!((ended.code, &ended.receipt["event"]), (Some(0), &"drained".into()));
     assert_eq!(ended.receipt["lost"], serde_json::json!([]));
-    assert_eq!(ended.receipt["finished"], 2 + taken, "{:?}", ended.receipt);
+    assert_eq!(ended.receipt["finished"], 2 + accepted, "{:?}", ended.receipt);
 }
 
 #[tokio::test]
-async fn callers_see_each_job_end_once_while_they_hammer() {
+async fn under_load_every_accepted_job_completes_before_the_drain_ends() {
     let process = Process::serve(&CONFIG.replace(r#"finish = "300ms""#, r#"finish = "20s""#)).await;
     let caller = Caller::of(process.public).await;
-    let mut hammers = Vec::new();
+    let mut loads = Vec::new();
     for _ in 0..8 {
         let caller = caller.clone();
-        hammers.push(tokio::spawn(async move {
+        loads.push(tokio::spawn(async move {
             let mut ends = Vec::new();
             loop {
                 let end = caller.leave(job("sleep", "3")).await.unwrap();
@@ -106,8 +103,8 @@ async fn callers_see_each_job_end_once_while_they_hammer() {
     caller.until(|pool| crate::service::counts(pool).completed > 50).await;
     process.signal(Signal::TERM);
     let mut ends = Ends::default();
-    for hammer in hammers {
-        hammer.await.unwrap().into_iter().for_each(|end| ends.add(end));
+    for load in loads {
+        load.await.unwrap().into_iter().for_each(|end| ends.add(end));
     }
     let ended = process.ended().await;
     assert_eq!(ended.code, Some(0), "{ended:?}");
@@ -116,21 +113,21 @@ async fn callers_see_each_job_end_once_while_they_hammer() {
 }
 
 #[tokio::test]
-async fn an_operator_watches_the_drain() {
-    for (asleep, finish, code, last) in [(2_000, "60s", 0, "lost 0"), (60_000, "1s", 3, "lost 1")] {
+async fn drain_watch_ends_with_the_number_of_lost_jobs_and_the_exit_code_of_the_server() {
+    for (asleep, finish, code, last) in [(2_000, "60s", 0, "drained 1/1 in "), (60_000, "1s", 3, "drained ")] {
         let config = CONFIG.replace(r#"finish = "300ms""#, &format!("finish = {finish:?}"));
         let process = Process::serve(&config).await;
         let caller = Caller::of(process.public).await;
         let call = caller.leave(sleeps_on(asleep));
         caller.until(|pool| pool.in_flight == 1).await;
-        let ops = process.ops.0.to_string();
-        let watch = program(&["drain", "--watch", "--ops", &ops]).output();
-        let (watch, ended) = tokio::join!(timeout(PATIENCE, watch), process.ended());
-        let watch = watch.expect("the watch ends").unwrap();
-        let shown = String::from_utf8(watch.stdout).unwrap();
-        assert_eq!((watch.status.code(), ended.code), (Some(code), Some(code)), "{shown}");
-        assert!(shown.lines().next().is_some_and(|line| line.starts_with("NOT_SERVING")), "{shown}");
-        assert!(shown.contains(last), "{shown}");
-        assert_eq!(call.await.unwrap().is_ok(), code == 0);
+        let watch = Ran::of(process.command(&["drain", "--watch"]));
+        let (watch, ended) = tokio::join!(watch, process.ended());
+        let shown = watch.out;
+        assert_eq!((watch.code, ended.code), (Some(code), Some(code)), "{shown}");
+        assert!(shown.starts_with("NOT_SERVING"), "{shown}");
+        let (_, end) = shown.split_once(last).unwrap_or_else(|| panic!("{shown}"));
+        assert!(if code == 0 { end.ends_with(", lost 0\n") } else { end.contains(", lost 1\n  help: ") }, "{shown}");
+        let lost = call.await.unwrap().err().map(|status| Refusal::of_call(status, true).reason());
+        assert_eq!(lost.as_deref(), (code == 3).then_some("DRAIN_KILLED"));
     }
 }

@@ -1,6 +1,6 @@
 use crate::{
     ops_pages,
-    process::{Process, program},
+    process::Process,
     service::{Caller, queued},
 };
 
@@ -14,14 +14,11 @@ const CONFIG: &str = r#"
 "#;
 
 #[tokio::test]
-async fn a_limit_key_reaches_the_limit_and_stats_show_it() {
+async fn submit_passes_its_limit_key_and_stats_and_metrics_show_the_limit() {
     let process = Process::serve(CONFIG).await;
     let caller = Caller::of(process.public).await;
-    let address = process.public.0.to_string();
-    let submit = || {
-        let args = ["submit", "sleep", "60000", "--limit-key", "k", "--deadline", "2m", "--server", &address];
-        program(&args).kill_on_drop(true).spawn().unwrap()
-    };
+    let args = ["submit", "sleep", "60000", "--limit-key", "k", "--deadline", "2m"];
+    let submit = || process.command(&args).spawn().unwrap();
     let (_first, _second) = (submit(), submit());
     caller.until(|pool| pool.in_flight == 1 && queued(pool) == 1).await;
     let metrics = ops_pages::metrics(process.ops).await;
@@ -37,8 +34,7 @@ async fn a_limit_key_reaches_the_limit_and_stats_show_it() {
     ];
     let of_kinds: Vec<_> = of_kinds.into_iter().map(|(name, value)| (name.as_str(), *value)).collect();
     assert_eq!(of_kinds, expected);
-    let shown = program(&["stats", "--server", &address]).output().await.unwrap();
-    let shown = String::from_utf8(shown.stdout).unwrap();
+    let shown = process.run("stats").await.out;
     let line = "limit of sleep  1 running  1 queued  at most 3, 20/s, 2 at once  each of 1 keys: at most 1";
     assert!(shown.lines().any(|shown| shown.trim() == line), "{shown}");
 }

@@ -1,20 +1,19 @@
-//! Pause, resume and drain of one pool, beside another one that does not notice.
+//! Pause, resume and drain of one pool. The other pool is not affected.
 
 use tokio::time::timeout;
 use tonic::Code;
-use waterwheel::proto::health::{HealthCheckRequest, health_check_response::ServingStatus};
+use waterwheel::proto::health::health_check_response::ServingStatus;
 use waterwheel::proto::{DrainResponse, Job, Phase};
 
 use super::{CONFIG, Operator, jobs, named, reason, serving, until, waits};
 use crate::{
+    health::check,
     process::{PATIENCE, Process},
     service::{Address, Caller, job, queued, waiting},
 };
 
 async fn is_serving(address: Address, name: &str) -> bool {
-    let request = HealthCheckRequest { service: name.into() };
-    let status = address.health().await.check(request).await.unwrap().into_inner().status();
-    status == ServingStatus::Serving
+    check(address, name).await == ServingStatus::Serving
 }
 
 fn impatient(job: Job, millis: i32) -> Job {
@@ -22,7 +21,7 @@ fn impatient(job: Job, millis: i32) -> Job {
 }
 
 #[tokio::test]
-async fn a_paused_pool_takes_jobs_starts_none_and_goes_on_when_it_is_resumed() {
+async fn a_paused_pool_queues_jobs_and_runs_them_when_it_is_resumed() {
     let process = Process::serve(CONFIG).await;
     let (caller, mut operator) = (Caller::of(process.public).await, Operator::of(process.ops).await);
     assert_eq!(serving(&operator.pause("one").await.unwrap()), (Phase::Serving, true));
@@ -35,7 +34,7 @@ async fn a_paused_pool_takes_jobs_starts_none_and_goes_on_when_it_is_resumed() {
     let stats = caller.stats().await;
     let one = named(&stats, "one");
     assert!(one.paused.is_some() && one.in_flight == 0 && named(&stats, "two").paused.is_none(), "{stats:?}");
-    // Deadlines pass as ever, and the queue is as long as ever.
+    // Deadlines and the queue limit apply during a pause.
     let expired = caller.leave(impatient(job("echo", ""), 50)).await.unwrap().unwrap_err();
     assert_eq!(reason(&expired), (Code::DeadlineExceeded, "EXPIRED_IN_QUEUE".into()));
     let second = caller.leave(job("echo", "second"));
@@ -51,11 +50,15 @@ async fn a_paused_pool_takes_jobs_starts_none_and_goes_on_when_it_is_resumed() {
         call.await.unwrap().unwrap();
     }
     assert!(is_serving(process.public, "pool/one").await);
-    assert_eq!(serving(&operator.resume("one").await.unwrap()), (Phase::Serving, false), "it was resumed before");
+    assert_eq!(
+        serving(&operator.resume("one").await.unwrap()),
+        (Phase::Serving, false),
+        "resuming twice has no effect"
+    );
 }
 
 #[tokio::test]
-async fn a_drained_pool_refuses_finishes_what_it_has_and_can_be_resumed() {
+async fn a_drained_pool_refuses_new_jobs_finishes_accepted_ones_and_can_be_resumed() {
     let process = Process::serve(CONFIG).await;
     let (caller, mut operator) = (Caller::of(process.public).await, Operator::of(process.ops).await);
     let running = caller.leave(job("sleep", "60000"));
@@ -63,7 +66,7 @@ async fn a_drained_pool_refuses_finishes_what_it_has_and_can_be_resumed() {
     let next = caller.leave(job("echo", ""));
     until(&caller, |pool| queued(pool) == 1).await;
     let long = jobs(process.ops).await["running"].clone();
-    // The pause of a pool does not keep its jobs from the end of a drain.
+    // A drain runs the queued jobs of a paused pool.
     operator.pause("one").await.unwrap();
 
     let mut reports = operator.drain("one").await.unwrap();
@@ -94,7 +97,7 @@ async fn a_drained_pool_refuses_finishes_what_it_has_and_can_be_resumed() {
 }
 
 #[tokio::test]
-async fn callers_without_room_are_told_of_the_drain_of_their_pool() {
+async fn callers_that_wait_for_queue_capacity_are_refused_when_their_pool_drains() {
     let process = Process::serve(CONFIG).await;
     let (caller, mut operator) = (Caller::of(process.public).await, Operator::of(process.ops).await);
     caller.leave(job("sleep", "60000"));
@@ -103,19 +106,19 @@ async fn callers_without_room_are_told_of_the_drain_of_their_pool() {
         caller.leave(job("echo", ""));
         until(&caller, |pool| queued(pool) == ahead + 1).await;
     }
-    let caller_without_room = caller.leave(waits(job("echo", "")));
+    let waiting_call = caller.leave(waits(job("echo", "")));
     until(&caller, |pool| waiting(pool) == 1).await;
     let mut reports = operator.drain("one").await.unwrap();
-    let told = caller_without_room.await.unwrap().unwrap_err();
-    assert_eq!(reason(&told), (Code::Unavailable, "DRAINING".into()));
-    assert_eq!(told.message(), "the pool is draining, until its operator resumes it");
-    // Whoever watches is told when somebody ends the drain.
+    let refused = waiting_call.await.unwrap().unwrap_err();
+    assert_eq!(reason(&refused), (Code::Unavailable, "DRAINING".into()));
+    assert_eq!(refused.message(), "the pool is draining, until its operator resumes it");
+    // A resume ends the drain, and the drain stream reports it.
     operator.resume("one").await.unwrap();
     assert_eq!(last_of(&mut reports).await.phase(), Phase::Serving);
 }
 
 #[tokio::test]
-async fn a_drain_of_the_process_ends_a_pause_and_what_was_held_back_is_done() {
+async fn a_drain_of_the_process_ends_a_pause_and_runs_the_queued_jobs() {
     let process = Process::serve(CONFIG).await;
     let (caller, mut operator) = (Caller::of(process.public).await, Operator::of(process.ops).await);
     operator.pause("one").await.unwrap();
@@ -135,7 +138,7 @@ async fn a_drain_of_the_process_ends_a_pause_and_what_was_held_back_is_done() {
     assert_eq!((ended.code, &ended.receipt["finished"]), (Some(0), &2.into()), "{ended:?}");
 }
 
-/// The pools drain soon after the process does; from then on no operator changes anything.
+/// Waits until the pools drain, which is shortly after the process does. From then on operator commands are refused.
 async fn until_draining(operator: &mut Operator) {
     let refused = async {
         loop {

@@ -1,4 +1,4 @@
-//! Resize, cancel, and calls that make no sense.
+//! Resize, cancel, and invalid requests.
 
 use tonic::Code;
 use waterwheel::{
@@ -15,7 +15,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn a_pool_is_resized_while_it_works() {
+async fn a_pool_is_resized_while_its_workers_are_busy() {
     let process = Process::serve(CONFIG).await;
     let (caller, mut operator) = (Caller::of(process.public).await, Operator::of(process.ops).await);
     let calls: Vec<_> = (0..2).map(|_| caller.leave(job("sleep", "60000"))).collect();
@@ -24,7 +24,7 @@ async fn a_pool_is_resized_while_it_works() {
     until(&caller, |pool| pool.in_flight == 2).await;
     caller.leave(job("echo", "")).await.unwrap().unwrap();
 
-    // The idle one goes at once, a busy one with the end of its job.
+    // The idle worker retires at once, a busy one at the end of its job.
     assert_eq!(size(&operator.resize("one", 1, 1).await.unwrap()), (1, 1, 1, 1));
     let stats = caller.stats().await;
     assert_eq!(named(&stats, "one").workers.len(), 2, "{stats:?}");
@@ -36,7 +36,7 @@ async fn a_pool_is_resized_while_it_works() {
 }
 
 #[tokio::test]
-async fn an_operator_cancels_jobs_wherever_they_are() {
+async fn an_operator_cancels_waiting_queued_and_running_jobs() {
     let process = Process::serve(CONFIG).await;
     let (caller, mut operator) = (Caller::of(process.public).await, Operator::of(process.ops).await);
     let running = caller.leave(job("sleep", "60000"));
@@ -46,26 +46,26 @@ async fn an_operator_cancels_jobs_wherever_they_are() {
         queued_calls.push(caller.leave(job("echo", "")));
         until(&caller, |pool| queued(pool) == ahead + 1).await;
     }
-    let without_room = caller.leave(waits(job("echo", "")));
+    let waiting_call = caller.leave(waits(job("echo", "")));
     until(&caller, |pool| waiting(pool) == 1).await;
 
     let ids = jobs(process.ops).await;
     let calls = [
-        ("waiting", JobStage::Waiting, without_room, "NOT_STARTED"),
+        ("waiting", JobStage::Waiting, waiting_call, "NOT_STARTED"),
         ("queued", JobStage::Queued, queued_calls.remove(0), "NOT_STARTED"),
         ("running", JobStage::Running, running, "STARTED"),
     ];
     for (stage, expected, call, execution) in calls {
         let answer = operator.cancel(&ids[stage]).await.unwrap();
         assert_eq!((answer.pool.as_str(), answer.stage(), answer.job_id), ("one", expected, ids[stage].clone()));
-        let told = call.await.unwrap().unwrap_err();
-        assert_eq!(reason(&told), (Code::Cancelled, "CANCELLED_BY_OPERATOR".into()), "{stage}");
-        let refusal = crate::refusal::Refusal::of_call(told, true);
+        let cancelled = call.await.unwrap().unwrap_err();
+        assert_eq!(reason(&cancelled), (Code::Cancelled, "CANCELLED_BY_OPERATOR".into()), "{stage}");
+        let refusal = crate::refusal::Refusal::of_call(cancelled, true);
         assert_eq!((refusal.facts()["execution"].as_str(), refusal.pushback()), (execution, Some(-1)), "{stage}");
         let again = operator.cancel(&ids[stage]).await.unwrap_err();
         assert_eq!(reason(&again), (Code::NotFound, "NOT_FOUND".into()), "{stage}");
     }
-    // The others go on.
+    // The remaining job is not affected.
     queued_calls.remove(0).await.unwrap().unwrap();
     let stats = caller.stats().await;
     let counts = counts(named(&stats, "one"));
@@ -73,7 +73,7 @@ async fn an_operator_cancels_jobs_wherever_they_are() {
 }
 
 #[tokio::test]
-async fn calls_that_make_no_sense_say_what_would() {
+async fn the_errors_for_invalid_requests_name_the_valid_values() {
     let process = Process::serve(CONFIG).await;
     let mut operator = Operator::of(process.ops).await;
     let cases = [
@@ -101,14 +101,14 @@ async fn calls_that_make_no_sense_say_what_would() {
     }
 }
 
-/// The worker is there, and the job is cancelled before it begins.
+/// The job has a worker already, but its handler has not begun.
 #[tokio::test]
-async fn a_job_that_is_cancelled_before_its_first_poll_does_not_begin() {
+async fn a_job_that_is_cancelled_before_its_first_poll_does_not_start() {
     let pool = pool(1).kind(echo()).build();
     let ticket = pool.try_submit(Job::new("echo", "")).expect("a worker");
     assert_eq!(pool.cancel(ticket.job()), Some(waterwheel::model::JobStage::Running));
     let Err(JobError::Failed(failure)) = ticket.await else { panic!("it ran") };
     assert_eq!((failure.outcome, failure.execution), (Outcome::CancelledByOperator, Execution::NotStarted));
-    assert!(pool.report().lost.is_empty(), "no drain lost it");
+    assert!(pool.report().lost.is_empty(), "a cancelled job is not lost by a drain");
     assert_idle(&pool, 1);
 }

@@ -1,11 +1,11 @@
-//! Programs that die, hang, or do not keep to the protocol.
+//! Programs that die, hang, or break the protocol.
 
 use super::*;
 
 #[tokio::test]
-async fn a_job_ends_with_its_process_and_the_next_one_runs() {
+async fn a_job_fails_with_its_process_and_a_new_process_runs_the_next_job() {
     let pool = pool_of(program(&[]), 1);
-    for (payload, told) in [
+    for (payload, expected) in [
         ("exit 3", "test exited with code 3: out of luck"),
         ("exit 0", "test exited with code 0: out of luck"),
         ("kill 9", "test was ended by signal: 9 (SIGKILL)"),
@@ -13,7 +13,7 @@ async fn a_job_ends_with_its_process_and_the_next_one_runs() {
         ("child", "test exited with code 7"),
     ] {
         let failure = run(&pool, payload).await.expect_err("it crashes");
-        assert_eq!(crash(&failure), told);
+        assert_eq!(crash(&failure), expected);
         run(&pool, "pid").await.expect("a fresh process runs it");
     }
     let stats = pool.stats().programs.remove(0);
@@ -42,12 +42,12 @@ async fn a_process_that_is_killed_while_it_runs_a_job_is_replaced() {
 }
 
 #[tokio::test]
-async fn what_breaks_the_protocol_ends_the_process() {
+async fn a_process_that_breaks_the_protocol_is_killed_and_replaced() {
     let pool = pool_of(program(&[]), 1);
     let long = format!("raw {}", "x".repeat(70_000));
-    for (payload, told) in [
-        ("raw hello\n", "not a line of JSON"),
-        ("raw {\"nonsense\":{\"id\":\"ID\"}}\n", "not a line of JSON"),
+    for (payload, expected) in [
+        ("raw hello\n", "not a JSON message of the protocol"),
+        ("raw {\"nonsense\":{\"id\":\"ID\"}}\n", "not a JSON message of the protocol"),
         ("raw {\"done\":{\"id\":\"ID0\"}}\n", "it names a job that it does not run"),
         ("raw {\"output\":{\"id\":\"x\"}}\n", "it names a job that it does not run"),
         ("raw {\"ready\":{\"protocol\":1}}\n", "it is ready twice"),
@@ -55,9 +55,12 @@ async fn what_breaks_the_protocol_ends_the_process() {
         ("raw {\"output\":{\"id\":\"ID\"},\"bytes\":99999999999}\n", "99999999999 bytes are to follow"),
         (&long, "a line has more than 65536 bytes"),
     ] {
-        let failure = run(&pool, payload.to_owned()).await.expect_err("it is ended");
+        let failure = run(&pool, payload.to_owned()).await.expect_err("its process is killed");
         let message = crash(&failure);
-        assert!(message.starts_with("test broke the protocol, and was ended: ") && message.contains(told), "{message}");
+        assert!(
+            message.starts_with("test broke the protocol, and was ended: ") && message.contains(expected),
+            "{message}"
+        );
         run(&pool, "pid").await.expect("a fresh process runs it");
     }
     for payload in [
@@ -72,9 +75,9 @@ async fn what_breaks_the_protocol_ends_the_process() {
     close(pool).await;
 }
 
-/// Deadlines are told by the clock of the test, which is that of the processes.
+/// This test runs on the real clock, as the processes do.
 #[tokio::test]
-async fn a_job_that_does_not_stop_is_ended_with_its_process() {
+async fn a_job_that_ignores_its_deadline_is_killed_with_its_process() {
     let grace = Duration::from_millis(200);
     let pool = pool_of(WorkerProgram { cancel_grace: grace, ..program(&[]) }, 1);
     let halves = [
@@ -93,7 +96,7 @@ async fn a_job_that_does_not_stop_is_ended_with_its_process() {
 }
 
 #[tokio::test]
-async fn a_worker_that_follows_a_cancel_stays() {
+async fn a_process_that_obeys_a_cancel_is_kept() {
     let pool = pool_of(program(&[]), 1);
     let first = pid(&pool).await;
     let mut job = Box::pin(pool.submit(Job::new("do", "wait").timeout(PATIENCE)));
@@ -107,7 +110,7 @@ async fn a_worker_that_follows_a_cancel_stays() {
 }
 
 #[tokio::test]
-async fn too_much_output_is_cut_and_the_next_job_runs() {
+async fn an_output_over_the_limit_fails_its_job_and_the_next_job_runs() {
     let pool = pool_of(program(&[]), 1);
     let failure = run(&pool, "flood").await.expect_err("it is too much");
     assert_eq!(failure.outcome, Outcome::OutputTooLarge);
@@ -116,35 +119,38 @@ async fn too_much_output_is_cut_and_the_next_job_runs() {
 }
 
 #[tokio::test]
-async fn a_program_that_fails_at_its_start_is_shown_and_does_not_spin() {
+async fn a_program_that_fails_at_its_start_is_reported_and_restarted_with_pauses() {
     let pool = pool_of(program(&["broken"]), 2);
     until(&pool, all(ProcessState::Failing, 2)).await;
     let failure = run(&pool, "pid").await.expect_err("there is no process");
     assert_eq!((failure.outcome, failure.execution), (Outcome::HandlerUnavailable, Execution::NotStarted));
-    let told = failure.to_string();
-    assert!(told.contains("program test fails") && told.contains("exited with code 1: no model here"), "{told}");
+    let message = failure.to_string();
+    assert!(
+        message.contains("program test failed") && message.contains("exited with code 1: no model here"),
+        "{message}"
+    );
     let stats = pool.stats().programs.remove(0);
     assert!(stats.starts < 20 && stats.failures > 1 && stats.last_failure.contains("code 1"), "{stats:?}");
     close(pool).await;
 }
 
 #[tokio::test]
-async fn a_program_that_is_not_ready_in_time_is_ended() {
+async fn a_program_that_is_not_ready_in_time_is_killed() {
     let silent = WorkerProgram { start_timeout: Duration::from_millis(200), ..program(&["silent"]) };
     let pool = pool_of(silent, 1);
     until(&pool, all(ProcessState::Failing, 1)).await;
-    let told = pool.stats().programs.remove(0).last_failure;
-    assert_eq!(told, "test did not say that it is ready within 200 ms, and was ended");
+    let failure = pool.stats().programs.remove(0).last_failure;
+    assert_eq!(failure, "test did not say that it is ready within 200 ms, and was ended");
     close(pool).await;
 }
 
 #[tokio::test]
-async fn a_program_that_does_not_run_its_kinds_is_not_used() {
+async fn a_program_that_lacks_a_configured_kind_is_not_used() {
     let mut other = program(&[]);
     other.kinds.insert("paint".to_owned());
     let pool = pool_of(other, 1);
     until(&pool, all(ProcessState::Failing, 1)).await;
-    let told = pool.stats().programs.remove(0).last_failure;
-    assert_eq!(told, "test does not run the kind paint; it says that it runs do, echo");
+    let failure = pool.stats().programs.remove(0).last_failure;
+    assert_eq!(failure, "test does not run the kind paint; it says that it runs do, echo");
     close(pool).await;
 }

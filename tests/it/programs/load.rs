@@ -1,4 +1,4 @@
-//! Many jobs: while processes are killed, behind a slow reader, with a model to load, and from threads that come and go.
+//! Many jobs: while processes are killed, behind a slow reader, with a model to load, and from short-lived threads.
 
 use std::collections::BTreeSet;
 
@@ -9,14 +9,14 @@ use waterwheel::model::WhenFull;
 
 use super::*;
 
-/// Jobs at once.
-const ABREAST: usize = 16;
+/// Number of concurrent jobs.
+const CONCURRENT_JOBS: usize = 16;
 
-/// Runs jobs, of which each is to come back, or to end with its process. Tells after each whether it came back.
+/// Runs jobs. Each must echo its payload or fail with its process. Calls `ended` after each: `true` for an echo.
 async fn echo(pool: &Pool, jobs: u32, mut ended: impl FnMut(bool)) {
     let all = stream::iter(0..jobs).map(async |number| {
         let payload = Bytes::from(number.to_string());
-        // The estimate of the wait is rough as long as few jobs have run.
+        // While few jobs have run, the estimated wait is rough and could refuse a job that may not wait.
         let job = Job::new("echo", payload.clone()).timeout(PATIENCE).when_full(WhenFull::Wait);
         match pool.submit(job).await {
             Ok(completed) => {
@@ -30,24 +30,24 @@ async fn echo(pool: &Pool, jobs: u32, mut ended: impl FnMut(bool)) {
             Err(JobError::Rejected(rejection)) => panic!("{rejection}"),
         }
     });
-    let mut all = Box::pin(all.buffer_unordered(ABREAST));
-    while let Some(came_back) = all.next().await {
-        ended(came_back);
+    let mut all = Box::pin(all.buffer_unordered(CONCURRENT_JOBS));
+    while let Some(echoed) = all.next().await {
+        ended(echoed);
     }
 }
 
 #[tokio::test]
-async fn each_job_is_answered_while_processes_are_killed_and_all_of_these_come_back() {
+async fn every_job_is_answered_while_processes_are_killed_and_replaced() {
     const JOBS: u32 = 1_000;
     const KILLS: f64 = 0.02;
     let pool = pool_of(program(&[]), 4);
     until(&pool, all(ProcessState::Idle, 4)).await;
     let (mut random, mut killed) = (StdRng::seed_from_u64(1), BTreeSet::new());
     let (mut answers, mut crashes) = (0, 0);
-    echo(&pool, JOBS, |came_back| {
+    echo(&pool, JOBS, |echoed| {
         answers += 1;
-        crashes += usize::from(!came_back);
-        // One that has worked is started again at once.
+        crashes += usize::from(!echoed);
+        // A process that has run a job is restarted without a pause.
         let worked = processes(&pool).into_iter().filter(|process| process.jobs > 0).filter_map(|process| process.pid);
         let worked: Vec<_> = worked.filter(|pid| !killed.contains(pid)).collect();
         if random.random_bool(KILLS)
@@ -67,11 +67,11 @@ async fn each_job_is_answered_while_processes_are_killed_and_all_of_these_come_b
 }
 
 #[tokio::test]
-async fn a_model_is_loaded_once_for_each_process() {
+async fn a_model_is_loaded_once_per_process() {
     const JOBS: u32 = 1_000;
     const MODEL: usize = 20;
     let pool = pool_of(program(&[&format!("model={MODEL}")]), 2);
-    echo(&pool, JOBS, |came_back| assert!(came_back)).await;
+    echo(&pool, JOBS, |echoed| assert!(echoed)).await;
     let stats = pool.stats().programs.remove(0);
     assert_eq!((stats.starts, stats.failures), (2, 0));
     assert_eq!(stats.processes.iter().map(|process| process.jobs).sum::<u64>(), u64::from(JOBS));
@@ -79,14 +79,14 @@ async fn a_model_is_loaded_once_for_each_process() {
     close(pool).await;
 }
 
-/// Bytes that a process has written.
+/// Number of bytes that a process has written.
 fn written(pid: u32) -> usize {
     let counts = std::fs::read_to_string(format!("/proc/{pid}/io")).unwrap();
     counts.lines().find_map(|line| line.strip_prefix("wchar: ")).unwrap().parse().unwrap()
 }
 
 #[tokio::test]
-async fn a_slow_reader_holds_up_the_other_jobs_of_its_process_and_little_is_held_for_it() {
+async fn a_slow_reader_blocks_its_process_and_little_output_is_buffered() {
     let two = WorkerProgram { jobs_per_process: 2, ..program(&[]) };
     let pool = pool_of(two, 2);
     let mut slow = pool.stream(Job::new("do", "pour 128").timeout(PATIENCE)).await.expect("it runs");
@@ -115,7 +115,7 @@ async fn a_slow_reader_holds_up_the_other_jobs_of_its_process_and_little_is_held
     };
     tokio::select! {
         biased;
-        _ = &mut other => panic!("its output comes after what is not read"),
+        _ = &mut other => panic!("its output follows output that is not read yet"),
         () = full => {}
     }
     let (_, ()) = tokio::join!(other, async { while read().await {} });
@@ -125,16 +125,16 @@ async fn a_slow_reader_holds_up_the_other_jobs_of_its_process_and_little_is_held
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_process_outlives_the_runtimes_of_its_jobs() {
+async fn a_process_outlives_the_tokio_runtimes_of_its_callers() {
     let pool = pool_of(program(&[]), 1);
     let first = pid(&pool).await;
     for _ in 0..5 {
-        let theirs = pool.clone();
-        let elsewhere = move || {
+        let shared = pool.clone();
+        let in_new_runtime = move || {
             let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
-            runtime.block_on(async { [pid(&theirs).await, pid(&theirs).await] })
+            runtime.block_on(async { [pid(&shared).await, pid(&shared).await] })
         };
-        assert_eq!(spawn_blocking(elsewhere).await.expect("no panic"), [first; 2]);
+        assert_eq!(spawn_blocking(in_new_runtime).await.expect("no panic"), [first; 2]);
         assert_eq!(pid(&pool).await, first);
     }
     close(pool).await;

@@ -1,4 +1,4 @@
-//! A program of the configuration, and the worker of docs/workers.md.
+//! A program from a configuration file, and the example of docs/workers.md.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::{
 
 const PAGE: &str = include_str!("../../../docs/workers.md");
 
-/// The first block of the page in a language.
+/// The first code block of the page in this language.
 fn block(language: &str) -> &'static str {
     let (_, rest) = PAGE.split_once(&format!("```{language}\n")).expect("there is one");
     rest.split("```").next().unwrap()
@@ -24,10 +24,10 @@ fn write_page(directory: &Path) -> std::path::PathBuf {
 }
 
 #[tokio::test]
-async fn the_worker_of_the_page_serves_its_configuration() {
+async fn the_example_of_docs_workers_runs() {
     let directory = tempfile::tempdir().unwrap();
     let process = Process::serve_file(&write_page(directory.path())).await;
-    // It is ready once its processes are.
+    // The server is ready when its processes are.
     while ops_pages::get(process.ops, "/readyz").await.0 != http::StatusCode::OK {}
     let caller = Caller::of(process.public).await;
     let response = caller.leave(job("upper", "hello")).await.unwrap().unwrap().into_inner();

@@ -1,4 +1,4 @@
-"""A worker whose jobs say in their payload what it does wrong, or right."""
+"""A worker program for tests. The payload of a job selects its behaviour, including protocol errors."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 
-come, go = os.fdopen(3, "rb"), os.fdopen(4, "wb")
+incoming, outgoing = os.fdopen(3, "rb"), os.fdopen(4, "wb")
 kept = []
 
 
@@ -14,16 +14,16 @@ def say(kind, data=b"", /, **fields):
     message = {kind: fields}
     if data:
         message["bytes"] = len(data)
-    go.write(json.dumps(message).encode() + b"\n" + data)
-    go.flush()
+    outgoing.write(json.dumps(message).encode() + b"\n" + data)
+    outgoing.flush()
 
 
-def run(id, told, payload):
+def run(id, request, payload):
     what, _, rest = payload.partition(b" ")
-    if told["kind"] == "echo":
-        say("done", payload, id=id, content_type=told["content_type"])
+    if request["kind"] == "echo":
+        say("done", payload, id=id, content_type=request["content_type"])
     elif what == b"about":
-        say("done", json.dumps(told).encode(), id=id)
+        say("done", json.dumps(request).encode(), id=id)
     elif what == b"pid":
         say("done", str(os.getpid()).encode(), id=id)
     elif what == b"chunks":
@@ -73,8 +73,8 @@ def run(id, told, payload):
         kept.append(b"x" * (100 << 20))
         say("done", str(os.getpid()).encode(), id=id)
     elif what == b"raw":
-        go.write(rest.replace(b"ID", id.encode()))
-        go.flush()
+        outgoing.write(rest.replace(b"ID", id.encode()))
+        outgoing.flush()
 
 
 def main():
@@ -88,15 +88,15 @@ def main():
         if arg.startswith("model="):
             kept.append(b"x" * (int(arg[6:]) << 20))
     say("ready", protocol=1, kinds=["do", "echo"], name="test 1")
-    while line := come.readline():
+    while line := incoming.readline():
         message = json.loads(line)
-        payload = come.read(message.get("bytes", 0))
-        if told := message.get("run"):
-            run(told["id"], told, payload)
-        elif told := message.get("cancel"):
-            if told["id"] in kept:
-                kept.remove(told["id"])
-                say("failed", id=told["id"], code="UNKNOWN", message="cancelled")
+        payload = incoming.read(message.get("bytes", 0))
+        if request := message.get("run"):
+            run(request["id"], request, payload)
+        elif request := message.get("cancel"):
+            if request["id"] in kept:
+                kept.remove(request["id"])
+                say("failed", id=request["id"], code="UNKNOWN", message="cancelled")
     while "stubborn" in sys.argv:
         signal.pause()
 

@@ -1,4 +1,4 @@
-//! Who may attach, and what becomes of a worker that the network cuts off.
+//! Permission to attach, and workers that lose their network connection.
 
 use futures_util::future::join_all;
 use hyper_util::rt::TokioIo;
@@ -15,23 +15,20 @@ use tonic::{
 use tower::service_fn;
 use waterwheel::proto::attach_request::Message;
 
-use super::{CONFIG, attach_by, hello, reason, serve, workers};
+use super::{CONFIG, attach_by, hello, serve, workers};
 use crate::{
+    attack::Footprint,
     process::Process,
+    refusal::reason,
     service::{Address, Caller, Service, job},
-    support::{Files, toml_string},
-    uploads::resident,
+    support::{Files, KEYS, toml_string},
 };
-
-/// The public key of RFC 7517's example: with it there are rules, which name those without a token.
-const KEYS: &str = r#"{"keys": [{"kty": "EC", "crv": "P-256", "kid": "1",
-    "x": "MKBCTNIcKUSDii11ySs3526iDZ8AiTo7Tu6KPAqv7D4", "y": "4Etl6SRW2YiLUrN5vfvVHuhp7x8PxltmWWlbbM4IFyM"}]}"#;
 
 fn far() -> Message {
     Message::Hello(hello(&["far"], 1))
 }
 
-/// A channel through a relay, which forwards nothing more once it is told.
+/// A channel through a relay, and a sender that makes the relay stop forwarding.
 async fn relayed(to: Address) -> (Channel, oneshot::Sender<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let relay = Address(listener.local_addr().unwrap());
@@ -43,14 +40,14 @@ async fn relayed(to: Address) -> (Channel, oneshot::Sender<()>) {
             _ = copy_bidirectional(&mut near, &mut far) => {}
             _ = is_cut => {}
         }
-        // Both connections stay open, as those of a network that has lost its way do.
+        // Both connections stay open, as they do when a network drops all packets.
         std::future::pending::<()>().await;
     });
     (relay.channel().await, cut)
 }
 
 #[tokio::test]
-async fn the_jobs_of_a_worker_that_is_cut_off_end_within_the_keepalive() {
+async fn the_jobs_of_an_unreachable_worker_fail_after_the_keepalive_timeout() {
     let service = serve(r#"    server.http2 = { keepalive_interval = "200ms", keepalive_timeout = "300ms" }"#);
     let caller = Caller::of(service.public).await;
     let (channel, cut) = relayed(service.public).await;
@@ -64,7 +61,7 @@ async fn the_jobs_of_a_worker_that_is_cut_off_end_within_the_keepalive() {
 }
 
 #[tokio::test]
-async fn without_rules_only_workers_of_this_machine_attach() {
+async fn without_rules_only_local_workers_may_attach() {
     let service = serve("    server.proxies = [\"127.0.0.1\"]");
     for (source, is_local) in [("127.0.0.1", true), ("192.0.2.7", false)] {
         let header = format!("PROXY TCP4 {source} 127.0.0.1 40000 7070\r\n");
@@ -90,7 +87,7 @@ async fn without_rules_only_workers_of_this_machine_attach() {
 }
 
 #[tokio::test]
-async fn a_rule_says_which_kinds_a_worker_may_run() {
+async fn a_rule_limits_the_kinds_that_a_worker_may_run() {
     let files = Files::new();
     files.put("keys.json", KEYS);
     for (rule, expected) in [
@@ -117,17 +114,17 @@ async fn a_thousand_workers_take_less_than_64_mib() {
     let process = Process::serve(CONFIG).await;
     let caller = Caller::of(process.public).await;
     workers(&caller, 0).await;
-    let before = resident(process.id());
+    let before = Footprint::of(process.id()).memory;
     let mut attached = Vec::new();
     for _ in 0..WORKERS / 50 {
         let attach = || async { attach_by(process.public.channel().await, far()).await.unwrap() };
         attached.extend(join_all([(); 50].map(|()| attach())).await);
     }
     workers(&caller, WORKERS as u32).await;
-    let taken = resident(process.id()) - before;
-    eprintln!("{WORKERS} workers take {} KiB each", (taken / WORKERS) >> 10);
+    let taken = Footprint::of(process.id()).memory - before;
+    eprintln!("{WORKERS} workers take {} KiB each", (taken / WORKERS as u64) >> 10);
     assert!(taken < 64 << 20, "{taken} bytes");
-    // All of them are there: each gets one job.
+    // Every worker is reachable: each gets one job.
     let calls: Vec<_> = attached.iter().map(|_| caller.leave(job("far", ""))).collect();
     join_all(attached.iter_mut().map(async |worker| {
         let run = worker.run().await;
@@ -140,7 +137,7 @@ async fn a_thousand_workers_take_less_than_64_mib() {
 }
 
 #[tokio::test]
-async fn the_figures_tell_of_attached_workers() {
+async fn statistics_and_metrics_list_attached_workers() {
     let service = serve("");
     let caller = Caller::of(service.public).await;
     let mut worker = attach_by(service.public.channel().await, far()).await.unwrap();
@@ -149,9 +146,10 @@ async fn the_figures_tell_of_attached_workers() {
     worker.done(&run.id, "").await;
     call.await.unwrap().unwrap();
     let pool = caller.pool().await;
-    let [told] = &pool.attached[..] else { panic!("{pool:?}") };
-    assert_eq!((&*told.name, told.concurrency, told.running, told.jobs, told.leaving), ("test 1", 1, 0, 1, false));
-    assert!(told.peer.starts_with("127.0.0.1:"), "{told:?}");
+    let [attached] = &pool.attached[..] else { panic!("{pool:?}") };
+    let figures = (&*attached.name, attached.concurrency, attached.running, attached.jobs, attached.leaving);
+    assert_eq!(figures, ("test 1", 1, 0, 1, false));
+    assert!(attached.peer.starts_with("127.0.0.1:"), "{attached:?}");
     let metrics = crate::ops_pages::metrics(service.ops).await;
     assert_eq!(metrics[r#"waterwheel_attached_workers{pool="far"}"#], 1.0);
     assert_eq!(metrics[r#"waterwheel_attached_abandoned_jobs{pool="far"}"#], 0.0);

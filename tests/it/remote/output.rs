@@ -1,18 +1,19 @@
 //! The output of attached workers.
 
 use tonic::codec::CompressionEncoding;
+use tonic_types::StatusExt;
 
 use super::*;
 
 #[tokio::test]
-async fn a_message_that_is_too_large_costs_its_job_alone() {
+async fn a_message_over_a_limit_fails_only_its_job() {
     let service = serve("server.max_payload = '1MiB'");
     let caller = Caller::of(service.public).await;
     let mut worker = Worker::attach(&service, 2).await;
     let other = caller.leave(job("far", ""));
     let Run { id: other_id, job_id, .. } = worker.run().await;
-    let told = explain(service.ops, &job_id).await;
-    assert!(told.runner.starts_with("worker test 1 at 127.0.0.1"), "{told:?}");
+    let explained = explain(service.ops, &job_id).await;
+    assert!(explained.runner.starts_with("worker test 1 at 127.0.0.1"), "{explained:?}");
     let large = |bytes: usize| bytes::Bytes::from(vec![b'a'; bytes]);
     let text = |bytes: usize| "a".repeat(bytes);
     let all = (1 << 20) + (64 << 10);
@@ -47,7 +48,7 @@ async fn a_message_that_is_too_large_costs_its_job_alone() {
 }
 
 #[tokio::test]
-async fn a_worker_that_never_reads_holds_up_no_other_job() {
+async fn a_worker_that_does_not_read_delays_no_other_worker() {
     let service = serve("");
     let caller = Caller::of(service.public).await;
     let mut silent = Worker::attach(&service, 1).await;
@@ -64,7 +65,7 @@ async fn a_worker_that_never_reads_holds_up_no_other_job() {
 }
 
 #[tokio::test]
-async fn a_worker_may_compress_what_it_says() {
+async fn a_worker_may_compress_its_messages() {
     let service = serve("");
     let caller = Caller::of(service.public).await;
     let (say, said) = mpsc::channel(8);
@@ -78,7 +79,7 @@ async fn a_worker_may_compress_what_it_says() {
     worker.done(&run.id, &"a".repeat(100_000)).await;
     assert_eq!(output(call.await.unwrap()).len(), 100_000);
 
-    // The server cannot tell which job a compressed message belongs to.
+    // The server cannot read the job id of a compressed message that is too large, so the worker is disconnected.
     let call = caller.leave(job("far", ""));
     let run = worker.run().await;
     worker.done(&run.id, &"a".repeat(8 << 20)).await;
@@ -86,15 +87,15 @@ async fn a_worker_may_compress_what_it_says() {
     assert_eq!(reason(&call.await.unwrap().unwrap_err()), "WORKER_LOST");
 }
 
-/// A worker that keeps to its four pieces goes on with its other jobs, however slowly one is read.
+/// A worker may send four chunks ahead of the acknowledgements.
 #[tokio::test]
-async fn a_slow_reader_holds_up_its_own_job_alone() {
+async fn a_slow_reader_delays_only_its_own_job() {
     let service = serve("    kind.far.max_output = \"64MiB\"");
     let mut worker = Worker::attach(&service, 2).await;
     let mut client = service.public.client().await;
     let stream = client.stream(StreamRequest { job: Some(job("far", "slow")) });
     let (mut unread, slow) = tokio::join!(async { stream.await.unwrap().into_inner() }, worker.run());
-    // As much as is taken, and then four pieces.
+    // Sends until no chunk is acknowledged any more, always four chunks ahead.
     let piece = || Message::Output(Output { id: slow.id.clone(), data: vec![7; 256 << 10].into() });
     let (mut sent, mut taken) = (0, 0);
     loop {
@@ -108,7 +109,7 @@ async fn a_slow_reader_holds_up_its_own_job_alone() {
                 taken += 1;
             }
             Ok(other) => panic!("{other:?}"),
-            // The reader's window is full.
+            // The flow-control window of the reader is full.
             Err(_) => break,
         }
     }

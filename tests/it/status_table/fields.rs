@@ -1,4 +1,4 @@
-//! Calls that make no sense, and names of what does not exist.
+//! Invalid fields and unknown names.
 
 use std::collections::BTreeMap;
 
@@ -40,7 +40,7 @@ async fn malformed_fields() {
     let negative = Some(prost_types::Duration { seconds: -1, nanos: 0 });
     let zero = Some(prost_types::Duration::default());
     let echo = || job("echo", "");
-    // Faults of the message itself are found before the pool is.
+    // Errors in these fields are found before the pool is known.
     let unread: &[(&str, Option<Job>)] = &[
         ("job", None),
         ("job.criticality", Some(Job { criticality: 77, ..echo() })),
@@ -59,7 +59,7 @@ async fn malformed_fields() {
     ];
     let rows = unread.iter().map(|case| (case, &[][..])).chain(read.iter().map(|case| (case, REFUSED)));
     for ((field, job), facts) in rows {
-        // The field is named without its end, as the table of cases lives as long as the program.
+        // `Expected` holds a `&'static str`, so the field is compared here.
         let expected = Expected { facts, ..INVALID };
         let refusals = fail(job.clone(), &[]).await;
         for (way, refusal) in &refusals {
@@ -72,7 +72,7 @@ async fn malformed_fields() {
     }
 }
 
-/// Sends `job` by each way to one service.
+/// Sends `job` by each RPC to one service.
 async fn fail(job: Option<Job>, headers: &[(&'static str, &str)]) -> Vec<(Way, Refusal)> {
     let service = Service::start(ONE_WORKER, own_kinds());
     let caller = Caller::of(service.public).await;
@@ -85,7 +85,7 @@ async fn fail(job: Option<Job>, headers: &[(&'static str, &str)]) -> Vec<(Way, R
 }
 
 #[tokio::test]
-async fn every_fault_is_told_at_once_within_the_headers() {
+async fn all_invalid_fields_are_reported_at_once_and_fit_the_headers() {
     let labels = (0..16).map(|n| (format!("LABEL {n} {}", "x".repeat(40)), "\n".repeat(300))).collect();
     let worst = Job {
         content_type: "\u{1}".repeat(200),
@@ -105,9 +105,9 @@ async fn every_fault_is_told_at_once_within_the_headers() {
 }
 
 #[tokio::test]
-async fn a_grpc_timeout_that_is_none() {
+async fn malformed_grpc_timeout() {
     for timeout in ["1", "1s", "-1S", "123456789S", "soon", "1.5S"] {
-        // No job was read, so none is named.
+        // The error names no job, because none was read.
         let expected = Expected { facts: &[], field: Some("grpc-timeout"), ..INVALID };
         for (way, refusal) in fail(Some(job("echo", "")), &[("grpc-timeout", timeout)]).await {
             assert!(!refusal.inside, "the call itself is refused");
@@ -143,10 +143,14 @@ async fn message_far_over_its_limit() {
         ..INVALID
     };
     for (way, refusal) in fail(Some(job("echo", vec![0; 8 << 20])), &[]).await {
-        // The codec does not read it, so a call of many jobs cannot go on behind it.
+        // The codec does not read the message, so `SubmitMany` cannot continue after it.
         assert!(!refusal.inside);
         expected.compare(way, &refusal, None);
-        assert_eq!(refusal.message(), Reason::PayloadTooLarge.words(), "as of one that is read");
+        assert_eq!(
+            refusal.message(),
+            Reason::PayloadTooLarge.words(),
+            "the message is the same as for a payload that was read"
+        );
     }
 }
 
@@ -163,7 +167,7 @@ async fn no_such_pool() {
         assert_eq!(refusal.details().error_info().unwrap().domain, "waterwheel.dev");
         assert_eq!(refusal.facts()["execution"], "NOT_STARTED");
         assert!(refusal.pushback().is_none() && refusal.details().retry_info().is_none(), "{refusal:?}");
-        assert!(refusal.status.message().contains("one"), "it names those that exist: {refusal:?}");
+        assert!(refusal.status.message().contains("one"), "the message names the existing pools: {refusal:?}");
         assert!(refusal.request_id().is_some());
     }
     let status = client.watch_stats(WatchStatsRequest { pool: String::new(), interval_ms: 99 }).await;
@@ -172,7 +176,7 @@ async fn no_such_pool() {
 }
 
 #[tokio::test]
-async fn request_ids_are_echoed_or_made() {
+async fn valid_request_ids_are_echoed_and_others_replaced() {
     let service = Service::start(ONE_WORKER, own_kinds());
     let mut client = Caller::of(service.public).await.0;
     let longest = "x".repeat(128);

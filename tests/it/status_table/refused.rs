@@ -1,4 +1,4 @@
-//! Jobs that did not start, for want of room or time.
+//! Jobs that did not start for lack of capacity or time.
 
 use tonic::Code;
 use waterwheel::proto::{Criticality, Job, WhenFull};
@@ -20,28 +20,17 @@ fn echo() -> Job {
 }
 
 #[tokio::test]
-async fn queue_full() {
-    let row = Row::of(echo(), EXHAUSTED);
-    let before = async |caller: &crate::service::Caller| {
-        caller.occupy(1).await;
-        for ahead in 0..4 {
-            caller.queue(echo(), ahead).await;
-        }
-    };
-    check(row, before, async |_, _| {}).await;
-}
-
-#[tokio::test]
-async fn queue_full_for_as_long_as_the_caller_waits() {
+async fn queue_full_at_once_or_until_the_deadline_of_a_waiting_caller() {
     let waits = Job { when_full: WhenFull::Wait.into(), ..echo() };
-    let row = Row { timeout: Some("4S"), ..Row::of(waits, EXHAUSTED) };
-    let before = async |caller: &crate::service::Caller| {
-        caller.occupy(1).await;
-        for ahead in 0..4 {
-            caller.queue(echo(), ahead).await;
-        }
-    };
-    check(row, before, async |_, _| {}).await;
+    for row in [Row::of(echo(), EXHAUSTED), Row { timeout: Some("4S"), ..Row::of(waits, EXHAUSTED) }] {
+        let before = async |caller: &crate::service::Caller| {
+            caller.occupy(1).await;
+            for ahead in 0..4 {
+                caller.queue(echo(), ahead).await;
+            }
+        };
+        check(row, before, async |_, _| {}).await;
+    }
 }
 
 #[tokio::test]
@@ -60,7 +49,8 @@ async fn queue_full_by_bytes() {
 async fn deadline_unreachable() {
     let facts = &["kind", "pool", "expected_wait_ms", "needed_budget_ms", "budget_ms"];
     let expected = Expected { reason: "DEADLINE_UNREACHABLE", facts, ..EXHAUSTED };
-    // One run of 1.5 s or more is known; the answer is due after nine tenths of the time, and half of that may be waited.
+    // The pool knows one run of at least 1.5 s. Of a budget of 2 s, nine tenths remain without the reply margin, and
+    // admission lets a job wait for half of that.
     let row = Row { timeout: Some("2S"), ..Row::of(echo(), expected) };
     let before = async |caller: &crate::service::Caller| {
         caller.leave(job("sleep", "1500")).await.unwrap().unwrap();
@@ -90,7 +80,7 @@ async fn evicted_for_a_more_important_job() {
 }
 
 #[tokio::test]
-async fn tenant_over_its_share_while_another_is_queued() {
+async fn tenant_over_its_part_of_the_queue() {
     let of = |tenant: &str| Job { tenant: tenant.into(), ..echo() };
     let facts = &["kind", "pool", "tenant", "key", "queued_jobs", "queued_bytes", "most_jobs", "most_bytes"];
     let expected = Expected { reason: "TENANT_SHARE", facts, ..EXHAUSTED };
@@ -106,7 +96,7 @@ const DRAINING: Expected =
     Expected { code: Code::Unavailable, reason: "DRAINING", pushback: Pushback::Unsaid, ..EXHAUSTED };
 
 #[tokio::test]
-async fn draining_while_it_waits_for_room() {
+async fn draining_while_its_caller_waits_for_capacity() {
     let config = ONE_WORKER.replace("jobs = 4", "jobs = 1");
     let waits = Job { when_full: WhenFull::Wait.into(), ..echo() };
     let row = Row { config: &config, ..Row::of(waits, DRAINING) };

@@ -1,17 +1,18 @@
-//! How far behind this machine is.
+//! Measures the scheduling delay of this machine.
 
 use std::time::Duration;
 
 use tokio::{process::Command, time::Instant};
 
-/// Turns at a processor that the end of a server takes, where that of a program which only sleeps takes one.
-const TURNS: u32 = 5;
+/// How often a server must be scheduled to end its drain. A program that only sleeps must be scheduled once.
+const SCHEDULINGS: u32 = 5;
 
-/// What a server may be late by that begins now to drain for so long: next to nothing on an idle machine, and on a busy
-/// one some times what a program is late by that sleeps as long.
+/// Tolerated delay for a server whose drain starts at this moment and takes `phases`.
+///
+/// It is a multiple of the delay of a program that sleeps as long, so it is close to zero on an idle machine.
 pub(crate) async fn lateness(phases: Duration) -> Duration {
     let begin = Instant::now();
     let slept = Command::new("sleep").arg(phases.as_secs_f64().to_string()).status().await.unwrap();
     assert!(slept.success());
-    TURNS * begin.elapsed().saturating_sub(phases)
+    SCHEDULINGS * begin.elapsed().saturating_sub(phases)
 }

@@ -1,4 +1,4 @@
-//! Certificates made for one test, and what a client does with them.
+//! Certificates for one test, and TLS clients that use them.
 
 use std::{
     net::SocketAddr,
@@ -27,19 +27,23 @@ use tonic::transport::{Channel, Endpoint, Error, Uri};
 /// An authority that issues certificates.
 pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
 
+/// The public key of an example in RFC 7517. With a key, rules apply, and callers without a token are `anonymous`.
+pub(crate) const KEYS: &str = r#"{"keys": [{"kty": "EC", "crv": "P-256", "kid": "1",
+    "x": "MKBCTNIcKUSDii11ySs3526iDZ8AiTo7Tu6KPAqv7D4", "y": "4Etl6SRW2YiLUrN5vfvVHuhp7x8PxltmWWlbbM4IFyM"}]}"#;
+
 /// A certificate with its key.
 pub(crate) struct Leaf {
     pub(crate) cert: rcgen::Certificate,
     pub(crate) key: KeyPair,
 }
 
-/// Whom a certificate names.
+/// The name in a certificate.
 pub(crate) enum Name<'a> {
     Spiffe(&'a str),
     Common(&'a str),
 }
 
-/// What a client trusts, shows and speaks.
+/// The TLS configuration of a client: trusted roots, certificate and protocols.
 #[derive(Clone)]
 pub(crate) struct TlsClient(pub(crate) ClientConfig);
 
@@ -109,14 +113,14 @@ impl TlsClient {
         Self(config)
     }
 
-    /// The handshake alone, as far as the client sees it.
+    /// Only the handshake, from the view of the client.
     pub(crate) async fn handshake(&self, server: SocketAddr) -> std::io::Result<TlsStream<TcpStream>> {
         let socket = TcpStream::connect(server).await?;
         let name = ServerName::IpAddress(server.ip().into());
         TlsConnector::from(Arc::new(self.0.clone())).connect(name, socket).await
     }
 
-    /// A connection of its own.
+    /// A channel on a new connection.
     pub(crate) async fn channel(&self, server: SocketAddr) -> Result<Channel, Error> {
         let client = self.clone();
         let connect = move |_: Uri| {
@@ -133,11 +137,19 @@ impl Files {
         Self(tempfile::tempdir().unwrap())
     }
 
+    /// The certificate of a server, and the same authority for its clients.
+    pub(crate) fn of_server() -> (Self, Authority) {
+        let (files, ca) = (Self::new(), Authority::new("ca"));
+        files.put_leaf("server", &ca.server(1));
+        files.put("clients.crt", &ca.pem());
+        (files, ca)
+    }
+
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
-    /// Puts a file in its place at once, as a mounted secret is.
+    /// Writes a file atomically, as a mounted secret is replaced.
     pub(crate) fn put(&self, name: &str, text: &str) {
         let new = self.path("new");
         std::fs::write(&new, text).unwrap();
@@ -149,8 +161,9 @@ impl Files {
         self.put(&format!("{name}.key"), &leaf.key.serialize_pem());
     }
 
-    /// `server.tls` of a configuration, with the files `server.crt`, `server.key` and, where `clients` says how they
-    /// are looked at, `clients.crt`.
+    /// The section `server.tls` of a configuration, with the files `server.crt` and `server.key`.
+    ///
+    /// `clients` is the value of `client_auth`. If it is given, `clients.crt` is the client CA.
     pub(crate) fn tls_section(&self, clients: Option<&str>) -> String {
         let path = |name: &str| toml_string(&self.path(name));
         let clients = clients.map(|auth| format!("client_ca = {}\nclient_auth = \"{auth}\"\n", path("clients.crt")));

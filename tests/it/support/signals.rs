@@ -3,15 +3,15 @@ use std::{sync::Arc, time::Duration};
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::{Semaphore, watch};
 
-/// Counts events, from any thread; anybody can wait for the n-th.
+/// Counts events from any thread. Tasks can wait for a count.
 #[derive(Clone)]
 pub(crate) struct Counter(Arc<watch::Sender<usize>>);
 
-/// Holds tasks until it lets them pass.
+/// Blocks tasks until a test lets them pass.
 #[derive(Clone)]
 pub(crate) struct Gate(Arc<Semaphore>);
 
-/// Holds threads until it lets them pass.
+/// Blocks threads until a test lets them pass.
 #[derive(Clone, Default)]
 pub(crate) struct BlockingGate(Arc<(Mutex<usize>, Condvar)>);
 
@@ -38,7 +38,7 @@ impl Gate {
         Self(Arc::new(Semaphore::new(0)))
     }
 
-    /// Waits until one more may pass, or the gate stays open.
+    /// Waits until one more task may pass, or the gate is open.
     pub(crate) async fn pass(&self) {
         if let Ok(permit) = self.0.acquire().await {
             permit.forget();
@@ -69,12 +69,13 @@ impl BlockingGate {
     }
 }
 
-/// Runs `future` while the paused clock stands still. Without it the clock runs on to the next timer while tasks wait
-/// for the thread of a blocking handler.
+/// Runs `future` while the paused clock stands still.
+///
+/// Otherwise tokio would advance the clock to the next timer while tasks wait for a blocking handler.
 pub(crate) async fn holding_clock<F: Future>(future: F) -> F::Output {
     let gate = BlockingGate::default();
     let held = gate.clone();
-    // The clock does not run by itself while a task of the blocking pool does.
+    // Tokio does not advance a paused clock while a blocking task runs.
     let holder = tokio::task::spawn_blocking(move || held.pass());
     let output = future.await;
     gate.let_pass(1);
@@ -82,7 +83,7 @@ pub(crate) async fn holding_clock<F: Future>(future: F) -> F::Output {
     output
 }
 
-/// Lets other tasks and threads go on until `reached` says so. The paused clock stands still.
+/// Lets other tasks and threads run until `reached` is true. The paused clock stands still.
 pub(crate) async fn until(reached: impl Fn() -> bool) {
     holding_clock(async {
         while !reached() {
@@ -92,7 +93,7 @@ pub(crate) async fn until(reached: impl Fn() -> bool) {
     .await;
 }
 
-/// Moves the paused clock by `duration`, past every timer in between.
+/// Advances the paused clock by `duration`, and runs every timer in between.
 pub(crate) async fn pass_time(duration: Duration) {
     let _ = tokio::time::timeout(duration, std::future::pending::<()>()).await;
 }

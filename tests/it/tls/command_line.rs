@@ -1,10 +1,8 @@
-//! The commands over TLS, against a server in a process of its own.
+//! Commands of the program over TLS, against a server in a process of its own.
 
-use std::process::Output;
-
-use super::{ECHO, EVERYBODY};
+use super::{ALLOW_ALL, ECHO};
 use crate::{
-    process::{self, Process},
+    process::{Process, Ran, program},
     support::{Authority, Files, Name},
 };
 
@@ -15,34 +13,29 @@ struct Setting {
 
 impl Setting {
     async fn new() -> Self {
-        let (files, ca) = (Files::new(), Authority::new("ca"));
-        files.put_leaf("server", &ca.server(1));
+        let (files, ca) = Files::of_server();
         files.put("ca.crt", &ca.pem());
         files.put("clients.crt", &ca.pem());
         files.put_leaf("client", &ca.client(&Name::Spiffe("spiffe://test/web")));
-        let server = Process::serve(&format!("{ECHO}{}{EVERYBODY}", files.tls_section(Some("required")))).await;
+        let server = Process::serve(&format!("{ECHO}{}{ALLOW_ALL}", files.tls_section(Some("required")))).await;
         Self { files, server }
     }
 
-    /// Runs a command with all that it needs to get in, but for the flags that are `without`.
-    async fn run(&self, command: &[&str], without: &[&str]) -> Output {
-        let mut program = process::program(command);
+    /// Runs a command with all its TLS flags except `without`.
+    async fn run(&self, command: &[&str], without: &[&str]) -> Ran {
+        let mut program = program(command);
         program.args(["--server", &format!("https://{}", self.server.public.0)]);
         for (flag, file) in [("--ca", "ca.crt"), ("--cert", "client.crt"), ("--key", "client.key")] {
             if !without.contains(&flag) {
                 program.arg(flag).arg(self.files.path(file));
             }
         }
-        program.output().await.unwrap()
+        Ran::of(program).await
     }
 }
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
 #[tokio::test]
-async fn every_command_speaks_tls() {
+async fn every_client_command_supports_tls() {
     let setting = Setting::new().await;
     for command in [
         &["submit", "echo", "hello"][..],
@@ -52,39 +45,37 @@ async fn every_command_speaks_tls() {
         &["bench", "echo", "--duration", "2s", "--warm-up", "0s", "--connections", "2", "--in-flight", "2"],
         &["bench", "echo", "--rpc", "submit-many", "--duration", "2s", "--warm-up", "0s", "--connections", "1"],
     ] {
-        let output = setting.run(command, &[]).await;
-        assert!(output.status.success(), "{command:?}: {}{}", text(&output.stderr), text(&output.stdout));
+        let ran = setting.run(command, &[]).await;
+        assert_eq!(ran.code, Some(0), "{command:?}: {}{}", ran.err, ran.out);
     }
     let echoed = setting.run(&["submit", "echo", "hello"], &[]).await;
-    assert_eq!(text(&echoed.stdout), "hello", "{}", text(&echoed.stderr));
+    assert_eq!(echoed.out, "hello", "{}", echoed.err);
 }
 
 #[tokio::test]
-async fn without_the_roots_or_the_certificate_there_is_no_call() {
+async fn a_command_without_roots_or_certificate_fails_with_the_missing_flag() {
     let setting = Setting::new().await;
-    let output = setting.run(&["submit", "echo", "hello"], &["--ca", "--cert", "--key"]).await;
-    let report = text(&output.stderr);
-    assert_eq!(
-        output.status.code(),
-        if report.contains("no root certificates") { Some(2) } else { Some(6) },
-        "{report}"
-    );
-    assert!(report.contains("pass --ca with the roots"), "{report}");
-    let output = setting.run(&["submit", "echo", "hello"], &["--cert", "--key"]).await;
-    let report = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(6), "{report}");
-    assert!(report.contains("no TLS with") && report.contains("--cert and --key if it asks for them"), "{report}");
-    assert_eq!(text(&output.stdout), "");
-    // That of somebody else.
+    let echo = &["submit", "echo", "hello"];
+    let Ran { code, err, .. } = setting.run(echo, &["--ca", "--cert", "--key"]).await;
+    assert_eq!(code, if err.contains("no root certificates") { Some(2) } else { Some(6) }, "{err}");
+    assert!(err.contains("pass --ca with the roots"), "{err}");
+    let without = setting.run(echo, &["--cert", "--key"]).await;
+    setting.server.logged("peer sent no certificates").await;
+    let bench = setting.run(&["bench", "echo", "--duration", "1h"], &["--cert", "--key"]).await;
+    assert_eq!((bench.code, &bench.err), (Some(6), &without.err), "it fails at once, as submit does");
     setting.files.put_leaf("client", &Authority::new("other").client(&Name::Spiffe("spiffe://test/web")));
-    let output = setting.run(&["submit", "echo", "hello"], &[]).await;
-    let report = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(6), "{report}");
-    assert!(report.contains("no TLS with") && report.contains("--cert and --key if it asks for them"), "{report}");
+    let of_another_ca = setting.run(echo, &[]).await;
+    for (Ran { code, out, err }, what) in [
+        (without, "it wants a client certificate\n  help: pass --cert and --key"),
+        (of_another_ca, "that its client CA has issued"),
+    ] {
+        assert_eq!((code, &*out), (Some(6), ""), "{err}");
+        assert!(err.contains("no TLS with") && err.contains(what), "{err}");
+    }
 }
 
 #[tokio::test]
-async fn a_server_that_speaks_otherwise_is_told_from_one_that_is_not_there() {
+async fn a_mismatch_between_tls_and_plaintext_is_named_in_the_error() {
     let setting = Setting::new().await;
     let (public, ops) = (setting.server.public.0.to_string(), setting.server.ops.0.to_string());
     let ca = setting.files.path("ca.crt");
@@ -94,30 +85,31 @@ async fn a_server_that_speaks_otherwise_is_told_from_one_that_is_not_there() {
             false,
             "it does not speak HTTP/2 in plaintext\n  help: pass --tls",
         ),
+        (
+            ["bench", "echo", "--server", &public, "--duration=1h"],
+            false,
+            "it does not speak HTTP/2 in plaintext\n  help: pass --tls",
+        ),
         (["submit", "echo", "x", "--server", &ops], true, "leave out --tls if it speaks none"),
         (["drain", "--pool", "one", "--ops", &ops], true, "leave out --tls if it speaks none"),
     ] {
-        let mut command = process::program(&line);
+        let mut command = program(&line);
         if with_tls {
             command.arg("--ca").arg(&ca);
         }
-        let output = command.output().await.unwrap();
-        let report = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(6), "{line:?}: {report}");
-        assert!(report.contains(help), "{line:?}: {report}");
+        let Ran { code, err, .. } = Ran::of(command).await;
+        assert_eq!(code, Some(6), "{line:?}: {err}");
+        assert!(err.contains(help), "{line:?}: {err}");
     }
 }
 
-/// Operators' listener sees no certificate: nothing is gained by passing one.
+/// The operators' listener checks no client certificates, so its errors must not ask for one.
 #[tokio::test]
-async fn operators_are_not_sent_for_certificates() {
-    let (files, ca) = (Files::new(), Authority::new("ca"));
-    files.put_leaf("server", &ca.server(1));
-    files.put("clients.crt", &ca.pem());
+async fn errors_of_the_operators_listener_ask_for_no_certificate() {
+    let (files, _) = Files::of_server();
     let rule = "[auth.rule.all]\nprincipals = [\"**\"]\nrpcs = [\"*\"]\n";
     let server = Process::serve(&format!("{ECHO}{}{rule}", files.tls_section(Some("required")))).await;
-    let output = process::program(&["drain", "--ops", &server.ops.0.to_string()]).output().await.unwrap();
-    let report = text(&output.stderr);
+    let report = server.run("drain").await.err;
     assert!(report.contains("NO_CREDENTIALS") && report.contains("SIGTERM"), "{report}");
     assert!(!report.contains("--cert") && !report.contains("--token-file"), "{report}");
 }

@@ -1,4 +1,4 @@
-//! Certificate, key and client CA are replaced again and again while calls go on and connections are made.
+//! Certificate, key and client CA are replaced many times under load.
 
 use std::sync::{
     Arc,
@@ -7,18 +7,19 @@ use std::sync::{
 
 use tokio::task::JoinSet;
 
-use super::{ECHO, EVERYBODY, call, client_of, gets_through, serial, until};
+use super::{ALLOW_ALL, ECHO, call, client_of, gets_through, serial};
 use crate::{
+    process::until,
     service::{Address, Service},
     support::{Authority, Files, Name, TlsClient},
 };
 
 const ROTATIONS: u64 = 25;
-/// At least, while each of the rotations is on its way.
+/// Minimum number of calls during each rotation, and of new connections.
 const CALLS: u64 = 200;
 const CONNECTIONS: u64 = 10;
 
-/// Calls on connections that stay, and on new ones, until told to stop.
+/// Calls on open connections and on new ones, until `done` is set.
 #[derive(Clone, Default)]
 struct Load(Arc<Counts>);
 
@@ -31,7 +32,7 @@ struct Counts {
 }
 
 impl Load {
-    /// Calls one after another, on one connection or on a new one each time.
+    /// Calls in sequence, on one connection if it `stays`, otherwise on a new one for each call.
     async fn run(self, client: TlsClient, server: Address, stays: bool) {
         let connect = async || client.channel(server.0).await.map(client_of);
         let mut kept = connect().await;
@@ -57,18 +58,17 @@ impl Load {
     }
 }
 
-/// At each rotation the server gets a new certificate of a new key, and the file of client roots another root in the
-/// place of one that is taken out. No call fails, on connections that stay and on new ones; clients of the new root get
-/// in, those of the one that is gone do not.
+/// Each rotation replaces the certificate, the key and one of the client roots. No call fails, on open or new
+/// connections. Clients with a certificate from the new root can connect; those from the removed root cannot.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rotation_under_load_fails_no_call() {
+async fn rotating_certificates_under_load_fails_no_call() {
     let (files, ca, lasting) = (Files::new(), Authority::new("ca"), Authority::new("lasting"));
     files.put_leaf("server", &ca.server(1));
     let trust = |other: &Authority| files.put("clients.crt", &format!("{}{}", lasting.pem(), other.pem()));
     let client = |authority: &Authority| TlsClient::new(&ca, Some(&authority.client(&Name::Common("web"))));
     let mut last = Authority::new("first");
     trust(&last);
-    let service = Service::start(&format!("{ECHO}{}{EVERYBODY}", files.tls_section(Some("required"))), Vec::new());
+    let service = Service::start(&format!("{ECHO}{}{ALLOW_ALL}", files.tls_section(Some("required"))), Vec::new());
     let (load, caller) = (Load::default(), client(&lasting));
     let mut tasks = JoinSet::new();
     for stays in [true, true, true, true, false, false] {
@@ -82,12 +82,12 @@ async fn rotation_under_load_fails_no_call() {
         files.put_leaf("server", &leaf);
         until("the new certificate", async || serial(&caller, &service).await == expected).await;
         until("the new root", async || gets_through(&client(&other), &service).await).await;
-        assert!(!gets_through(&client(&last), &service).await, "its root was taken out");
+        assert!(!gets_through(&client(&last), &service).await, "its root was removed");
         let enough = || {
             let (now, new) = load.counts();
             now - calls >= CALLS && new - connections >= CONNECTIONS
         };
-        until("calls enough", async || enough()).await;
+        until("enough calls", async || enough()).await;
         last = other;
     }
     load.0.done.store(true, Relaxed);

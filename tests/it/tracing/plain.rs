@@ -1,4 +1,4 @@
-//! The lines of jobs under a subscriber that knows nothing of this crate, without an exporter.
+//! Log lines of jobs under an ordinary `tracing_subscriber`, without an exporter.
 
 use std::process::{Command, Stdio};
 
@@ -11,7 +11,7 @@ use crate::{
 };
 
 const CONFIG: &str = "server.threads = 2\n[pool.one]\nworkers = 1\n";
-/// The test that serves under the subscriber.
+/// Name of the test that serves under the subscriber.
 const SERVES: &str = "tracing::plain::serves_under_a_plain_subscriber";
 
 fn says() -> Kind {
@@ -32,9 +32,9 @@ fn says_blocking() -> Kind {
     })
 }
 
-/// The subscriber is that of a process, so that this test has one of its own.
+/// The subscriber is global, so this test runs in a process of its own.
 #[test]
-#[ignore = "the test below runs it in a process of its own"]
+#[ignore = "the test below runs it in a new process"]
 fn serves_under_a_plain_subscriber() {
     tracing_subscriber::fmt().with_ansi(false).init();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");

@@ -1,10 +1,9 @@
-//! One trace through the running server: from the caller's span to the call, its queue and its attempt, out of a task
-//! of the handler's own into the next call, and to the attempt of that.
+//! One trace through a running server: the caller, its call, the queue and the attempt, and a further call that the
+//! handler makes from a task.
 
 use opentelemetry::trace::SpanKind;
 use opentelemetry_sdk::trace::SpanData;
 use tokio::time::Instant;
-use tower::Layer;
 use waterwheel::{
     Job, Output,
     app::OwnKind,
@@ -13,7 +12,7 @@ use waterwheel::{
     proto::{
         self, StreamRequest, SubmitManyRequest, SubmitRequest, worker_pool_service_client::WorkerPoolServiceClient,
     },
-    rpc::propagate::PropagateLayer,
+    rpc::propagate::Propagate,
 };
 
 use super::exported;
@@ -21,10 +20,10 @@ use crate::{
     process::PATIENCE,
     refusal::request,
     service::{Address, Caller, Client, Service, job, queued},
-    support::{Gate, echo, kind},
+    support::{Gate, blocking_kind, echo, gated, kind},
 };
 
-/// One worker, which a first job occupies, so that the next one is queued.
+/// Each pool has one worker. The first job occupies it, so the next one is queued.
 const CONFIG: &str = r#"
     server.threads = 2
     [pool.first]
@@ -36,12 +35,20 @@ const CONFIG: &str = r#"
 const CALLER_SPAN: &str = "b7ad6b7169203331";
 const SERVICE: &str = "waterwheel.v1.WorkerPoolService";
 
-/// Calls the service that the payload names, from a task of its own.
+/// The `traceparent` that a handler sends to the next service.
+fn handed_on(cx: &Context) -> String {
+    cx.outgoing_trace().map(|trace| trace.traceparent).unwrap_or_default()
+}
+
+/// Calls the service at the address in the payload, from a shielded task.
 async fn relay(job: Job, cx: Context) -> Result<Output, HandlerError> {
     let address = std::str::from_utf8(&job.payload).expect("an address").parse().expect("an address");
-    let layer = PropagateLayer::new(&cx);
+    let propagate = Propagate::new(&cx);
+    let (shielded, parent) = (cx.clone(), handed_on(&cx));
     let next = async move {
-        let mut client = WorkerPoolServiceClient::new(layer.layer(Address(address).channel().await));
+        assert_eq!(handed_on(&shielded), parent, "a shielded task belongs to the span of the attempt");
+        let channel = Address(address).channel().await;
+        let mut client = WorkerPoolServiceClient::with_interceptor(channel, propagate);
         client.submit(SubmitRequest { job: Some(crate::service::job("echo", "")) }).await.expect("completed");
     };
     cx.shield(next).await?;
@@ -65,13 +72,13 @@ pub(super) async fn call(mut client: Client, method: &str, headers: &[(&'static 
     }
 }
 
-/// What was exported of a trace. A span is exported where it ends, which may be a little after the answer.
-async fn five_spans_of(trace_id: &str) -> Vec<SpanData> {
+/// Waits for this number of exported spans of a trace. A span is exported when it ends, which may be after the answer.
+async fn spans_of(trace_id: &str, count: usize) -> Vec<SpanData> {
     let begin = Instant::now();
     loop {
         let mut spans = exported().get_finished_spans().expect("in memory");
         spans.retain(|span| span.span_context.trace_id().to_string() == trace_id);
-        if spans.len() >= 5 {
+        if spans.len() >= count {
             return spans;
         }
         assert!(begin.elapsed() < PATIENCE, "spans are missing: {spans:#?}");
@@ -79,7 +86,7 @@ async fn five_spans_of(trace_id: &str) -> Vec<SpanData> {
     }
 }
 
-/// The one span of that name below that parent.
+/// The only span with this name and parent.
 fn below<'a>(spans: &'a [SpanData], parent: &str, name: &str) -> &'a SpanData {
     let found: Vec<_> =
         spans.iter().filter(|span| span.name == name && span.parent_span_id.to_string() == parent).collect();
@@ -88,20 +95,12 @@ fn below<'a>(spans: &'a [SpanData], parent: &str, name: &str) -> &'a SpanData {
 }
 
 #[tokio::test]
-async fn calls_queue_and_attempts_are_one_trace() {
-    // Spans go to the subscriber that is there when they begin.
+async fn calls_queue_waits_and_attempts_share_a_trace() {
+    // The subscriber must exist before the first span starts.
     exported();
     let gate = Gate::new();
-    let held = gate.clone();
-    let holds = kind("holds", move |_, _| {
-        let held = held.clone();
-        async move {
-            held.pass().await;
-            Ok(Output::default())
-        }
-    });
     let own = |pool: &str, kind: Kind| OwnKind::new(pool, kind);
-    let own = vec![own("first", holds), own("first", kind("relay", relay)), own("second", echo())];
+    let own = vec![own("first", gated("holds", &gate)), own("first", kind("relay", relay)), own("second", echo())];
     let service = Service::start_sampling(CONFIG, own, Some(0.0));
     let observer = Caller::of(service.public).await;
     for method in ["Submit", "Stream", "SubmitMany"] {
@@ -117,8 +116,29 @@ async fn calls_queue_and_attempts_are_one_trace() {
         };
         tokio::join!(traced, queues);
         occupied.await.expect("no panic").expect("completed");
-        check(&five_spans_of(&trace_id).await, method, &request_id);
+        check(&spans_of(&trace_id, 5).await, method, &request_id);
     }
+}
+
+/// A call of a blocking kind, first without a trace and then with one.
+#[tokio::test]
+async fn a_blocking_handler_hands_on_the_trace_of_its_call_if_there_is_one() {
+    exported();
+    let blocks = blocking_kind("blocks", |_, cx| Ok(Output::new(handed_on(&cx))));
+    let service = Service::start_sampling(CONFIG, vec![OwnKind::new("first", blocks)], Some(0.0));
+    let trace_id = uuid::Uuid::now_v7().simple().to_string();
+    let traceparent = format!("00-{trace_id}-{CALLER_SPAN}-01");
+    let mut client = service.public.client().await;
+    let mut handed_on = async |headers: &[(&'static str, &str)]| {
+        let answer = client.submit(request(SubmitRequest { job: Some(job("blocks", "")) }, headers)).await;
+        String::from_utf8(answer.expect("completed").into_inner().result.expect("a result").output).expect("text")
+    };
+    assert_eq!(handed_on(&[]).await, "");
+    let parent = handed_on(&[("traceparent", &traceparent)]).await;
+    let spans = spans_of(&trace_id, 2).await;
+    let call = below(&spans, CALLER_SPAN, &format!("{SERVICE}/Submit"));
+    let attempt = below(&spans, &call.span_context.span_id().to_string(), "process blocks");
+    assert_eq!(parent, format!("00-{trace_id}-{}-01", attempt.span_context.span_id()));
 }
 
 fn check(spans: &[SpanData], method: &str, request_id: &str) {

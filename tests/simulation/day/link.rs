@@ -1,4 +1,4 @@
-//! What lies between a replica and the store that it shares: it loses calls and answers, delays them, or stands still.
+//! The link between a replica and the shared store. It loses or delays calls and answers, and can be paused or cut.
 
 use std::{
     sync::{
@@ -14,71 +14,74 @@ use parking_lot::Mutex;
 use rand::{random_bool, random_range};
 use tokio::{sync::watch, time::sleep};
 use waterwheel::store::{
-    Action, Capabilities, Change, Claimed, Depth, Filter, Fired, JobState, JobStore, MemoryStore, Page, Room,
-    SessionId, Settle, Size, StoreError, StoredJob, Submission, Submitted, Tick, Ticked, Token, Wakes,
+    Action, Change, Claimed, Depth, Filter, Fired, JobRecord, JobState, JobStore, MemoryStore, Page, Room, SessionId,
+    Settle, Size, StoreError, Submission, Submitted, Tick, Ticked, Token, Wakes,
 };
 
-use super::books::Books;
+use super::model::Model;
 
-/// How long the store keeps jobs for a replica that is away.
+/// How long the store reserves the jobs of a silent replica.
 const LEASE: Duration = Duration::from_secs(30);
-/// Chance that a call, or its answer, takes long.
+/// Chance that a call, or its answer, is delayed.
 const SLOW: f64 = 0.01;
-/// Chance that a call, or its answer, is lost in fair weather.
+/// Chance that a call, or its answer, is lost while the link is up.
 const LOSS: f64 = 0.002;
 
-/// What befalls a replica.
+/// State of the link of a replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Weather {
-    Fair,
-    /// It does nothing, and then goes on as if nothing had been.
+pub(crate) enum LinkState {
+    Up,
+    /// The replica stands still, and continues later as if no time had passed.
     Paused,
-    /// Neither its calls arrive, nor their answers.
+    /// No call and no answer arrives.
     Cut,
 }
 
-/// One replica's way to the store. Each call takes effect at one moment, and the books have it then.
+/// The link of one replica to the store. Each call takes effect at one moment, and the model is updated then.
 pub(crate) struct Link {
     store: Arc<MemoryStore>,
-    books: Arc<Mutex<Books>>,
-    weather: watch::Sender<Weather>,
-    /// Whether it was away for so long, and alone, that it may lose its session; or has none yet.
+    model: Arc<Mutex<Model>>,
+    state: watch::Sender<LinkState>,
+    /// Whether the replica may open a new session: it has none yet, or it alone was disturbed for long enough to lose
+    /// it.
     may_lose: AtomicBool,
 }
 
 impl Link {
-    pub(crate) fn new(store: Arc<MemoryStore>, books: Arc<Mutex<Books>>) -> Self {
-        Self { store, books, weather: watch::Sender::new(Weather::Fair), may_lose: AtomicBool::new(true) }
+    pub(crate) fn new(store: Arc<MemoryStore>, model: Arc<Mutex<Model>>) -> Self {
+        Self { store, model, state: watch::Sender::new(LinkState::Up), may_lose: AtomicBool::new(true) }
     }
 
-    /// Alone, or with all others at the same time. By then, what it lost before is made good.
-    pub(crate) async fn suffer(&self, weather: Weather, lasts: Duration, is_alone: bool) {
+    /// Changes the state for a time. `is_alone` says whether the other replicas are unaffected.
+    ///
+    /// A replica has recovered from its previous disturbance before the next one.
+    pub(crate) async fn disturb(&self, state: LinkState, lasts: Duration, is_alone: bool) {
         self.may_lose.store(is_alone && lasts > LEASE / 2, Relaxed);
-        self.weather.send_replace(weather);
+        self.state.send_replace(state);
         sleep(lasts).await;
-        self.weather.send_replace(Weather::Fair);
+        self.state.send_replace(LinkState::Up);
     }
 
-    /// It has no session yet.
+    /// A new process of the replica begins, without a session.
     pub(crate) fn begin(&self) {
         self.may_lose.store(true, Relaxed);
     }
 
-    /// Returns when the replica is not paused.
+    /// Waits until the replica is not paused.
     pub(crate) async fn awake(&self) {
-        if *self.weather.borrow() == Weather::Paused {
-            let mut weather = self.weather.subscribe();
-            weather.wait_for(|weather| *weather != Weather::Paused).await.expect("the link has the sender");
+        if *self.state.borrow() == LinkState::Paused {
+            let mut state = self.state.subscribe();
+            state.wait_for(|state| *state != LinkState::Paused).await.expect("the link has the sender");
         }
     }
 
-    /// A call, or its answer, is on its way.
+    /// Transfers a call, or its answer.
     async fn pass(&self) -> Result<(), StoreError> {
         self.awake().await;
         if random_bool(SLOW) {
             sleep(Duration::from_millis(random_range(1..2_000))).await;
         }
-        let is_lost = *self.weather.borrow() == Weather::Cut || random_bool(LOSS);
+        let is_lost = *self.state.borrow() == LinkState::Cut || random_bool(LOSS);
         if is_lost {
             sleep(Duration::from_millis(random_range(0..2_000))).await;
         }
@@ -88,104 +91,100 @@ impl Link {
 
     async fn call<T: Send>(
         &self,
-        act: impl FnOnce(&MemoryStore, &mut Books) -> Result<T, StoreError> + Send,
+        act: impl FnOnce(&MemoryStore, &mut Model) -> Result<T, StoreError> + Send,
     ) -> Result<T, StoreError> {
         self.pass().await?;
-        let answer = act(&self.store, &mut self.books.lock());
+        let answer = act(&self.store, &mut self.model.lock());
         self.pass().await?;
         answer
     }
 }
 
-/// The answer of the store in memory, which never waits.
+/// The result of the in-memory store, which never waits.
 fn now<T>(answer: impl Future<Output = T>) -> T {
     answer.now_or_never().expect("an answer")
 }
 
 #[async_trait]
 impl JobStore for Link {
-    fn capabilities(&self) -> Capabilities {
-        self.store.capabilities()
-    }
-
     fn wakes(&self) -> &Wakes {
         self.store.wakes()
     }
 
     async fn open_session(&self, lease: Duration) -> Result<SessionId, StoreError> {
-        let opened = self.call(|store, books| {
+        let opened = self.call(|store, model| {
             let session = now(store.open_session(lease))?;
-            books.opened(session, lease);
+            model.opened(session, lease);
             if !self.may_lose.swap(false, Relaxed) {
-                books.fault(format!("{session:?} is opened after an outage for all"));
+                model.fault(format!("{session:?} was opened after an outage of all replicas"));
             }
             Ok(session)
         });
         let opened = opened.await;
-        // The next session is the one that counts.
+        // After an error, the replica may try again.
         self.may_lose.fetch_or(opened.is_err(), Relaxed);
         opened
     }
 
     async fn submit(&self, submission: Submission) -> Result<Vec<Submitted>, StoreError> {
-        self.call(|store, books| {
+        self.call(|store, model| {
             let answers = now(store.submit(submission.clone()))?;
-            books.submitted(&submission.jobs, &answers);
+            model.submitted(&submission.jobs, &answers);
             Ok(answers)
         })
         .await
     }
 
     async fn claim(&self, room: Room) -> Result<Vec<Claimed>, StoreError> {
-        self.call(|store, books| {
+        self.call(|store, model| {
             let claimed = now(store.claim(room))?;
-            books.claimed(&claimed);
+            model.claimed(&claimed);
             Ok(claimed)
         })
         .await
     }
 
     async fn settle(&self, ends: Vec<Settle>) -> Result<Vec<Option<JobState>>, StoreError> {
-        self.call(|store, books| {
+        self.call(|store, model| {
             let states = now(store.settle(ends.clone()))?;
-            books.settled(&ends, &states);
+            model.settled(&ends, &states);
             Ok(states)
         })
         .await
     }
 
-    async fn beat(&self, session: SessionId) -> Result<Vec<Token>, StoreError> {
-        self.call(|store, books| {
-            let cancelled = now(store.beat(session))?;
-            books.beaten(session);
+    async fn extend_lease(&self, session: SessionId) -> Result<Vec<Token>, StoreError> {
+        self.call(|store, model| {
+            let cancelled = now(store.extend_lease(session))?;
+            model.extended(session);
             Ok(cancelled)
         })
         .await
     }
 
     async fn release(&self, session: SessionId, held: Vec<Token>) -> Result<(), StoreError> {
-        self.call(|store, books| {
+        self.call(|store, model| {
             now(store.release(session, held.clone()))?;
-            books.released(session, &held);
+            model.released(session, &held);
             Ok(())
         })
         .await
     }
 
     async fn change(&self, ids: Vec<String>, action: Action) -> Result<Vec<Change>, StoreError> {
-        assert_eq!(action, Action::Cancel, "callers do nothing else");
-        self.call(|store, books| {
+        assert_eq!(action, Action::Cancel, "callers only cancel");
+        self.call(|store, model| {
             let changes = now(store.change(ids.clone(), action))?;
-            books.cancelled(&ids, &changes);
+            model.cancelled(&ids, &changes);
             Ok(changes)
         })
         .await
     }
 
     async fn fire(&self, ticks: Vec<Tick>) -> Result<Vec<Fired>, StoreError> {
-        self.call(|store, books| {
+        self.call(|store, model| {
             let fired = now(store.fire(ticks.clone()))?;
-            books.fired(&ticks, &fired);
+            model.fired(&ticks, &fired);
             Ok(fired)
         })
         .await
@@ -199,7 +198,7 @@ impl JobStore for Link {
         self.store.purge(filter).await
     }
 
-    async fn get(&self, id: &str, with_payload: bool) -> Result<Option<StoredJob>, StoreError> {
+    async fn get(&self, id: &str, with_payload: bool) -> Result<Option<JobRecord>, StoreError> {
         self.store.get(id, with_payload).await
     }
 
@@ -208,16 +207,12 @@ impl JobStore for Link {
     }
 
     async fn depths(&self) -> Result<Vec<(String, Depth)>, StoreError> {
-        // A count takes no time here, so that it would be made again each second.
+        // On virtual time a count takes no time, so the replica would count again every second.
         Ok(Vec::new())
     }
 
     async fn size(&self) -> Result<Size, StoreError> {
         self.store.size().await
-    }
-
-    async fn check(&self) -> Result<(), StoreError> {
-        self.store.check().await
     }
 
     async fn close(&self) {

@@ -1,4 +1,4 @@
-//! A replica: what runs detached jobs, its pool, its handlers and its schedules.
+//! A replica: a server process that runs detached jobs, with its pool, handlers and schedules.
 
 use std::{collections::BTreeMap, num::NonZeroUsize, ops::Range, sync::Arc, time::Duration};
 
@@ -7,22 +7,22 @@ use rand::{random_bool, random_range};
 use tokio::{sync::Notify, time::sleep};
 use waterwheel::{
     Job, Output, Pool, Pools,
-    detached::{Detached, KindPolicy, Schedule},
+    detached::{Detached, Schedule},
     handler::{Context, Handler, Kind},
     model::{FailureCode, HandlerError},
-    store::{Clock, MemoryStore, Overlap, RetryPolicy, Timestamp},
+    store::{Clock, KindPolicy, MemoryStore, Overlap, RetryPolicy, Timestamp},
 };
 
-use super::{HOUR, MINUTE, REFUSED, START, books::Books, link::Link};
+use super::{HOUR, MINUTE, REFUSED, START, link::Link, model::Model};
 
 const WORKERS: NonZeroUsize = NonZeroUsize::new(8).expect("not 0");
 const SCHEDULES: u64 = 1000;
 
-/// What the handler of a kind does.
+/// The behaviour of the handler of a kind.
 #[derive(Debug, Clone)]
 pub(crate) struct Work {
     pub(crate) name: &'static str,
-    /// How long it takes, in milliseconds.
+    /// Range of its run time, in milliseconds.
     lasts: Range<u64>,
     /// Chance that it fails.
     fails: f64,
@@ -59,15 +59,15 @@ impl Handler for Worker {
 pub(crate) struct Replica {
     pub(crate) link: Arc<Link>,
     clock: Clock,
-    /// Its life that goes on.
+    /// The current process.
     detached: Mutex<Detached>,
     crash: Notify,
 }
 
 impl Replica {
-    /// A replica whose clock is `ahead` by milliseconds.
-    pub(crate) fn new(store: &Arc<MemoryStore>, books: &Arc<Mutex<Books>>, clock: &Clock, ahead: i64) -> Self {
-        let link = Arc::new(Link::new(store.clone(), books.clone()));
+    /// A replica whose clock is ahead by `ahead` milliseconds.
+    pub(crate) fn new(store: &Arc<MemoryStore>, model: &Arc<Mutex<Model>>, clock: &Clock, ahead: i64) -> Self {
+        let link = Arc::new(Link::new(store.clone(), model.clone()));
         let clock = clock.clone();
         let clock: Clock = Arc::new(move || Timestamp::from_millis(clock().as_millis() + ahead));
         let detached = Mutex::new(detached(&link, &clock));
@@ -78,7 +78,7 @@ impl Replica {
         self.detached.lock().clone()
     }
 
-    /// Runs jobs, one life after the other, until it is stopped.
+    /// Runs jobs until it is stopped. After a crash, a new process starts.
     pub(crate) async fn run(self: Arc<Self>) {
         loop {
             self.link.begin();
@@ -90,7 +90,7 @@ impl Replica {
         }
     }
 
-    /// Its jobs are left as they are, and a new process begins.
+    /// Ends the process without any cleanup, and starts a new one.
     pub(crate) fn crash(&self) {
         self.crash.notify_one();
     }
@@ -104,28 +104,28 @@ fn detached(link: &Arc<Link>, clock: &Clock) -> Detached {
     }
     let policies: BTreeMap<_, _> = KINDS.map(|work| (work.name.to_owned(), policy(work.name))).into();
     let detached = Detached::new(link.clone(), clock.clone(), Pools::new(vec![pool.build()]), policies);
-    detached.set_schedules(Rhythm::all().into_iter().map(Schedule::from).collect());
+    detached.set_schedules(TestSchedule::all().into_iter().map(Schedule::from).collect());
     detached
 }
 
-/// Jobs of three attempts, or of five; results are kept for a quarter of an hour, and dead letters for half an hour.
+/// Jobs have three attempts, or five. Results are kept for 15 minutes, dead letters for 30.
 pub(crate) fn policy(kind: &str) -> KindPolicy {
     let (max_attempts, max) = if kind == "flaky" { (5, MINUTE / 6) } else { (3, 5 * MINUTE) };
     let retry = RetryPolicy { max_attempts, initial: Duration::from_secs(2), max };
     KindPolicy { retry, retain_for: HOUR / 4, retain_dead_for: HOUR / 2 }
 }
 
-/// A schedule: it ticks at `first` and each `period` after that, in minutes of the day.
+/// A schedule that ticks at `first` and then every `period`, in minutes of the day.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Rhythm {
+pub(crate) struct TestSchedule {
     number: u64,
     period: u64,
     first: u64,
 }
 
-impl Rhythm {
+impl TestSchedule {
     pub(crate) fn all() -> Vec<Self> {
-        let rhythm = |number| {
+        let schedule = |number| {
             let period = match number {
                 0..10 => 1,
                 10..110 => 15,
@@ -134,14 +134,14 @@ impl Rhythm {
             };
             Self { number, period, first: number * 7 % period }
         };
-        (0..SCHEDULES).map(rhythm).collect()
+        (0..SCHEDULES).map(schedule).collect()
     }
 
     fn name(self) -> String {
         format!("schedule-{}", self.number)
     }
 
-    /// Its ticks from the start until `now`.
+    /// The ticks after the start of the simulation until `now`.
     pub(crate) fn ticks(self, now: Timestamp) -> impl Iterator<Item = (String, Timestamp)> {
         let day = Timestamp::from_millis(START.as_millis() / 86_400_000 * 86_400_000);
         let ticks = (self.first..).step_by(self.period as usize).map(move |minute| day.plus(MINUTE * minute as u32));
@@ -149,9 +149,9 @@ impl Rhythm {
     }
 }
 
-impl From<Rhythm> for Schedule {
-    fn from(rhythm: Rhythm) -> Self {
-        let Rhythm { number, period, first } = rhythm;
+impl From<TestSchedule> for Schedule {
+    fn from(schedule: TestSchedule) -> Self {
+        let TestSchedule { number, period, first } = schedule;
         let cron = match period {
             1 => "* * * * *".to_owned(),
             15 => format!("{first}-59/15 * * * *"),
@@ -160,6 +160,6 @@ impl From<Rhythm> for Schedule {
         };
         let overlap = if number % 2 == 0 { Overlap::Skip } else { Overlap::Queue };
         let kind = KINDS[[0, 0, 1, 2, 0, 0, 0, 3, 2, 0][number as usize % 10]].name.to_owned();
-        Self { name: rhythm.name(), cron, timezone: "UTC".to_owned(), kind, payload: "payload".to_owned(), overlap }
+        Self { name: schedule.name(), cron, timezone: "UTC".to_owned(), kind, payload: "payload".to_owned(), overlap }
     }
 }

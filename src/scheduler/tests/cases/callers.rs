@@ -2,15 +2,15 @@
 
 use super::{
     super::{super::Caps, script::Case},
-    ROOMY, UNLIMITED, jobs, pool,
+    LARGE, UNLIMITED, jobs, pool,
 };
 
-/// One worker, and a quarter of eight places for each tenant.
-const PARTS: Caps = Caps { tenant_share: 0.25, waiting: 8, ..ROOMY };
+/// A queue of eight jobs, of which a tenant may take a quarter while another one queues.
+const PARTS: Caps = Caps { tenant_share: 0.25, waiting: 8, ..LARGE };
 
 pub(super) const CASES: &[Case] = &[
     pool(
-        "where a job has a place, no other tenant's callers stand before it",
+        "with a free place, callers of other tenants do not count before a job",
         PARTS,
         "offer m of=1 => starts on 0
          end m completed 100 => decided
@@ -28,7 +28,7 @@ pub(super) const CASES: &[Case] = &[
          show => ready x a b g; waiting c d e f; runs now; 4 bytes",
     ),
     pool(
-        "where it has none, of another tenant's as much as its own tenant has",
+        "without a free place, callers of another tenant count for as much as those of its own tenant",
         PARTS,
         "offer m of=1 => starts on 0
          end m completed 100 => decided
@@ -49,7 +49,7 @@ pub(super) const CASES: &[Case] = &[
          show => ready x y a b; waiting c d e f h j; runs now; 4 bytes",
     ),
     pool(
-        "where tenants have no parts, those who came before count whoever they are for",
+        "without parts for tenants, all earlier callers count",
         Caps { waiting: 8, ..jobs(2) },
         "offer m of=1 => starts on 0
          end m completed 100 => decided
@@ -65,7 +65,7 @@ pub(super) const CASES: &[Case] = &[
          offer h of=2 for=1100 wait => waits",
     ),
     pool(
-        "callers of the classes above count, whoever they are for",
+        "all callers of the classes above count",
         Caps { waiting: 8, ..PARTS },
         "offer m of=1 => starts on 0
          end m completed 100 => decided
@@ -83,7 +83,7 @@ pub(super) const CASES: &[Case] = &[
          offer i of=3 for=1500 wait => queued",
     ),
     pool(
-        "who comes later passes no caller of its own tenant for having more time left",
+        "a later job passes no caller of its own tenant, even if it has more time left",
         jobs(1),
         "offer m of=1 => starts on 0
          end m completed 100 => decided
@@ -98,8 +98,8 @@ pub(super) const CASES: &[Case] = &[
          offer d of=2 for=190 wait => queued",
     ),
     pool(
-        "a caller whose tenant has its part of the bytes holds up nobody",
-        Caps { bytes: 20, tenant_share: 0.5, ..ROOMY },
+        "a caller whose tenant has its part of the bytes blocks no other tenant",
+        Caps { bytes: 20, tenant_share: 0.5, ..LARGE },
         "offer now of=1 => starts on 0
          offer x of=2 => queued
          offer a of=1 bytes=8 => queued
@@ -108,8 +108,8 @@ pub(super) const CASES: &[Case] = &[
          show => ready x a c; waiting b; runs now; 14 bytes",
     ),
     pool(
-        "a caller that waits for bytes holds up others for as long as it may still be queued",
-        Caps { bytes: 20, ..ROOMY },
+        "a caller that waits for bytes blocks others as long as it can still be queued in time",
+        Caps { bytes: 20, ..LARGE },
         "offer m => starts on 0
          end m completed 100 => decided
          release m => done
@@ -123,7 +123,7 @@ pub(super) const CASES: &[Case] = &[
          show => ready z b; waiting a; runs now; 15 bytes",
     ),
     Case {
-        rule: "an idle worker takes the first caller of another tenant, where that of the first one waits for its key",
+        rule: "an idle worker takes the first caller of another tenant if the very first caller waits for its ordering key",
         caps: Caps { bytes: 6, ..jobs(1) },
         limits: UNLIMITED,
         workers: 2,

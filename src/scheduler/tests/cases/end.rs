@@ -2,12 +2,12 @@
 
 use super::{
     super::{super::Caps, script::Case},
-    ROOMY, UNLIMITED, jobs, pool,
+    LARGE, UNLIMITED, jobs, pool,
 };
 
 pub(super) const CASES: &[Case] = &[
     pool(
-        "nothing starts after the queue was given up",
+        "no job starts after the queue was abandoned",
         jobs(2),
         "offer now key=1 => starts on 0
          offer a key=1 => queued
@@ -20,19 +20,19 @@ pub(super) const CASES: &[Case] = &[
          release now => done
          offer e => refused: draining
          retire => drops 1
-         ledger => 3 accepted, 3 cancelled, 3 rejected",
+         counts => 3 accepted, 3 cancelled, 3 rejected",
     ),
     pool(
-        "what is queued goes on in a closed pool",
-        ROOMY,
+        "queued jobs start in a closed pool",
+        LARGE,
         "offer a => starts on 0
          offer b => queued
          close => done
          release a => done; b starts on 0",
     ),
     pool(
-        "a lease given back without an outcome counts as cancelled, and the first outcome stays",
-        ROOMY,
+        "a job released without an outcome counts as cancelled, and the first outcome is final",
+        LARGE,
         "offer a => starts on 0
          release a => done
          offer b => starts on 0
@@ -41,11 +41,11 @@ pub(super) const CASES: &[Case] = &[
          release b => done
          end b completed 1 => decided before
          stick b => not replaced
-         ledger => 2 accepted, 1 cancelled, 1 panicked",
+         counts => 2 accepted, 1 cancelled, 1 panicked",
     ),
     Case {
-        rule: "stuck workers are replaced up to the bound, and one that is back stays where it is missed",
-        caps: Caps { stuck: 1, ..ROOMY },
+        rule: "stuck workers are replaced up to the bound, and a returning one stays if a worker is missing",
+        caps: Caps { stuck: 1, ..LARGE },
         limits: UNLIMITED,
         workers: 2,
         shards: 1,
@@ -67,8 +67,8 @@ pub(super) const CASES: &[Case] = &[
                  pool => 2 live, 0 missing",
     },
     pool(
-        "a stuck worker that nobody replaced comes back and works on",
-        Caps { stuck: 0, ..ROOMY },
+        "a stuck worker without a replacement continues to work when it returns",
+        Caps { stuck: 0, ..LARGE },
         "offer a => starts on 0
          offer b => queued
          stick a => not replaced
@@ -78,7 +78,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     pool(
         "a new worker takes a queued job",
-        ROOMY,
+        LARGE,
         "offer a => starts on 0
          offer b => queued
          worker => done; b starts on 1",

@@ -18,12 +18,12 @@ const fn at_most(jobs: u32) -> Limit {
     Limit { concurrency: Some(some(jobs)), rate: None }
 }
 
-/// One start each 100 ms.
+/// One start every 100 ms.
 const fn ten_a_second(burst: u32) -> Limit {
     Limit { concurrency: None, rate: Some(Rate { interval: Duration::from_millis(100), burst: some(burst) }) }
 }
 
-/// Kind 0 has these bounds, kind 1 none.
+/// Limits of kind 0. Kind 1 has none.
 const fn limits(all: Limit, per_key: Limit) -> KindsLimits {
     [KindLimits { all, per_key, keys: 100 }, FREE]
 }
@@ -34,7 +34,7 @@ const fn case(rule: &'static str, limits: KindsLimits, script: &'static str) -> 
 
 pub(super) const CASES: &[Case] = &[
     case(
-        "a kind at its limit waits, and others pass",
+        "jobs of a kind at its limit wait, and jobs of other kinds pass them",
         limits(at_most(1), NO_BOUND),
         "offer a => starts on 2
          offer b plus => queued
@@ -47,7 +47,7 @@ pub(super) const CASES: &[Case] = &[
          release b => done; c starts on 2",
     ),
     case(
-        "among the jobs of a limited kind the order is that of the pool",
+        "jobs of a limited kind start in the usual order of the pool",
         limits(at_most(1), NO_BOUND),
         "offer a => starts on 2
          offer b shed => queued
@@ -62,7 +62,7 @@ pub(super) const CASES: &[Case] = &[
          release d => done; b starts on 2",
     ),
     case(
-        "starts keep to their rate, and a pause saves up the burst",
+        "starts obey the rate, and idle time restores the burst",
         limits(ten_a_second(2), NO_BOUND),
         "offer a => starts on 2
          offer b => starts on 1
@@ -82,7 +82,7 @@ pub(super) const CASES: &[Case] = &[
          offer g => queued",
     ),
     case(
-        "a token that came goes to who waits, not to who comes",
+        "a new token goes to a queued job before an arrival",
         limits(ten_a_second(1), NO_BOUND),
         "offer a => starts on 2
          offer b => queued
@@ -92,7 +92,7 @@ pub(super) const CASES: &[Case] = &[
          tick => done; c starts on 0",
     ),
     case(
-        "a job whose turn by its rate comes too late is refused with the limit's name, measured or not",
+        "a job that the rate would start too late is refused by the limit, even without measurements",
         limits(ten_a_second(1), NO_BOUND),
         "offer a => starts on 2
          offer b for=210 => queued
@@ -102,7 +102,7 @@ pub(super) const CASES: &[Case] = &[
          offer f for=401 kind=1 => starts on 1",
     ),
     Case {
-        rule: "a queue for a limit is no longer than it may be, even for those who would wait for room",
+        rule: "the bound of the wait for a limit also applies to waiting callers",
         caps: jobs(20),
         limits: limits(at_most(1), NO_BOUND),
         workers: 3,
@@ -131,7 +131,7 @@ pub(super) const CASES: &[Case] = &[
                  offer f kind=1 => starts on 1",
     },
     case(
-        "each limit key has its own bound",
+        "each limit key has its own limit",
         limits(NO_BOUND, at_most(1)),
         "offer a limit=1 => starts on 2
          offer b limit=1 => queued
@@ -145,7 +145,7 @@ pub(super) const CASES: &[Case] = &[
          release c => done; b starts on 1",
     ),
     case(
-        "starts of a limit key keep to its rate",
+        "starts of a limit key obey its rate",
         limits(NO_BOUND, ten_a_second(1)),
         "offer a limit=1 => starts on 2
          offer b limit=1 => queued
@@ -164,7 +164,7 @@ pub(super) const CASES: &[Case] = &[
          offer f limit=1 => starts on 2",
     ),
     case(
-        "a limit key whose queued job leaves waits for nothing: no clock is set for it",
+        "a limit key whose last queued job was cancelled sets no wake-up time",
         limits(NO_BOUND, ten_a_second(1)),
         "offer a limit=1 => starts on 2
          offer b limit=1 => queued
@@ -174,7 +174,7 @@ pub(super) const CASES: &[Case] = &[
          release a => done",
     ),
     case(
-        "a ready job that leaves gives its place at the limit key on",
+        "a ready job that is cancelled passes its permission on to the next job of its limit key",
         limits(NO_BOUND, at_most(1)),
         "offer x kind=1 => starts on 2
          offer y kind=1 => starts on 1
@@ -187,7 +187,7 @@ pub(super) const CASES: &[Case] = &[
          release x => done; b starts on 2",
     ),
     Case {
-        rule: "a kind with a limit leaves half of the queue to the others",
+        rule: "a kind with a limit may take half of the queue",
         caps: jobs(4),
         limits: limits(at_most(1), NO_BOUND),
         workers: 2,
@@ -201,7 +201,7 @@ pub(super) const CASES: &[Case] = &[
                  offer z kind=1 => queued",
     },
     Case {
-        rule: "a caller that waits for room behind a limit holds up nobody else's worker",
+        rule: "a caller that waits for capacity behind a limit delays no job of another kind",
         caps: jobs(1),
         limits: limits(at_most(1), NO_BOUND),
         workers: 2,
@@ -214,7 +214,7 @@ pub(super) const CASES: &[Case] = &[
                  release a => done; b starts on 1",
     },
     Case {
-        rule: "a caller without room in the queue starts when its token comes",
+        rule: "a caller that cannot be queued starts when its token is available",
         caps: jobs(0),
         limits: limits(ten_a_second(1), ten_a_second(1)),
         workers: 2,

@@ -2,17 +2,17 @@
 
 use super::{
     super::{super::Caps, script::Case},
-    ROOMY, UNLIMITED, jobs, pool,
+    LARGE, UNLIMITED, jobs, pool,
 };
 
-/// More workers than one.
+/// A case with several workers.
 const fn workers(rule: &'static str, workers: usize, script: &'static str) -> Case {
-    Case { rule, caps: ROOMY, limits: UNLIMITED, workers, shards: 1, script }
+    Case { rule, caps: LARGE, limits: UNLIMITED, workers, shards: 1, script }
 }
 
 pub(super) const CASES: &[Case] = &[
     pool(
-        "a paused pool takes jobs within its bounds, starts none, and starts them in order when it is resumed",
+        "a paused pool accepts jobs within its bounds, and starts them in order when it is resumed",
         jobs(2),
         "offer a => starts on 0
          pause => paused
@@ -28,8 +28,8 @@ pub(super) const CASES: &[Case] = &[
          resume => done",
     ),
     pool(
-        "in a paused pool jobs expire and leave as ever",
-        ROOMY,
+        "jobs of a paused pool expire and can be cancelled",
+        LARGE,
         "pause => paused
          offer a for=10 => queued
          offer b => queued
@@ -38,11 +38,11 @@ pub(super) const CASES: &[Case] = &[
          pass 10 => done
          expire a => was queued
          resume => done; c starts on 0
-         ledger => 3 accepted, 1 cancelled, 1 expired",
+         counts => 3 accepted, 1 cancelled, 1 expired",
     ),
     pool(
-        "a pause does not make a queue look slow",
-        ROOMY,
+        "a pause does not narrow the safety margin",
+        LARGE,
         "offer a => starts on 0
          end a completed 100 => decided
          offer b for=9000 => queued
@@ -66,8 +66,8 @@ pub(super) const CASES: &[Case] = &[
          offer i for=1000 => queued",
     ),
     pool(
-        "a drain ends a pause, and a shut door cannot be paused",
-        ROOMY,
+        "a drain ends a pause, and a shut pool cannot be paused",
+        LARGE,
         "pause => paused
          offer a => queued
          offer b => queued
@@ -83,7 +83,7 @@ pub(super) const CASES: &[Case] = &[
          pause => not paused",
     ),
     pool(
-        "a shut pool tells those who wait, finishes the rest, and takes jobs again once it is open",
+        "a shut pool refuses waiting callers, finishes accepted jobs, and accepts jobs again when it is opened",
         jobs(1),
         "offer a => starts on 0
          offer b => queued
@@ -96,10 +96,10 @@ pub(super) const CASES: &[Case] = &[
          offer f => refused: shut
          open => done
          offer g => starts on 0
-         ledger => 3 accepted, 2 cancelled, 4 rejected",
+         counts => 3 accepted, 2 cancelled, 4 rejected",
     ),
     pool(
-        "an operator cancels a job wherever it is, and its room is free at once",
+        "an operator can cancel a job at any stage, which frees its capacity at once",
         jobs(1),
         "offer a key=1 => starts on 0
          offer b key=1 => queued
@@ -113,15 +113,15 @@ pub(super) const CASES: &[Case] = &[
          kill a => hit nothing
          release a => done; d starts on 0
          kill a => hit nothing
-         ledger => 3 accepted, 2 cancelled",
+         counts => 3 accepted, 2 cancelled",
     ),
     workers(
-        "idle workers that are too many go at once, busy ones with the end of their job",
+        "surplus idle workers are removed at once, busy ones after their job",
         3,
         "offer a => starts on 2
          offer b => starts on 1
          resize 1 => drops 1
-         pool => 1 live, 0 missing, 1 to go
+         pool => 1 live, 0 missing, 1 retiring
          offer c => queued
          release a => drops 1
          pool => 1 live, 0 missing
@@ -129,20 +129,20 @@ pub(super) const CASES: &[Case] = &[
          release b => done; c starts on 1",
     ),
     workers(
-        "workers that were to go are kept before new ones are made",
+        "a growing pool keeps retiring workers before it makes new ones",
         2,
         "offer a => starts on 1
          offer b => starts on 0
          offer c => queued
          resize 1 => done
-         pool => 1 live, 0 missing, 1 to go
+         pool => 1 live, 0 missing, 1 retiring
          resize 3 => done; c starts on 2
          pool => 3 live, 0 missing
          release a => done
          offer d => starts on 1",
     ),
     workers(
-        "bounds move the number of workers no further than they must",
+        "new bounds change the number of workers as little as possible",
         2,
         "resize 1 4 => done
          pool => 2 live, 0 missing
@@ -152,8 +152,8 @@ pub(super) const CASES: &[Case] = &[
          pool => 2 live, 0 missing",
     ),
     Case {
-        rule: "of a pool that shrinks, a stuck worker that is missed goes first",
-        caps: Caps { stuck: 0, ..ROOMY },
+        rule: "a shrinking pool first removes stuck workers without a replacement",
+        caps: Caps { stuck: 0, ..LARGE },
         limits: UNLIMITED,
         workers: 2,
         shards: 1,
@@ -169,7 +169,7 @@ pub(super) const CASES: &[Case] = &[
                  pool => 1 live, 0 missing",
     },
     workers(
-        "a worker that was to go and gets stuck is not missed",
+        "a retiring worker that gets stuck is not replaced",
         2,
         "offer a => starts on 1
          offer b => starts on 0

@@ -1,11 +1,11 @@
 //! Cases of the order of starts.
 
-use super::{super::script::Case, ROOMY, UNLIMITED, jobs, pool};
+use super::{super::script::Case, LARGE, UNLIMITED, jobs, pool};
 
 pub(super) const CASES: &[Case] = &[
     pool(
         "classes in strict order, first in first out within a class",
-        ROOMY,
+        LARGE,
         "offer now => starts on 0
          offer a shed => queued
          offer b crit => queued
@@ -24,7 +24,7 @@ pub(super) const CASES: &[Case] = &[
          release c => done; a starts on 0",
     ),
     Case {
-        rule: "an idle worker gets an arrival directly, even beside a full queue",
+        rule: "an arrival starts on an idle worker at once, even with a full queue",
         caps: jobs(1),
         limits: UNLIMITED,
         workers: 2,
@@ -37,8 +37,8 @@ pub(super) const CASES: &[Case] = &[
                  show => blocked b; runs a; 1 bytes",
     },
     Case {
-        rule: "the worker that parked last is taken first",
-        caps: ROOMY,
+        rule: "the worker that became idle last is used first",
+        caps: LARGE,
         limits: UNLIMITED,
         workers: 3,
         shards: 1,
@@ -53,8 +53,8 @@ pub(super) const CASES: &[Case] = &[
                  offer f => starts on 1",
     },
     Case {
-        rule: "a worker of the caller's shard comes first, then one of the next shards",
-        caps: ROOMY,
+        rule: "a worker of the caller's shard is used first, then one of the next shards",
+        caps: LARGE,
         limits: UNLIMITED,
         workers: 4,
         shards: 2,
@@ -68,8 +68,8 @@ pub(super) const CASES: &[Case] = &[
                  offer f shard=0 => starts on 3",
     },
     Case {
-        rule: "one job of an ordering key at a time, in order of acceptance; others pass",
-        caps: ROOMY,
+        rule: "jobs of an ordering key run one at a time in order of acceptance, and other jobs pass them",
+        caps: LARGE,
         limits: UNLIMITED,
         workers: 2,
         shards: 1,
@@ -87,7 +87,7 @@ pub(super) const CASES: &[Case] = &[
     },
     pool(
         "the next job of a key queues at the back of its class",
-        ROOMY,
+        LARGE,
         "offer a key=1 => starts on 0
          offer b key=1 => queued
          offer c => queued
@@ -100,8 +100,8 @@ pub(super) const CASES: &[Case] = &[
          release d => done; b starts on 0",
     ),
     pool(
-        "a job that leaves from the front of its key frees the next one, one behind frees nobody",
-        ROOMY,
+        "cancelling the first job of an ordering key makes the next one ready, cancelling another one does not",
+        LARGE,
         "offer now => starts on 0
          offer a key=1 => queued
          offer b key=1 => queued
@@ -113,7 +113,7 @@ pub(super) const CASES: &[Case] = &[
          release now => done; c starts on 0",
     ),
     Case {
-        rule: "what stands behind a key passes no job of its tenant that is free",
+        rule: "jobs blocked by an ordering key do not count before ready jobs of their tenant",
         caps: jobs(16),
         limits: UNLIMITED,
         workers: 2,
@@ -136,7 +136,7 @@ pub(super) const CASES: &[Case] = &[
                  offer k key=2 for=160 => queued",
     },
     Case {
-        rule: "what stands behind ordering keys in a more important class does not count",
+        rule: "jobs blocked by ordering keys do not count in the classes above",
         caps: jobs(16),
         limits: UNLIMITED,
         workers: 3,
@@ -160,8 +160,8 @@ pub(super) const CASES: &[Case] = &[
                  offer z shed of=1 for=51 spare=300 => queued",
     },
     Case {
-        rule: "a tenant that comes takes turns with the others",
-        caps: ROOMY,
+        rule: "a new tenant alternates with the others",
+        caps: LARGE,
         limits: UNLIMITED,
         workers: 1,
         shards: 1,

@@ -5,7 +5,7 @@ impl Limits {
         self.key_limiters.iter().map(|(_, key_limiter)| key_limiter.throttled.len()).sum()
     }
 
-    /// Checks that a key is kept only for its jobs, or until its bucket is full, and that only keys with a job wait.
+    /// Checks that a key is kept only for its jobs, or until its bucket is full. Only keys with a job have a wake-up time.
     pub(in super::super) fn assert_bounded(&self, jobs: &[KeyLimiterId]) {
         let keys: usize = self.kind_queues.iter().map(|limited| limited.by_key.len()).sum();
         assert_eq!(keys, self.key_limiters.len(), "each key has one key limiter");
@@ -15,25 +15,27 @@ impl Limits {
             assert_eq!(key_limiter.jobs as usize, jobs, "jobs of a key");
             let idles = key_limiter.used.bucket.full_at().is_some_and(|full_at| self.idle.contains(&(full_at, index)));
             assert_eq!(idles, jobs == 0, "a key without a job is remembered until its bucket is full");
-            let wakes = key_limiter.asleep.is_some_and(|at| self.asleep.contains(&(at, index)));
+            let wakes = key_limiter.waiting_for_token.is_some_and(|at| self.waiting_for_token.contains(&(at, index)));
             assert!(
-                !(wakes || self.stirred.contains(&index)) || !key_limiter.throttled.is_empty(),
-                "a key that holds no job waits for nothing"
+                !(wakes || self.changed.contains(&index)) || !key_limiter.throttled.is_empty(),
+                "a key without a throttled job has no wake-up time"
             );
         }
         let is_limiter = |key_limiter: &KeyLimiterId| self.key_limiters.contains(key_limiter.0);
         assert!(
-            self.stirred.iter().all(is_limiter) && self.idle.iter().all(|(_, key_limiter)| is_limiter(key_limiter)),
-            "no key limiter is gone"
+            self.changed.iter().all(is_limiter) && self.idle.iter().all(|(_, key_limiter)| is_limiter(key_limiter)),
+            "all key limiters exist"
         );
         assert!(
-            self.asleep.iter().all(|(at, key_limiter)| self.key_limiters[key_limiter.0].asleep == Some(*at)),
-            "each sleeps once"
+            self.waiting_for_token
+                .iter()
+                .all(|(at, key_limiter)| self.key_limiters[key_limiter.0].waiting_for_token == Some(*at)),
+            "each wake-up time is current"
         );
         assert_eq!(
             self.idle.len(),
             self.key_limiters.iter().filter(|(_, key_limiter)| key_limiter.jobs == 0).count(),
-            "each idles once"
+            "each idle key limiter is listed once"
         );
     }
 

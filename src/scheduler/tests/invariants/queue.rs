@@ -18,7 +18,7 @@ impl Queue {
         queued.filter(|index| entries[*index].place == Place::Ready).collect()
     }
 
-    /// Checks that state is kept only for present jobs, and for tenants that are ahead while others compete.
+    /// Checks that state is kept only for current jobs, and for idle tenants that are ahead of competing ones.
     pub(in super::super) fn assert_bounded<H: Host>(&self, entries: &Slab<Entry<H>>) {
         let (mut held, mut was_ahead) = (FxHashMap::default(), FxHashMap::default());
         for (_, entry) in entries {
@@ -34,16 +34,16 @@ impl Queue {
             let queued = tenants(|place| matches!(place, Place::Ready | Place::Blocked | Place::Throttled)).len();
             let ready = tenants(|place| place == Place::Ready).len();
             assert!(kind_queue.backlogs.tenants() <= queued, "no backlog without a job");
-            assert_eq!(kind_queue.order.len(), ready, "each tenant with a ready job has a turn");
+            assert_eq!(kind_queue.order.len(), ready, "each tenant with a ready job has a position");
             let of_kind_queue = entries.iter().map(|(_, entry)| entry).filter(|entry| entry.slot() == slot);
             let load: f64 = of_kind_queue.filter(|entry| entry.place == Place::Ready).map(Entry::load).sum();
-            assert!((kind_queue.ready - load).abs() < 1e-6, "what the ready jobs count");
+            assert!((kind_queue.ready - load).abs() < 1e-6, "the load of the ready jobs");
             assert!(
                 kind_queue.ahead.is_empty() || !kind_queue.order.is_empty(),
-                "nothing is was_ahead where none competes"
+                "no idle tenant is remembered without a competing one"
             );
             for (tag, tenant) in &kind_queue.ahead {
-                assert!(*tag > kind_queue.clock, "a debt that does not count any more is forgiven");
+                assert!(*tag > kind_queue.clock, "idle tenants are forgotten when the clock has reached their tag");
                 *was_ahead.entry(*tenant).or_default() += 1;
             }
         }

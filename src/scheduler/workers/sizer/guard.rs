@@ -1,16 +1,18 @@
-//! Protects a slow downstream from more workers. If jobs take much longer than before, more workers may only add
-//! pressure on a shared resource; or the jobs have grown, and need more workers. The run times alone do not say which,
-//! so that a step is tried now and then, and the finished work decides.
+//! Protects a slow downstream service from more workers. If jobs take much longer than before, there are two possible
+//! causes. Either they use a shared resource, which more workers would only overload, or they have become larger and
+//! need more workers. Run times alone do not tell the two apart. So the guard sometimes tries more workers, and
+//! compares the finished work.
 
 use super::Sample;
 
-/// Jobs that take so many times as long as before stop the growth, until they take less than this.
+/// Growth stops when jobs take this many times as long as before.
 pub(super) const SLOW: f64 = 2.0;
+/// Growth is allowed again when jobs take less than this many times as long as before.
 pub(super) const SLOW_NO_MORE: f64 = 1.5;
-/// Samples before the first try; twice as many after each useless one, up to a minute.
+/// Samples before the first trial. Each useless trial doubles the pause, up to a minute.
 const FIRST_PAUSE: u32 = 5;
 const MAX_PAUSE: u32 = 60;
-/// Samples and jobs from which on a number of workers is known; with this many jobs, it is known well.
+/// Smallest number of samples and of jobs for a measurement, and the number of jobs for a reliable one.
 const MIN_SAMPLES: u32 = 4;
 const MIN_JOBS: f64 = 24.0;
 const MANY_JOBS: f64 = 96.0;
@@ -19,13 +21,13 @@ const FULL: f64 = 0.8;
 /// Additional workers are useful if finished work rises by this share of the rise of busy workers.
 const GAIN: f64 = 0.5;
 /// A measurement needs at least this rise of busy workers.
-const TELLING: f64 = 0.25;
+const MIN_RISE: f64 = 0.25;
 
 /// Whether the growth is stopped.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Guard {
     Free,
-    /// The pool keeps its size, and tries no step before so many samples.
+    /// The pool keeps its size, and tries the next step after `pause` samples.
     Held {
         pause: u32,
         samples: u32,
@@ -34,7 +36,7 @@ pub(super) enum Guard {
     Trying(Step),
 }
 
-/// A pool with additional workers, to measure whether they are useful; decided after some samples.
+/// A pool with additional workers on trial, to measure whether they are useful.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Step {
     pause: u32,
@@ -52,7 +54,7 @@ pub(super) enum Growth {
     Held,
     /// Exactly this number of workers: a step is tried or reverted.
     Exactly(usize),
-    /// The jobs have grown: their current run times become the reference.
+    /// The jobs have become larger: their current run times become the reference.
     Proven,
 }
 
@@ -71,7 +73,7 @@ impl Guard {
         self != Self::Free
     }
 
-    /// `wants` says whether the load calls for growth, and `most` up to where.
+    /// `wants` says whether the load requires growth, and `most` is the largest size.
     pub(super) fn decide(self, sample: &Sample, wants: bool, most: usize) -> (Self, Growth) {
         let workers = sample.workers;
         let larger = (workers + workers.max(3)).min(most);
@@ -129,7 +131,7 @@ impl Tally {
         }
     }
 
-    /// With few workers, a step is relatively large, and needs fewer jobs.
+    /// Whether there are enough samples. With few workers, a step is relatively large, and needs fewer jobs.
     fn is_conclusive(&self) -> bool {
         self.samples >= MIN_SAMPLES && self.jobs >= (MIN_JOBS / 3.0 * self.workers as f64).min(MIN_JOBS)
     }
@@ -138,7 +140,7 @@ impl Tally {
     fn gains(self, now: Self) -> Option<bool> {
         let [before, now] = [self, now].map(|of| (of.busy / f64::from(of.samples), of.done / f64::from(of.samples)));
         let more = now.0 / before.0 - 1.0;
-        (more >= TELLING).then_some(now.1 - before.1 >= GAIN * more * before.1)
+        (more >= MIN_RISE).then_some(now.1 - before.1 >= GAIN * more * before.1)
     }
 }
 

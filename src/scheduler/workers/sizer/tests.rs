@@ -6,7 +6,7 @@ use super::*;
 
 const BOUNDS: Bounds = Bounds { min: 2, max: 64 };
 
-/// A pool of so many workers, seen so.
+/// A sample of a pool.
 fn seen(workers: usize, busy: f64, wait: f64) -> Sample {
     let done = workers as f64 * busy;
     let jobs = 10.0 * done;
@@ -26,10 +26,10 @@ const NOTHING: Sample = Sample {
     may_grow: true,
 };
 
-/// The workers after each of the samples at a pool that follows what is decided.
-fn follow(sizer: &mut Sizer, mut workers: usize, looks: usize, sample: impl Fn(usize) -> Sample) -> Vec<usize> {
+/// The number of workers after each sample, for a pool that follows the decisions of the sizer.
+fn follow(sizer: &mut Sizer, mut workers: usize, samples: usize, sample: impl Fn(usize) -> Sample) -> Vec<usize> {
     let mut sizes = Vec::new();
-    for _ in 0..looks {
+    for _ in 0..samples {
         let (next, decision) = sizer.decide(&sample(workers), BOUNDS);
         (*sizer, workers) = (next, decision.workers);
         sizes.push(workers);
@@ -37,11 +37,11 @@ fn follow(sizer: &mut Sizer, mut workers: usize, looks: usize, sample: impl Fn(u
     sizes
 }
 
-fn follow_anew(workers: usize, looks: usize, sample: impl Fn(usize) -> Sample) -> Vec<usize> {
-    follow(&mut Sizer::NEW.clone(), workers, looks, sample)
+fn follow_anew(workers: usize, samples: usize, sample: impl Fn(usize) -> Sample) -> Vec<usize> {
+    follow(&mut Sizer::NEW.clone(), workers, samples, sample)
 }
 
-/// What a load of so many busy workers shows in a pool: all are busy, and a queue builds up, where there are fewer.
+/// Samples of a load that needs `demand` busy workers. With fewer workers, all are busy and a queue builds up.
 fn load(demand: f64) -> impl Fn(usize) -> Sample {
     move |workers| {
         let share = demand / workers as f64;
@@ -50,7 +50,7 @@ fn load(demand: f64) -> impl Fn(usize) -> Sample {
 }
 
 #[test]
-fn a_pool_grows_by_a_quarter_once_it_was_busy_at_three_looks() {
+fn a_pool_grows_by_a_quarter_after_three_busy_samples() {
     let mut sizer = Sizer::NEW;
     let sizes = follow(&mut sizer, 8, 6, |workers| seen(workers, 0.9, 0.0));
     assert_eq!(sizes, [8, 8, 10, 12, 15, 18]);
@@ -59,19 +59,19 @@ fn a_pool_grows_by_a_quarter_once_it_was_busy_at_three_looks() {
 }
 
 #[test]
-fn waits_count_at_two_looks_and_long_ones_at_one_for_as_much_as_they_are_long() {
+fn a_wait_counts_after_two_samples_and_a_long_wait_after_one() {
     assert_eq!(follow_anew(8, 4, |workers| seen(workers, 1.0, 1.1)), [8, 10, 12, 15]);
     assert_eq!(follow_anew(8, 3, |workers| seen(workers, 1.0, 3.0)), [8, 14, 24]);
     assert_eq!(follow_anew(4, 4, |workers| seen(workers, 1.0, 4.1)), [8, 16, 32, 64]);
     assert_eq!(follow_anew(2, 3, |workers| seen(workers, 1.0, 20.0)), [6, 18, 54]);
     let mut sizer = Sizer::NEW;
     for wait in [2.0, 0.5, 2.0, 0.5] {
-        assert_eq!(follow(&mut sizer, 8, 1, |workers| seen(workers, 0.5, wait)), [8], "one look is no trend");
+        assert_eq!(follow(&mut sizer, 8, 1, |workers| seen(workers, 0.5, wait)), [8], "one sample is not a trend");
     }
 }
 
 #[test]
-fn jobs_that_are_refused_count_like_those_that_wait() {
+fn refused_jobs_count_like_waiting_ones() {
     let refused = |refused: f64| move |workers| Sample { refused, ..seen(workers, 0.7, 0.0) };
     assert_eq!(follow_anew(8, 6, refused(0.09)), [8; 6]);
     assert_eq!(follow_anew(8, 3, refused(0.1)), [8, 10, 12]);
@@ -81,13 +81,13 @@ fn jobs_that_are_refused_count_like_those_that_wait() {
 }
 
 #[test]
-fn a_pool_does_not_grow_to_where_its_load_would_be_little() {
+fn a_pool_does_not_grow_so_far_that_its_load_would_be_low() {
     assert_eq!(follow_anew(8, 9, |workers| seen(workers, 0.3, 5.0)), [8; 9]);
     assert_eq!(follow_anew(8, 4, |workers| seen(workers, 3.6 / workers as f64, 5.0))[3], 12);
 }
 
 #[test]
-fn a_pool_shrinks_to_what_its_load_needs_after_thirty_quiet_looks() {
+fn a_pool_shrinks_to_its_demand_after_thirty_quiet_samples() {
     let mut sizer = Sizer::NEW;
     let sizes = follow(&mut sizer, 16, 60, load(1.0));
     assert!(sizes[..31].iter().all(|size| *size == 16), "{sizes:?}");
@@ -97,12 +97,12 @@ fn a_pool_shrinks_to_what_its_load_needs_after_thirty_quiet_looks() {
     let sizes = follow(&mut sizer, 16, 60, load(1.0));
     assert!(sizes[..29].iter().all(|size| *size == 16), "{sizes:?}");
     assert!(sizes[29] == 4 && sizes[32..].iter().all(|size| *size == 4), "{sizes:?}");
-    assert_eq!(follow_anew(16, 200, load(4.8)), [16; 200], "0.3 is not little");
+    assert_eq!(follow_anew(16, 200, load(4.8)), [16; 200], "a load of 0.3 is not low");
     assert_eq!(follow_anew(16, 60, load(0.0))[59], BOUNDS.min);
 }
 
 #[test]
-fn a_busy_spell_is_no_quiet_and_a_single_busy_look_is_looked_after() {
+fn a_busy_spell_prevents_a_shrink_and_a_busy_sample_limits_it() {
     let mut sizer = Sizer::NEW;
     for _ in 0..10 {
         assert_eq!(follow(&mut sizer, 16, 20, load(1.0)), [16; 20]);
@@ -116,7 +116,7 @@ fn a_busy_spell_is_no_quiet_and_a_single_busy_look_is_looked_after() {
 }
 
 #[test]
-fn after_it_shrank_a_pool_rests_before_it_grows_by_quarters() {
+fn after_a_shrink_a_pool_grows_by_a_quarter_only_after_a_pause() {
     let shrunk = || {
         let mut sizer = Sizer::NEW;
         assert_eq!(follow(&mut sizer, 16, 32, load(1.0))[31], 4);
@@ -126,13 +126,14 @@ fn after_it_shrank_a_pool_rests_before_it_grows_by_quarters() {
     assert_eq!(follow(&mut shrunk(), 8, 2, |workers| seen(workers, 1.0, 4.1)), [16, 32]);
 }
 
-/// A pool that never has workers enough, whose jobs take `slowdown` times as long, and finish so much with so many workers.
+/// Samples of a pool that never has enough workers, and whose jobs take `slowdown` times as long. `done` is the
+/// finished work by number of workers.
 fn slow(slowdown: f64, done: impl Fn(f64) -> f64) -> impl Fn(usize) -> Sample {
     move |workers| Sample { slowdown, done: done(workers as f64), ..seen(workers, 1.0, 9.0) }
 }
 
 #[test]
-fn a_step_that_is_of_no_use_is_taken_back_and_tried_less_often() {
+fn a_useless_step_is_reverted_and_tried_less_often() {
     let mut sizer = Sizer::NEW;
     let sizes = follow(&mut sizer, 8, 200, slow(4.0, |_| 2.0));
     assert!(sizes.iter().all(|size| [8, 16].contains(size)), "{sizes:?}");
@@ -143,7 +144,7 @@ fn a_step_that_is_of_no_use_is_taken_back_and_tried_less_often() {
 }
 
 #[test]
-fn jobs_that_have_merely_grown_are_given_workers_and_their_time_is_the_new_one() {
+fn jobs_that_take_longer_get_workers_and_a_new_reference_time() {
     let (mut sizer, mut workers) = (Sizer::NEW, 4);
     let grown = (0..30).position(|_| {
         let (next, decision) = sizer.decide(&slow(4.0, |workers| workers / 4.0)(workers), BOUNDS);
@@ -154,7 +155,7 @@ fn jobs_that_have_merely_grown_are_given_workers_and_their_time_is_the_new_one()
 }
 
 #[test]
-fn a_pool_whose_jobs_are_slow_no_more_is_let_go() {
+fn a_pool_whose_jobs_are_fast_again_is_not_held_back() {
     let mut sizer = Sizer::NEW;
     follow(&mut sizer, 8, 4, slow(4.0, |_| 2.0));
     assert!(sizer.is_held_back());
@@ -172,7 +173,7 @@ fn a_pool_that_may_not_grow_still_shrinks() {
     assert_eq!(follow(&mut sizer, 8, 80, held(0.0)).last(), Some(&2));
 }
 
-/// A sample of a pool, whatever may be seen of it.
+/// An arbitrary sample.
 fn any_sample() -> impl Strategy<Value = Sample> {
     let shares = (0.0..=1.0, 0.0..8.0, 0.0..=1.0, 0.5..5.0);
     (shares, 0.0..200.0, 0.0..64.0, 0.001..20.0, any::<bool>()).prop_map(
@@ -196,10 +197,10 @@ proptest! {
     #[test]
     fn sizes_stay_within_the_bounds_and_grow_to_three_times_at_most(
         start in 2usize..=64,
-        looks in vec(any_sample(), 1..400),
+        samples in vec(any_sample(), 1..400),
     ) {
         let (mut sizer, mut workers) = (Sizer::NEW, start);
-        for sample in looks {
+        for sample in samples {
             let sample = Sample { workers, ..sample };
             let (next, decision) = sizer.decide(&sample, BOUNDS);
             let size = decision.workers;
@@ -210,7 +211,7 @@ proptest! {
         }
     }
 
-    /// Whatever a steady load is, the size moves in one direction and comes to rest.
+    /// Under a steady load, the size changes in one direction only and becomes constant.
     #[test]
     fn a_steady_load_makes_no_pool_flap(start in 2usize..=64, demand in 0.0..80.0) {
         let mut sizes = vec![start];
@@ -223,10 +224,10 @@ proptest! {
         prop_assert!(demand >= 0.3 * rest as f64 - 1.0 || rest as f64 <= needed, "{rest} for {demand}");
     }
 
-    /// With a downstream that does no more however many workers ask, the pool has twice its workers at most, now and then.
+    /// More workers finish no more work, so the pool only tries up to twice its size.
     #[test]
-    fn a_slow_downstream_is_not_scaled_into(start in 3usize..=32, slowdown in SLOW..20.0, looks in 1usize..2000) {
-        let sizes = follow_anew(start, looks, slow(slowdown, |_| 2.0));
+    fn a_pool_does_not_grow_for_a_slow_downstream(start in 3usize..=32, slowdown in SLOW..20.0, samples in 1usize..2000) {
+        let sizes = follow_anew(start, samples, slow(slowdown, |_| 2.0));
         prop_assert!(sizes.iter().all(|size| *size <= 2 * start), "{sizes:?}");
     }
 }

@@ -6,7 +6,6 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.fail;
 
 import com.google.protobuf.ByteString;
-import com.google.protobuf.Duration;
 import com.google.protobuf.InvalidProtocolBufferException;
 import com.google.protobuf.Message;
 import com.google.rpc.Code;
@@ -124,10 +123,6 @@ final class Calls {
   static long rejected(PoolStats stats, String reason) {
     var counts = stats.getJobs().getRejectedList().stream().filter(count -> count.getReason().equals(reason));
     return counts.mapToLong(RejectedCount::getCount).sum();
-  }
-
-  static double seconds(Duration duration) {
-    return duration.getSeconds() + duration.getNanos() / 1e9;
   }
 
   /** Polls until the condition holds, and says how many milliseconds that took. */

@@ -1,6 +1,5 @@
 package dev.waterwheel.clients;
 
-import static dev.waterwheel.clients.Calls.seconds;
 import static dev.waterwheel.clients.Calls.submit;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
@@ -35,9 +34,9 @@ class SubmitTest {
       assertTrue(!result.getJobId().isEmpty());
 
       var waterfall = result.getWaterfall();
-      var budget = seconds(waterfall.getBudget());
-      var spent = seconds(waterfall.getQueue()) + seconds(waterfall.getRun());
-      var left = seconds(waterfall.getLeft());
+      var budget = waterfall.getBudgetSeconds();
+      var spent = waterfall.getQueueSeconds() + waterfall.getRunSeconds();
+      var left = waterfall.getLeftSeconds();
       assertTrue(budget > 5 && budget <= 10, waterfall.toString());
       assertTrue(spent > 0 && left > 0 && spent + left <= budget + 1e-6, waterfall.toString());
     }

@@ -1,0 +1,183 @@
+//! Builds the services for callers and operators, and opens the certificates, the keys and the store of detached jobs.
+
+use std::{
+    io,
+    sync::{Arc, OnceLock},
+};
+
+use tokio::{runtime::Builder, time::Instant};
+
+use super::{Control, StartError};
+use crate::{
+    auth::{Gate, Quotas},
+    config::Config,
+    detached::{Detached, KindPolicies, wall_clock},
+    net::{ListenAddress, Place, Server, Tls},
+    ops::{self, Listener, Runtimes, Subject},
+    phase::{Phase, PhaseCell},
+    pool::Pools,
+    proto::MAX_ENVELOPE,
+    rpc::{
+        Admin, Browsers, Calls, Edge, Guard, Health, Hosts, Load, Orca, Parts, PublicServices, Watches, WorkerPool,
+        ops_services, public_services, trace::Sampler,
+    },
+    store::{JobStore, MemoryStore, StoreError, open_postgres, open_sqlite},
+    task::{Tasks, spawn_thread},
+};
+
+/// Most open calls of `WatchStats` and `WatchJob`. Each may need all figures ten times per second, or read the store.
+const MAX_WATCHES: usize = 256;
+
+/// The services for callers and operators. They do not depend on listeners.
+pub(super) struct Services {
+    pub(super) public: Edge,
+    pub(super) ops: Edge,
+    /// Collects the serving runtimes.
+    pub(super) runtimes: Runtimes,
+    /// Collects the listeners.
+    pub(super) listeners: Arc<OnceLock<Vec<Listener>>>,
+}
+
+/// TLS and authentication of callers.
+pub(super) struct Security {
+    pub(super) tls: Option<Arc<Tls>>,
+    pub(super) guard: Guard,
+}
+
+/// Builds the services over the pools of `control`.
+pub(super) fn build(
+    config: &Config,
+    control: &Control,
+    security: &Security,
+    phase: &PhaseCell,
+    sample_ratio: Option<f64>,
+    tasks: &Tasks,
+) -> Services {
+    let Security { tls, guard } = security;
+    let pools = control.pools().clone();
+    let calls = Calls::new(&pools, config.server.threads);
+    let health = Health::new(pools.clone(), phase.clone(), control.detached().cloned());
+    let load = Load::new(pools.clone());
+    let started = Instant::now();
+    let worker_pool = WorkerPool::new(Parts {
+        pools: pools.clone(),
+        detached: control.detached().cloned(),
+        phase: phase.clone(),
+        deadline: config.deadline,
+        sampler: Sampler::new(sample_ratio, config.telemetry.caller_traces),
+        window: config.server.submit_many_window,
+        largest_message: config.server.max_payload.saturating_add(MAX_ENVELOPE),
+        tasks: tasks.clone(),
+        guard: guard.clone(),
+        started,
+        calls: calls.clone(),
+        watches: Watches::new(phase.clone(), MAX_WATCHES),
+        max_attached: config.server.connections.max_age,
+    });
+    let public = public_services(PublicServices {
+        worker_pool,
+        health: health.clone(),
+        orca: Orca::new(load.clone(), phase.clone()),
+        load_in_answers: config.server.load_reports.then_some(load),
+        browsers: Browsers::of(&config.server.grpc_web_origins),
+        max_header_list: config.server.http2.max_header_list as usize,
+    });
+    let runtimes = Runtimes::default();
+    runtimes.add_current("main".into());
+    let listeners = Arc::default();
+    let subject = Subject {
+        pools,
+        detached: control.detached().cloned(),
+        phase: phase.clone(),
+        calls,
+        health: health.clone(),
+        runtimes: runtimes.clone(),
+        listeners: Arc::clone(&listeners),
+        guard: guard.clone(),
+        tls: tls.clone(),
+        started,
+    };
+    let pages = ops::pages(config.ops, subject);
+    let ops = ops_services(Admin::new(Arc::new(control.clone()), control.pools().clone()), health, pages, guard);
+    Services { public, ops, runtimes, listeners }
+}
+
+/// Adds the connections of these listeners to the metrics.
+pub(super) fn measure(listeners: &OnceLock<Vec<Listener>>, servers: [(&'static str, &Server); 2]) {
+    let listener = |(name, server): (&'static str, &Server)| Listener {
+        name,
+        connections: server.tracker().clone(),
+        memory: server.memory().clone(),
+    };
+    // `listeners` is set only once.
+    let _ = listeners.set(servers.map(listener).into());
+}
+
+/// Accepted host names for operators at these addresses. On a loopback address they are restricted, because a web page
+/// can reach it under any name. Otherwise any name is accepted.
+pub(super) fn hosts<'a>(config: &Config, addresses: impl Iterator<Item = &'a ListenAddress>) -> Option<Hosts> {
+    let names = &config.server.ops_hosts;
+    let mut of_a_network = addresses.filter(|address| address.tcp().is_some());
+    let is_limited = of_a_network.any(|address| !address.is_public() || !names.is_empty());
+    is_limited.then(|| Hosts::new(names))
+}
+
+/// Reads TLS files and token keys, and creates the quotas.
+pub(super) fn secure(config: &Config) -> Result<Security, StartError> {
+    let tls = config.server.tls.clone().map(Tls::open).transpose()?.map(Arc::new);
+    let gate = config.auth.as_ref().map(Gate::open).transpose()?.map(Arc::new);
+    let quotas = Arc::new(Quotas::new(&config.quota).map(Arc::new).into());
+    Ok(Security { tls, guard: Guard { gate, quotas } })
+}
+
+impl Security {
+    /// Reloads the files when they change, until the process has stopped.
+    pub(super) fn follow(&self, phase: &PhaseCell, tasks: &Tasks) {
+        let Self { tls, guard } = self;
+        if let Some(tls) = tls {
+            follow(Arc::clone(tls).keep_fresh(), phase, tasks);
+        }
+        if let Some(gate) = &guard.gate {
+            follow(Arc::clone(gate).keep_fresh(), phase, tasks);
+        }
+    }
+}
+
+/// Runs `work` until the process has stopped.
+pub(super) fn follow(work: impl Future<Output = ()> + Send + 'static, phase: &PhaseCell, tasks: &Tasks) {
+    let phase = phase.clone();
+    tasks.spawn(async move {
+        tokio::select! {
+            () = work => {}
+            () = phase.reached(Phase::Stopped) => {}
+        }
+    });
+}
+
+/// The detached jobs of a process; `None` if no store is configured. Blocks while a file or a database is opened.
+pub(super) fn open_store(config: &Config, pools: &Pools) -> Result<Option<Detached>, StoreError> {
+    let store: Arc<dyn JobStore> = match (config.store.sqlite(), config.store.postgres()) {
+        (_, Some(options)) => open_postgres(&options)?,
+        (Some(options), _) => open_sqlite(&options, wall_clock())?,
+        _ if config.store.memory => Arc::new(MemoryStore::new(config.store.bounds, wall_clock())),
+        _ => return Ok(None),
+    };
+    let detached = Detached::new(store, wall_clock(), pools.clone(), policies(config));
+    detached.set_schedules(config.schedules.clone());
+    Ok(Some(detached))
+}
+
+pub(super) fn policies(config: &Config) -> KindPolicies {
+    config.kinds.iter().map(|kind| (kind.name.clone(), kind.policy)).collect()
+}
+
+/// Runs detached jobs on a separate thread, or on the current runtime.
+pub(super) fn run_detached(detached: Detached, place: Place, tasks: &Tasks) -> io::Result<()> {
+    if place == Place::Here {
+        tasks.spawn(detached.run());
+        return Ok(());
+    }
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    spawn_thread("detached".to_owned(), move || runtime.block_on(detached.run()))?;
+    Ok(())
+}

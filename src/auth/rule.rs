@@ -1,0 +1,303 @@
+//! Rules: which callers a rule names, which RPCs and kinds it allows, and what their jobs may claim. A new RPC needs a
+//! row in the table below.
+
+use crate::model::Criticality;
+
+/// `[auth.rule.NAME]`: one rule.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rule {
+    /// Its name in the configuration.
+    pub name: String,
+    /// Callers that the rule applies to.
+    pub principals: Vec<PrincipalPattern>,
+    /// RPCs that it allows.
+    pub rpcs: Rpcs,
+    /// Kinds of jobs that it allows. Empty allows all.
+    pub kinds: Vec<Pattern>,
+    /// Tenant of the jobs. If `None`, the tenant claim of the token, or else the principal.
+    pub tenant: Option<String>,
+    /// Highest class that the jobs may claim.
+    pub max_criticality: Criticality,
+    /// Whether the jobs may evict less important ones.
+    pub may_shed: bool,
+}
+
+macro_rules! rpcs {
+    ($($(#[$doc:meta])* $rpc:ident: $service:ident $name:literal,)+) => {
+        /// An RPC that a rule can allow.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Rpc {
+            $(#[doc = concat!("`", $name, "` of [`Service::", stringify!($service), "`].")] $(#[$doc])* $rpc,)+
+        }
+
+        impl Rpc {
+            /// Every RPC, with its name in the configuration and in errors.
+            pub const NAMES: [(&'static str, Self); [$($name),+].len()] = [$(($name, Self::$rpc)),+];
+
+            /// The service of the RPC.
+            #[must_use]
+            pub fn service(self) -> Service {
+                match self {
+                    $(Self::$rpc => Service::$service,)+
+                }
+            }
+        }
+    };
+}
+
+// Some RPCs of `AdminService` have the same names as those of `JobService`.
+rpcs! {
+    Submit: WorkerPool "Submit",
+    Stream: WorkerPool "Stream",
+    SubmitMany: WorkerPool "SubmitMany",
+    Stats: WorkerPool "Stats",
+    WatchStats: WorkerPool "WatchStats",
+    Drain: Admin "Drain",
+    Pause: Admin "Pause",
+    Resume: Admin "Resume",
+    Resize: Admin "Resize",
+    CancelJob: Admin "CancelJob",
+    Explain: Admin "Explain",
+    ListJobs: Admin "ListJobs",
+    Reload: Admin "Reload",
+    /// Server reflection, in each of its versions.
+    Reflection: Other "Reflection",
+    /// Out-of-band load reports, for clients that balance by load.
+    LoadReports: Other "LoadReports",
+    Attach: Worker "Attach",
+    CreateJob: Job "CreateJob",
+    CreateJobs: Job "CreateJobs",
+    GetJob: Job "GetJob",
+    ListDetached: Job "JobService.ListJobs",
+    WaitJob: Job "WaitJob",
+    CancelDetached: Job "JobService.CancelJob",
+    RetryJob: Job "RetryJob",
+    DeleteJob: Job "DeleteJob",
+    PurgeJobs: Job "PurgeJobs",
+    WatchJob: Job "WatchJob",
+}
+
+/// The service of an RPC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Service {
+    /// `WorkerPoolService`.
+    WorkerPool,
+    /// `AdminService`.
+    Admin,
+    /// `WorkerService`.
+    Worker,
+    /// `JobService`.
+    Job,
+    /// A service of another package.
+    Other,
+}
+
+/// A set of RPCs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Rpcs(u32);
+
+impl Rpc {
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        Self::NAMES[self as usize].0
+    }
+
+    /// The RPC of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, rpc)| *rpc)
+    }
+
+    /// The RPC of a service with this method name.
+    #[must_use]
+    pub fn of(service: Service, method: &str) -> Option<Self> {
+        let is_it = |(name, rpc): &&(&str, Self)| {
+            rpc.service() == service && name.rsplit_once('.').map_or(*name, |(_, name)| name) == method
+        };
+        Self::NAMES.iter().find(is_it).map(|(_, rpc)| *rpc)
+    }
+}
+
+impl Rpcs {
+    /// All RPCs: `*`.
+    pub const ALL: Self = Self((1 << Rpc::NAMES.len()) - 1);
+
+    /// The set with one more RPC.
+    #[must_use]
+    pub fn with(self, rpc: Rpc) -> Self {
+        Self(self.0 | 1 << rpc as u32)
+    }
+
+    /// The RPCs of both sets.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Whether the set contains it.
+    #[must_use]
+    pub fn has(self, rpc: Rpc) -> bool {
+        self.0 & 1 << rpc as u32 != 0
+    }
+}
+
+/// A name with wildcards: `*` matches any characters except `/`, and `**` matches any characters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pattern(Vec<Part>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Part {
+    Text(String),
+    /// `*`
+    Segment,
+    /// `**`
+    Rest,
+}
+
+/// Callers that a rule applies to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PrincipalPattern {
+    /// Callers with neither a certificate nor a token. No wildcard matches them.
+    Anonymous,
+    /// Callers whose principal matches.
+    Named(Pattern),
+}
+
+impl Pattern {
+    /// Parses a pattern. Every text is valid.
+    #[must_use]
+    pub fn new(text: &str) -> Self {
+        let mut parts = Vec::new();
+        let mut rest = text;
+        while let Some(at) = rest.find('*') {
+            if at > 0 {
+                parts.push(Part::Text(rest[..at].to_owned()));
+            }
+            let stars = rest[at..].len() - rest[at..].trim_start_matches('*').len();
+            parts.push(if stars == 1 { Part::Segment } else { Part::Rest });
+            rest = &rest[at + stars..];
+        }
+        if !rest.is_empty() {
+            parts.push(Part::Text(rest.to_owned()));
+        }
+        Self(parts)
+    }
+
+    /// Whether the pattern matches all of `name`.
+    #[must_use]
+    pub fn matches(&self, name: &str) -> bool {
+        match self.0.as_slice() {
+            [] => return name.is_empty(),
+            [Part::Text(text)] => return text == name,
+            [Part::Rest] => return true,
+            _ => {}
+        }
+        // Positions in `name` that the parts so far can reach. The work is at most the length of the name times the
+        // number of parts.
+        let mut ends = vec![false; name.len() + 1];
+        ends[0] = true;
+        for part in &self.0 {
+            ends = match part {
+                Part::Text(text) => after_text(&ends, name.as_bytes(), text.as_bytes()),
+                Part::Segment => after_wildcard(&ends, name.as_bytes(), |byte| byte != b'/'),
+                Part::Rest => after_wildcard(&ends, name.as_bytes(), |_| true),
+            };
+        }
+        ends[name.len()]
+    }
+}
+
+fn after_text(ends: &[bool], name: &[u8], text: &[u8]) -> Vec<bool> {
+    let mut next = vec![false; ends.len()];
+    for (at, _) in ends.iter().enumerate().filter(|(_, end)| **end) {
+        if name[at..].starts_with(text) {
+            next[at + text.len()] = true;
+        }
+    }
+    next
+}
+
+fn after_wildcard(ends: &[bool], name: &[u8], takes: impl Fn(u8) -> bool) -> Vec<bool> {
+    let mut next = ends.to_vec();
+    for at in 0..name.len() {
+        next[at + 1] |= next[at] && takes(name[at]);
+    }
+    next
+}
+
+impl PrincipalPattern {
+    /// Parses `anonymous`, or a pattern that begins with `spiffe://`, `subject:` or `jwt:`. `**` matches all callers
+    /// with credentials. `None` for other texts.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        if text == "anonymous" {
+            return Some(Self::Anonymous);
+        }
+        let known = ["spiffe://", "subject:", "jwt:"].iter().any(|start| text.starts_with(start));
+        // A single `*` matches no principal: each one has a slash, or begins with its type.
+        (known || text == "**").then(|| Self::Named(Pattern::new(text)))
+    }
+
+    /// Whether the pattern matches this principal.
+    #[must_use]
+    pub fn matches(&self, principal: &str) -> bool {
+        matches!(self, Self::Named(pattern) if pattern.matches(principal))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_stands_at_its_place_and_in_its_set_alone() {
+        for (name, rpc) in Rpc::NAMES {
+            assert_eq!((rpc.name(), Rpc::named(name)), (name, Some(rpc)));
+            let only = Rpcs::default().with(rpc);
+            assert!(Rpc::NAMES.iter().all(|(_, other)| only.has(*other) == (*other == rpc)));
+            assert!(Rpcs::ALL.has(rpc) && !Rpcs::default().has(rpc));
+        }
+    }
+
+    #[test]
+    fn a_star_ends_at_a_slash_and_two_do_not() {
+        let cases = [
+            ("spiffe://prod/ns/*/sa/web", "spiffe://prod/ns/a/sa/web", true),
+            ("spiffe://prod/ns/*/sa/web", "spiffe://prod/ns/a/b/sa/web", false),
+            ("spiffe://prod/ns/*/sa/web", "spiffe://prod/ns/a/sa/web2", false),
+            ("spiffe://prod/**", "spiffe://prod/ns/a/sa/web", true),
+            ("spiffe://prod/**", "spiffe://production/ns", false),
+            ("spiffe://prod/*", "spiffe://prod/", true),
+            ("**", "jwt:anyone", true),
+            ("*a*b*", "xxaxxbxx", true),
+            ("*a*b*", "xxbxxaxx", false),
+            ("**/x", "a/b/x", true),
+            ("**/x", "a/b/xx", false),
+            ("resize", "resize", true),
+            ("resize", "resizer", false),
+            ("", "", true),
+            ("", "a", false),
+            ("*", "", true),
+            ("ü*", "üß", true),
+        ];
+        for (pattern, name, expected) in cases {
+            assert_eq!(Pattern::new(pattern).matches(name), expected, "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn stars_do_not_multiply_the_work() {
+        let pattern = Pattern::new(&format!("{}b", "*a".repeat(50)));
+        assert!(!pattern.matches(&"a".repeat(20_000)));
+    }
+
+    #[test]
+    fn anonymous_callers_are_named_by_that_word_alone() {
+        assert_eq!(PrincipalPattern::parse("anonymous"), Some(PrincipalPattern::Anonymous));
+        assert!(!PrincipalPattern::Anonymous.matches("anonymous"));
+        for wrong in ["", "*", "web", "anon*", "https://x"] {
+            assert_eq!(PrincipalPattern::parse(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! `waterwheel pause`, `resume`, `resize`, `cancel` and `reload`, and the flags of all commands for operators.
+
+use std::time::Duration;
+
+use clap::Args;
+use tonic::{Request, Response, Status};
+
+use super::{
+    access::AccessArgs,
+    call::{Call, CallArgs},
+    connect::{Address, Connection},
+    console::{BAD, Console, FAINT, GOOD, STRONG, WARN, paint},
+    exit::Exit,
+    failure::Failure,
+    output::{OutputArgs, counted, duration, plain, rough},
+};
+use crate::proto::{
+    CancelJobRequest, CancelJobResponse, JobStage, PauseRequest, Phase, PoolState, ReloadRequest, ReloadResponse,
+    ResizeRequest, ResumeRequest, SettingChange, SizeStats,
+};
+
+/// Longest wait for an answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+const RELOAD_CODES: &str = "\
+Exit codes:
+  0  what differs was taken over; with --dry-run: it would be
+  1  nothing was changed: the configuration has faults, or a key needs a restart
+
+Example:
+  waterwheel reload --dry-run";
+
+/// Flags for the operators' listener.
+#[derive(Debug, Args)]
+pub(super) struct OperatorArgs {
+    /// Address of the operators' listener: HOST:PORT, http://HOST:PORT, https://HOST:PORT or unix:PATH. It has no TLS
+    /// of its own: https://, --tls, --ca and --cert are for a proxy in front of it.
+    #[arg(long, value_name = "ADDR", env = "WATERWHEEL_OPS", default_value = "127.0.0.1:7071")]
+    pub(super) ops: Address,
+    #[command(flatten)]
+    access: AccessArgs,
+    #[command(flatten)]
+    pub(super) output: OutputArgs,
+}
+
+/// Flags of a command that changes something.
+#[derive(Debug, Args)]
+pub(super) struct SteerArgs {
+    /// Reason, for the server's log.
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    pub(super) reason: String,
+    #[command(flatten)]
+    pub(super) operator: OperatorArgs,
+}
+
+// Without a doc comment, which would become the help of its commands.
+#[derive(Debug, Args)]
+pub(super) struct PoolArgs {
+    /// Name of the pool.
+    pool: String,
+    #[command(flatten)]
+    pub(super) steer: SteerArgs,
+}
+
+/// Set the number of workers of a pool, or its bounds.
+///
+/// Within bounds, the pool chooses by its load. Surplus workers stop at once if idle, else after their job. At its next
+/// start, the server uses the configuration again.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  waterwheel resize cpu 2..16")]
+pub(super) struct ResizeArgs {
+    /// Name of the pool.
+    pool: String,
+    /// Number of workers, such as 8, or bounds, such as 2..16.
+    #[arg(value_parser = workers)]
+    workers: Workers,
+    #[command(flatten)]
+    pub(super) steer: SteerArgs,
+}
+
+/// Smallest and largest number of workers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Workers {
+    min: u32,
+    max: u32,
+}
+
+/// Cancel a job, queued or running, as its operator.
+///
+/// A queued job ends at once. A running job is asked to stop, and forced after the grace. Its caller gets
+/// CANCELLED_BY_OPERATOR. "waterwheel jobs" lists the jobs. If several jobs have the request id, nothing is cancelled,
+/// and their ids are printed.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  waterwheel cancel $JOB")]
+pub(super) struct CancelArgs {
+    /// Id of the job, or the request id of its call.
+    job: String,
+    #[command(flatten)]
+    pub(super) steer: SteerArgs,
+}
+
+/// Reload the configuration of the server.
+///
+/// SIGHUP does the same; this command prints the changes. All changes are applied, or none. Pools except for
+/// ended_jobs, kinds, [auth.rule], [quota] and telemetry.log can be reloaded. If another key changed, it is named, and
+/// nothing is applied. No call fails.
+#[derive(Debug, Args)]
+#[command(after_help = RELOAD_CODES)]
+pub(super) struct ReloadArgs {
+    /// Print what would change, and change nothing.
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    pub(super) steer: SteerArgs,
+}
+
+impl OperatorArgs {
+    /// Connects for one call.
+    pub(super) async fn call(&self, args: CallArgs) -> Result<Call, Failure> {
+        Call::begin(&self.ops, &self.access, args).await.map_err(|failure| failure.of_ops(&self.ops))
+    }
+
+    /// Makes one call, and returns its answer.
+    pub(super) async fn ask<M, A>(
+        &self,
+        message: M,
+        send: impl AsyncFnOnce(&Connection, Request<M>) -> Result<Response<A>, Status>,
+    ) -> Result<A, Failure> {
+        let call = self.call(CallArgs::within(PATIENCE)).await?;
+        call.ask(message, send).await.map_err(|failure| failure.of_ops(&self.ops))
+    }
+}
+
+pub(super) async fn pause(args: PoolArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
+    let PoolArgs { pool, steer: SteerArgs { reason, operator } } = args;
+    let request = PauseRequest { pool, reason };
+    let answer = operator.ask(request, async |server, request| server.admin().pause(request).await).await?;
+    show(answer.pool, &operator, console).await
+}
+
+pub(super) async fn resume(args: PoolArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
+    let PoolArgs { pool, steer: SteerArgs { reason, operator } } = args;
+    let request = ResumeRequest { pool, reason };
+    let answer = operator.ask(request, async |server, request| server.admin().resume(request).await).await?;
+    show(answer.pool, &operator, console).await
+}
+
+pub(super) async fn resize(args: ResizeArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
+    let ResizeArgs { pool, workers: Workers { min, max }, steer: SteerArgs { reason, operator } } = args;
+    let request = ResizeRequest { pool, min_workers: min, max_workers: max, reason };
+    let answer = operator.ask(request, async |server, request| server.admin().resize(request).await).await?;
+    show(answer.pool, &operator, console).await
+}
+
+pub(super) async fn cancel(args: CancelArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
+    let CancelArgs { job: job_id, steer: SteerArgs { reason, operator } } = args;
+    let request = CancelJobRequest { job_id, reason };
+    let answer = operator.ask(request, async |server, request| server.admin().cancel_job(request).await).await?;
+    console.message(&answer, cancelled).await?;
+    Ok(Exit::Done)
+}
+
+pub(super) async fn reload(args: ReloadArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
+    let ReloadArgs { dry_run, steer: SteerArgs { reason, operator } } = args;
+    let request = ReloadRequest { dry_run, reason };
+    let answer = operator.ask(request, async |server, request| server.admin().reload(request).await).await?;
+    console.message(&answer, |answer| reloaded(answer, dry_run)).await?;
+    let is_fine = answer.applied || dry_run && refusal(&answer).is_none();
+    Ok(if is_fine { Exit::Done } else { Exit::Failed })
+}
+
+/// Shows the pool of an answer.
+async fn show(pool: Option<PoolState>, operator: &OperatorArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
+    let pool = pool.ok_or_else(|| Failure::incomplete(&operator.ops, "pool"))?;
+    console.message(&pool, text).await?;
+    Ok(Exit::Done)
+}
+
+fn cancelled(answer: &CancelJobResponse) -> String {
+    let how = match answer.stage() {
+        JobStage::Waiting => "it waited for capacity, and did not start",
+        JobStage::Queued => "it was queued, and did not start",
+        JobStage::Running => "it runs, and is asked to stop",
+        JobStage::Completed | JobStage::Failed | JobStage::Unspecified => "",
+    };
+    format!("cancelled {} of pool {}: {how}", paint(STRONG, plain(&answer.job_id)), plain(&answer.pool))
+}
+
+/// The reason why nothing was applied.
+fn refusal(answer: &ReloadResponse) -> Option<&'static str> {
+    if !answer.faults.is_empty() {
+        return Some("the configuration has faults; nothing was changed");
+    }
+    let needs_restart = answer.changes.iter().any(|change| change.needs_restart);
+    needs_restart.then_some("the marked keys need a restart; nothing was changed")
+}
+
+fn reloaded(answer: &ReloadResponse, dry_run: bool) -> String {
+    let ReloadResponse { applied: _, changes, faults } = answer;
+    let change = |SettingChange { key, old_value, new_value, needs_restart }: &SettingChange| {
+        let restart = if *needs_restart { paint(BAD, "  needs a restart") } else { String::new() };
+        format!("{}: {} → {}{restart}", paint(STRONG, plain(key)), paint(FAINT, plain(old_value)), plain(new_value))
+    };
+    let end = match refusal(answer) {
+        Some(refusal) => paint(BAD, refusal),
+        None if changes.is_empty() => "no changes".to_owned(),
+        None if dry_run => format!("{} would change", counted(changes.len(), "setting")),
+        None => format!("{} changed", counted(changes.len(), "setting")),
+    };
+    let faults = faults.lines().map(plain);
+    faults.chain(changes.iter().map(change)).chain([end]).collect::<Vec<_>>().join("\n")
+}
+
+fn workers(text: &str) -> Result<Workers, String> {
+    let count = |text: &str| {
+        let count = text.trim().parse().ok().filter(|count| (1..=65_536).contains(count));
+        count.ok_or_else(|| "must be a number from 1 to 65536, such as 8, or two of them, such as 2..16".to_owned())
+    };
+    let (min, max) = match text.split_once("..") {
+        Some((min, max)) => (count(min)?, count(max)?),
+        None => (count(text)?, count(text)?),
+    };
+    if min > max {
+        return Err(format!("{min} is more than {max}; put the smaller one first"));
+    }
+    Ok(Workers { min, max })
+}
+
+/// One line: the state of the pool, its jobs and its size.
+fn text(pool: &PoolState) -> String {
+    let state = match (pool.phase(), pool.paused) {
+        (Phase::Serving, Some(paused)) => paint(WARN, format!("PAUSED for {}", rough(duration(Some(&paused))))),
+        (Phase::Serving, None) => paint(GOOD, "SERVING"),
+        (phase, _) => paint(WARN, phase.as_str_name().trim_start_matches("PHASE_")),
+    };
+    let name = paint(STRONG, format!("pool {}", plain(&pool.name)));
+    format!(
+        "{name}  {state}  {} queued  {} running  {}",
+        pool.queued,
+        pool.running,
+        size(&pool.size.unwrap_or_default())
+    )
+}
+
+/// Number of workers, and what determines it.
+pub(super) fn size(size: &SizeStats) -> String {
+    let SizeStats { min, max, workers, retiring, slowdown, held_back } = *size;
+    let mut text = counted(workers, "worker");
+    if min < max {
+        text.push_str(&format!(" of {min} to {max}"));
+    }
+    if retiring > 0 {
+        text.push_str(&format!(", {retiring} more until their jobs end"));
+    }
+    if held_back {
+        let slow = format!(", not growing: jobs take {slowdown:.1} times as long as before");
+        text.push_str(&paint(WARN, slow));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(phase: Phase, paused: Option<&str>, size: SizeStats) -> PoolState {
+        PoolState {
+            name: "cpu".into(),
+            phase: phase.into(),
+            paused: paused.map(|paused| paused.parse().unwrap()),
+            queued: 3,
+            running: 2,
+            size: Some(size),
+        }
+    }
+
+    #[test]
+    fn a_pool_is_one_line() {
+        let fixed = SizeStats { min: 2, max: 2, workers: 2, slowdown: 1.0, ..SizeStats::default() };
+        let plain = |state: &PoolState| anstream::adapter::strip_str(&text(state)).to_string();
+        assert_eq!(
+            plain(&pool(Phase::Serving, Some("12s"), fixed)),
+            "pool cpu  PAUSED for 12s  3 queued  2 running  2 workers"
+        );
+        let one = SizeStats { min: 1, max: 1, workers: 1, retiring: 1, ..fixed };
+        assert_eq!(
+            plain(&pool(Phase::Draining, None, one)),
+            "pool cpu  DRAINING  3 queued  2 running  1 worker, 1 more until their jobs end"
+        );
+        let slow = SizeStats { min: 2, max: 16, workers: 5, held_back: true, slowdown: 4.04, ..fixed };
+        assert_eq!(
+            plain(&pool(Phase::Serving, None, slow)),
+            "pool cpu  SERVING  3 queued  2 running  5 workers of 2 to 16, not growing: jobs take 4.0 times as long as before"
+        );
+    }
+
+    #[test]
+    fn a_number_or_two_bounds() {
+        for (text, min, max) in [("8", 8, 8), ("2..16", 2, 16), ("65536", 65_536, 65_536), ("3..3", 3, 3)] {
+            assert_eq!(workers(text), Ok(Workers { min, max }), "{text}");
+        }
+        for text in ["", "0", "-1", "x", "2..", "..3", "65537", "1..0", "16..2", "2...3"] {
+            assert!(workers(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_last_line_says_what_became_of_it() {
+        let change = |needs_restart| SettingChange {
+            key: "pool.cpu.workers".into(),
+            old_value: "2".into(),
+            new_value: "4".into(),
+            needs_restart,
+        };
+        let answer = |changes, faults: &str| ReloadResponse { applied: false, changes, faults: faults.into() };
+        let cases = [
+            (answer(vec![change(false)], ""), false, "pool.cpu.workers: 2 → 4\n1 setting changed"),
+            (answer(vec![change(false)], ""), true, "pool.cpu.workers: 2 → 4\n1 setting would change"),
+            (answer(vec![], ""), false, "no changes"),
+            (
+                answer(vec![change(true)], ""),
+                false,
+                "pool.cpu.workers: 2 → 4  needs a restart\nthe marked keys need a restart; nothing was changed",
+            ),
+            (
+                answer(vec![], "error: one\n  help: two"),
+                false,
+                "error: one\n  help: two\nthe configuration has faults; nothing was changed",
+            ),
+        ];
+        for (answer, dry_run, expected) in cases {
+            assert_eq!(anstream::adapter::strip_str(&reloaded(&answer, dry_run)).to_string(), expected);
+        }
+    }
+}

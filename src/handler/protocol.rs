@@ -1,0 +1,324 @@
+//! The messages between the service and a worker. A process on the server's machine exchanges them through file
+//! descriptors 3 and 4; an attached worker exchanges the same ones in protobuf.
+//!
+//! A message is one line of JSON, followed by as many raw bytes as its `bytes` field says, 0 by default. Readers ignore
+//! unknown fields.
+
+use std::{collections::BTreeMap, fmt::Display, time::Duration};
+
+use bytes::{Bytes, BytesMut};
+use serde::{Deserialize, Serialize};
+use tokio_util::codec::Decoder;
+
+use super::Context;
+use crate::model::{FailureCode, HandlerError, Job};
+
+/// Version of the protocol.
+pub(crate) const VERSION: u32 = 1;
+/// Longest line of a message, in bytes.
+pub(crate) const MAX_LINE: usize = 64 << 10;
+/// Most bytes after one line. Larger output needs several messages.
+pub(crate) const MAX_BYTES: u64 = 1 << 30;
+/// Largest [`Frame::Piece`], so that long output is passed on while it is read.
+const MAX_PIECE: usize = 64 << 10;
+/// Up to this size, the bytes are copied behind their line; more are sent separately.
+const INLINE: usize = 16 << 10;
+/// Bytes of a broken message that an error quotes.
+const SHOWN: usize = 200;
+
+/// A message from a worker.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum FromWorker {
+    /// The first message: the worker accepts jobs.
+    Ready(Ready),
+    /// A piece of output, in the bytes that follow.
+    Output(OfJob),
+    /// Progress of a job.
+    Progress(ToldProgress),
+    /// A job completed; its last piece of output follows.
+    Done(Done),
+    /// The handler returned an error.
+    Failed(Failed),
+}
+
+/// A message to a worker.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ToWorker {
+    /// A job, whose payload follows.
+    Run(Run),
+    /// Asks a job to stop.
+    Cancel(Cancel),
+    /// Asks the worker to finish its jobs and exit.
+    Leave(Leave),
+    /// A piece of output was passed on. Only attached workers get this message; a full pipe slows down the others.
+    Taken(OfJob),
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Ready {
+    /// Must be [`VERSION`].
+    pub(crate) protocol: u32,
+    /// The kinds that the worker runs; empty means any.
+    #[serde(default)]
+    pub(crate) kinds: Vec<String>,
+    /// Name and version, for people.
+    #[serde(default)]
+    pub(crate) name: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct OfJob {
+    pub(crate) id: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ToldProgress {
+    pub(crate) id: String,
+    /// From 0 to 1.
+    #[serde(default)]
+    pub(crate) fraction: f64,
+    #[serde(default)]
+    pub(crate) message: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Done {
+    pub(crate) id: String,
+    #[serde(default)]
+    pub(crate) content_type: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Failed {
+    pub(crate) id: String,
+    /// Name of a gRPC code; any name that handlers cannot return counts as UNKNOWN.
+    #[serde(default)]
+    pub(crate) code: String,
+    #[serde(default)]
+    pub(crate) message: String,
+    /// Whether another attempt may succeed; if absent, the code decides.
+    #[serde(default)]
+    pub(crate) retryable: Option<bool>,
+}
+
+impl Failed {
+    /// The handler error that the failure means; `worker` names the sender.
+    pub(crate) fn error(self, worker: impl Display) -> HandlerError {
+        let Self { id: _, code: name, message, retryable } = self;
+        let code = serde_json::from_value(name.as_str().into()).unwrap_or(FailureCode::Unknown);
+        let message = if message.is_empty() { format!("{worker} answered {name}") } else { message };
+        HandlerError::Refused { code, message, retryable }
+    }
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Run {
+    /// Identifies the job in the messages about it; unique during the life of the worker.
+    pub(crate) id: String,
+    pub(crate) job_id: String,
+    pub(crate) kind: String,
+    pub(crate) content_type: String,
+    /// Milliseconds until the job is stopped.
+    pub(crate) budget_ms: u64,
+    pub(crate) request_id: String,
+    pub(crate) traceparent: String,
+    pub(crate) tenant: String,
+    pub(crate) labels: BTreeMap<String, String>,
+    /// Number of the attempt, from 1.
+    pub(crate) attempt: u32,
+    /// Id of a detached job, the same for each attempt; empty for other jobs.
+    pub(crate) idempotency_key: String,
+    /// Identifies this attempt of a detached job; empty for other jobs.
+    pub(crate) token: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Cancel {
+    pub(crate) id: String,
+    pub(crate) reason: String,
+    /// Milliseconds until the worker is forced to stop.
+    pub(crate) grace_ms: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Leave {
+    /// Milliseconds until the worker is forced to exit.
+    pub(crate) grace_ms: u64,
+}
+
+impl ToWorker {
+    /// Asks to stop a job within a grace.
+    pub(super) fn cancel(id: u64, reason: &str, grace: Duration) -> Self {
+        Self::Cancel(Cancel { id: id.to_string(), reason: reason.to_owned(), grace_ms: millis(grace) })
+    }
+
+    /// Asks a worker to exit within a grace.
+    pub(super) fn leave(grace: Duration) -> Self {
+        Self::Leave(Leave { grace_ms: millis(grace) })
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl Run {
+    /// The job of a context, identified by `id`.
+    pub(crate) fn of(id: u64, job: &Job, cx: &Context) -> Self {
+        let attempt = cx.attempt();
+        Self {
+            id: id.to_string(),
+            job_id: cx.job().to_string(),
+            kind: cx.kind().to_string(),
+            content_type: job.content_type.clone(),
+            budget_ms: millis(cx.budget()),
+            request_id: cx.request_id().to_string(),
+            traceparent: cx.outgoing_trace().map(|trace| trace.traceparent).unwrap_or_default(),
+            tenant: job.tenant.clone(),
+            labels: job.labels.clone(),
+            attempt: attempt.map_or(1, |attempt| attempt.number),
+            idempotency_key: attempt.map_or_else(String::new, |attempt| attempt.job.clone()),
+            token: attempt.map_or_else(String::new, ToString::to_string),
+        }
+    }
+}
+
+/// One part of what a worker sends.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Frame {
+    /// A line, and the number of bytes that follow in pieces.
+    Message(FromWorker, u64),
+    /// Some of these bytes; never empty.
+    Piece(Bytes),
+}
+
+impl FromWorker {
+    /// Id of the message's job.
+    pub(crate) fn job(&self) -> Option<&str> {
+        match self {
+            Self::Ready(_) => None,
+            Self::Output(OfJob { id })
+            | Self::Progress(ToldProgress { id, .. })
+            | Self::Done(Done { id, .. })
+            | Self::Failed(Failed { id, .. }) => Some(id),
+        }
+    }
+}
+
+/// A violation of the protocol.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ProtocolFault {
+    /// The line is not JSON, or not a known message.
+    #[error("a line is not a JSON message of the protocol ({error}): {shown}")]
+    NotAMessage { error: serde_json::Error, shown: String },
+    #[error("a line has more than {MAX_LINE} bytes: {shown}")]
+    LongLine { shown: String },
+    #[error("a line announces that {bytes} bytes are to follow; at most {MAX_BYTES} are allowed: {shown}")]
+    ManyBytes { bytes: u64, shown: String },
+    /// The message is valid, but must not come at this point.
+    #[error("{what}: {shown}")]
+    OutOfTurn { what: &'static str, shown: String },
+    /// The stream ended within a message.
+    #[error("the descriptor was closed within a message: {shown}")]
+    Broken { shown: String },
+    #[error("the descriptor cannot be read: {0}")]
+    Io(#[from] std::io::Error),
+}
+
+/// Reads the messages of a worker. It buffers at most one line and one piece.
+#[derive(Debug, Default)]
+pub(crate) struct Messages {
+    /// Bytes of the last message that are not read yet.
+    left: u64,
+    /// Bytes of the line that were already searched for its end.
+    searched: usize,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Line<M> {
+    #[serde(flatten)]
+    message: M,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    bytes: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as the attribute of the field wants it")]
+fn is_zero(bytes: &u64) -> bool {
+    *bytes == 0
+}
+
+impl Decoder for Messages {
+    type Item = Frame;
+    type Error = ProtocolFault;
+
+    fn decode(&mut self, source: &mut BytesMut) -> Result<Option<Frame>, ProtocolFault> {
+        if self.left > 0 {
+            let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(MAX_PIECE).min(source.len());
+            self.left -= most as u64;
+            return Ok((most > 0).then(|| Frame::Piece(source.split_to(most).freeze())));
+        }
+        let unseen = &source[self.searched.min(source.len())..];
+        let Some(end) = unseen.iter().position(|byte| *byte == b'\n').map(|at| self.searched + at) else {
+            self.searched = source.len();
+            return if source.len() > MAX_LINE {
+                Err(ProtocolFault::LongLine { shown: shown(source) })
+            } else {
+                Ok(None)
+            };
+        };
+        self.searched = 0;
+        if end > MAX_LINE {
+            return Err(ProtocolFault::LongLine { shown: shown(source) });
+        }
+        let line = source.split_to(end + 1);
+        let Line { message, bytes } = serde_json::from_slice(&line)
+            .map_err(|error| ProtocolFault::NotAMessage { error, shown: shown(&line[..end]) })?;
+        if bytes > MAX_BYTES {
+            return Err(ProtocolFault::ManyBytes { bytes, shown: shown(&line[..end]) });
+        }
+        self.left = bytes;
+        Ok(Some(Frame::Message(message, bytes)))
+    }
+
+    fn decode_eof(&mut self, source: &mut BytesMut) -> Result<Option<Frame>, ProtocolFault> {
+        match self.decode(source)? {
+            None if self.left > 0 || !source.is_empty() => Err(ProtocolFault::Broken { shown: shown(source) }),
+            decoded => Ok(decoded),
+        }
+    }
+}
+
+/// Encodes a message: its line, with the bytes that fit behind it, and the remaining bytes.
+pub(crate) fn parts(message: impl Serialize, bytes: Bytes) -> [Bytes; 2] {
+    let mut line = line(message, bytes.len());
+    if bytes.len() > INLINE {
+        return [line.into(), bytes];
+    }
+    line.extend_from_slice(&bytes);
+    [line.into(), Bytes::new()]
+}
+
+fn line(message: impl Serialize, bytes: usize) -> Vec<u8> {
+    let line = Line { message, bytes: bytes as u64 };
+    let mut line = serde_json::to_vec(&line).expect("texts and numbers are JSON");
+    line.push(b'\n');
+    line
+}
+
+impl ProtocolFault {
+    /// The fault of a `message` that must not come at this point.
+    pub(crate) fn out_of_turn(what: &'static str, message: &FromWorker) -> Self {
+        Self::OutOfTurn { what, shown: shown(&line(message, 0)) }
+    }
+}
+
+/// The beginning of a message, printable for an error.
+fn shown(bytes: &[u8]) -> String {
+    bytes[..bytes.len().min(SHOWN)].escape_ascii().to_string()
+}
+
+#[cfg(any(test, fuzzing))]
+pub(crate) mod tests;

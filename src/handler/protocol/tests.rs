@@ -1,0 +1,168 @@
+//! Tests of the messages of workers, and their fuzz target: see [`crate::fuzzing`].
+
+use super::*;
+
+/// What a worker writes: the same wherever it is cut, never more than was written, and never held without a bound.
+pub fn worker(data: &[u8]) {
+    let Some((cut, written)) = data.split_first() else { return };
+    let cut = usize::from(*cut).min(written.len());
+    let [(whole, whole_fault), (parts, parts_fault)] = [read(&[written]), read(&[&written[..cut], &written[cut..]])];
+    assert_eq!((&whole, whole_fault), (&parts, parts_fault));
+    let bytes: usize = whole.iter().map(|(_, bytes)| bytes.len()).sum();
+    assert!(bytes <= written.len());
+}
+
+/// The messages with their bytes, and whether a fault ended them.
+fn read(chunks: &[&[u8]]) -> (Vec<(FromWorker, Vec<u8>)>, bool) {
+    let (mut codec, mut buffer, mut read) = (Messages::default(), BytesMut::new(), Vec::new());
+    for chunk in chunks {
+        buffer.extend_from_slice(chunk);
+        loop {
+            match codec.decode(&mut buffer) {
+                Ok(Some(Frame::Message(message, bytes))) => {
+                    assert!(bytes <= MAX_BYTES);
+                    read.push((message, Vec::new()));
+                }
+                Ok(Some(Frame::Piece(piece))) => {
+                    read.last_mut().expect("a line comes first").1.extend_from_slice(&piece);
+                }
+                Ok(None) => break,
+                Err(_) => return (read, true),
+            }
+        }
+        assert!(buffer.len() <= MAX_LINE, "what waits for the end of its line is bounded");
+    }
+    (read, false)
+}
+
+#[cfg(test)]
+mod cases {
+    use rand::{RngExt, SeedableRng, rngs::StdRng};
+
+    use super::*;
+
+    fn decode(chunks: &[&[u8]]) -> Result<Vec<Frame>, ProtocolFault> {
+        let (mut codec, mut buffer) = (Messages::default(), BytesMut::new());
+        let mut frames = Vec::new();
+        for chunk in chunks {
+            buffer.extend_from_slice(chunk);
+            while let Some(frame) = codec.decode(&mut buffer)? {
+                frames.push(frame);
+            }
+        }
+        while let Some(frame) = codec.decode_eof(&mut buffer)? {
+            frames.push(frame);
+        }
+        Ok(frames)
+    }
+
+    /// Messages with all of their bytes, however they were cut.
+    fn whole(frames: Vec<Frame>) -> Vec<(FromWorker, Vec<u8>)> {
+        let mut messages: Vec<(FromWorker, Vec<u8>)> = Vec::new();
+        for frame in frames {
+            match frame {
+                Frame::Message(message, _) => messages.push((message, Vec::new())),
+                Frame::Piece(piece) => {
+                    assert!(!piece.is_empty() && piece.len() <= MAX_PIECE);
+                    messages.last_mut().expect("a line comes first").1.extend_from_slice(&piece);
+                }
+            }
+        }
+        messages
+    }
+
+    #[test]
+    fn messages_are_the_same_wherever_they_are_cut() {
+        let id = "1".to_owned();
+        let messages = [
+            (FromWorker::Ready(Ready { protocol: 1, kinds: vec!["a".into()], name: "w 1".into() }), Vec::new()),
+            (FromWorker::Output(OfJob { id: id.clone() }), b"{\"done\":{}}\n\0\xff".to_vec()),
+            (FromWorker::Progress(ToldProgress { id: id.clone(), fraction: 0.5, message: "ü\n".into() }), Vec::new()),
+            (FromWorker::Done(Done { id: id.clone(), content_type: "a/b".into() }), vec![b'\n'; 3 * MAX_PIECE + 1]),
+            (
+                FromWorker::Failed(Failed {
+                    id,
+                    code: "NOT_FOUND".into(),
+                    message: "no".into(),
+                    retryable: Some(true),
+                }),
+                Vec::new(),
+            ),
+        ];
+        let parts = messages.iter().flat_map(|(message, bytes)| parts(message, bytes.clone().into()));
+        let wire = parts.collect::<Vec<_>>().concat();
+        for seed in 0..200 {
+            let (mut random, mut rest, mut chunks) = (StdRng::seed_from_u64(seed), &wire[..], Vec::new());
+            let most = [1, 7, 100, 5_000, 300_000][random.random_range(0..5)];
+            // The begin in small cuts, the long output at once.
+            while !rest.is_empty() {
+                let cut = if rest.len() > 2 * MAX_PIECE { random.random_range(1..=most) } else { 4_000 };
+                let (chunk, after) = rest.split_at(cut.min(rest.len()));
+                chunks.push(chunk);
+                rest = after;
+            }
+            assert_eq!(whole(decode(&chunks).expect("sound")), messages, "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn the_lines_are_those_of_the_page() {
+        let run = Run { id: "1".into(), kind: "thumbnail".into(), budget_ms: 900, attempt: 1, ..Run::default() };
+        let line = |message: &ToWorker, bytes: &'static [u8]| {
+            let [line, rest] = parts(message, Bytes::from_static(bytes));
+            String::from_utf8([line, rest].concat()).expect("text")
+        };
+        assert_eq!(
+            line(&ToWorker::Run(run), b"abc"),
+            r#"{"run":{"id":"1","job_id":"","kind":"thumbnail","content_type":"","budget_ms":900,"request_id":"","#
+                .to_owned()
+                + r#""traceparent":"","tenant":"","labels":{},"attempt":1,"idempotency_key":"","token":""},"bytes":3}"#
+                + "\nabc"
+        );
+        let cancel = Cancel { id: "1".into(), reason: "DEADLINE".into(), grace_ms: 1000 };
+        let expected = "{\"cancel\":{\"id\":\"1\",\"reason\":\"DEADLINE\",\"grace_ms\":1000}}\n";
+        assert_eq!(line(&ToWorker::Cancel(cancel), b""), expected);
+        assert_eq!(line(&ToWorker::Leave(Leave { grace_ms: 5 }), b""), "{\"leave\":{\"grace_ms\":5}}\n");
+        assert_eq!(parts(Leave { grace_ms: 5 }, vec![0; INLINE + 1].into())[1].len(), INLINE + 1, "nothing is copied");
+    }
+
+    #[test]
+    fn what_a_worker_leaves_out_or_adds_is_no_fault() {
+        let lines = b"{\"ready\":{\"protocol\":1,\"new\":[1]},\"more\":{\"a\":1}}\r\n{\"done\":{\"id\":\"1\"}}\n{\"failed\":{\"id\":\"2\"}}\n";
+        let frames = decode(&[lines]).expect("sound");
+        let failed = Failed { id: "2".into(), code: String::new(), message: String::new(), retryable: None };
+        assert_eq!(
+            frames,
+            [
+                Frame::Message(FromWorker::Ready(Ready { protocol: 1, ..Ready::default() }), 0),
+                Frame::Message(FromWorker::Done(Done { id: "1".into(), content_type: String::new() }), 0),
+                Frame::Message(FromWorker::Failed(failed), 0),
+            ]
+        );
+    }
+
+    #[test]
+    fn what_breaks_the_protocol_is_told_with_its_begin() {
+        let long = vec![b'x'; MAX_LINE + 1];
+        let cases: [(&[u8], &str, &str); 11] = [
+            (b"hello\n", "not a JSON message of the protocol", "hello"),
+            (b"\n", "not a JSON message of the protocol", ""),
+            (b"\xff\xfe\n", "not a JSON message of the protocol", "\\xff\\xfe"),
+            (b"{\"nonsense\":{\"id\":\"1\"}}\n", "not a JSON message of the protocol", "nonsense"),
+            (b"{\"bytes\":3}\nabc", "not a JSON message of the protocol", "bytes"),
+            (b"{\"done\":{\"id\":1}}\n", "not a JSON message of the protocol", "done"),
+            (b"{\"done\":{\"id\":\"1\"},\"bytes\":-1}\n", "not a JSON message of the protocol", "-1"),
+            (b"{\"done\":{\"id\":\"1\"},\"bytes\":9999999999}\n", "9999999999 bytes are to follow", "done"),
+            (&long, "a line has more than 65536 bytes", "xxx"),
+            (b"{\"done\":{", "closed within a message", "done"),
+            (b"{\"done\":{\"id\":\"1\"},\"bytes\":4}\nabc", "closed within a message", ""),
+        ];
+        for (wire, told, begin) in cases {
+            let fault = decode(&[wire]).expect_err("it is broken").to_string();
+            assert!(fault.contains(told) && fault.contains(begin) && fault.len() < 1_200, "{fault}");
+        }
+        let mut line = long;
+        line.push(b'\n');
+        assert!(matches!(decode(&[&line]), Err(ProtocolFault::LongLine { .. })));
+    }
+}

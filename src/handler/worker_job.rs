@@ -1,0 +1,100 @@
+//! One job of a worker, which is a long-running process or an attached worker. Both use the same events.
+
+use bytes::Bytes;
+
+use super::{
+    Context, StopReason,
+    protocol::{Done, Failed, FromWorker, OfJob, ToldProgress},
+};
+use crate::model::{HandlerError, Output};
+
+/// Reason in the stop request for a job that has no other reason.
+const TOO_LARGE: &str = "OUTPUT_TOO_LARGE";
+
+/// An event of a job from its worker. The events end when the worker does.
+pub(super) enum JobEvent {
+    Piece(Bytes),
+    Progress {
+        fraction: f64,
+        message: String,
+    },
+    /// The job completed, with the last piece of its output.
+    Done(Output),
+    Failed(Failed),
+    /// A message with more than `limit` bytes, which was not read.
+    TooLarge {
+        limit: usize,
+        is_answer: bool,
+    },
+}
+
+impl JobEvent {
+    /// The event of a message with these bytes, and its job id; `None` if the message is not about a job.
+    pub(super) fn of(message: FromWorker, bytes: Bytes) -> Option<(String, Self)> {
+        match message {
+            FromWorker::Ready(_) => None,
+            FromWorker::Output(OfJob { id }) => Some((id, Self::Piece(bytes))),
+            FromWorker::Progress(ToldProgress { id, fraction, message }) => {
+                Some((id, Self::Progress { fraction, message }))
+            }
+            FromWorker::Done(Done { id, content_type }) => Some((id, Self::Done(Output::typed(bytes, content_type)))),
+            FromWorker::Failed(failed) => Some((failed.id.clone(), Self::Failed(failed))),
+        }
+    }
+
+    /// Whether this is the last event.
+    pub(super) fn is_answer(&self) -> bool {
+        matches!(self, Self::Done(_) | Self::Failed(_) | Self::TooLarge { is_answer: true, .. })
+    }
+}
+
+/// A job that a worker runs. Dropping it gives the job up, unless it is answered.
+pub(super) trait WorkerJob {
+    /// The next event; `None` if the worker is gone. Cancel safe.
+    async fn next(&mut self) -> Option<JobEvent>;
+
+    /// Asks the worker to stop the job, and waits as long as an answer is possible.
+    async fn stop(&mut self, reason: &str, cx: &Context);
+
+    /// A piece of its output was passed on.
+    fn passed_on(&self);
+
+    /// The error of a job that the worker answered with a failure.
+    fn failed(&self, failed: Failed, cx: &Context) -> HandlerError;
+
+    /// The error of a job whose worker is gone.
+    fn lost(&self, cx: &Context) -> HandlerError;
+}
+
+/// Passes on the output until the job is answered or must stop.
+pub(super) async fn follow(mut job: impl WorkerJob, cx: &Context) -> Result<Output, HandlerError> {
+    loop {
+        let event = tokio::select! {
+            biased;
+            reason = cx.cancelled() => {
+                job.stop(reason.name(), cx).await;
+                return Err(HandlerError::Stopped);
+            }
+            event = job.next() => event,
+        };
+        match event {
+            Some(JobEvent::Piece(piece)) => {
+                if let Err(error) = cx.write(piece).await {
+                    job.stop(cx.stop_reason().map_or(TOO_LARGE, StopReason::name), cx).await;
+                    return Err(error);
+                }
+                job.passed_on();
+            }
+            Some(JobEvent::Progress { fraction, message }) => cx.progress(fraction, message),
+            Some(JobEvent::Done(output)) => return Ok(output),
+            Some(JobEvent::Failed(failed)) => return Err(job.failed(failed, cx)),
+            Some(JobEvent::TooLarge { limit, is_answer }) => {
+                if !is_answer {
+                    job.stop(TOO_LARGE, cx).await;
+                }
+                return Err(HandlerError::OutputTooLarge { limit });
+            }
+            None => return Err(job.lost(cx)),
+        }
+    }
+}

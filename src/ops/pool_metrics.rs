@@ -1,0 +1,229 @@
+//! Metrics of pools, jobs, kinds and limits.
+
+use std::collections::BTreeMap;
+
+use super::{lower, metrics::Families};
+use crate::{
+    model::{Limit, Reason},
+    pool::{KindStats, LimitStats, Pool, PoolStats, Pools, ProcessState},
+};
+
+/// A gauge of every pool: name, help, and function that reads it.
+type Level = (&'static str, &'static str, fn(&PoolStats) -> f64);
+
+const LEVELS: [Level; 15] = [
+    ("waterwheel_queue_jobs", "Jobs in the queue", |pool| pool.queued as f64),
+    ("waterwheel_queue_jobs_limit", "Most jobs in the queue", |pool| pool.queue_jobs as f64),
+    ("waterwheel_queue_bytes", "Payload bytes in the queue", |pool| pool.queued_bytes as f64),
+    ("waterwheel_queue_bytes_limit", "Most payload bytes in the queue", |pool| pool.queue_bytes as f64),
+    ("waterwheel_waiting_callers", "Callers that wait for capacity", |pool| pool.waiting as f64),
+    ("waterwheel_waiting_callers_limit", "Most callers that wait for capacity", |pool| pool.queue_waiting as f64),
+    ("waterwheel_queue_oldest_age_seconds", "Age of the oldest queued job", |pool| pool.oldest_age.as_secs_f64()),
+    ("waterwheel_queue_expected_wait_seconds", "Expected wait of a job that arrives now", |pool| {
+        pool.expected_wait.as_secs_f64()
+    }),
+    ("waterwheel_jobs_running", "Jobs that hold a worker", |pool| pool.in_flight as f64),
+    ("waterwheel_worker_utilization_ratio", "Busy share of the workers, from 0 to 1", |pool| pool.utilization),
+    ("waterwheel_pool_paused", "1 while the pool is paused", |pool| f64::from(u8::from(pool.paused.is_some()))),
+    ("waterwheel_pool_workers_min", "Fewest workers", |pool| pool.size.min as f64),
+    ("waterwheel_pool_workers_max", "Most workers", |pool| pool.size.max as f64),
+    ("waterwheel_pool_workers", "Workers that the pool aims at", |pool| pool.size.workers as f64),
+    ("waterwheel_pool_slowdown_ratio", "Run time of jobs, relative to the run time before", |pool| pool.size.slowdown),
+];
+
+/// A gauge of every kind with limits: name, help, and function that reads it. `None` if that limit is not set.
+type LimitLevel = (&'static str, &'static str, fn(&LimitStats) -> Option<f64>);
+
+const LIMITS: [LimitLevel; 8] = [
+    ("waterwheel_kind_jobs_running", "Jobs of a limited kind that hold a worker", |limit| {
+        Some(f64::from(limit.running))
+    }),
+    ("waterwheel_kind_jobs_running_limit", "Most jobs of a limited kind that hold a worker", |limit| {
+        most(limit.limits.all)
+    }),
+    ("waterwheel_kind_jobs_queued", "Jobs of a limited kind in the queue, which may wait for the limit", |limit| {
+        Some(limit.queued as f64)
+    }),
+    ("waterwheel_kind_starts_per_second_limit", "Most starts of a kind per second", |limit| {
+        per_second(limit.limits.all)
+    }),
+    ("waterwheel_kind_key_jobs_running_limit", "Most jobs of one limit key that hold a worker", |limit| {
+        most(limit.limits.per_key)
+    }),
+    ("waterwheel_kind_key_starts_per_second_limit", "Most starts of one limit key per second", |limit| {
+        per_second(limit.limits.per_key)
+    }),
+    ("waterwheel_kind_limit_keys", "Limit keys in use", |limit| {
+        limit.limits.per_key.is_set().then_some(limit.keys as f64)
+    }),
+    ("waterwheel_kind_limit_keys_limit", "Most limit keys in use; further keys share one limit", |limit| {
+        limit.limits.per_key.is_set().then_some(limit.limits.keys as f64)
+    }),
+];
+
+fn most(limit: Limit) -> Option<f64> {
+    limit.concurrency.map(|most| f64::from(most.get()))
+}
+
+fn per_second(limit: Limit) -> Option<f64> {
+    limit.rate.map(|rate| rate.interval.as_secs_f64().recip())
+}
+
+/// All pools.
+pub(super) fn write(families: &mut Families<'_>, pools: &Pools) {
+    let stats: Vec<_> = pools.all().iter().map(Pool::stats).collect();
+    for (name, help, read) in LEVELS {
+        families.gauges(name, help, stats.iter().map(|pool| ([("pool", &*pool.name)], read(pool))));
+    }
+    workers(families, &stats);
+    programs(families, &stats);
+    attached(families, &stats);
+    limits(families, &stats);
+    counts(families, &stats);
+    families.counter("waterwheel_jobs_unknown_kind", "Jobs of unknown kinds", pools.unknown_kinds());
+    durations(families, pools);
+}
+
+fn durations(families: &mut Families<'_>, pools: &Pools) {
+    let pools: Vec<_> = pools.all().iter().map(|pool| (pool.name(), pool.durations())).collect();
+    let kinds = || {
+        pools
+            .iter()
+            .flat_map(|(pool, kinds)| kinds.iter().map(move |kind| ([("pool", &***pool), ("kind", &*kind.kind)], kind)))
+    };
+    families.durations(
+        "waterwheel_job_queue_wait",
+        "Jobs that ran, from arrival to the start",
+        kinds().map(|(labels, kind)| (labels, &kind.queue_wait)),
+    );
+    families.durations(
+        "waterwheel_job_run_time",
+        "Runs of jobs",
+        kinds().map(|(labels, kind)| (labels, &kind.run_time)),
+    );
+}
+
+/// Each kind, with its labels.
+fn kinds(stats: &[PoolStats]) -> impl Iterator<Item = ([(&'static str, &str); 2], &KindStats)> {
+    stats.iter().flat_map(|pool| pool.kinds.iter().map(|kind| ([("pool", &*pool.name), ("kind", &*kind.name)], kind)))
+}
+
+fn workers(families: &mut Families<'_>, stats: &[PoolStats]) {
+    families.gauges(
+        "waterwheel_workers",
+        "Workers by state",
+        stats.iter().flat_map(|pool| {
+            let mut states: BTreeMap<String, u32> = ["idle", "busy", "stuck"].map(|name| (name.to_owned(), 0)).into();
+            pool.workers.iter().for_each(|worker| *states.entry(lower(worker.state)).or_default() += 1);
+            states
+                .into_iter()
+                .map(|(state, count)| ([("pool", pool.name.to_string()), ("state", state)], f64::from(count)))
+        }),
+    );
+    families.counters(
+        "waterwheel_factory_failures",
+        "Handlers that could not be made",
+        kinds(stats).map(|(labels, kind)| (labels, kind.factory.failures)),
+    );
+    families.counters(
+        "waterwheel_slow_polls",
+        "Handler polls that blocked their thread for too long",
+        stats.iter().map(|pool| ([("pool", &*pool.name)], pool.slow_polls)),
+    );
+}
+
+/// The processes of long-running programs.
+fn programs(families: &mut Families<'_>, stats: &[PoolStats]) {
+    let programs = || {
+        stats.iter().flat_map(|pool| {
+            pool.programs.iter().map(|program| ([("pool", &*pool.name), ("program", &*program.name)], program))
+        })
+    };
+    families.gauges(
+        "waterwheel_program_processes",
+        "Processes of a program by state",
+        programs().flat_map(|([pool, name], program)| {
+            ProcessState::ALL.into_iter().map(move |state| {
+                let count = program.processes.iter().filter(|process| process.state == state).count();
+                ([pool, name, ("state", state.name())], count as f64)
+            })
+        }),
+    );
+    families.gauges(
+        "waterwheel_program_memory_bytes",
+        "Resident memory of the processes of a program",
+        programs().map(|(labels, program)| {
+            let memory: u64 = program.processes.iter().map(|process| process.memory).sum();
+            (labels, memory as f64)
+        }),
+    );
+    families.counters(
+        "waterwheel_program_starts",
+        "Processes of a program that were started",
+        programs().map(|(labels, program)| (labels, program.starts)),
+    );
+    families.counters(
+        "waterwheel_program_failures",
+        "Processes of a program that ended without a request",
+        programs().map(|(labels, program)| (labels, program.failures)),
+    );
+}
+
+/// Attached workers. They choose their own names, so names are not labels.
+fn attached(families: &mut Families<'_>, stats: &[PoolStats]) {
+    let pools = || stats.iter().filter_map(|pool| Some(([("pool", &*pool.name)], pool.attached.as_ref()?)));
+    families.gauges(
+        "waterwheel_attached_workers",
+        "Attached workers",
+        pools().map(|(labels, workers)| (labels, workers.len() as f64)),
+    );
+    families.gauges(
+        "waterwheel_attached_abandoned_jobs",
+        "Jobs of attached workers that were given up, and are not answered yet",
+        pools().map(|(labels, workers)| {
+            let abandoned: usize = workers.iter().map(|worker| worker.abandoned).sum();
+            (labels, abandoned as f64)
+        }),
+    );
+}
+
+/// Use and size of the limits of kinds. Kinds without limits, and unset limits, have no series. Keys are counted, but
+/// never named.
+fn limits(families: &mut Families<'_>, stats: &[PoolStats]) {
+    for (name, help, read) in LIMITS {
+        let limited = kinds(stats).filter_map(|(labels, kind)| Some((labels, kind.limit.as_ref().and_then(read)?)));
+        families.gauges(name, help, limited);
+    }
+}
+
+fn counts(families: &mut Families<'_>, stats: &[PoolStats]) {
+    families.counters(
+        "waterwheel_jobs_accepted",
+        "Accepted jobs",
+        stats.iter().map(|pool| ([("pool", &*pool.name)], pool.counts.accepted)),
+    );
+    families.counters(
+        "waterwheel_jobs_ended",
+        "Accepted jobs by outcome",
+        stats.iter().flat_map(|pool| {
+            let counts = &pool.counts;
+            [
+                ("completed", counts.completed),
+                ("failed", counts.failed),
+                ("cancelled", counts.cancelled),
+                ("expired", counts.expired),
+                ("panicked", counts.panicked),
+                ("shed", counts.shed),
+            ]
+            .map(|(outcome, count)| ([("pool", &*pool.name), ("outcome", outcome)], count))
+        }),
+    );
+    families.counters(
+        "waterwheel_jobs_rejected",
+        "Refused jobs, by reason",
+        stats.iter().flat_map(|pool| {
+            let reasons = Reason::REFUSALS.map(Reason::name).into_iter().zip(pool.counts.rejected);
+            reasons.map(|(reason, count)| ([("pool", &*pool.name), ("reason", reason)], count))
+        }),
+    );
+}

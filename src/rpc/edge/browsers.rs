@@ -1,0 +1,219 @@
+//! Calls from web pages: CORS, gRPC-Web, and accepted host names against DNS rebinding.
+
+use std::{convert::Infallible, fmt, net::IpAddr, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use futures_util::{FutureExt, future::Either};
+use http::{
+    HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version,
+    header::{self, CONTENT_TYPE, HOST},
+    uri::Authority,
+};
+use hyper::service::Service;
+use tonic::body::Body;
+use tonic_web::GrpcWebLayer;
+use tower::{BoxError, Layer, ServiceExt, service_fn};
+use tower_http::cors::CorsLayer;
+
+use super::{
+    answer::AnswerBody,
+    checks::{Check, Made},
+};
+use crate::{
+    memory::ConnectionMemory,
+    model::Reason,
+    rpc::{services::speaks_grpc, status},
+};
+
+/// Headers that a page may send.
+const SENT: [&str; 9] = [
+    "content-type",
+    "x-grpc-web",
+    "x-user-agent",
+    "grpc-timeout",
+    "authorization",
+    "x-request-id",
+    "traceparent",
+    "tracestate",
+    "baggage",
+];
+/// Response headers that a page may read.
+const READ: [&str; 6] = [
+    "grpc-status",
+    "grpc-message",
+    "grpc-status-details-bin",
+    "grpc-retry-pushback-ms",
+    "endpoint-load-metrics-bin",
+    "x-request-id",
+];
+/// Time that a browser may cache the permission.
+const MAX_AGE: Duration = Duration::from_secs(3600);
+
+/// The web pages that may call, by origin.
+#[derive(Clone)]
+pub struct Browsers {
+    cors: CorsLayer,
+    origins: Arc<[HeaderValue]>,
+}
+
+impl Browsers {
+    /// Pages of these origins, such as `https://app.example`; `None` if the list is empty.
+    #[must_use]
+    pub fn of(origins: &[String]) -> Option<Self> {
+        let origins: Vec<_> = origins.iter().filter_map(|origin| HeaderValue::try_from(origin).ok()).collect();
+        if origins.is_empty() {
+            return None;
+        }
+        let cors = CorsLayer::new()
+            .allow_origin(origins.clone())
+            .allow_methods([Method::POST])
+            .allow_headers(SENT.map(HeaderName::from_static))
+            .expose_headers(READ.map(HeaderName::from_static))
+            .max_age(MAX_AGE);
+        Some(Self { cors, origins: origins.into() })
+    }
+
+    /// Whether a request comes from a web page: a gRPC-Web call or its preflight.
+    fn apply_to<B>(&self, request: &Request<B>) -> bool {
+        let content_type = request.headers().get(CONTENT_TYPE);
+        content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc-web"))
+            || request.method() == Method::OPTIONS
+    }
+}
+
+/// Refuses requests from pages of other origins. Browsers refuse them too, unless the page's own host name resolves to
+/// this address. The answer to a preflight request denies the permission.
+impl<B> Check<Request<B>> for Browsers {
+    fn refuse(&self, request: &mut Request<B>) -> Option<Response<Body>> {
+        let mut said = request.headers().get_all(header::ORIGIN).into_iter();
+        let is_foreign = said.any(|origin| !self.origins.contains(origin)) && request.method() != Method::OPTIONS;
+        is_foreign.then(|| {
+            let message = "pages of this origin may not call; ask the operator to add it to server.grpc_web_origins";
+            status::saying(Reason::Misdirected, message).into_http()
+        })
+    }
+}
+
+/// Translates gRPC-Web calls to gRPC, if web pages may call.
+#[derive(Clone)]
+pub struct GrpcWeb<S> {
+    pub(super) browsers: Option<Browsers>,
+    pub(super) memory: Arc<ConnectionMemory>,
+    pub(super) inner: S,
+}
+
+impl<B, S> Service<Request<B>> for GrpcWeb<S>
+where
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError> + Send + fmt::Display,
+    S: Service<Request<B>, Response = Response<AnswerBody>, Error = Infallible>
+        + Service<Request<Body>, Response = Response<AnswerBody>, Error = Infallible>
+        + Clone
+        + Send
+        + 'static,
+    <S as Service<Request<Body>>>::Future: Send + 'static,
+{
+    type Response = Response<AnswerBody>;
+    type Error = Infallible;
+    type Future = Either<Made, <S as Service<Request<B>>>::Future>;
+
+    fn call(&self, mut request: Request<B>) -> Self::Future {
+        let Some(browsers) = self.browsers.as_ref().filter(|browsers| browsers.apply_to(&request)) else {
+            return Either::Right(self.inner.call(request));
+        };
+        // gRPC-Web has its status in the body, so the call may use any version of HTTP.
+        *request.version_mut() = Version::HTTP_2;
+        let (inner, memory) = (self.inner.clone(), Arc::clone(&self.memory));
+        let grpc = service_fn(move |request: Request<Body>| inner.call(request));
+        let answer = browsers.cors.layer(GrpcWebLayer::new().layer(grpc)).oneshot(request);
+        Either::Left(Box::pin(answer.map(|answer| answer.map(|answer| AnswerBody::new(answer, None, Some(memory))))))
+    }
+}
+
+/// Accepted host names of a listener. `localhost` and IP addresses are always accepted, because no web page has them as
+/// its host name.
+///
+/// A web page can make its own host name resolve to any address that its browser can reach (DNS rebinding). The browser
+/// then treats it as a page of that listener. But its requests have the page's own host name.
+#[derive(Debug, Clone)]
+pub struct Hosts(Arc<[String]>);
+
+impl Hosts {
+    /// Accepts these names.
+    #[must_use]
+    pub fn new(names: &[String]) -> Self {
+        Self(names.iter().map(|name| bare(name).to_ascii_lowercase()).collect())
+    }
+
+    fn has(&self, host: &[u8]) -> bool {
+        let Ok(host) = str::from_utf8(host) else { return false };
+        let is_port = |port: &str| port.bytes().all(|digit| digit.is_ascii_digit());
+        let host = bare(host.rsplit_once(':').filter(|(_, port)| is_port(port)).map_or(host, |(host, _)| host));
+        let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        address.parse::<IpAddr>().is_ok()
+            || host.eq_ignore_ascii_case("localhost")
+            || self.0.iter().any(|name| host.eq_ignore_ascii_case(name))
+    }
+}
+
+/// Refuses requests with other host names. A request without a host name does not come from a browser.
+impl<B> Check<Request<B>> for Hosts {
+    fn refuse(&self, request: &mut Request<B>) -> Option<Response<Body>> {
+        let asked = request.uri().authority().map(Authority::as_str).map(str::as_bytes);
+        let mut said = request.headers().get_all(HOST).into_iter().map(HeaderValue::as_bytes).chain(asked);
+        if said.all(|host| host.is_empty() || self.has(host)) {
+            return None;
+        }
+        if speaks_grpc(request.headers()) {
+            return Some(status::saying(Reason::Misdirected, MISDIRECTED).into_http());
+        }
+        let mut response = Response::new(Body::new(format!("{MISDIRECTED}\n")));
+        *response.status_mut() = StatusCode::MISDIRECTED_REQUEST;
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+        Some(response)
+    }
+}
+
+const MISDIRECTED: &str = "this listener does not answer under that name; use its address or localhost, or add the \
+                           name to server.ops_hosts";
+
+/// A host name without its final dot.
+fn bare(name: &str) -> &str {
+    name.strip_suffix('.').unwrap_or(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(names: &[&str], hosts: &[&str], uri: &str) -> Option<u16> {
+        let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+        let mut request = Request::builder().uri(uri).body(()).unwrap();
+        for host in hosts {
+            request.headers_mut().append(HOST, host.parse().unwrap());
+        }
+        Hosts::new(&names).refuse(&mut request).map(|refusal| refusal.status().as_u16())
+    }
+
+    #[test]
+    fn addresses_localhost_and_names_of_the_listener_are_let_in() {
+        let valid = ["127.0.0.1", "127.0.0.1:7071", "[::1]:7071", "10.1.2.3:1", "localhost", "LocalHost.:7071", ""];
+        for host in valid.into_iter().chain(["ops.example:7071", "OPS.example."]) {
+            assert_eq!(refused(&["Ops.Example."], &[host], "/metrics"), None, "{host}");
+        }
+        assert_eq!(refused(&[], &[], "/metrics"), None, "HTTP/1.0 knows no host");
+        assert_eq!(refused(&[], &["localhost:1"], "http://127.0.0.1:1/metrics"), None);
+    }
+
+    #[test]
+    fn other_names_are_refused_wherever_they_are_said() {
+        let evil =
+            ["evil.example", "evil.example:7071", "localhost.evil.example", "127.0.0.1.evil.example", "ops", "a b"];
+        for host in evil.into_iter().chain(["localhost@evil.example", "[::1].evil.example", "\u{7f}"]) {
+            let Ok(value) = HeaderValue::from_str(host) else { continue };
+            assert_eq!(refused(&["ops.example"], &[value.to_str().unwrap()], "/metrics"), Some(421), "{host}");
+        }
+        assert_eq!(refused(&[], &["localhost"], "http://evil.example/metrics"), Some(421));
+        assert_eq!(refused(&[], &["localhost", "evil.example"], "/metrics"), Some(421));
+    }
+}

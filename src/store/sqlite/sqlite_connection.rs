@@ -1,0 +1,245 @@
+//! A connection to a store's SQLite file, which `src/store/sqlite.rs` opens. A checkpoint moves pages from the log to
+//! the database. A separate thread does most of that during commits, and the writer only moves the last pages.
+
+use std::{
+    fs::File,
+    path::{Path, PathBuf},
+    sync::mpsc::sync_channel,
+    thread::JoinHandle,
+};
+
+use rusqlite::{
+    ErrorCode, Statement, ToSql, ffi,
+    hooks::Wal,
+    params, params_from_iter,
+    types::{FromSql, FromSqlError, FromSqlResult, ToSqlOutput, ValueRef},
+};
+
+use super::SqliteOptions;
+use crate::{
+    store::{
+        Clock, Size, StoreError, Timestamp,
+        engine::Counts,
+        sql::{Bulk, Cell, Connection, Value, Values},
+    },
+    task::spawn_thread,
+};
+
+/// Pages in the log at which the thread starts a checkpoint. The log has room for 4,000.
+const MOVE_BESIDE: i32 = 2500;
+/// Pages in the log at which the writer completes the checkpoint, so that the log restarts.
+const MOVE_ALL: i32 = 3500;
+
+/// The last sequence number, and the size of the contents.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Totals {
+    number: i64,
+    size: Size,
+}
+
+pub(super) struct SqliteConnection {
+    // Fields drop in order: the connection closes before the thread is joined and the lock is released.
+    sqlite: rusqlite::Connection,
+    _checkpoints: Option<Checkpoints>,
+    clock: Clock,
+    path: PathBuf,
+    reserve_bytes: u64,
+    totals: Totals,
+    kept_totals: Totals,
+    /// Held by the writer while the file may be written.
+    _lock: Option<File>,
+}
+
+impl SqliteConnection {
+    /// A read-only connection.
+    pub(super) fn of_reader(sqlite: rusqlite::Connection, clock: Clock) -> Self {
+        let (totals, path) = (Totals::default(), PathBuf::new());
+        Self { sqlite, _checkpoints: None, clock, path, reserve_bytes: 0, totals, kept_totals: totals, _lock: None }
+    }
+
+    /// The writing connection.
+    pub(super) fn of_writer(
+        sqlite: rusqlite::Connection,
+        lock: File,
+        options: &SqliteOptions,
+        clock: Clock,
+    ) -> Result<Self, StoreError> {
+        let mut writer = Self::of_reader(sqlite, clock);
+        let read = |row: &mut Values| {
+            let size = Size { jobs: row.number(1)?, bytes: row.number(2)? };
+            Ok(Totals { number: row.number(0)?, size })
+        };
+        writer.totals = writer.query("select number, jobs, bytes from totals", &[], read)?.pop().unwrap_or_default();
+        writer.kept_totals = writer.totals;
+        writer.path.clone_from(&options.path);
+        writer.reserve_bytes = options.reserve_bytes;
+        writer._checkpoints = Some(Checkpoints::start(&mut writer.sqlite, &options.path)?);
+        writer._lock = Some(lock);
+        Ok(writer)
+    }
+
+    fn execute(&self, sql: &str) -> Result<(), StoreError> {
+        self.sqlite.prepare_cached(sql)?.execute(())?;
+        Ok(())
+    }
+}
+
+impl Counts for SqliteConnection {
+    fn now(&mut self) -> Result<Timestamp, StoreError> {
+        Ok((self.clock)())
+    }
+
+    fn numbers(&mut self, count: usize) -> Result<Vec<i64>, StoreError> {
+        let first = self.totals.number + 1;
+        self.totals.number += count as i64;
+        Ok((first..=self.totals.number).collect())
+    }
+
+    fn size(&self) -> Size {
+        self.totals.size
+    }
+
+    fn resize(&mut self, jobs: i64, bytes: i64) {
+        self.totals.size.add(jobs, bytes);
+    }
+}
+
+impl Connection for SqliteConnection {
+    const IS_SHARED: bool = false;
+
+    fn begin(&mut self) -> Result<Timestamp, StoreError> {
+        self.execute("begin immediate")?;
+        self.now()
+    }
+
+    fn commit(&mut self) -> Result<(), StoreError> {
+        if self.totals != self.kept_totals {
+            let Totals { number, size } = self.totals;
+            let mut update = self.sqlite.prepare_cached("update totals set number = $1, jobs = $2, bytes = $3")?;
+            update.execute(params![number, size.jobs as i64, size.bytes as i64])?;
+        }
+        self.execute("commit")?;
+        self.kept_totals = self.totals;
+        Ok(())
+    }
+
+    fn roll_back(&mut self) {
+        self.totals = self.kept_totals;
+        // SQLite may have rolled back already.
+        let _ = self.execute("rollback");
+    }
+
+    fn require_room(&self) -> Result<(), StoreError> {
+        let is_low = rustix::fs::statvfs(&self.path)
+            .is_ok_and(|disk| disk.f_bavail.saturating_mul(disk.f_frsize) < self.reserve_bytes);
+        if is_low { Err(StoreError::DiskFull) } else { Ok(()) }
+    }
+
+    fn query<T>(
+        &mut self,
+        sql: &str,
+        cells: &[Cell<'_>],
+        mut read: impl FnMut(&mut Values) -> Result<T, StoreError>,
+    ) -> Result<Vec<T>, StoreError> {
+        let mut statement = self.sqlite.prepare_cached(sql)?;
+        run(&mut statement, cells, &mut read)
+    }
+
+    fn bulk<T>(
+        &mut self,
+        bulk: &Bulk,
+        rows: &[Vec<Cell<'_>>],
+        mut read: impl FnMut(&mut Values) -> Result<T, StoreError>,
+    ) -> Result<Vec<T>, StoreError> {
+        let mut statement = self.sqlite.prepare_cached(&bulk.single)?;
+        let mut found = Vec::with_capacity(rows.len());
+        for cells in rows {
+            found.append(&mut run(&mut statement, cells, &mut read)?);
+        }
+        Ok(found)
+    }
+}
+
+/// The checkpoint thread. It ends once the writer's connection is closed.
+struct Checkpoints(Option<JoinHandle<()>>);
+
+impl Checkpoints {
+    /// Starts the thread for the connection that writes to this file.
+    fn start(writer: &mut rusqlite::Connection, path: &Path) -> Result<Self, StoreError> {
+        let beside = rusqlite::Connection::open(path)?;
+        let (requests, requested) = sync_channel(1);
+        writer.wal_hook(Some(move |log: &mut Wal, pages| {
+            // A checkpoint that fails, or overlaps with the other one, is retried after the next commit.
+            if pages >= MOVE_ALL {
+                let _ = log.checkpoint();
+            } else if pages >= MOVE_BESIDE {
+                let _ = requests.try_send(());
+            }
+            Ok(())
+        }))?;
+        let work = move || {
+            for () in requested {
+                let _ = beside.query_row("pragma wal_checkpoint(passive)", (), |_| Ok(()));
+            }
+        };
+        let thread = spawn_thread("checkpoint".to_owned(), work);
+        Ok(Self(Some(thread.map_err(|error| StoreError::Unavailable(error.to_string()))?)))
+    }
+}
+
+impl Drop for Checkpoints {
+    fn drop(&mut self) {
+        // A panic is logged where it happens.
+        let _ = self.0.take().map(JoinHandle::join);
+    }
+}
+
+fn run<T>(
+    statement: &mut Statement<'_>,
+    cells: &[Cell<'_>],
+    read: &mut impl FnMut(&mut Values) -> Result<T, StoreError>,
+) -> Result<Vec<T>, StoreError> {
+    let columns = statement.column_count();
+    let mut rows = statement.query(params_from_iter(cells))?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next()? {
+        let values: Result<_, _> = (0..columns).map(|column| row.get(column)).collect();
+        found.push(read(&mut Values(values?))?);
+    }
+    Ok(found)
+}
+
+impl FromSql for Value {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        match value {
+            ValueRef::Null => Ok(Self::Null),
+            ValueRef::Integer(int) => Ok(Self::Int(int)),
+            ValueRef::Real(_) => Err(FromSqlError::InvalidType),
+            ValueRef::Text(_) => value.as_str().map(|text| Self::Text(text.to_owned())),
+            ValueRef::Blob(bytes) => Ok(Self::Bytes(bytes.to_vec())),
+        }
+    }
+}
+
+impl ToSql for Cell<'_> {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        match self {
+            Self::Int(int) => int.to_sql(),
+            Self::Flag(flag) => flag.to_sql(),
+            Self::Text(Some(text)) => Ok(ToSqlOutput::from(text.as_ref())),
+            Self::Text(None) => Ok(ToSqlOutput::from(rusqlite::types::Null)),
+            Self::Bytes(bytes) => bytes.to_sql(),
+        }
+    }
+}
+
+impl From<rusqlite::Error> for StoreError {
+    fn from(error: rusqlite::Error) -> Self {
+        // A shared-memory file that cannot grow also means a full disk.
+        let is_shm = |error: &ffi::Error| error.extended_code == ffi::SQLITE_IOERR_SHMSIZE;
+        match error.sqlite_error() {
+            Some(found) if found.code == ErrorCode::DiskFull || is_shm(found) => Self::DiskFull,
+            _ => Self::Database(error.to_string()),
+        }
+    }
+}

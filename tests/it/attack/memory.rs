@@ -1,0 +1,148 @@
+//! Peers that try to make the server keep memory: unread responses, idle calls, and messages that decode to much more.
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use prost::Message;
+use tonic::Code;
+use waterwheel::proto::{Job, StreamRequest, SubmitManyRequest, SubmitRequest};
+
+use super::{
+    SUBMIT,
+    target::{CONFIG, MIB, Target, code},
+};
+use crate::{
+    connections::{Client, end_of},
+    service::{frame, framed, job, submission},
+};
+
+const SUBMIT_MANY: &str = "/waterwheel.v1.WorkerPoolService/SubmitMany";
+
+/// A config with small bounds on memory and a short stall timeout.
+fn bounded() -> String {
+    let memory = r#"
+        [server]
+        memory = { total = "32MiB", per_connection = "16MiB", stall = "1s" }
+        [kind.large]
+        pool = "one"
+        exec = ["/usr/bin/head", "-c", "4000000", "/dev/zero"]
+        [kind.endless]
+        pool = "one"
+        exec = ["/usr/bin/yes"]
+    "#;
+    format!("{}{memory}", CONFIG.replace(r#""1s""#, r#""30s""#))
+}
+
+/// Small requests with responses of 4 MB, on connections that answer PINGs and never extend a stream's window.
+///
+/// Expected: unread responses stay within their memory bound. The server drops them after the stall timeout.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unread_responses_are_bounded_and_dropped() {
+    let target = Target::serve(&bounded()).await;
+    let mut clients = [Client::connect(target.public().0).await, Client::connect(target.public().0).await];
+    let attack = async {
+        let mut answers = Vec::new();
+        for client in &mut clients {
+            for _ in 0..20 {
+                let (answer, mut body) = client.call(SUBMIT).await;
+                body.send_data(submission("large", "").into(), true).unwrap();
+                answers.push(answer);
+            }
+        }
+        // Waits for the headers only, and keeps the bodies unread.
+        join_all(answers).await
+    };
+    let unread = target.under(attack).await;
+    // The memory must be free while the peers are still connected.
+    target.until(|held| held.memory <= target.base().memory + 24 * MIB).await;
+    drop((unread, clients));
+    // The peak includes a response that each worker was producing.
+    target.recovers(144 * MIB).await;
+}
+
+/// `Stream` calls of jobs with endless output, on a connection that reads none of it.
+///
+/// Expected: the jobs end after the stall timeout.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unread_streams_free_their_workers() {
+    let target = Target::serve(&bounded()).await;
+    let mut client = Client::connect(target.public().0).await;
+    let endless = StreamRequest { job: Some(job("endless", "")) };
+    let mut unread = Vec::new();
+    for _ in 0..8 {
+        let (answer, mut body) = client.call("/waterwheel.v1.WorkerPoolService/Stream").await;
+        body.send_data(Bytes::from(framed(&endless)), true).unwrap();
+        unread.push(answer.await.unwrap().into_body());
+    }
+    target.caller().until(|pool| pool.in_flight == 0).await;
+    drop((unread, client));
+    target.recovers(96 * MIB).await;
+}
+
+/// `SubmitMany` calls that send one large message, and then nothing more.
+///
+/// Expected: the server frees the message once it has processed it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn idle_calls_keep_no_memory_of_a_large_message() {
+    let target = Target::serve(&bounded()).await;
+    let mut client = Client::connect(target.public().0).await;
+    let refused = Job { kind: "no-such-kind".into(), payload: vec![1; 3 << 20].into(), ..Job::default() };
+    let request = SubmitManyRequest { tag: "a".into(), job: Some(Box::new(refused)) };
+    let large = Bytes::from(framed(&request));
+    let attack = async {
+        let mut open = Vec::new();
+        for _ in 0..30 {
+            let (answer, mut body) = client.call(SUBMIT_MANY).await;
+            body.send_data(large.clone(), false).unwrap();
+            let mut answers = answer.await.unwrap().into_body();
+            // The response shows that the server has processed the message.
+            answers.data().await.unwrap().unwrap();
+            open.push((answers, body));
+        }
+        open
+    };
+    let open = target.under(attack).await;
+    target.until(|held| held.memory <= target.base().memory + 24 * MIB).await;
+    drop((open, client));
+    target.recovers(64 * MIB).await;
+}
+
+/// Two messages that are a few kilobytes with gzip. One decodes to two million labels; the other has a payload of one
+/// byte, and an unknown field of megabytes.
+///
+/// Expected: both are refused before they are decoded.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_much_larger_than_their_payload_are_refused() {
+    let target = Target::serve(&CONFIG.replace(r#""1s""#, r#""30s""#)).await;
+    let labels = [0x52_u8, 0].repeat(2 << 20);
+    let mut of_labels = vec![0x0a];
+    prost::encoding::encode_varint(labels.len() as u64, &mut of_labels);
+    of_labels.extend(labels);
+    let mut of_unknown = SubmitRequest { job: Some(job("echo", "x")) }.encode_to_vec();
+    of_unknown.extend([0xfa, 0x01]);
+    prost::encoding::encode_varint(4_000_000, &mut of_unknown);
+    of_unknown.extend(vec![0; 4_000_000]);
+    let attack = async {
+        for (inside, expected) in [(of_labels, Code::InvalidArgument), (of_unknown, Code::ResourceExhausted)] {
+            let bomb = Bytes::from(frame(1, &gzip(&inside)));
+            assert!(bomb.len() < 10_000, "{}", bomb.len());
+            let mut client = Client::connect(target.public().0).await;
+            let mut answers = Vec::new();
+            for _ in 0..12 {
+                let (answer, mut body) = client.call_with(SUBMIT, &[("grpc-encoding", "gzip")]).await;
+                body.send_data(bomb.clone(), true).unwrap();
+                answers.push(answer);
+            }
+            let codes: Vec<_> = join_all(answers.into_iter().map(end_of)).await.iter().map(code).collect();
+            assert_eq!(codes, [expected; 12]);
+        }
+    };
+    target.under(attack).await;
+    target.recovers(96 * MIB).await;
+}
+
+fn gzip(inside: &[u8]) -> Vec<u8> {
+    use std::io::Write;
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    encoder.write_all(inside).unwrap();
+    encoder.finish().unwrap()
+}

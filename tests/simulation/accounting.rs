@@ -1,0 +1,136 @@
+//! Compares the accounts of a service job by job: its counts, its ended jobs, its drain receipt, the attempts of its
+//! handlers and the answers to its callers.
+
+use std::time::Duration;
+
+use waterwheel::{
+    Pool,
+    model::{JobId, Outcome},
+    pool::{Counts, EndedJob, ListedJob, Stage},
+};
+
+use crate::{
+    oracle::SLACK,
+    record::{Attempt, AttemptEnd, Events, Life, LifeEnd},
+};
+
+/// An ended job in the history of a pool.
+struct Entry {
+    ended: EndedJob,
+    kind: String,
+}
+
+/// Contradictions between the accounts of one life.
+pub(crate) fn faults(life: &Life, events: &Events) -> Vec<String> {
+    let mut faults = Vec::new();
+    let mut all = Vec::new();
+    for pool in life.pools.all() {
+        let entries = entries(pool, events);
+        let is_crashed = matches!(life.end, LifeEnd::Crashed);
+        faults.extend(count_faults(&pool.stats().counts, &entries, is_crashed));
+        all.extend(entries);
+    }
+    faults.extend(all.iter().filter_map(|entry| entry_fault(entry, events)));
+    faults.extend(receipt_fault(life, &all));
+    faults
+}
+
+/// All ended jobs of a pool.
+fn entries(pool: &Pool, events: &Events) -> Vec<Entry> {
+    // A process numbers its jobs from 1.
+    let Some((process, _)) = events.attempts.first().and_then(|attempt| attempt.job_id.split_once('-')) else {
+        return Vec::new();
+    };
+    let ids = (1..=events.jobs.len()).filter_map(|number| format!("{process}-{number:x}").parse::<JobId>().ok());
+    let ended = ids.filter_map(|id| match pool.explain(id)?.job {
+        ListedJob { stage: Stage::Ended(ended), kind, .. } => Some(Entry { ended, kind: kind.to_string() }),
+        _ => None,
+    });
+    ended.collect()
+}
+
+/// The counts of a pool equal the outcomes in its history.
+fn count_faults(counts: &Counts, entries: &[Entry], is_crashed: bool) -> Vec<String> {
+    let count = |column: &str| entries.iter().filter(|entry| column_of(entry.ended.outcome) == column).count() as u64;
+    let columns = [
+        ("completed", counts.completed),
+        ("failed", counts.failed),
+        ("cancelled", counts.cancelled),
+        ("expired", counts.expired),
+        ("panicked", counts.panicked),
+        ("shed", counts.shed),
+    ];
+    let is_wrong = |(column, counted): &(&str, u64)| {
+        let remembered = count(column);
+        // A crash counts its jobs as cancelled, but their history may be lost.
+        if *column == "cancelled" && is_crashed { remembered > *counted } else { remembered != *counted }
+    };
+    let fault =
+        |(column, counted)| format!("{counted} jobs are counted as {column}, but {} are in the history", count(column));
+    columns.into_iter().filter(is_wrong).map(fault).collect()
+}
+
+fn column_of(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Completed => "completed",
+        Outcome::HandlerFailed
+        | Outcome::HandlerUnavailable
+        | Outcome::WorkerCrashed
+        | Outcome::WorkerLost { .. }
+        | Outcome::OutputTooLarge => "failed",
+        Outcome::HandlerPanicked => "panicked",
+        Outcome::DeadlineExceeded | Outcome::RunTimeout | Outcome::ExpiredInQueue => "expired",
+        Outcome::Cancelled | Outcome::CancelledByOperator | Outcome::Drained | Outcome::DrainKilled { .. } => {
+            "cancelled"
+        }
+        Outcome::Shed => "shed",
+        other => unreachable!("{other:?}"),
+    }
+}
+
+/// The outcome of a job fits its attempt and the answer to its caller.
+fn entry_fault(entry: &Entry, events: &Events) -> Option<String> {
+    let Entry { ended, kind } = entry;
+    let id = ended.job.to_string();
+    let attempt = events.attempts.iter().find(|attempt| attempt.job_id == id);
+    let ran = attempt.map(|attempt: &Attempt| attempt.end);
+    let is_fitting = match ended.outcome {
+        _ if kind == "echo" => true,
+        _ if ended.started != ran.is_some() => false,
+        Outcome::Completed => ran == Some(AttemptEnd::Answered),
+        Outcome::HandlerFailed => ran == Some(AttemptEnd::Refused),
+        Outcome::HandlerPanicked => ran == Some(AttemptEnd::Panicked),
+        _ => true,
+    };
+    if !is_fitting {
+        return Some(format!("{ended:?} contradicts its attempt: {attempt:?}"));
+    }
+    let answer =
+        events.jobs.iter().filter_map(|sent| sent.answer.as_ref()).find(|answer| answer.job_id() == Some(&id))?;
+    (answer.name() != name_of(ended.outcome))
+        .then(|| format!("{ended:?} contradicts the answer to its caller: {answer:?}"))
+}
+
+/// Name of the outcome in the answers to callers.
+fn name_of(outcome: Outcome) -> &'static str {
+    match outcome {
+        // The simulation distinguishes a job that a drain lost from a call that it refused.
+        Outcome::Drained => "DRAINED",
+        Outcome::CancelledByOperator => "CANCELLED",
+        other => other.reason().name(),
+    }
+}
+
+/// The receipt counts or names every job that ended after the drain began.
+fn receipt_fault(life: &Life, entries: &[Entry]) -> Option<String> {
+    let LifeEnd::Drained { receipt, at } = &life.end else { return None };
+    let begin = at.saturating_sub(receipt.elapsed);
+    let ended_from = |from: Duration| {
+        let ended_at = |entry: &&Entry| life.begin + entry.ended.at.saturating_duration_since(life.clock);
+        entries.iter().filter(|entry| ended_at(entry) >= from).count()
+    };
+    let finished = receipt.finished as usize + receipt.lost.len();
+    let (least, most) = (ended_from(begin + SLACK), ended_from(begin.saturating_sub(SLACK)));
+    (!(least..=most).contains(&finished))
+        .then(|| format!("its receipt has {finished} jobs, but {least} to {most} ended since {begin:?}"))
+}
