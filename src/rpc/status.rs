@@ -47,9 +47,11 @@ enum Pushback {
 }
 
 impl Pushback {
-    /// Limited to [`MAX_RETRY_AFTER`] for any reason.
+    /// Limited to [`MAX_RETRY_AFTER`], and rounded up to a millisecond, the unit of the trailer: a retry that comes too
+    /// early is refused again.
     fn after(delay: Duration) -> Self {
-        Self::After(delay.min(MAX_RETRY_AFTER))
+        let millis = u64::try_from(delay.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
+        Self::After(Duration::from_millis(millis).min(MAX_RETRY_AFTER))
     }
 }
 
@@ -299,10 +301,7 @@ fn push_back(status: &mut Status, pushback: &Pushback) {
     let millis = match pushback {
         Pushback::Unsaid => return,
         Pushback::Never => MetadataValue::from_static("-1"),
-        // Rounded up: a try that comes too early is refused again.
-        Pushback::After(delay) => {
-            MetadataValue::from(u64::try_from(delay.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX))
-        }
+        Pushback::After(delay) => MetadataValue::from(u64::try_from(delay.as_millis()).unwrap_or(u64::MAX)),
     };
     status.metadata_mut().insert(PUSHBACK, millis);
 }

@@ -156,7 +156,7 @@ async fn a_request_id_finds_all_jobs_of_its_calls_and_cancel_refuses_an_ambiguou
         assert!(refused.facts()["jobs"].contains(id), "{refused:?}");
     }
     let ran = process.run("cancel twice").await;
-    assert!(ran.code == Some(4) && ran.err.contains(&other.job_id), "{}", ran.err);
+    assert!(ran.code == Some(2) && ran.err.contains(&other.job_id), "{}", ran.err);
     assert!(jobs.iter().all(|job| !job.is_finished()));
 
     let ran = process.run("cancel alone").await;
