@@ -63,15 +63,20 @@ impl AccessArgs {
     /// If a file cannot be used. The contents are never quoted.
     pub(crate) fn load(&self, address: &Address) -> Result<Access, Failure> {
         let Self { tls, ca, cert, key: _, token_file } = self;
-        let wants_tls = *tls || ca.is_some() || cert.is_some() || matches!(address, Address::Tls(_));
-        if wants_tls && matches!(address, Address::Unix(_)) {
-            let what = format!("TLS is not supported over the socket {address}");
-            return Err(Failure::usage(what, "leave out --tls, --ca and --cert"));
-        }
-        if wants_tls && matches!(address, Address::Plain(_)) {
-            let what = format!("http://{address} is without TLS, which --tls, --ca and --cert ask for");
-            return Err(Failure::usage(what, format!("write https://{address}, or leave out those flags")));
-        }
+        let wants_tls = match address {
+            Address::Tls(_) => true,
+            Address::Tcp(_) => *tls || ca.is_some() || cert.is_some(),
+            // The files may come from the environment, for other servers.
+            Address::Plain(_) | Address::Unix(_) if !tls => false,
+            Address::Plain(_) => {
+                let help = format!("write https://{address}, or leave out --tls");
+                return Err(Failure::usage(format!("http://{address} is without TLS, which --tls asks for"), help));
+            }
+            Address::Unix(_) => {
+                let what = format!("TLS is not supported over the socket {address}");
+                return Err(Failure::usage(what, "leave out --tls"));
+            }
+        };
         let token = token_file.as_deref().map(token).transpose()?;
         if token.is_some() && !wants_tls && !address.is_local() {
             return Err(Failure::usage(format!("the token would be sent to {address} in plaintext"), "pass --tls"));
@@ -295,10 +300,17 @@ mod tests {
     }
 
     #[test]
-    fn an_address_without_tls_is_not_called_with_it() {
-        let args = AccessArgs { tls: true, ..AccessArgs::default() };
-        let error = args.load(&"http://127.0.0.1:1".parse().unwrap()).unwrap_err();
-        assert!(error.help().unwrap().starts_with("write https://127.0.0.1:1"), "{error:?}");
+    fn an_address_without_tls_is_called_without_it() {
+        for (address, help) in [
+            ("http://127.0.0.1:1", "write https://127.0.0.1:1, or leave out --tls"),
+            ("unix:/run/ww.sock", "leave out --tls"),
+        ] {
+            let address = address.parse().unwrap();
+            let args = AccessArgs { tls: true, ..AccessArgs::default() };
+            assert_eq!(args.load(&address).unwrap_err().help(), Some(help));
+            let args = AccessArgs { ca: Some("/nowhere".into()), ..AccessArgs::default() };
+            assert_eq!(args.load(&address).unwrap().scheme(), "http");
+        }
     }
 
     #[test]
