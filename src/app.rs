@@ -25,7 +25,7 @@ use crate::{
     config::{self, Config, Faults, Loaded},
     incidents,
     memory::Memory,
-    net::{Bound, ConnectionTracker, Inherited, ListenAddress, Place, Server, TlsErrors, Transport, bind},
+    net::{Bound, ConnectionTracker, Inherited, ListenAddress, Placement, Server, TlsErrors, Transport, bind},
     phase::{Phase, PhaseCell},
     pool::{Pools, set_shard},
     proto::MAX_ENVELOPE,
@@ -135,8 +135,8 @@ impl App {
     /// # Errors
     /// [`StartError`]; then nothing is left running.
     pub fn start_with(config: &Config, own: Vec<OwnKind>, sample_ratio: Option<f64>) -> Result<Self, StartError> {
-        let places = [Place::Threads(config.server.threads), Place::Threads(1)];
-        Self::serve(config, own, sample_ratio, listen(&config.server)?, places)
+        let placements = [Placement::Threads(config.server.threads), Placement::Threads(1)];
+        Self::serve(config, own, sample_ratio, listen(&config.server)?, placements)
     }
 
     /// The same as [`start_with`](Self::start_with), but on the given listeners, and on the caller's runtime. Only
@@ -153,7 +153,7 @@ impl App {
         sample_ratio: Option<f64>,
         listeners: Listeners,
     ) -> Result<Self, StartError> {
-        Self::serve(config, own, sample_ratio, listeners, [Place::Here; 2])
+        Self::serve(config, own, sample_ratio, listeners, [Placement::CurrentRuntime; 2])
     }
 
     fn serve(
@@ -161,7 +161,7 @@ impl App {
         own: Vec<OwnKind>,
         sample_ratio: Option<f64>,
         listeners: Listeners,
-        [place, ops_place]: [Place; 2],
+        [place, ops_place]: [Placement; 2],
     ) -> Result<Self, StartError> {
         let Listeners { public: public_listeners, ops: ops_listeners } = listeners;
         let phase = PhaseCell::default();
@@ -270,8 +270,8 @@ impl App {
 
     /// Notifies the service manager: ready, stopping, alive. Poll it concurrently with [`run`](Self::run).
     pub fn keep_informed(&self, manager: ServiceManager) -> impl Future<Output = Infallible> + Send + use<> {
-        let (control, pulses) = (self.control(), [self.public.pulse(), self.ops.pulse()]);
-        async move { manager.keep_informed(&control, &pulses).await }
+        let (control, threads) = (self.control(), [self.public.liveness(), self.ops.liveness()]);
+        async move { manager.keep_informed(&control, &threads).await }
     }
 
     /// Serves until the drain has ended. Returns a receipt of unfinished work.

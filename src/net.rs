@@ -1,7 +1,7 @@
 //! The transport: listeners that hand connections to one current-thread runtime per core.
 //!
 //! A connection stays on one core, so that replies that are ready at the same time are sent with one write. The
-//! caller's runtime can also serve listeners ([`Place::Here`]), so that a whole service runs on one clock. This module
+//! caller's runtime can also serve listeners ([`Placement::CurrentRuntime`]), so that a whole service runs on one clock. This module
 //! is independent of jobs: a server gets a service for each connection, and commands to stop accepting, to send GOAWAY
 //! and to cut.
 //!
@@ -32,6 +32,6 @@ pub use call::{StreamLimit, UnsentAnswer};
 pub use http2::AnswerService;
 pub use limits::{ConnectionLimits, Http2, Transport};
 pub use listener::{Bound, Inherited, bind};
-pub use server::{Place, Pulse, Server};
+pub use server::{Liveness, Placement, Server};
 pub use tls::{ClientAuth, Tls, TlsConfig, TlsError, TlsErrors, TlsFault, TlsFile, TlsVersion};
 pub use tracker::{Closed, ConnectionTracker, Refused};

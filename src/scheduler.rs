@@ -133,7 +133,7 @@ pub(crate) struct Core<H: Host> {
     paused: Option<Instant>,
     /// The last job that arrived before the end of a pause. Missed deadlines up to this one do not count against the
     /// estimates.
-    pardoned: u64,
+    last_paused: u64,
     entries: Slab<Entry<H>>,
     sequence: u64,
     admission: Admission,
@@ -157,7 +157,7 @@ impl<H: Host> Core<H> {
             closed: false,
             shut: false,
             paused: None,
-            pardoned: 0,
+            last_paused: 0,
             entries: Slab::new(),
             sequence: 0,
             admission: Admission::new(kinds),
@@ -187,7 +187,7 @@ impl<H: Host> Core<H> {
 
     /// Whether the job waits for capacity.
     pub(crate) fn is_waiting(&self, key: JobKey) -> bool {
-        self.entry(key).is_some_and(|entry| entry.place == entry::Place::Waiting)
+        self.entry(key).is_some_and(|entry| entry.stage == entry::EntryStage::Waiting)
     }
 
     /// Whether the pool accepts no more jobs and has none left.

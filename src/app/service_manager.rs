@@ -7,7 +7,7 @@ use sd_notify::NotifyState;
 use tokio::time::sleep;
 
 use super::Control;
-use crate::{net::Pulse, phase::Phase, rpc::DrainControl, task::spawn_thread};
+use crate::{net::Liveness, phase::Phase, rpc::DrainControl, task::spawn_thread};
 
 /// Messages that may wait to be sent.
 const BACKLOG: usize = 16;
@@ -56,15 +56,15 @@ impl ServiceManager {
     }
 
     /// Notifies that the process serves, and later that it drains. Meanwhile notifies that the threads make progress.
-    pub(super) async fn keep_informed(&self, control: &Control, pulses: &[Pulse]) -> Infallible {
-        join(self.watch(pulses), self.follow(control)).await.0
+    pub(super) async fn keep_informed(&self, control: &Control, threads: &[Liveness]) -> Infallible {
+        join(self.watch(threads), self.follow(control)).await.0
     }
 
     /// A blocked thread does not answer, and then the watchdog gets no message.
-    async fn watch(&self, pulses: &[Pulse]) -> Infallible {
+    async fn watch(&self, threads: &[Liveness]) -> Infallible {
         let Some(watchdog) = self.watchdog else { return pending().await };
         loop {
-            join_all(pulses.iter().map(Pulse::beat)).await;
+            join_all(threads.iter().map(Liveness::check)).await;
             (self.send)(&[NotifyState::Watchdog]);
             sleep(watchdog / 3).await;
         }

@@ -12,7 +12,7 @@ use crate::{
     auth::{Gate, Quotas},
     config::Config,
     detached::{Detached, KindPolicies, wall_clock},
-    net::{ListenAddress, Place, Server, Tls},
+    net::{ListenAddress, Placement, Server, Tls},
     ops::{self, Listener, Runtimes, Subject},
     phase::{Phase, PhaseCell},
     pool::Pools,
@@ -172,8 +172,8 @@ pub(super) fn policies(config: &Config) -> KindPolicies {
 }
 
 /// Runs detached jobs on a separate thread, or on the current runtime.
-pub(super) fn run_detached(detached: Detached, place: Place, tasks: &Tasks) -> io::Result<()> {
-    if place == Place::Here {
+pub(super) fn run_detached(detached: Detached, place: Placement, tasks: &Tasks) -> io::Result<()> {
+    if place == Placement::CurrentRuntime {
         tasks.spawn(detached.run());
         return Ok(());
     }

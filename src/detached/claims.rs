@@ -1,4 +1,4 @@
-//! Counts the room of each pool for detached jobs. [`Detached::create`] reserves a place for a new job if no other job
+//! Counts the capacity of each pool for detached jobs. [`Detached::create`] reserves capacity for a new job if no other job
 //! waits before it; such a job is leased when it is created.
 
 use std::{
@@ -119,22 +119,23 @@ impl Claims {
         self.pools.values_mut().for_each(|claims| claims.clear.clear());
     }
 
-    /// Takes a place for a job, even if there is no room.
-    pub(super) fn take(&mut self, inner: &Arc<Inner>, starter: Starter, pool: &Arc<str>, job: &NewJob) -> Place {
+    /// Reserves capacity for a job, even if there is none.
+    pub(super) fn take(&mut self, inner: &Arc<Inner>, starter: Starter, pool: &Arc<str>, job: &NewJob) -> Reservation {
         let (kind, bytes) = (job.job.kind.clone(), job.job.payload.len());
         let waiting = &mut self.pools.entry(Arc::clone(pool)).or_default().waiting;
         let waiting = waiting.entry(kind.clone()).or_default();
         waiting.jobs += 1;
         waiting.bytes += bytes;
-        Place { inner: Arc::clone(inner), starter, pool: Arc::clone(pool), kind, bytes, has_begun: false }
+        Reservation { inner: Arc::clone(inner), starter, pool: Arc::clone(pool), kind, bytes, has_begun: false }
     }
 
-    /// The job of a place no longer waits.
-    fn left(&mut self, place: &Place) {
-        let waiting = self.pools.get_mut(&place.pool).and_then(|claims| claims.waiting.get_mut(&place.kind));
+    /// The job of a reservation started or was dropped.
+    fn left(&mut self, reservation: &Reservation) {
+        let waiting =
+            self.pools.get_mut(&reservation.pool).and_then(|claims| claims.waiting.get_mut(&reservation.kind));
         if let Some(waiting) = waiting {
             waiting.jobs -= 1;
-            waiting.bytes -= place.bytes;
+            waiting.bytes -= reservation.bytes;
         }
     }
 
@@ -145,8 +146,8 @@ impl Claims {
     }
 }
 
-/// The place of a taken job in its pool, counted until it is dropped.
-pub(super) struct Place {
+/// The capacity that a claimed job takes from its pool, counted until it is dropped.
+pub(super) struct Reservation {
     pub(super) inner: Arc<Inner>,
     starter: Starter,
     pub(super) pool: Arc<str>,
@@ -156,7 +157,7 @@ pub(super) struct Place {
     has_begun: bool,
 }
 
-impl Place {
+impl Reservation {
     /// Runs the job in its own task, and sends its result to be stored.
     pub(super) fn start(self, job: Claimed) {
         let (inner, Starter { runtime, ends }) = (Arc::clone(&self.inner), self.starter.clone());
@@ -177,7 +178,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Reservation {
     fn drop(&mut self) {
         let mut claims = self.inner.claims.lock();
         if self.has_begun {
@@ -190,11 +191,11 @@ impl Drop for Place {
     }
 }
 
-/// The place of a job that is being created, and the token of its possible lease.
+/// The reservation of a job that is being created, and the token of its possible lease.
 struct Reserved {
     token: Token,
     /// Taken when the job starts.
-    place: Option<Place>,
+    reservation: Option<Reservation>,
     /// Whether the store has answered. If it has not, there may be a lease.
     is_answered: bool,
 }
@@ -210,21 +211,21 @@ impl Reserved {
         if inner.held.lock().contains_key(&token) {
             return None;
         }
-        let place = {
+        let reservation = {
             let mut claims = inner.claims.lock();
             claims.may_start(pool, &job.job.kind).then(|| claims.take(inner, starter, pool.name(), job))?
         };
         inner.held.lock().insert(token.clone(), None);
-        Some(Self { token, place: Some(place), is_answered: false })
+        Some(Self { token, reservation: Some(reservation), is_answered: false })
     }
 }
 
 impl Drop for Reserved {
     fn drop(&mut self) {
-        if let Some(place) = &self.place {
-            place.inner.held.lock().remove(&self.token);
+        if let Some(reservation) = &self.reservation {
+            reservation.inner.held.lock().remove(&self.token);
             if !self.is_answered {
-                place.inner.may_have_more.store(true, Relaxed);
+                reservation.inner.may_have_more.store(true, Relaxed);
             }
         }
     }
@@ -247,8 +248,8 @@ impl Detached {
             reserved.is_answered = true;
             if let Some(Submitted::Leased(claimed)) = answer {
                 answer = Some(Submitted::Created);
-                if let Some(place) = reserved.place.take() {
-                    place.start(*claimed);
+                if let Some(reservation) = reserved.reservation.take() {
+                    reservation.start(*claimed);
                 }
             }
         }

@@ -36,8 +36,8 @@ impl Inner {
                 let pool = self.pools.all().iter().find(|pool| pool.kind(kind).is_some());
                 let pool = pool.map_or_else(|| Arc::from(&*job.request.pool), |pool| Arc::clone(pool.name()));
                 self.held.lock().insert(job.token.clone(), None);
-                let place = self.claims.lock().take(self, starter.clone(), &pool, &job.request);
-                place.start(job);
+                let reservation = self.claims.lock().take(self, starter.clone(), &pool, &job.request);
+                reservation.start(job);
             }
             if is_idle {
                 let may_have_jobs = tokio::select! {

@@ -4,7 +4,7 @@ use std::{future::poll_fn, pin::pin, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{MAX_RUN, Run, claims::Place};
+use super::{MAX_RUN, Run, claims::Reservation};
 use crate::{
     model::{
         Attempt, AttemptToken, Call, Code, Completed, Deadline, Failure, HandlerError, Job, JobError, Outcome, Reason,
@@ -25,7 +25,7 @@ const RETRYABLE: [Code; 6] =
 /// The result of a run; `None` if the process was asked to stop before the run began.
 type End = Option<Result<Completed, JobError>>;
 
-impl Place {
+impl Reservation {
     /// Runs one attempt of a job.
     pub(super) async fn run(mut self, claimed: Claimed) -> Settle {
         let inner = Arc::clone(&self.inner);

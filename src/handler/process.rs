@@ -1,9 +1,9 @@
 //! Handlers of programs that keep running: one process runs many jobs, in any language.
 //!
 //! [`WorkerProgram`](super::WorkerProgram) describes the program. The handlers of all its kinds in one pool share its
-//! [`Processes`], each with places for one or more jobs. One task (`keeper`) starts each process, and restarts it after
+//! [`Processes`], each with slots for one or more jobs. One task (`supervise`) starts each process, and restarts it after
 //! its exit; a [`session`] is one life of it. They speak the [`protocol`](super::protocol). A handler takes a
-//! [`Place`]. It writes its job to the pipe of the process and reads the answer, both on its own thread: no message
+//! [`JobSlot`]. It writes its job to the pipe of the process and reads the answer, both on its own thread: no message
 //! crosses threads.
 
 use std::{sync::Arc, time::Duration};
@@ -23,17 +23,17 @@ use super::{
 };
 use crate::model::{HandlerError, Job, Output, ProgramEnd};
 
-mod keeper;
 mod pipes;
 mod processes;
 mod session;
+mod supervise;
 
 pub use processes::{ProcessState, ProcessStats, Processes, ProgramStats};
 
 /// Time that a job waits beyond its grace, so that the pool's stop ladder acts first and reports its rung.
 const SLACK: Duration = Duration::from_millis(500);
 
-/// Sends each job to a process with a free place.
+/// Sends each job to a process with a free slot.
 struct WorkerHandler {
     processes: Arc<Processes>,
 }
@@ -41,11 +41,11 @@ struct WorkerHandler {
 impl Handler for WorkerHandler {
     async fn handle(&mut self, job: Box<Job>, cx: Context) -> Result<Output, HandlerError> {
         loop {
-            let mut place = self.processes.place(&cx).await?;
+            let mut slot = self.processes.slot(&cx).await?;
             // A process that has just ended accepts no job.
-            if place.begin(&job, &cx).is_some() {
+            if slot.begin(&job, &cx).is_some() {
                 drop(job);
-                return follow(place, &cx).await;
+                return follow(slot, &cx).await;
             }
         }
     }
@@ -60,18 +60,18 @@ impl Processes {
     }
 }
 
-/// A place for one job in a process. Dropping it frees the place, and ends the process if the job has no answer yet.
-struct Place {
+/// A slot for one job in a process. Dropping it frees the slot, and ends the process if the job has no answer yet.
+struct JobSlot {
     set: Arc<ProcessSet>,
     session: Arc<Session>,
     /// The job and its events; `None` once the job is answered.
     job: Option<(u64, Events)>,
 }
 
-impl Place {
-    /// Takes a free place of a process.
+impl JobSlot {
+    /// Takes a free slot of a process.
     fn take(set: Arc<ProcessSet>, session: Arc<Session>) -> Self {
-        session.take_place();
+        session.take_slot();
         Self { set, session, job: None }
     }
 
@@ -87,7 +87,7 @@ impl Place {
     }
 }
 
-impl WorkerJob for Place {
+impl WorkerJob for JobSlot {
     async fn next(&mut self) -> Option<JobEvent> {
         let (id, events) = self.job.as_mut()?;
         let event = self.session.next(*id, events).await?;
@@ -97,7 +97,7 @@ impl WorkerJob for Place {
         Some(event)
     }
 
-    /// Asks the job to stop, then the process. Dropping the place afterwards ends a job that is still not answered.
+    /// Asks the job to stop, then the process. Dropping the slot afterwards ends a job that is still not answered.
     async fn stop(&mut self, reason: &str, _cx: &Context) {
         let Some((id, _)) = &self.job else { return };
         let program = &self.set.program;
@@ -129,7 +129,7 @@ impl WorkerJob for Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for JobSlot {
     fn drop(&mut self) {
         match self.job {
             Some((id, _)) => self.session.forget(id),

@@ -20,7 +20,7 @@ use tokio::{
     time::{Instant, Sleep, sleep_until},
 };
 
-use super::stream::Heard;
+use super::stream::Activity;
 use crate::model::Peer;
 
 /// Time that a stream lasts beyond its limit, so that the caller's own timer fires first.
@@ -134,8 +134,8 @@ impl Calls {
     }
 
     /// Tracks answer data that waits because the socket is blocked.
-    pub(super) fn backlog(self: &Arc<Self>, heard: Heard) -> Backlog {
-        Backlog { calls: Arc::clone(self), heard, entry: None }
+    pub(super) fn backlog(self: &Arc<Self>, activity: Activity) -> Backlog {
+        Backlog { calls: Arc::clone(self), activity, entry: None }
     }
 
     /// Begins a call.
@@ -158,14 +158,14 @@ impl Calls {
 /// connection ends in this state, the answers are cut.
 pub(super) struct Backlog {
     calls: Arc<Calls>,
-    heard: Heard,
+    activity: Activity,
     entry: Option<usize>,
 }
 
 impl Backlog {
     /// Records whether the socket is blocked.
     pub(super) fn update(&mut self) {
-        match (self.entry, self.heard.is_blocked()) {
+        match (self.entry, self.activity.is_blocked()) {
             (None, true) => {
                 let last = self.calls.last.lock().clone();
                 self.entry = Some(self.calls.unsent.enter(self.calls.unsent_answer(last.as_ref(), 0)));

@@ -23,7 +23,7 @@ use super::{
     limits::{ConnectionLimits, Http2, Transport},
     listener::Accepted,
     server::{Stage, reached},
-    stream::{BoundedStream, Heard, Stream},
+    stream::{Activity, BoundedStream, Stream},
     tracker::Closed,
 };
 use crate::{
@@ -104,8 +104,8 @@ impl<M> Serving<M> {
         let calls = Calls::new(Arc::clone(&peer), stream_limit.clone(), stall, Arc::clone(&self.unsent));
         let service = (self.make)(peer, Arc::clone(&memory));
         let socket = BoundedStream::new(stream, stall);
-        let heard = socket.heard();
-        let mut backlog = calls.backlog(heard.clone());
+        let activity = socket.activity();
+        let mut backlog = calls.backlog(activity.clone());
         let mut events = Events::new(connections, Arc::clone(&calls), stage);
         if !is_http2 {
             let connection = http1::connection(socket, http2, connections.preface_timeout, service, calls);
@@ -124,7 +124,7 @@ impl<M> Serving<M> {
             Err(error) => return ending(number, Err(error.into()), Closed::Error),
         };
         if let Some(pings) = connection.ping_pong() {
-            events.watch(pings, heard, *http2);
+            events.watch(pings, activity, *http2);
         }
         events
             .until_the_end(number, &mut backlog, |cx, goes_away| {
@@ -170,9 +170,9 @@ impl Events {
     }
 
     /// Cuts the connection if its peer shows no activity.
-    fn watch(&self, pings: h2::PingPong, heard: Heard, http2: Http2) {
+    fn watch(&self, pings: h2::PingPong, activity: Activity, http2: Http2) {
         self.push(async move {
-            http2::unresponsive(pings, heard, http2).await;
+            http2::unresponsive(pings, activity, http2).await;
             Event::Cut(Closed::Unresponsive)
         });
     }

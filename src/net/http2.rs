@@ -27,7 +27,7 @@ use super::{
     body::RequestBody,
     call::{Call, Calls, REQUEST_ID},
     limits::Http2,
-    stream::{BoundedStream, Heard, Stream},
+    stream::{Activity, BoundedStream, Stream},
 };
 use crate::memory::ConnectionMemory;
 
@@ -139,17 +139,17 @@ where
 }
 
 /// Returns when the peer has shown no activity for too long.
-pub(super) async fn unresponsive(mut pings: PingPong, heard: Heard, http2: Http2) {
+pub(super) async fn unresponsive(mut pings: PingPong, activity: Activity, http2: Http2) {
     loop {
-        let before = heard.reads();
+        let before = activity.reads();
         sleep(http2.keepalive_interval).await;
-        if heard.reads() != before {
+        if activity.reads() != before {
             continue;
         }
         // Fails if a ping is already in flight; then that ping's answer is awaited.
         let _ = pings.send_ping(h2::Ping::opaque());
         let answered = timeout(http2.keepalive_timeout, std::future::poll_fn(|cx| pings.poll_pong(cx))).await;
-        if answered.is_err() && heard.reads() == before {
+        if answered.is_err() && activity.reads() == before {
             return;
         }
     }

@@ -38,12 +38,12 @@ const MAX_SLEEP: Duration = Duration::from_millis(500);
 
 /// Where a server's connections run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum Placement {
     /// On this number of new threads, at least one, each with a current-thread runtime.
     Threads(usize),
     /// On the caller's runtime. No thread is started, so the whole service runs on one clock. A busy runtime delays
     /// connections.
-    Here,
+    CurrentRuntime,
 }
 
 /// Listeners and the threads that serve their connections.
@@ -51,7 +51,7 @@ pub struct Server {
     addresses: Vec<ListenAddress>,
     tracker: ConnectionTracker,
     memory: Memory,
-    pulse: Pulse,
+    liveness: Liveness,
     stage: watch::Sender<Stage>,
     unsent: Arc<UnsentAnswers>,
 }
@@ -64,7 +64,7 @@ impl Server {
     /// If the system has no free thread or file descriptor.
     pub fn start<S>(
         listeners: Vec<Bound>,
-        place: Place,
+        place: Placement,
         transport: Transport,
         make: impl Fn(Arc<Peer>, Arc<ConnectionMemory>) -> S + Send + Sync + 'static,
         begin: impl Fn(usize) + Send + Sync + 'static,
@@ -85,21 +85,21 @@ impl Server {
             let (serving, stage) = (Arc::clone(&serving), serving.stage.subscribe());
             async move { serving.serve(accepted, stage).await }
         };
-        let (deal, pulse): (Arc<Deal>, Pulse) = match place {
-            Place::Threads(count) => {
-                let (cores, pulse) = Cores::start(count, begin, handle)?;
-                (Arc::new(move |accepted| cores.deal(accepted)), pulse)
+        let (deal, liveness): (Arc<Deal>, Liveness) = match place {
+            Placement::Threads(count) => {
+                let (cores, liveness) = Cores::start(count, begin, handle)?;
+                (Arc::new(move |accepted| cores.deal(accepted)), liveness)
             }
-            Place::Here => {
+            Placement::CurrentRuntime => {
                 let tasks = tasks.clone();
-                (Arc::new(move |accepted| tasks.spawn(handle(accepted))), Pulse::default())
+                (Arc::new(move |accepted| tasks.spawn(handle(accepted))), Liveness::default())
             }
         };
         for listener in listeners {
             let (deal, unbounded) = (Arc::clone(&deal), Arc::clone(&unbounded));
             tasks.spawn(accept(listener, stage.subscribe(), tracker.clone(), unbounded, deal));
         }
-        Ok(Self { addresses, tracker, memory, pulse, stage, unsent })
+        Ok(Self { addresses, tracker, memory, liveness, stage, unsent })
     }
 
     /// The addresses, in the order of the listeners.
@@ -139,8 +139,8 @@ impl Server {
 
     /// Checks whether the threads make progress.
     #[must_use]
-    pub fn pulse(&self) -> Pulse {
-        self.pulse.clone()
+    pub fn liveness(&self) -> Liveness {
+        self.liveness.clone()
     }
 
     /// Closes the listeners. Connections stay open.
@@ -183,13 +183,17 @@ struct Cores {
 impl Cores {
     /// Starts `count` threads. Each one first calls `begin` with its number, and then `serve` for each socket. The
     /// future runs in a task on that thread.
-    fn start<F, Fut>(count: usize, begin: impl Fn(usize) + Send + Sync + 'static, serve: F) -> io::Result<(Self, Pulse)>
+    fn start<F, Fut>(
+        count: usize,
+        begin: impl Fn(usize) + Send + Sync + 'static,
+        serve: F,
+    ) -> io::Result<(Self, Liveness)>
     where
         F: Fn(Accepted) -> Fut + Clone + Send + 'static,
         Fut: Future<Output = ()> + Send + 'static,
     {
         let begin = Arc::new(begin);
-        let (mut intakes, mut pulse) = (Vec::new(), Pulse::default());
+        let (mut intakes, mut liveness) = (Vec::new(), Liveness::default());
         for core in 0..count {
             let (intake, sockets) = mpsc::channel(BACKLOG);
             let (questions, asked) = mpsc::channel(1);
@@ -203,9 +207,9 @@ impl Cores {
                 run(runtime, sockets, asked, &serve);
             })?;
             intakes.push(intake);
-            pulse.0.push(questions);
+            liveness.0.push(questions);
         }
-        Ok((Self { intakes, next: AtomicUsize::new(0) }, pulse))
+        Ok((Self { intakes, next: AtomicUsize::new(0) }, liveness))
     }
 
     /// Passes a connection to the next thread. Refuses it if a thousand connections wait for that thread.
@@ -242,7 +246,7 @@ fn run<F, Fut>(
                 () = sleep(MAX_SLEEP), if !connections.is_empty() => {}
             }
         }
-        // From now on, the pulse ignores this thread.
+        // From now on, the liveness ignores this thread.
         drop(questions);
         connections.wait().await;
     });
@@ -252,11 +256,11 @@ fn run<F, Fut>(
 
 /// Checks whether a server's threads make progress. A thread that has not answered its last check gets no further one.
 #[derive(Clone, Default)]
-pub struct Pulse(Vec<mpsc::Sender<oneshot::Sender<()>>>);
+pub struct Liveness(Vec<mpsc::Sender<oneshot::Sender<()>>>);
 
-impl Pulse {
+impl Liveness {
     /// Returns when every running thread of the server has answered.
-    pub async fn beat(&self) {
+    pub async fn check(&self) {
         for questions in &self.0 {
             let (answer, answered) = oneshot::channel();
             if questions.send(answer).await.is_ok() {

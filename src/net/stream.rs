@@ -150,14 +150,14 @@ pub(super) struct BoundedStream<S> {
     /// Longest time without progress of a write.
     stall: Duration,
     alarm: Option<Pin<Box<Sleep>>>,
-    heard: Heard,
+    activity: Activity,
     /// Bytes discarded since the sending half was closed; `None` before that.
     discarded: Option<usize>,
 }
 
 /// Activity of a stream. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Heard(Arc<Progress>);
+pub(super) struct Activity(Arc<Progress>);
 
 #[derive(Debug, Default)]
 struct Progress {
@@ -165,7 +165,7 @@ struct Progress {
     is_blocked: AtomicBool,
 }
 
-impl Heard {
+impl Activity {
     /// Number of reads that returned data.
     pub(super) fn reads(&self) -> u64 {
         self.0.reads.load(Relaxed)
@@ -179,18 +179,18 @@ impl Heard {
 
 impl<S> BoundedStream<S> {
     pub(super) fn new(stream: S, stall: Duration) -> Self {
-        Self { stream, stall, alarm: None, heard: Heard::default(), discarded: None }
+        Self { stream, stall, alarm: None, activity: Activity::default(), discarded: None }
     }
 
     /// The activity of the peer.
-    pub(super) fn heard(&self) -> Heard {
-        self.heard.clone()
+    pub(super) fn activity(&self) -> Activity {
+        self.activity.clone()
     }
 
     fn bound<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         // Only the connection's task writes this flag.
-        if self.heard.is_blocked() != written.is_pending() {
-            self.heard.0.is_blocked.store(written.is_pending(), Relaxed);
+        if self.activity.is_blocked() != written.is_pending() {
+            self.activity.0.is_blocked.store(written.is_pending(), Relaxed);
         }
         if written.is_ready() {
             self.alarm = None;
@@ -205,7 +205,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for BoundedStream<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let read = Pin::new(&mut self.stream).poll_read(cx, buf);
         if read.is_ready() {
-            self.heard.0.reads.store(self.heard.reads() + 1, Relaxed);
+            self.activity.0.reads.store(self.activity.reads() + 1, Relaxed);
         }
         read
     }

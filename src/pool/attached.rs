@@ -12,7 +12,7 @@ use super::{
     attempt::Attempt,
     ended_jobs::EndedJob,
     outcome::{JobResult, failure, stopped, timed_out},
-    stop::{LadderEnd, climb},
+    stop::{LadderEnd, wait_for_stop},
 };
 use crate::{
     handler::{Context, StopReason},
@@ -53,7 +53,7 @@ impl Attached {
         let cx = attempt.cx.clone();
         let end = tokio::select! {
             biased;
-            end = climb(&mut *attempt) => Some(end),
+            end = wait_for_stop(&mut *attempt) => Some(end),
             () = sleep_until(cx.deadline().reply_by()) => None,
         };
         let outcome = if end.is_some() { stopped(&cx, attempt.inner()) } else { timed_out(&cx) };
@@ -145,13 +145,13 @@ fn detach(mut attempt: Attempt, reason: StopReason, outcome: Outcome) -> JobErro
     attempt.cx.stop(reason);
     inner.tasks.spawn(async move {
         // The end of the ladder, or dropping the attempt, gives the worker back.
-        let end = climb(&mut attempt).await;
+        let end = wait_for_stop(&mut attempt).await;
         let rung = match &end {
             LadderEnd::Yielded(_) => Rung::Yielded,
             LadderEnd::CutOff(rung) => *rung,
         };
         if let Some(mark) = mark {
-            attempt.inner().meters.climbed(mark, rung, attempt.cx.program_end());
+            attempt.inner().meters.stop_ended(mark, rung, attempt.cx.program_end());
         }
     });
     failure.into()

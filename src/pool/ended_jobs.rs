@@ -179,7 +179,7 @@ impl EndedJobs {
     }
 
     /// Adds the last rung of an ended job, and how its program ended.
-    pub(super) fn climbed(&mut self, mark: Mark, rung: Rung, program: Option<&ProgramEnd>) {
+    pub(super) fn stop_ended(&mut self, mark: Mark, rung: Rung, program: Option<&ProgramEnd>) {
         if let Some(ended) = self.failed.jobs.get_mut(mark.place).filter(|ended| ended.job == mark.job) {
             ended.rung = Some(rung);
             if let Some(failure) = &mut ended.failure {
@@ -258,9 +258,9 @@ mod tests {
         assert_eq!(rings, [(2, 2), (3, 3)], "each allocates once");
         let known: Vec<JobId> = jobs.iter().copied().filter(|job| kept.find(*job).is_some()).collect();
         assert_eq!(known, [&jobs[2..5], &jobs[8..]].concat());
-        kept.climbed(marks[4], Rung::Forced, None);
+        kept.stop_ended(marks[4], Rung::Forced, None);
         // Its place is another one's.
-        kept.climbed(marks[0], Rung::Stuck, None);
+        kept.stop_ended(marks[0], Rung::Stuck, None);
         let rungs: Vec<_> = jobs[2..5].iter().map(|job| kept.find(*job).and_then(|ended| ended.rung)).collect();
         assert_eq!(rungs, [None, None, Some(Rung::Forced)]);
         assert!(EndedJobs::new(0).push(0, ended(jobs[0], Outcome::HandlerFailed)).0.is_none());

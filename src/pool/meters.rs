@@ -76,8 +76,8 @@ impl Meters {
     }
 
     /// Adds the last rung of a job that had ended.
-    pub(super) fn climbed(&self, mark: Mark, rung: Rung, program: Option<&ProgramEnd>) {
-        self.shards[mark.shard].lock().ended.climbed(mark, rung, program);
+    pub(super) fn stop_ended(&self, mark: Mark, rung: Rung, program: Option<&ProgramEnd>) {
+        self.shards[mark.shard].lock().ended.stop_ended(mark, rung, program);
     }
 
     /// The ended job with this id, if it is remembered.

@@ -22,7 +22,7 @@ pub(super) enum LadderEnd {
 
 /// Waits on the stop ladder, from the request to stop to the end of the grace. Cancel safe, but a second call restarts
 /// the grace.
-pub(super) async fn climb(attempt: &mut Attempt) -> LadderEnd {
+pub(super) async fn wait_for_stop(attempt: &mut Attempt) -> LadderEnd {
     let grace = attempt.inner().grace(attempt.kind);
     let inner = attempt.inner().clone();
     tokio::select! {

@@ -25,7 +25,7 @@ pub struct Watches {
     phase: PhaseCell,
 }
 
-/// The future that ends a watch. Dropping it frees its place.
+/// The future that ends a watch. Dropping it frees its watch.
 pub(super) type WatchEnd = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Watches {
@@ -53,9 +53,9 @@ impl Watches {
             ));
         }
         *count += 1;
-        let (place, phase) = (Place { watches: self.clone(), connection }, self.phase.clone());
+        let (watch, phase) = (OpenWatch { watches: self.clone(), connection }, self.phase.clone());
         Ok(Box::pin(async move {
-            let _place = place;
+            let _open = watch;
             phase.reached(Phase::Stopped).await;
         }))
     }
@@ -68,12 +68,12 @@ pub(super) fn ticks(every: Duration) -> impl Stream<Item = ()> + Send {
     IntervalStream::new(ticks).map(|_| ())
 }
 
-struct Place {
+struct OpenWatch {
     watches: Watches,
     connection: u64,
 }
 
-impl Drop for Place {
+impl Drop for OpenWatch {
     fn drop(&mut self) {
         let mut open = self.watches.open.lock();
         if let Some(count) = open.get_mut(&self.connection) {

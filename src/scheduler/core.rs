@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{
     Arrival, Core, Effect, Grant, Host, JobKey, Refusal, Verdict,
-    entry::{Entry, Place},
+    entry::{Entry, EntryStage},
     limit::UNLIMITED,
 };
 use crate::model::{Outcome, RejectionReason, WhenFull};
@@ -111,7 +111,7 @@ impl<H: Host> Core<H> {
             while evicts && !self.has_capacity(arrival.class, arrival.bytes) {
                 self.evict_one(arrival.class, effects);
             }
-            let key = self.insert(arrival, Place::Ready, waiter);
+            let key = self.insert(arrival, EntryStage::Ready, waiter);
             self.accept(now, key.index, candidate.names, is_probe);
             // Its kind or its key may allow a start now, and evicted jobs may have freed more than it needs.
             if evicts || kind_queue != UNLIMITED {
@@ -120,9 +120,9 @@ impl<H: Host> Core<H> {
             return Ok(Verdict::Queued(key));
         }
         if waits && self.may_wait(arrival.bytes) {
-            let key = self.insert(arrival, Place::Waiting, waiter);
+            let key = self.insert(arrival, EntryStage::Waiting, waiter);
             let entry = &mut self.entries[key.index];
-            entry.kept = Some(candidate.names.keep());
+            entry.waiting_names = Some(candidate.names.to_owned());
             entry.work = self.admission.estimates.service(entry.kind);
             self.queue.waiting.push(&mut self.entries, key.index);
             // Earlier waiting callers may need capacity while this job can start.
@@ -135,11 +135,11 @@ impl<H: Host> Core<H> {
     /// The outcome of a running job is decided. Returns false if it was decided before.
     pub(crate) fn end(&mut self, now: Instant, key: JobKey, outcome: Outcome, run: Duration) -> bool {
         let Some(entry) = self.entry(key) else { return false };
-        let Place::Running { slot, ended: false } = entry.place else { return false };
+        let EntryStage::Running { worker, ended: false } = entry.stage else { return false };
         let was_queued = entry.tenant.is_some();
-        self.entries[key.index].place = Place::Running { slot, ended: true };
+        self.entries[key.index].stage = EntryStage::Running { worker, ended: true };
         self.counts.count(outcome);
-        self.workers.count(slot, outcome == Outcome::Completed, run);
+        self.workers.count(worker, outcome == Outcome::Completed, run);
         if was_queued && outcome.is_expired() && self.counts_as_missed(key.sequence) {
             self.miss(key.index);
         }
@@ -157,7 +157,7 @@ impl<H: Host> Core<H> {
         effects: &mut Vec<Effect<H>>,
     ) -> Option<H::State> {
         self.advance(now);
-        let Some(Place::Running { slot, ended }) = self.entry(key).map(|entry| entry.place) else {
+        let Some(EntryStage::Running { worker, ended }) = self.entry(key).map(|entry| entry.stage) else {
             debug_assert!(false, "a lease is released once, by its own job");
             return Some(state);
         };
@@ -170,7 +170,7 @@ impl<H: Host> Core<H> {
         self.limits.end(entry.kind_queue, entry.key_limiter);
         self.depart(&entry);
         self.advance_key_queue(entry.key_queue);
-        let leftover = self.workers.give_back(slot, state, now);
+        let leftover = self.workers.give_back(worker, state, now);
         self.dispatch(now, effects);
         leftover
     }
@@ -183,17 +183,17 @@ impl<H: Host> Core<H> {
         why: Withdrawal,
         effects: &mut Vec<Effect<H>>,
     ) -> Withdrawn {
-        let Some(place) = self.entry(key).map(|entry| entry.place) else { return Withdrawn::Gone };
-        let found = match place {
-            Place::Running { .. } => return Withdrawn::Gone,
-            Place::Waiting => {
+        let Some(stage) = self.entry(key).map(|entry| entry.stage) else { return Withdrawn::Gone };
+        let found = match stage {
+            EntryStage::Running { .. } => return Withdrawn::Gone,
+            EntryStage::Waiting => {
                 self.leave_waiting(key.index);
                 if why == Withdrawal::Expired {
                     self.counts.rejected[RejectionReason::NoRoomInTime.index()] += 1;
                 }
                 Withdrawn::Waiting
             }
-            Place::Ready | Place::Blocked | Place::Throttled => {
+            EntryStage::Ready | EntryStage::Blocked | EntryStage::Throttled => {
                 match why {
                     Withdrawal::Cancelled => self.counts.count(Outcome::Cancelled),
                     Withdrawal::Expired => {
@@ -217,9 +217,9 @@ impl<H: Host> Core<H> {
         fresh: impl FnOnce() -> H::State,
         effects: &mut Vec<Effect<H>>,
     ) -> bool {
-        let Some(Place::Running { slot, .. }) = self.entry(key).map(|entry| entry.place) else { return false };
+        let Some(EntryStage::Running { worker, .. }) = self.entry(key).map(|entry| entry.stage) else { return false };
         self.charge_rest(now, key.index);
-        let replaced = self.workers.stick(slot, key, self.caps.stuck);
+        let replaced = self.workers.stick(worker, key, self.caps.stuck);
         if replaced {
             self.workers.add(fresh(), now);
             self.dispatch(now, effects);
@@ -276,12 +276,12 @@ impl<H: Host> Core<H> {
     fn insert(
         &mut self,
         arrival: Arrival<'_, H::Job>,
-        place: Place,
+        stage: EntryStage,
         waiter: impl FnOnce(JobKey) -> H::Waiter,
     ) -> JobKey {
         let key = self.next_key();
         let kind_queue = self.limits.kind_queue(arrival.kind);
-        let entry = Entry { waiter: Some(waiter(key)), place, ..Entry::new(key.sequence, arrival, kind_queue) };
+        let entry = Entry { waiter: Some(waiter(key)), stage, ..Entry::new(key.sequence, arrival, kind_queue) };
         self.entries.insert(entry);
         key
     }
@@ -300,10 +300,10 @@ impl<H: Host> Core<H> {
         self.limits.start(kind_queue, key_limiter, now);
         let (worker, id, state) =
             self.workers.take(arrival.shard, key, now).expect("the caller saw an idle worker under this lock");
-        let (place, key_queue) =
-            (Place::Running { slot: worker, ended: false }, self.queue.keys.join(arrival.ordering_key, work));
+        let (stage, key_queue) =
+            (EntryStage::Running { worker, ended: false }, self.queue.keys.join(arrival.ordering_key, work));
         self.entries.insert(Entry {
-            place,
+            stage,
             work,
             key_queue,
             key_limiter,

@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use super::{
     Core, Effect, Grant, Host, JobKey,
     admission::seconds,
-    entry::{Entry, LINE, Names, Place},
+    entry::{Entry, EntryStage, LINE, Names},
     list::List,
 };
 use crate::model::{Criticality, Outcome, RejectionReason};
@@ -77,7 +77,7 @@ impl<H: Host> Core<H> {
             while self.limits.let_through(key_limiter, now) {
                 let throttled = &mut self.limits.key_limiter_mut(key_limiter).throttled;
                 let index = throttled.pop_front(&mut self.entries, LINE).expect("it has a throttled job");
-                self.entries[index].place = Place::Ready;
+                self.entries[index].stage = EntryStage::Ready;
                 self.queue.push(&mut self.entries, index);
             }
         }
@@ -115,7 +115,7 @@ impl<H: Host> Core<H> {
 
     /// Whether the end of a job counts against the estimates. It does not if the job was present during a pause.
     pub(super) fn counts_as_missed(&self, sequence: u64) -> bool {
-        self.paused.is_none() && sequence > self.pardoned
+        self.paused.is_none() && sequence > self.last_paused
     }
 
     /// Gives capacity to waiting callers by importance, then by arrival. A caller at its tenant's part, or with a too
@@ -218,7 +218,7 @@ impl<H: Host> Core<H> {
 
     fn admit(&mut self, now: Instant, index: usize, is_probe: bool) {
         self.queue.waiting.remove(&mut self.entries, index);
-        let names = self.entries[index].kept.take().expect("a waiting entry keeps its names");
+        let names = self.entries[index].waiting_names.take().expect("a waiting entry keeps its names");
         self.accept(now, index, names.names(), is_probe);
     }
 
@@ -228,11 +228,11 @@ impl<H: Host> Core<H> {
         self.limits.start(self.entries[index].kind_queue, self.entries[index].key_limiter, now);
         let entry = &mut self.entries[index];
         let key = JobKey { index, sequence: entry.sequence };
-        let (slot, worker, state) =
+        let (worker, id, state) =
             self.workers.take(entry.shard, key, now).expect("the caller saw an idle worker under this lock");
-        entry.place = Place::Running { slot, ended: false };
+        entry.stage = EntryStage::Running { worker, ended: false };
         self.running += 1;
         let waiter = entry.waiter.take().expect("a queued entry keeps its waiter");
-        effects.push(Effect::Start { waiter, grant: Grant { key, worker, state } });
+        effects.push(Effect::Start { waiter, grant: Grant { key, worker: id, state } });
     }
 }

@@ -24,7 +24,7 @@ pub(super) struct Entry<H: Host> {
     pub(super) job: H::Job,
     /// Taken when the job starts or ends in the queue.
     pub(super) waiter: Option<H::Waiter>,
-    pub(super) place: Place,
+    pub(super) stage: EntryStage,
     pub(super) kind: usize,
     pub(super) class: Criticality,
     pub(super) bytes: usize,
@@ -46,13 +46,13 @@ pub(super) struct Entry<H: Host> {
     /// The key limiter of its limit key, from acceptance on.
     pub(super) key_limiter: Option<KeyLimiterId>,
     /// Names of a waiting caller, kept until its job is accepted.
-    pub(super) kept: Option<KeptNames>,
+    pub(super) waiting_names: Option<OwnedNames>,
     pub(super) links: Links,
 }
 
 /// Stage of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum EntryStage {
     /// Its caller waits for capacity; not accepted.
     Waiting,
     /// Queued and free to start.
@@ -63,8 +63,8 @@ pub(super) enum Place {
     Throttled,
     /// Holds a worker.
     Running {
-        /// Slot of the worker.
-        slot: usize,
+        /// Index of the worker.
+        worker: usize,
         /// Whether the outcome is decided; the handler may still be stopping.
         ended: bool,
     },
@@ -77,7 +77,7 @@ impl<H: Host> Entry<H> {
             sequence,
             job: arrival.job,
             waiter: None,
-            place: Place::Waiting,
+            stage: EntryStage::Waiting,
             kind: arrival.kind,
             class: arrival.class,
             bytes: arrival.bytes,
@@ -92,7 +92,7 @@ impl<H: Host> Entry<H> {
             key_queue: None,
             kind_queue,
             key_limiter: None,
-            kept: None,
+            waiting_names: None,
             links: Links::default(),
         }
     }
@@ -109,11 +109,11 @@ impl<H: Host> Entry<H> {
 
     /// The names of a waiting caller.
     pub(super) fn names(&self) -> Names<'_> {
-        self.kept.as_ref().expect("a waiting entry keeps its names").names()
+        self.waiting_names.as_ref().expect("a waiting entry keeps its names").names()
     }
 
     pub(super) fn is_undecided_run(&self) -> bool {
-        matches!(self.place, Place::Running { ended: false, .. })
+        matches!(self.stage, EntryStage::Running { ended: false, .. })
     }
 }
 
@@ -150,7 +150,7 @@ pub(super) struct Names<'a> {
 }
 
 /// The names of a waiting caller: tenant, ordering key and limit key.
-pub(super) struct KeptNames(Box<[Box<str>; 3]>);
+pub(super) struct OwnedNames(Box<[Box<str>; 3]>);
 
 impl<'a> Names<'a> {
     pub(super) fn of<J>(arrival: &Arrival<'a, J>) -> Self {
@@ -158,12 +158,12 @@ impl<'a> Names<'a> {
         Self { tenant, ordering_key, limit_key }
     }
 
-    pub(super) fn keep(self) -> KeptNames {
-        KeptNames(Box::new([self.tenant, self.ordering_key, self.limit_key].map(Box::from)))
+    pub(super) fn to_owned(self) -> OwnedNames {
+        OwnedNames(Box::new([self.tenant, self.ordering_key, self.limit_key].map(Box::from)))
     }
 }
 
-impl KeptNames {
+impl OwnedNames {
     pub(super) fn names(&self) -> Names<'_> {
         let [tenant, ordering_key, limit_key] = &*self.0;
         Names { tenant, ordering_key, limit_key }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::{
     Core, Host,
     admission::seconds,
-    entry::{AGE, Entry, LINE, Place},
+    entry::{AGE, Entry, EntryStage, LINE},
     limit::TIE,
     snapshot::{CoreStage, core_stage},
 };
@@ -76,7 +76,7 @@ impl<H: Host> Core<H> {
     ) -> Option<(H::Job, CoreStage, Option<Wait>)> {
         let (index, entry) = self.entries.iter().find(|(_, entry)| is(&entry.job))?;
         let place = |before: Option<usize>| before.map_or(0, |before| before + 1);
-        let stage = core_stage(&self.workers, entry.place);
+        let stage = core_stage(&self.workers, entry.stage);
         let wait = match stage {
             CoreStage::Waiting => {
                 let position = place(self.queue.waiting.iter(&self.entries).position(|at| at == index));
@@ -97,7 +97,7 @@ impl<H: Host> Core<H> {
         let of_key =
             || self.entries.iter().map(|(_, other)| other).filter(earlier).filter(|_| entry.key_queue.is_some());
         let in_key_queue: f64 = of_key().map(|other| other.work).sum();
-        let blocked = of_key().filter(|other| other.place == Place::Blocked).count();
+        let blocked = of_key().filter(|other| other.stage == EntryStage::Blocked).count();
         let shared = if self.can_start() { 0.0 } else { self.expected_start(entry, &before) };
         let service = self.admission.estimates.measured(entry.kind).unwrap_or(0.0);
         let at_key = self.limits.before(&self.entries, index);
@@ -114,9 +114,9 @@ impl<H: Host> Core<H> {
         if self.paused.is_some() {
             return Binding::Pause;
         }
-        match (entry.place, entry.key_limiter) {
-            (Place::Blocked, _) => Binding::OrderingKey,
-            (Place::Throttled, Some(key_limiter)) => Binding::Limit(self.limits.throttled_by(key_limiter)),
+        match (entry.stage, entry.key_limiter) {
+            (EntryStage::Blocked, _) => Binding::OrderingKey,
+            (EntryStage::Throttled, Some(key_limiter)) => Binding::Limit(self.limits.throttled_by(key_limiter)),
             _ => match self.limits.closed_by(entry.kind_queue, now) {
                 Some(limiter) => Binding::Limit(limiter),
                 None if has_later => Binding::Tenants,

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::{
     Host,
-    entry::{Entry, KeyLimiterId, LINE, Place},
+    entry::{Entry, EntryStage, KeyLimiterId, LINE},
 };
 use crate::model::{KindLimits, Limit, Limiter};
 use key::{KeyLimiter, Used};
@@ -136,10 +136,10 @@ impl Limits {
     /// Removes a job from the queue. If the job was ready, its key may let another one pass.
     pub(super) fn leave<H: Host>(&mut self, entries: &mut Slab<Entry<H>>, index: usize) {
         let Some(key_limiter) = entries[index].key_limiter else { return };
-        match entries[index].place {
-            Place::Ready => self.key_limiters[key_limiter.0].ready -= 1,
-            Place::Throttled => self.key_limiters[key_limiter.0].throttled.remove(entries, LINE, index),
-            Place::Waiting | Place::Blocked | Place::Running { .. } => {}
+        match entries[index].stage {
+            EntryStage::Ready => self.key_limiters[key_limiter.0].ready -= 1,
+            EntryStage::Throttled => self.key_limiters[key_limiter.0].throttled.remove(entries, LINE, index),
+            EntryStage::Waiting | EntryStage::Blocked | EntryStage::Running { .. } => {}
         }
         self.mark_changed(key_limiter);
     }
@@ -297,7 +297,7 @@ impl Limits {
         let KeyLimiter { throttled, ready, .. } = &self.key_limiters[key_limiter.0];
         let before = throttled.iter(entries, LINE).take_while(|at| *at != index).count();
         // A ready job already has its token and its place.
-        (entries[index].place != Place::Ready).then_some((key_limiter, before + *ready as usize))
+        (entries[index].stage != EntryStage::Ready).then_some((key_limiter, before + *ready as usize))
     }
 
     /// Seconds of worker time per second that the kind queue may use, if its jobs take `service` seconds.

@@ -4,7 +4,7 @@ use tokio::time::Instant;
 
 use super::{
     Caps, Core, Effect, Host,
-    entry::{Entry, Place},
+    entry::{Entry, EntryStage},
     transitions::WAITER,
     workers::{Bounds, Sizer},
 };
@@ -27,7 +27,7 @@ impl<H: Host> Core<H> {
         if self.paused.is_some() {
             self.advance(now);
             self.paused = None;
-            self.pardoned = self.sequence;
+            self.last_paused = self.sequence;
             self.dispatch(now, effects);
         }
     }
@@ -55,10 +55,10 @@ impl<H: Host> Core<H> {
     ) -> Option<(JobStage, H::Job)> {
         let (index, entry) = self.entries.iter().find(|(_, entry)| is_it(&entry.job))?;
         let job = entry.job.clone();
-        match entry.place {
-            Place::Running { ended: true, .. } => None,
-            Place::Running { ended: false, .. } => Some((JobStage::Running, job)),
-            Place::Waiting => {
+        match entry.stage {
+            EntryStage::Running { ended: true, .. } => None,
+            EntryStage::Running { ended: false, .. } => Some((JobStage::Running, job)),
+            EntryStage::Waiting => {
                 let Entry { waiter, job: waiting_job, .. } = self.leave_waiting(index);
                 let outcome = Outcome::CancelledByOperator;
                 effects.push(Effect::Ended {
@@ -70,7 +70,7 @@ impl<H: Host> Core<H> {
                 self.dispatch(now, effects);
                 Some((JobStage::Waiting, job))
             }
-            Place::Ready | Place::Blocked | Place::Throttled => {
+            EntryStage::Ready | EntryStage::Blocked | EntryStage::Throttled => {
                 self.end_queued(index, Outcome::CancelledByOperator, None, effects);
                 self.dispatch(now, effects);
                 Some((JobStage::Queued, job))

@@ -14,7 +14,7 @@ use slab::Slab;
 
 use super::{
     Host,
-    entry::{AGE, CLASS, Entry, LINE, Names, Place, TenantId},
+    entry::{AGE, CLASS, Entry, EntryStage, LINE, Names, TenantId},
     list::List,
 };
 use crate::model::Criticality;
@@ -129,7 +129,7 @@ impl Queue {
         let tenant = self.tenants.queue(names.tenant, entry.class, entry.bytes);
         entry.tenant = Some(tenant);
         entry.key_queue = self.keys.join(names.ordering_key, entry.work);
-        entry.place = if is_free { Place::Ready } else { Place::Blocked };
+        entry.stage = if is_free { EntryStage::Ready } else { EntryStage::Blocked };
         let slot = entry.slot();
         let (kind_queue, flow) = (&mut self.kind_queues[slot], self.tenants.flow_mut(tenant, slot));
         kind_queue.jobs += 1;
@@ -148,10 +148,10 @@ impl Queue {
     /// A queued job starts or ends, and no longer counts in any sum. Its tenant and its ordering key are kept until it
     /// [departs](Self::depart).
     pub(super) fn leave<H: Host>(&mut self, entries: &mut Slab<Entry<H>>, index: usize) {
-        match entries[index].place {
-            Place::Blocked => self.keys.unblock(entries, index),
-            Place::Ready => self.remove(entries, index),
-            Place::Waiting | Place::Throttled | Place::Running { .. } => {}
+        match entries[index].stage {
+            EntryStage::Blocked => self.keys.unblock(entries, index),
+            EntryStage::Ready => self.remove(entries, index),
+            EntryStage::Waiting | EntryStage::Throttled | EntryStage::Running { .. } => {}
         }
         let class = &mut self.classes[entries[index].class.rank()];
         class.bytes -= entries[index].bytes;

@@ -3,8 +3,8 @@
 
 use super::{
     Bounds, Core, Host, JobKey, LimitStats, TenantRate,
-    entry::Place,
-    workers::{Duty, Workers},
+    entry::EntryStage,
+    workers::{WorkerState, Workers},
 };
 use crate::model::{Criticality, JobStage, Outcome, Reason};
 use std::time::Duration;
@@ -125,17 +125,17 @@ impl<H: Host> Core<H> {
 
     fn worker_snapshots(&self) -> Vec<WorkerSnapshot<H::Job>> {
         let job = |key: JobKey| self.entries[key.index].job.clone();
-        let workers = self.workers.iter().map(|slot| WorkerSnapshot {
-            id: slot.id,
-            condition: match slot.duty {
-                Duty::Idle(_) => WorkerCondition::Idle,
-                Duty::Busy(key) => WorkerCondition::Busy(job(key)),
-                Duty::Stuck { key, .. } => WorkerCondition::Stuck(job(key)),
+        let workers = self.workers.iter().map(|worker| WorkerSnapshot {
+            id: worker.id,
+            condition: match worker.state {
+                WorkerState::Idle(_) => WorkerCondition::Idle,
+                WorkerState::Busy(key) => WorkerCondition::Busy(job(key)),
+                WorkerState::Stuck { key, .. } => WorkerCondition::Stuck(job(key)),
             },
-            completed: slot.completed,
-            failed: slot.failed,
-            total_run: slot.total_run,
-            changed: slot.changed,
+            completed: worker.completed,
+            failed: worker.failed,
+            total_run: worker.total_run,
+            changed: worker.changed,
         });
         let mut workers: Vec<_> = workers.collect();
         workers.sort_unstable_by_key(|worker| worker.id);
@@ -233,7 +233,7 @@ impl<H: Host> Core<H> {
         key: impl Fn(&H::Job, CoreStage) -> Option<K>,
     ) -> Smallest<K, (H::Job, CoreStage)> {
         let keyed = self.entries.iter().filter_map(|(_, entry)| {
-            let stage = core_stage(&self.workers, entry.place);
+            let stage = core_stage(&self.workers, entry.stage);
             Some((key(&entry.job, stage)?, (&entry.job, stage)))
         });
         let (smallest, all) = smallest(keyed, limit);
@@ -246,13 +246,13 @@ impl<H: Host> Core<H> {
     }
 }
 
-pub(super) fn core_stage<S>(workers: &Workers<S>, place: Place) -> CoreStage {
-    match place {
-        Place::Waiting => CoreStage::Waiting,
-        Place::Ready | Place::Blocked | Place::Throttled => CoreStage::Queued,
-        Place::Running { slot, ended } => {
-            let (worker, duty) = workers.duty(slot);
-            CoreStage::Running { worker, ended, stuck: matches!(duty, Duty::Stuck { .. }) }
+pub(super) fn core_stage<S>(workers: &Workers<S>, stage: EntryStage) -> CoreStage {
+    match stage {
+        EntryStage::Waiting => CoreStage::Waiting,
+        EntryStage::Ready | EntryStage::Blocked | EntryStage::Throttled => CoreStage::Queued,
+        EntryStage::Running { worker, ended } => {
+            let (worker, state) = workers.state(worker);
+            CoreStage::Running { worker, ended, stuck: matches!(state, WorkerState::Stuck { .. }) }
         }
     }
 }

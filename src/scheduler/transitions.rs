@@ -3,7 +3,7 @@
 use super::{
     Core, Effect, Host,
     admission::pushback,
-    entry::{Entry, KeyQueueId, LINE, Names, Place},
+    entry::{Entry, EntryStage, KeyQueueId, LINE, Names},
 };
 use crate::model::{Criticality, Outcome, RejectionReason};
 use std::time::Duration;
@@ -27,7 +27,7 @@ impl<H: Host> Core<H> {
         entry.key_limiter = self.limits.join(entry.kind_queue, names.limit_key, now);
         self.queue.enter(&mut self.entries, index, names);
         self.saturated |= self.queue.all.len() * 5 >= self.caps.jobs.saturating_mul(4);
-        if self.entries[index].place != Place::Blocked {
+        if self.entries[index].stage != EntryStage::Blocked {
             self.free(index);
         }
     }
@@ -35,10 +35,10 @@ impl<H: Host> Core<H> {
     /// Makes a queued job that no ordering key blocks ready, or throttles it by its limit key.
     fn free(&mut self, index: usize) {
         let Some(key_limiter) = self.entries[index].key_limiter else {
-            self.entries[index].place = Place::Ready;
+            self.entries[index].stage = EntryStage::Ready;
             return self.queue.push(&mut self.entries, index);
         };
-        self.entries[index].place = Place::Throttled;
+        self.entries[index].stage = EntryStage::Throttled;
         self.limits.key_limiter_mut(key_limiter).throttled.push_back(&mut self.entries, LINE, index);
         self.limits.mark_changed(key_limiter);
     }
@@ -76,7 +76,7 @@ impl<H: Host> Core<H> {
 
     /// Removes a queued job for good.
     pub(super) fn remove_queued(&mut self, index: usize) -> Entry<H> {
-        let led = self.entries[index].place != Place::Blocked;
+        let led = self.entries[index].stage != EntryStage::Blocked;
         self.unqueue(index);
         let entry = self.entries.remove(index);
         self.admission.take(entry.class, -entry.work);
@@ -162,9 +162,9 @@ impl<H: Host> Core<H> {
 
     /// Time that a job has occupied its worker; zero if the worker is stuck.
     fn busy_for(&self, now: Instant, index: usize) -> Duration {
-        match self.entries[index].place {
-            Place::Running { slot, .. } => self.workers.busy_for(slot, now),
-            Place::Waiting | Place::Ready | Place::Blocked | Place::Throttled => Duration::ZERO,
+        match self.entries[index].stage {
+            EntryStage::Running { worker, .. } => self.workers.busy_for(worker, now),
+            EntryStage::Waiting | EntryStage::Ready | EntryStage::Blocked | EntryStage::Throttled => Duration::ZERO,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The processes of one program: their number, and which one has a free place.
+//! The processes of one program: their number, and which one has a free slot.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::{Place, keeper::keep, session::Session};
+use super::{JobSlot, session::Session, supervise::supervise};
 use crate::{
     handler::{Context, WorkerProgram},
     model::HandlerError,
@@ -86,12 +86,12 @@ impl ProcessState {
 /// Time after a failure in which no extra process is started for a late job.
 const LATE_PAUSE: Duration = Duration::from_secs(1);
 
-/// The state that the handlers and the keepers of the processes share.
+/// The state that the handlers and the supervisors of the processes share.
 pub(super) struct ProcessSet {
     pub(super) name: Arc<str>,
     pub(super) program: WorkerProgram,
     state: Mutex<SetState>,
-    /// Notified when a place may be free, and when a process has failed.
+    /// Notified when a slot may be free, and when a process has failed.
     changed: Notify,
     /// Kills all processes at once.
     pub(super) kill: CancellationToken,
@@ -101,7 +101,7 @@ pub(super) struct ProcessSet {
 struct SetState {
     /// Wanted number of processes.
     wanted: usize,
-    slots: Vec<Slot>,
+    supervised: Vec<Supervised>,
     next: u64,
     starts: u64,
     failures: u64,
@@ -111,13 +111,13 @@ struct SetState {
 }
 
 /// A sequence of processes: each exit is followed by a new process.
-struct Slot {
+struct Supervised {
     id: u64,
     /// The session of a ready process, or else its state.
     session: Result<Arc<Session>, ProcessState>,
     /// Whether its first process was ready or has failed.
     was_tried: bool,
-    /// Whether the slot ends with its process.
+    /// Whether the sequence ends with its process.
     is_leaving: bool,
     wake: Arc<Notify>,
 }
@@ -146,18 +146,18 @@ impl Processes {
             return;
         }
         state.wanted = workers.div_ceil(self.set.program.jobs_per_process.max(1));
-        let missing = state.wanted.saturating_sub(state.slots.len());
+        let missing = state.wanted.saturating_sub(state.supervised.len());
         let added: Vec<_> = (0..missing).map(|_| self.set.add(&mut state)).collect();
         state.wake_all();
-        // Without a runtime, a spawned task is dropped at once, and locks the state to give its slot up. So the lock is
+        // Without a runtime, a spawned task is dropped at once, and locks the state to remove its process. So the lock is
         // released first.
         drop(state);
-        added.into_iter().for_each(|slot| tasks.spawn(keep(slot, tasks.clone())));
+        added.into_iter().for_each(|supervisor| tasks.spawn(supervise(supervisor, tasks.clone())));
     }
 
     /// Returns when each process was ready once, or has failed. Cancel safe.
     pub async fn tried(&self) {
-        self.set.when(|state| state.slots.iter().all(|slot| slot.was_tried)).await;
+        self.set.when(|state| state.supervised.iter().all(|process| process.was_tried)).await;
     }
 
     /// Asks all processes to leave, and starts no more. Returns whether this was the first call.
@@ -170,7 +170,7 @@ impl Processes {
 
     /// Returns when no process is left. Cancel safe.
     pub async fn gone(&self) {
-        self.set.when(|state| state.slots.is_empty()).await;
+        self.set.when(|state| state.supervised.is_empty()).await;
     }
 
     /// Kills all processes at once.
@@ -184,7 +184,7 @@ impl Processes {
         let state = self.set.state.lock();
         let mut stats = ProgramStats {
             name: Arc::clone(&self.set.name),
-            processes: state.slots.iter().map(Slot::stats).collect(),
+            processes: state.supervised.iter().map(Supervised::stats).collect(),
             starts: state.starts,
             failures: state.failures,
             last_failure: state.last_failure.clone(),
@@ -196,12 +196,12 @@ impl Processes {
         stats
     }
 
-    /// Waits for a free place.
-    pub(super) async fn place(&self, cx: &Context) -> Result<Place, HandlerError> {
+    /// Waits for a free slot.
+    pub(super) async fn slot(&self, cx: &Context) -> Result<JobSlot, HandlerError> {
         loop {
             let changed = self.set.changed.notified();
-            if let Some(place) = self.set.find(cx.tasks())? {
-                return Ok(place);
+            if let Some(slot) = self.set.find(cx.tasks())? {
+                return Ok(slot);
             }
             tokio::select! {
                 biased;
@@ -213,47 +213,53 @@ impl Processes {
 }
 
 impl ProcessSet {
-    fn add(self: &Arc<Self>, state: &mut SetState) -> KeptSlot {
+    fn add(self: &Arc<Self>, state: &mut SetState) -> Supervisor {
         let id = state.next;
         state.next += 1;
         let wake = Arc::new(Notify::new());
-        let kept = KeptSlot { set: Arc::clone(self), id, wake: Arc::clone(&wake) };
-        state.slots.push(Slot { id, session: Err(ProcessState::Starting), was_tried: false, is_leaving: false, wake });
+        let kept = Supervisor { set: Arc::clone(self), id, wake: Arc::clone(&wake) };
+        state.supervised.push(Supervised {
+            id,
+            session: Err(ProcessState::Starting),
+            was_tried: false,
+            is_leaving: false,
+            wake,
+        });
         kept
     }
 
-    /// A free place; `None` if one may become free.
-    fn find(self: &Arc<Self>, tasks: &Tasks) -> Result<Option<Place>, HandlerError> {
+    /// A free slot; `None` if one may become free.
+    fn find(self: &Arc<Self>, tasks: &Tasks) -> Result<Option<JobSlot>, HandlerError> {
         let mut state = self.state.lock();
-        let sessions = state.slots.iter().filter_map(|slot| slot.session.as_ref().ok());
+        let sessions = state.supervised.iter().filter_map(|process| process.session.as_ref().ok());
         let free = sessions.filter(|session| session.has_place());
         if let Some(session) = free.min_by_key(|session| (session.taken(), !session.is_here())) {
-            return Ok(Some(Place::take(Arc::clone(self), Arc::clone(session))));
+            return Ok(Some(JobSlot::take(Arc::clone(self), Arc::clone(session))));
         }
         let has_just_failed = || state.failed_at.is_some_and(|at| at.elapsed() < LATE_PAUSE);
-        let is_failing = match &state.slots[..] {
+        let is_failing = match &state.supervised[..] {
             [] => has_just_failed(),
-            slots => slots.iter().all(|slot| matches!(slot.session, Err(ProcessState::Failing))),
+            others => others.iter().all(|process| matches!(process.session, Err(ProcessState::Failing))),
         };
         if is_failing {
             let last = &state.last_failure;
             let message = format!("program {} failed, and restarts after a back-off: {last}", self.name);
             return Err(HandlerError::Unavailable { message });
         }
-        if state.slots.is_empty() {
-            let slot = self.add(&mut state);
+        if state.supervised.is_empty() {
+            let supervisor = self.add(&mut state);
             drop(state);
-            tasks.spawn(keep(slot, tasks.clone()));
+            tasks.spawn(supervise(supervisor, tasks.clone()));
         }
         Ok(None)
     }
 
-    /// A job has given its place back.
+    /// A job has given its slot back.
     pub(super) fn freed(&self, session: &Session) {
-        // The lock keeps jobs from taking a place in a process that is due for replacement.
+        // The lock keeps jobs from taking a slot in a process that is due for replacement.
         let state = self.state.lock();
         session.give_place(&self.program.recycle);
-        if session.is_closed() || state.slots.len() > state.wanted {
+        if session.is_closed() || state.supervised.len() > state.wanted {
             state.wake_all();
         }
         drop(state);
@@ -271,33 +277,33 @@ impl ProcessSet {
     }
 }
 
-/// A slot, held by the task that keeps its process. Dropping it gives the slot up.
-pub(super) struct KeptSlot {
+/// Held by the task that supervises a sequence of processes. Dropping it ends the sequence.
+pub(super) struct Supervisor {
     pub(super) set: Arc<ProcessSet>,
     /// Notified when the process may have to leave.
     pub(super) wake: Arc<Notify>,
     id: u64,
 }
 
-impl KeptSlot {
+impl Supervisor {
     pub(super) fn starts(&self) {
         self.change(|state, at| {
             state.starts += 1;
-            state.slots[at].session = Err(ProcessState::Starting);
-            state.slots[at].is_leaving = false;
+            state.supervised[at].session = Err(ProcessState::Starting);
+            state.supervised[at].is_leaving = false;
         });
     }
 
     pub(super) fn is_ready(&self, session: &Arc<Session>) {
         self.change(|state, at| {
-            state.slots[at].was_tried = true;
-            state.slots[at].session = Ok(Arc::clone(session));
+            state.supervised[at].was_tried = true;
+            state.supervised[at].session = Ok(Arc::clone(session));
         });
     }
 
     /// Its process left on request; the next one has not started yet.
     pub(super) fn has_left(&self) {
-        self.change(|state, at| state.slots[at].session = Err(ProcessState::Starting));
+        self.change(|state, at| state.supervised[at].session = Err(ProcessState::Starting));
     }
 
     /// Its process failed; the next one starts after `wait`.
@@ -306,9 +312,9 @@ impl KeptSlot {
             state.failures += 1;
             state.failed_at = Some(Instant::now());
             summary.clone_into(&mut state.last_failure);
-            state.slots[at].was_tried = true;
+            state.supervised[at].was_tried = true;
             let stage = if wait.is_zero() { ProcessState::Starting } else { ProcessState::Failing };
-            state.slots[at].session = Err(stage);
+            state.supervised[at].session = Err(stage);
         });
     }
 
@@ -316,18 +322,22 @@ impl KeptSlot {
     /// session with a job stays until a later call.
     pub(super) fn is_surplus(&self, session: Option<&Session>) -> bool {
         let mut state = self.set.state.lock();
-        let stay = state.slots.iter().filter(|slot| slot.id != self.id && !slot.is_leaving).count();
+        let stay = state.supervised.iter().filter(|process| process.id != self.id && !process.is_leaving).count();
         let is_surplus = stay >= state.wanted && session.is_none_or(|session| session.taken() == 0);
         if is_surplus {
             session.inspect(|session| session.close());
-            state.slots.iter_mut().filter(|slot| slot.id == self.id).for_each(|slot| slot.is_leaving = true);
+            state
+                .supervised
+                .iter_mut()
+                .filter(|process| process.id == self.id)
+                .for_each(|process| process.is_leaving = true);
         }
         is_surplus
     }
 
     fn change(&self, change: impl FnOnce(&mut SetState, usize)) {
         let mut state = self.set.state.lock();
-        if let Some(at) = state.slots.iter().position(|slot| slot.id == self.id) {
+        if let Some(at) = state.supervised.iter().position(|process| process.id == self.id) {
             change(&mut state, at);
         }
         drop(state);
@@ -335,19 +345,19 @@ impl KeptSlot {
     }
 }
 
-impl Drop for KeptSlot {
+impl Drop for Supervisor {
     fn drop(&mut self) {
-        self.change(|state, at| drop(state.slots.remove(at)));
+        self.change(|state, at| drop(state.supervised.remove(at)));
     }
 }
 
 impl SetState {
     fn wake_all(&self) {
-        self.slots.iter().for_each(|slot| slot.wake.notify_one());
+        self.supervised.iter().for_each(|process| process.wake.notify_one());
     }
 }
 
-impl Slot {
+impl Supervised {
     fn stats(&self) -> ProcessStats {
         let session = match &self.session {
             Ok(session) => session,

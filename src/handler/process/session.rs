@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     pipes::{Reader, Writer},
-    processes::{KeptSlot, memory},
+    processes::{Supervisor, memory},
 };
 use crate::{
     handler::{
@@ -112,14 +112,14 @@ impl Session {
     }
 
     /// Waits until the process is ready. From then on, its jobs read from it.
-    pub(super) async fn begin(self: &Arc<Self>, slot: &KeptSlot) {
-        let program = &slot.set.program;
+    pub(super) async fn begin(self: &Arc<Self>, supervisor: &Supervisor) {
+        let program = &supervisor.set.program;
         let ready = async { self.reader.lock().await.ready(&self.ended).await };
         let ready = timeout(program.start_timeout, ready).await;
         match ready.unwrap_or(Err(Cause::NotReady)).and_then(|ready| fit(program, ready)) {
             Ok(name) => {
-                tracing::info!(program = %slot.set.name, pid = self.pid, name, "a process of a program is ready");
-                slot.is_ready(self);
+                tracing::info!(program = %supervisor.set.name, pid = self.pid, name, "a process of a program is ready");
+                supervisor.is_ready(self);
             }
             Err(cause) => self.tell(cause),
         }
@@ -128,11 +128,11 @@ impl Session {
     /// Copies the output of the process to the log, with the job if the process runs one at a time.
     pub(super) async fn log(
         &self,
-        slot: &KeptSlot,
+        supervisor: &Supervisor,
         stream: &'static str,
         mut pipe: Pipe<impl tokio::io::AsyncRead + std::os::fd::AsFd + Unpin>,
     ) {
-        let (mut lines, program) = (LineLog::new(), &slot.set.name);
+        let (mut lines, program) = (LineLog::new(), &supervisor.set.name);
         let tell = |line: &str, suppressed: u64| {
             let cx =
                 if self.places == 1 { self.jobs.lock().values().next().map(|route| route.cx.clone()) } else { None };
@@ -243,11 +243,11 @@ impl Session {
         self.taken.load(Ordering::Relaxed)
     }
 
-    pub(super) fn take_place(&self) {
+    pub(super) fn take_slot(&self) {
         self.taken.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Gives a place back. Accepts no more jobs if the process is due for replacement.
+    /// Gives a slot back. Accepts no more jobs if the process is due for replacement.
     pub(super) fn give_place(&self, recycle: &Recycle) {
         let Recycle { jobs, age, memory: most } = recycle;
         let is_due = jobs.is_some_and(|jobs| self.answered() >= jobs)

@@ -1,17 +1,17 @@
 //! The invariants of the scheduler. Those of its parts are in the files of the same name.
 
-use super::{Core, Host, entry::Place, workers::Duty};
+use super::{Core, Host, entry::EntryStage, workers::WorkerState};
 
 impl<H: Host> Core<H> {
     /// Checks every invariant by counting again.
     pub(super) fn assert_invariants(&self) {
-        let places: Vec<Place> = self.entries.iter().map(|(_, entry)| entry.place).collect();
-        let count = |wanted: fn(&Place) -> bool| places.iter().filter(|place| wanted(place)).count();
-        let waiting = count(|place| *place == Place::Waiting);
-        let ready = count(|place| *place == Place::Ready);
-        let blocked = count(|place| *place == Place::Blocked);
-        let throttled = count(|place| *place == Place::Throttled);
-        let running = count(|place| matches!(place, Place::Running { .. }));
+        let stages: Vec<EntryStage> = self.entries.iter().map(|(_, entry)| entry.stage).collect();
+        let count = |wanted: fn(&EntryStage) -> bool| stages.iter().filter(|stage| wanted(stage)).count();
+        let waiting = count(|stage| *stage == EntryStage::Waiting);
+        let ready = count(|stage| *stage == EntryStage::Ready);
+        let blocked = count(|stage| *stage == EntryStage::Blocked);
+        let throttled = count(|stage| *stage == EntryStage::Throttled);
+        let running = count(|stage| matches!(stage, EntryStage::Running { .. }));
 
         assert_eq!(self.queue.all.len(), ready + blocked + throttled, "queued = ready + blocked + throttled");
         assert_eq!(self.running, running, "each running job is counted once");
@@ -22,13 +22,13 @@ impl<H: Host> Core<H> {
         assert!(self.queue.all.len() <= self.caps.jobs, "jobs within their cap");
         assert!(waiting <= self.caps.waiting, "callers within their cap");
 
-        let bytes = |wanted: fn(Place) -> bool| -> usize {
+        let bytes = |wanted: fn(EntryStage) -> bool| -> usize {
             let entries = self.entries.iter().map(|(_, entry)| entry);
-            entries.filter(|entry| wanted(entry.place)).map(|entry| entry.bytes).sum()
+            entries.filter(|entry| wanted(entry.stage)).map(|entry| entry.bytes).sum()
         };
-        let queued = bytes(|place| matches!(place, Place::Ready | Place::Blocked | Place::Throttled));
+        let queued = bytes(|stage| matches!(stage, EntryStage::Ready | EntryStage::Blocked | EntryStage::Throttled));
         assert_eq!(self.queue.bytes, queued, "bytes of queued jobs alone");
-        assert_eq!(self.queue.waiting.bytes(), bytes(|place| place == Place::Waiting), "bytes of waiting callers");
+        assert_eq!(self.queue.waiting.bytes(), bytes(|stage| stage == EntryStage::Waiting), "bytes of waiting callers");
         assert!(self.queue.bytes <= self.caps.bytes, "bytes within their cap");
         assert!(self.queue.waiting.bytes() <= self.caps.bytes, "bytes of waiting callers within their cap");
 
@@ -39,11 +39,11 @@ impl<H: Host> Core<H> {
 
         let head = self.dispatched.get().and_then(|now| self.head(now));
         assert!(!self.can_start() || head.is_none(), "no worker idles while a job may start");
-        let runs = self.entries.iter().filter(|(_, entry)| matches!(entry.place, Place::Running { .. }));
+        let runs = self.entries.iter().filter(|(_, entry)| matches!(entry.stage, EntryStage::Running { .. }));
         self.limits.assert_kept(&runs.map(|(_, entry)| (entry.kind_queue, entry.key_limiter)).collect::<Vec<_>>());
         self.limits.assert_bounded(&self.entries.iter().filter_map(|(_, entry)| entry.key_limiter).collect::<Vec<_>>());
         self.queue.assert_bounded(&self.entries);
-        let idle = self.workers.iter().filter(|slot| matches!(slot.duty, Duty::Idle(_))).count();
+        let idle = self.workers.iter().filter(|worker| matches!(worker.state, WorkerState::Idle(_))).count();
         assert_eq!(self.workers.parked().concat().len(), idle, "each idle worker is in one list");
         let wakes = self.dispatched.get().zip(self.wake_at());
         assert!(wakes.is_none_or(|(dispatched, at)| at > dispatched), "jobs that waited only for time were started");
@@ -52,7 +52,7 @@ impl<H: Host> Core<H> {
         assert!(surplus == 0 || missed == 0, "no worker is removed while one is missing");
         assert!(surplus <= self.running, "only busy workers are retiring");
         let leaders =
-            self.entries.iter().filter(|(_, entry)| entry.key_queue.is_some() && entry.place != Place::Blocked);
+            self.entries.iter().filter(|(_, entry)| entry.key_queue.is_some() && entry.stage != EntryStage::Blocked);
         let mut keys: Vec<_> = leaders.filter_map(|(_, entry)| entry.key_queue).collect();
         keys.sort_unstable();
         let leading = keys.len();

@@ -7,7 +7,7 @@ use super::{
     super::{
         Host,
         entry::TenantId,
-        entry::{CLASS, Entry, Place},
+        entry::{CLASS, Entry, EntryStage},
     },
     Queue,
 };
@@ -15,7 +15,7 @@ use super::{
 impl Queue {
     pub(in super::super) fn ready<H: Host>(&self, entries: &Slab<Entry<H>>) -> Vec<usize> {
         let queued = self.classes.iter().flat_map(|class| class.queued.iter(entries, CLASS));
-        queued.filter(|index| entries[*index].place == Place::Ready).collect()
+        queued.filter(|index| entries[*index].stage == EntryStage::Ready).collect()
     }
 
     /// Checks that state is kept only for current jobs, and for idle tenants that are ahead of competing ones.
@@ -27,16 +27,17 @@ impl Queue {
             }
         }
         for (slot, kind_queue) in self.kind_queues.iter().enumerate() {
-            let tenants = |is: fn(Place) -> bool| -> FxHashSet<TenantId> {
+            let tenants = |is: fn(EntryStage) -> bool| -> FxHashSet<TenantId> {
                 let of_kind_queue = entries.iter().map(|(_, entry)| entry).filter(|entry| entry.slot() == slot);
-                of_kind_queue.filter(|entry| is(entry.place)).filter_map(|entry| entry.tenant).collect()
+                of_kind_queue.filter(|entry| is(entry.stage)).filter_map(|entry| entry.tenant).collect()
             };
-            let queued = tenants(|place| matches!(place, Place::Ready | Place::Blocked | Place::Throttled)).len();
-            let ready = tenants(|place| place == Place::Ready).len();
+            let queued =
+                tenants(|stage| matches!(stage, EntryStage::Ready | EntryStage::Blocked | EntryStage::Throttled)).len();
+            let ready = tenants(|stage| stage == EntryStage::Ready).len();
             assert!(kind_queue.backlogs.tenants() <= queued, "no backlog without a job");
             assert_eq!(kind_queue.order.len(), ready, "each tenant with a ready job has a position");
             let of_kind_queue = entries.iter().map(|(_, entry)| entry).filter(|entry| entry.slot() == slot);
-            let load: f64 = of_kind_queue.filter(|entry| entry.place == Place::Ready).map(Entry::load).sum();
+            let load: f64 = of_kind_queue.filter(|entry| entry.stage == EntryStage::Ready).map(Entry::load).sum();
             assert!((kind_queue.ready - load).abs() < 1e-6, "the load of the ready jobs");
             assert!(
                 kind_queue.ahead.is_empty() || !kind_queue.order.is_empty(),

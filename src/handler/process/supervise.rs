@@ -8,7 +8,7 @@ use tokio::{sync::mpsc, time::sleep};
 use tracing::{info, warn};
 
 use super::{
-    processes::KeptSlot,
+    processes::Supervisor,
     session::{Cause, Session},
 };
 use crate::{
@@ -34,34 +34,34 @@ struct Failure {
 }
 
 /// Keeps a process running: restarts it after each exit, until there are more processes than wanted.
-pub(super) async fn keep(slot: KeptSlot, tasks: Tasks) {
+pub(super) async fn supervise(supervisor: Supervisor, tasks: Tasks) {
     let mut failures = 0;
     loop {
-        let wait = match live(&slot, &tasks).await {
+        let wait = match live(&supervisor, &tasks).await {
             // The process may have been killed because it did not leave.
             Ok(()) => {
                 failures = 0;
-                slot.has_left();
+                supervisor.has_left();
                 Duration::ZERO
             }
             Err(Failure { summary, has_worked }) => {
                 failures = if has_worked { 1 } else { failures + 1 };
                 let wait = back_off(failures);
-                slot.failed(&summary, wait);
+                supervisor.failed(&summary, wait);
                 let restart_ms = wait.as_millis();
-                warn!(program = %slot.set.name, restart_ms, failures, cause = summary, "a process of a program failed");
+                warn!(program = %supervisor.set.name, restart_ms, failures, cause = summary, "a process of a program failed");
                 wait
             }
         };
         let is_surplus = async {
             // While starting processes fail, surplus ones are removed.
-            while !slot.is_surplus(None) {
-                slot.wake.notified().await;
+            while !supervisor.is_surplus(None) {
+                supervisor.wake.notified().await;
             }
         };
         tokio::select! {
             biased;
-            () = slot.set.kill.cancelled() => return,
+            () = supervisor.set.kill.cancelled() => return,
             () = is_surplus => return,
             () = sleep(wait) => {}
         }
@@ -69,17 +69,17 @@ pub(super) async fn keep(slot: KeptSlot, tasks: Tasks) {
 }
 
 /// One life of a process: starts it and runs its jobs, until it is dead and all its output is read.
-async fn live(slot: &KeptSlot, tasks: &Tasks) -> Result<(), Failure> {
-    slot.starts();
-    let program = &slot.set.program;
+async fn live(supervisor: &Supervisor, tasks: &Tasks) -> Result<(), Failure> {
+    supervisor.starts();
+    let program = &supervisor.set.program;
     let started = program.command().start(tasks, None).await;
     let child = started.map_err(|error| Failure { summary: error.to_string(), has_worked: false })?;
     let Child { mut process, input: _, stdout, stderr, messages } = child;
     let pid = process.pid();
-    info!(program = %slot.set.name, pid, "a process of a program starts");
+    info!(program = %supervisor.set.name, pid, "a process of a program starts");
     let (session, causes) = Session::new(program, pid, messages.expect("a worker program has message pipes"));
     let watch = async {
-        let cause = session.watch(slot, &mut process, causes).await;
+        let cause = session.watch(supervisor, &mut process, causes).await;
         session.ended.cancel();
         cause
     };
@@ -90,18 +90,18 @@ async fn live(slot: &KeptSlot, tasks: &Tasks) -> Result<(), Failure> {
     };
     let (cause, (), (), (), ()) = tokio::join!(
         watch,
-        session.begin(slot),
+        session.begin(supervisor),
         write_rest,
-        session.log(slot, "stdout", stdout),
-        session.log(slot, "stderr", stderr),
+        session.log(supervisor, "stdout", stdout),
+        session.log(supervisor, "stderr", stderr),
     );
-    session.conclude(slot, process, cause)
+    session.conclude(supervisor, process, cause)
 }
 
 impl Session {
     /// Waits until the process is dead. Returns the cause of its end.
-    async fn watch(&self, slot: &KeptSlot, process: &mut Process, mut causes: mpsc::Receiver<Cause>) -> Cause {
-        let program = &slot.set.program;
+    async fn watch(&self, supervisor: &Supervisor, process: &mut Process, mut causes: mpsc::Receiver<Cause>) -> Cause {
+        let program = &supervisor.set.program;
         let age = program.recycle.age.unwrap_or(Duration::MAX);
         let mut has_asked = false;
         loop {
@@ -111,11 +111,11 @@ impl Session {
                 () = process.exited() => return Cause::Exited,
                 Some(cause) = causes.recv() => {
                     let has_closed = matches!(cause, Cause::Closed);
-                    let exits = has_closed && self.exits_within(slot, process, EXIT_TIMEOUT).await;
+                    let exits = has_closed && self.exits_within(supervisor, process, EXIT_TIMEOUT).await;
                     process.kill().await;
                     return if exits { Cause::Exited } else { cause };
                 }
-                () = slot.set.kill.cancelled() => {
+                () = supervisor.set.kill.cancelled() => {
                     process.kill().await;
                     return Cause::Forced;
                 }
@@ -124,44 +124,44 @@ impl Session {
                     process.ask();
                 }
                 () = sleep(age.saturating_sub(self.born.elapsed())), if !is_old && !self.is_closed() => {}
-                () = slot.wake.notified() => {}
+                () = supervisor.wake.notified() => {}
             }
             if self.born.elapsed() >= age {
                 self.close();
             }
             // A protocol fault also closes the session.
             let is_due = self.is_closed() && self.taken() == 0 && causes.is_empty();
-            if is_due || slot.is_surplus(Some(self)) {
-                self.leave(slot, process).await;
+            if is_due || supervisor.is_surplus(Some(self)) {
+                self.leave(supervisor, process).await;
                 return Cause::Left;
             }
         }
     }
 
     /// Asks the process to leave, by a message and by closing its input, and kills it if it does not.
-    async fn leave(&self, slot: &KeptSlot, process: &mut Process) {
-        let program = &slot.set.program;
+    async fn leave(&self, supervisor: &Supervisor, process: &mut Process) {
+        let program = &supervisor.set.program;
         self.send(ToWorker::leave(program.ask_grace()), Bytes::new());
         self.writer.close();
-        if !self.exits_within(slot, process, program.ask_grace()).await {
+        if !self.exits_within(supervisor, process, program.ask_grace()).await {
             process.ask();
-            self.exits_within(slot, process, program.terminate_grace()).await;
+            self.exits_within(supervisor, process, program.terminate_grace()).await;
         }
         process.kill().await;
     }
 
-    async fn exits_within(&self, slot: &KeptSlot, process: &mut Process, time: Duration) -> bool {
+    async fn exits_within(&self, supervisor: &Supervisor, process: &mut Process, time: Duration) -> bool {
         tokio::select! {
             biased;
             () = process.exited() => true,
-            () = slot.set.kill.cancelled() => false,
+            () = supervisor.set.kill.cancelled() => false,
             () = sleep(time) => false,
         }
     }
 
     /// Records how the process ended, and ends its remaining jobs.
-    fn conclude(&self, slot: &KeptSlot, process: Process, cause: Cause) -> Result<(), Failure> {
-        let program = &slot.set.program;
+    fn conclude(&self, supervisor: &Supervisor, process: Process, cause: Cause) -> Result<(), Failure> {
+        let program = &supervisor.set.program;
         self.close();
         let status = process.reap();
         let tail = self.tail();
