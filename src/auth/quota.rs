@@ -185,10 +185,10 @@ impl Tenant {
     fn draw(&self, now: Duration, rate: NonZeroU32) -> Result<(), Duration> {
         let (now, step) = (nanos(now), NANOS / u64::from(rate.get()));
         let burst = self.bounds.burst.unwrap_or(rate);
-        let most = step * u64::from(burst.get() - 1);
-        let draw = |full_at: u64| (full_at <= now + most).then(|| full_at.max(now) + step);
+        let max = step * u64::from(burst.get() - 1);
+        let draw = |full_at: u64| (full_at <= now + max).then(|| full_at.max(now) + step);
         let drawn = self.full_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, draw);
-        drawn.map(drop).map_err(|full_at| Duration::from_nanos(full_at - now - most))
+        drawn.map(drop).map_err(|full_at| Duration::from_nanos(full_at - now - max))
     }
 
     /// The next retry time that no other caller got, as a delay from `now`. At most a minute is reserved ahead, because

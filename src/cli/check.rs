@@ -10,7 +10,7 @@ use serde_json::json;
 
 use self::{
     fit::{Finding, Verdict},
-    machine::Place,
+    machine::Limits,
 };
 use super::{
     config::{ConfigArgs, Process},
@@ -75,7 +75,7 @@ pub(super) async fn run(args: CheckArgs, console: &mut Console<'_>) -> Result<Ex
 fn check(args: &CheckArgs, process: &Process, root: &Path) -> Result<Checked, Faults> {
     let Loaded { config, settings: _, warnings } = args.config.load(process, None)?;
     let findings = args.env.then(|| {
-        let mut findings = fit::findings(&config, &Place::read(root, process));
+        let mut findings = fit::findings(&config, &Limits::read(root, process));
         findings.extend(config.store.sqlite().and_then(|options| fit::disk(&options)));
         findings
     });

@@ -270,13 +270,13 @@ async fn handshake<S>(socket: S) -> io::Result<SendRequest<Body>>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let (heard, first) = oneshot::channel();
+    let (reported, first) = oneshot::channel();
     let (requests, connection) = Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .keep_alive_interval(KEEPALIVE)
-        .handshake(TokioIo::new(Listening { socket, heard: Some(heard) }))
+        .handshake(TokioIo::new(FirstByte { socket, reported: Some(reported) }))
         .await
         .map_err(io::Error::other)?;
     // The connection's calls report how it broke.
@@ -290,23 +290,23 @@ where
 
 /// A socket that reports the first byte that it reads, or `None` at its end. No write fails: the reason is in what can
 /// still be read, such as an alert of TLS.
-struct Listening<S> {
+struct FirstByte<S> {
     socket: S,
-    heard: Option<oneshot::Sender<io::Result<Option<u8>>>>,
+    reported: Option<oneshot::Sender<io::Result<Option<u8>>>>,
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Listening<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for FirstByte<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let read = ready!(Pin::new(&mut self.socket).poll_read(cx, buffer));
-        let Some(heard) = self.heard.take() else { return Poll::Ready(read) };
+        let Some(reported) = self.reported.take() else { return Poll::Ready(read) };
         let copy = read.as_ref().copied().map_err(|error| error.kind().into());
-        drop(heard.send(read.map(|()| buffer.filled().get(before).copied())));
+        drop(reported.send(read.map(|()| buffer.filled().get(before).copied())));
         Poll::Ready(copy)
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Listening<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for FirstByte<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.socket).poll_write(cx, bytes).map(|written| Ok(written.unwrap_or(bytes.len())))
     }

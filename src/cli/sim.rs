@@ -180,9 +180,9 @@ impl SimArgs {
         for Case { load, .. } in cases {
             let (jobs, lasts) = (jobs_of(load), load.end());
             if jobs > MAX_JOBS_OF_A_RUN {
-                let most = count(MAX_JOBS_OF_A_RUN);
+                let max = count(MAX_JOBS_OF_A_RUN);
                 let what =
-                    format!("one run would simulate {} jobs; at most {most} are simulated at a time", count(jobs));
+                    format!("one run would simulate {} jobs; at most {max} are simulated at a time", count(jobs));
                 return Err(Failure::usage(what, help_of_one));
             }
             if lasts > MAX_RUN {
@@ -192,8 +192,8 @@ impl SimArgs {
         }
         let jobs = cases.iter().map(|case| jobs_of(&case.load)).sum::<f64>() * self.seeds as f64;
         if jobs > MAX_JOBS {
-            let (runs, most) = (counted(cases.len() as u64 * self.seeds, "run"), count(MAX_JOBS));
-            let what = format!("that would simulate {} jobs in {runs}; at most {most} are simulated", count(jobs));
+            let (runs, max) = (counted(cases.len() as u64 * self.seeds, "run"), count(MAX_JOBS));
+            let what = format!("that would simulate {} jobs in {runs}; at most {max} are simulated", count(jobs));
             return Err(Failure::usage(what, help_of_all));
         }
         Ok(())

@@ -112,11 +112,11 @@ fn rule(values: &Values, name: String) -> Rule {
 fn pool(values: &Values, name: String, server: &Server, deadline: DeadlinePolicy) -> Pool {
     let key = |key: &str| format!("pool.{name}.{key}");
     let fixed = values.get(&key("workers"));
-    let [workers, most]: [NonZeroUsize; 2] =
+    let [workers, max]: [NonZeroUsize; 2] =
         ["workers.min", "workers.max"].map(|bound| fixed.unwrap_or_else(|| values.required(&key(bound))));
     let settings = pool::Settings {
         workers,
-        max_workers: Some(most).filter(|most| *most > workers),
+        max_workers: Some(max).filter(|max| *max > workers),
         queue_jobs: values.required(&key("queue.jobs")),
         queue_bytes: values.required(&key("queue.bytes")),
         queue_waiting: values.required(&key("queue.waiting")),

@@ -255,8 +255,8 @@ impl Values {
 
     fn keep(&mut self, path: &str, key: &Key, mut value: Value, origin: Origin, node: Option<Node>) {
         let per_cpu = match key.takes {
-            ValueType::Count(most) if value.shown.is_str() => {
-                value = toml::Value::Integer(i64::try_from(self.cpus).unwrap_or(most).min(most)).into();
+            ValueType::Count(max) if value.shown.is_str() => {
+                value = toml::Value::Integer(i64::try_from(self.cpus).unwrap_or(max).min(max)).into();
                 true
             }
             _ => false,

@@ -78,10 +78,10 @@ pub(super) fn shown(program: &Path) -> String {
     program.display().to_string().chars().take(MAX_PROGRAM).collect()
 }
 
-/// `what`, followed by at most `most` bytes of the program's last output.
-pub(super) fn quoting(what: String, tail: &Tail, most: usize) -> String {
+/// `what`, followed by at most `max` bytes of the program's last output.
+pub(super) fn quoting(what: String, tail: &Tail, max: usize) -> String {
     const SEPARATOR: &str = ": ";
-    let room = most.min((MAX_MESSAGE - 1).saturating_sub(what.len() + SEPARATOR.len()));
+    let room = max.min((MAX_MESSAGE - 1).saturating_sub(what.len() + SEPARATOR.len()));
     match tail.printable(room) {
         quote if quote.is_empty() => what,
         quote => what + SEPARATOR + &quote,

@@ -256,9 +256,9 @@ impl Decoder for Messages {
 
     fn decode(&mut self, source: &mut BytesMut) -> Result<Option<Frame>, ProtocolFault> {
         if self.left > 0 {
-            let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(MAX_PIECE).min(source.len());
-            self.left -= most as u64;
-            return Ok((most > 0).then(|| Frame::Piece(source.split_to(most).freeze())));
+            let max = usize::try_from(self.left).unwrap_or(usize::MAX).min(MAX_PIECE).min(source.len());
+            self.left -= max as u64;
+            return Ok((max > 0).then(|| Frame::Piece(source.split_to(max).freeze())));
         }
         let unseen = &source[self.searched.min(source.len())..];
         let Some(end) = unseen.iter().position(|byte| *byte == b'\n').map(|at| self.searched + at) else {

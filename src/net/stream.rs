@@ -65,12 +65,12 @@ impl Stream {
         &self.ahead
     }
 
-    /// Reads ahead, up to `most` bytes in all. Cancel safe.
+    /// Reads ahead, up to `max` bytes in all. Cancel safe.
     ///
     /// # Errors
     /// `UnexpectedEof` at the end of the stream, and errors of the socket.
-    pub(super) async fn read_ahead(&mut self, most: usize) -> io::Result<()> {
-        let free = most.saturating_sub(self.ahead.len());
+    pub(super) async fn read_ahead(&mut self, max: usize) -> io::Result<()> {
+        let free = max.saturating_sub(self.ahead.len());
         let mut part = bytes::BufMut::limit(&mut self.ahead, free);
         match self.io.read_buf(&mut part).await? {
             0 => Err(io::ErrorKind::UnexpectedEof.into()),

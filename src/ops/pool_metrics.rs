@@ -39,7 +39,7 @@ const LIMITS: [LimitLevel; 8] = [
         Some(f64::from(limit.running))
     }),
     ("waterwheel_kind_jobs_running_limit", "Most jobs of a limited kind that hold a worker", |limit| {
-        most(limit.limits.all)
+        max(limit.limits.all)
     }),
     ("waterwheel_kind_jobs_queued", "Jobs of a limited kind in the queue, which may wait for the limit", |limit| {
         Some(limit.queued as f64)
@@ -48,7 +48,7 @@ const LIMITS: [LimitLevel; 8] = [
         per_second(limit.limits.all)
     }),
     ("waterwheel_kind_key_jobs_running_limit", "Most jobs of one limit key that hold a worker", |limit| {
-        most(limit.limits.per_key)
+        max(limit.limits.per_key)
     }),
     ("waterwheel_kind_key_starts_per_second_limit", "Most starts of one limit key per second", |limit| {
         per_second(limit.limits.per_key)
@@ -61,8 +61,8 @@ const LIMITS: [LimitLevel; 8] = [
     }),
 ];
 
-fn most(limit: Limit) -> Option<f64> {
-    limit.concurrency.map(|most| f64::from(most.get()))
+fn max(limit: Limit) -> Option<f64> {
+    limit.concurrency.map(|max| f64::from(max.get()))
 }
 
 fn per_second(limit: Limit) -> Option<f64> {

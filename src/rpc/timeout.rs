@@ -118,11 +118,11 @@ mod tests {
     fn calls_that_run_jobs_end_with_them_and_others_when_their_callers_say() {
         let limit = stream_limit(DeadlinePolicy::default());
         let (minute, day) = (Some(Duration::from_secs(60)), Some(Duration::from_secs(86_400)));
-        let (default, most) = (Some(Duration::from_secs(30)), Some(Duration::from_secs(600)));
+        let (default, max) = (Some(Duration::from_secs(30)), Some(Duration::from_secs(600)));
         for (path, [unsaid, short, long, unsound]) in [
-            ("/waterwheel.v1.WorkerPoolService/Submit", [default, minute, most, default]),
-            ("/waterwheel.v1.WorkerPoolService/Stream", [default, minute, most, default]),
-            ("/waterwheel.v1.WorkerPoolService/SubmitMany", [None, minute, most, None]),
+            ("/waterwheel.v1.WorkerPoolService/Submit", [default, minute, max, default]),
+            ("/waterwheel.v1.WorkerPoolService/Stream", [default, minute, max, default]),
+            ("/waterwheel.v1.WorkerPoolService/SubmitMany", [None, minute, max, None]),
             ("/waterwheel.v1.WorkerPoolService/WatchStats", [None, minute, day, None]),
             ("/grpc.health.v1.Health/Watch", [None, minute, day, None]),
             ("", [None, minute, day, None]),

@@ -318,8 +318,8 @@ impl<H: Host> Core<H> {
         }
         // Without tenant parts, only the order of arrival matters.
         let has_parts = self.caps.tenant_share < 1.0;
-        let most = if has_parts { own + self.admission.estimates.service(arrival.kind) } else { f64::INFINITY };
-        self.queue.waiting.fair_work_ahead_of(arrival.class, most)
+        let max = if has_parts { own + self.admission.estimates.service(arrival.kind) } else { f64::INFINITY };
+        self.queue.waiting.fair_work_ahead_of(arrival.class, max)
     }
 
     /// The candidate of an arrival.

@@ -305,8 +305,8 @@ impl Limits {
         let Some(Limit { concurrency, rate }) = self.limited(kind_queue).map(|limited| limited.limits.all) else {
             return f64::INFINITY;
         };
-        let most = concurrency.map_or(f64::INFINITY, |most| f64::from(most.get()));
-        rate.map_or(most, |rate| most.min(service / rate.interval.as_secs_f64()))
+        let max = concurrency.map_or(f64::INFINITY, |max| f64::from(max.get()));
+        rate.map_or(max, |rate| max.min(service / rate.interval.as_secs_f64()))
     }
 
     /// The longest interval between two jobs under `by`, if `by` is a rate.

@@ -48,7 +48,7 @@ pub(super) fn otlp(endpoint: &str, config: &Config) -> Result<Traces, TelemetryE
         .build();
     drop(entered);
     let exporter = match exporter {
-        Ok(exporter) => Watched::new(exporter, endpoint),
+        Ok(exporter) => LoggedExporter::new(exporter, endpoint),
         Err(error) => {
             runtime.shutdown_background();
             return Err(refuse(error.to_string()));
@@ -64,7 +64,7 @@ pub(super) fn provider(config: &Config) -> TracerProviderBuilder {
         .with_service_name(config.service_name.clone())
         .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))
         .build();
-    SdkTracerProvider::builder().with_resource(resource).with_sampler(Chosen::new(config.sample_ratio))
+    SdkTracerProvider::builder().with_resource(resource).with_sampler(CallSampler::new(config.sample_ratio))
 }
 
 /// The layer that turns spans of calls and jobs into spans of `provider`.
@@ -84,19 +84,19 @@ where
 /// Samples all calls that were selected before their span was created, all spans below them, and a share of the other
 /// spans.
 #[derive(Debug, Clone)]
-struct Chosen {
+struct CallSampler {
     calls: Sampler,
     others: Sampler,
 }
 
-impl Chosen {
+impl CallSampler {
     fn new(ratio: f64) -> Self {
         let below = |root| Sampler::ParentBased(Box::new(root));
         Self { calls: below(Sampler::AlwaysOn), others: below(Sampler::TraceIdRatioBased(ratio)) }
     }
 }
 
-impl ShouldSample for Chosen {
+impl ShouldSample for CallSampler {
     fn should_sample(
         &self,
         parent: Option<&Context>,
@@ -127,7 +127,7 @@ fn exporter_runtime() -> std::io::Result<Runtime> {
 /// Logs the failures of an exporter: the first one at once, then at most one line per minute, and one line when it
 /// works again.
 #[derive(Debug)]
-struct Watched<E> {
+struct LoggedExporter<E> {
     inner: E,
     endpoint: String,
     failing: Mutex<Option<Failing>>,
@@ -139,7 +139,7 @@ struct Failing {
     lost: usize,
 }
 
-impl<E> Watched<E> {
+impl<E> LoggedExporter<E> {
     fn new(inner: E, endpoint: &str) -> Self {
         Self { inner, endpoint: without_userinfo(endpoint).into_owned(), failing: Mutex::new(None) }
     }
@@ -176,7 +176,7 @@ impl<E> Watched<E> {
     }
 }
 
-impl<E: SpanExporter> SpanExporter for Watched<E> {
+impl<E: SpanExporter> SpanExporter for LoggedExporter<E> {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         let spans = batch.len();
         let result = self.inner.export(batch).await;
@@ -214,7 +214,7 @@ mod tests {
         let capture = Capture::default();
         let fmt = layer().with_ansi(false).without_time().with_writer(capture.clone());
         let _guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(fmt));
-        let watched = Watched::new(InMemorySpanExporter::default(), "http://me:hunter2@collector");
+        let watched = LoggedExporter::new(InMemorySpanExporter::default(), "http://me:hunter2@collector");
         let refused = || Err(OTelSdkError::InternalFailure("refused by http://me:hunter2@collector".into()));
         let start = Instant::now();
         for second in 0..=60 {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::json;
 
-use super::machine::{Given, Place, StopTime, VARIABLE};
+use super::machine::{Given, Limits, StopTime, VARIABLE};
 use crate::{
     cli::output::{bytes, setting},
     config::{Config, Handler, Pool},
@@ -69,8 +69,8 @@ pub(super) struct Finding {
 }
 
 /// All comparisons, the most important first.
-pub(super) fn findings(config: &Config, place: &Place) -> Vec<Finding> {
-    vec![stop_time(config, place), memory(config, place), files(config, place), cpus(config, place)]
+pub(super) fn findings(config: &Config, limits: &Limits) -> Vec<Finding> {
+    vec![stop_time(config, limits), memory(config, limits), files(config, limits), cpus(config, limits)]
 }
 
 /// Room for the file of detached jobs; `None` if its disk cannot be read.
@@ -81,9 +81,9 @@ pub(super) fn disk(options: &SqliteOptions) -> Option<Finding> {
     let used = file.metadata().map_or(0, |file| file.len());
     let free = disk.f_bavail.saturating_mul(disk.f_frsize).saturating_add(used);
     let have = Given { limit: Some(free), source: directory.display().to_string() };
-    let (most, reserve) = (options.bounds.max_bytes, options.reserve_bytes);
-    let need_for = format!("{} in jobs (store.max_bytes) and {} in reserve", bytes(most), bytes(reserve));
-    let found = Finding::new("disk", Unit::Bytes, most.saturating_add(reserve), need_for, Some(&have));
+    let (max, reserve) = (options.bounds.max_bytes, options.reserve_bytes);
+    let need_for = format!("{} in jobs (store.max_bytes) and {} in reserve", bytes(max), bytes(reserve));
+    let found = Finding::new("disk", Unit::Bytes, max.saturating_add(reserve), need_for, Some(&have));
     let verdict = if found.verdict == Verdict::Short && free > reserve { Verdict::Tight } else { found.verdict };
     let help = |_: &str| "lower `store.max_bytes` or move `store.path`: a full disk refuses new jobs".to_owned();
     Some(Finding { verdict, ..found }.help(help))
@@ -161,12 +161,12 @@ impl Unit {
     }
 }
 
-fn stop_time(config: &Config, place: &Place) -> Finding {
+fn stop_time(config: &Config, limits: &Limits) -> Finding {
     let drain = config.drain.notice + config.drain.finish + config.drain.kill;
     let need = u64::try_from((drain + END).as_millis()).unwrap_or(u64::MAX);
     let need_for = format!("drain {} and {} to end", setting(drain), setting(END));
     let finding = |have| Finding::new("grace", Unit::Milliseconds, need, need_for, have);
-    match &place.stop_time {
+    match &limits.stop_time {
         StopTime::Known(given) => finding(Some(given))
             .help(|needed| format!("raise {STOP_SETTINGS} and {VARIABLE} to {needed}, or lower drain.finish")),
         StopTime::Malformed(value) => Finding {
@@ -180,7 +180,7 @@ fn stop_time(config: &Config, place: &Place) -> Finding {
     }
 }
 
-fn memory(config: &Config, place: &Place) -> Finding {
+fn memory(config: &Config, limits: &Limits) -> Finding {
     let pools = &config.pools;
     let payloads = sum(pools.iter().map(|pool| payloads(config, pool)));
     let outputs = sum(pools.iter().map(|pool| outputs(config, pool)));
@@ -197,7 +197,7 @@ fn memory(config: &Config, place: &Place) -> Finding {
     ];
     let need = sum(parts.map(|(size, _)| size));
     let need_for = parts.map(|(size, what)| format!("{} {what}", bytes(size))).join(", ");
-    let have = place.memory.as_ref();
+    let have = limits.memory.as_ref();
     let mut finding = Finding::new("memory", Unit::Bytes, need, need_for, have);
     if finding.verdict == Verdict::Short && have.is_some_and(|given| given.holds(need - outputs)) {
         finding.verdict = Verdict::Tight;
@@ -237,7 +237,7 @@ fn outputs(config: &Config, pool: &Pool) -> u64 {
     (largest.unwrap_or(0) as u64).saturating_mul(pool.settings.most_workers() as u64)
 }
 
-fn files(config: &Config, place: &Place) -> Finding {
+fn files(config: &Config, limits: &Limits) -> Finding {
     let threads = config.server.threads as u64;
     let runs_programs = |pool: &&Pool| {
         let mut kinds = config.kinds.iter().filter(|kind| kind.pool == pool.name);
@@ -251,14 +251,15 @@ fn files(config: &Config, place: &Place) -> Finding {
     if programs > 0 {
         need_for.push_str(&format!(", {FILES_OF_PROGRAM} for each of {programs} programs"));
     }
-    Finding::new("files", Unit::Files, need, need_for, place.files.as_ref())
+    Finding::new("files", Unit::Files, need, need_for, limits.files.as_ref())
         .help(|needed| format!("raise LimitNOFILE or `ulimit -n` to {needed}, or lower server.connections.max"))
 }
 
 /// More threads than CPUs are slower, but work.
-fn cpus(config: &Config, place: &Place) -> Finding {
+fn cpus(config: &Config, limits: &Limits) -> Finding {
     let threads = config.server.threads as u64;
-    let mut finding = Finding::new("cpus", Unit::Cpus, threads, format!("server.threads {threads}"), Some(&place.cpus));
+    let mut finding =
+        Finding::new("cpus", Unit::Cpus, threads, format!("server.threads {threads}"), Some(&limits.cpus));
     if finding.verdict == Verdict::Short {
         finding.verdict = Verdict::Tight;
     }
@@ -287,8 +288,8 @@ mod tests {
         Some(given(limit))
     }
 
-    fn roomy() -> Place {
-        Place {
+    fn roomy() -> Limits {
+        Limits {
             stop_time: StopTime::Known(Given { limit: None, source: VARIABLE.into() }),
             files: of(1 << 20),
             memory: of(1 << 40),
@@ -296,18 +297,18 @@ mod tests {
         }
     }
 
-    /// The verdict and the help of one comparison in a place that has room for everything else.
-    fn found(name: &str, config: &Config, place: Place) -> (Verdict, Option<String>) {
-        let findings = findings(config, &place);
+    /// The verdict and the help of one comparison with limits that have room for everything else.
+    fn found(name: &str, config: &Config, limits: Limits) -> (Verdict, Option<String>) {
+        let findings = findings(config, &limits);
         let fitting = |finding: &&Finding| finding.name != name;
         assert!(findings.iter().filter(fitting).all(Finding::fits), "{findings:?}");
         let finding = findings.into_iter().find(|finding| finding.name == name).expect("every comparison is made");
         (finding.verdict, finding.help)
     }
 
-    fn known(milliseconds: u64) -> Place {
+    fn known(milliseconds: u64) -> Limits {
         let limit = Some(milliseconds);
-        Place { stop_time: StopTime::Known(Given { limit, source: VARIABLE.into() }), ..roomy() }
+        Limits { stop_time: StopTime::Known(Given { limit, source: VARIABLE.into() }), ..roomy() }
     }
 
     #[test]
@@ -322,12 +323,12 @@ mod tests {
     #[test]
     fn an_unknown_time_to_stop_is_reported_with_help() {
         let config = config("");
-        let place = |stop_time| Place { stop_time, ..roomy() };
+        let limits = |stop_time| Limits { stop_time, ..roomy() };
         let help = "set WATERWHEEL_GRACE to the time between SIGTERM and SIGKILL (terminationGracePeriodSeconds or TimeoutStopSec); it needs 42s";
-        assert_eq!(found("grace", &config, place(StopTime::Unknown)), (Verdict::Unknown, Some(help.into())));
+        assert_eq!(found("grace", &config, limits(StopTime::Unknown)), (Verdict::Unknown, Some(help.into())));
         let malformed = StopTime::Malformed("soon".into());
         let help = "WATERWHEEL_GRACE is \"soon\", which is not a duration; write it like 45 or 45s";
-        assert_eq!(found("grace", &config, place(malformed)), (Verdict::Short, Some(help.into())));
+        assert_eq!(found("grace", &config, limits(malformed)), (Verdict::Short, Some(help.into())));
     }
 
     /// One result of each worker, of the size that a server lets them have.
@@ -338,7 +339,7 @@ mod tests {
     #[test]
     fn memory_holds_payloads_at_least_and_results_under_full_load() {
         let config = config("");
-        let verdict = |limit| found("memory", &config, Place { memory: of(limit), ..roomy() });
+        let verdict = |limit| found("memory", &config, Limits { memory: of(limit), ..roomy() });
         let mib = |count: u64| count << 20;
         assert_eq!(verdict(mib(64 + 576 + 520) + CALLS + RESULTS), (Verdict::Fits, None));
         let help =
@@ -346,7 +347,7 @@ mod tests {
         assert_eq!(verdict(mib(64 + 576 + 520) + CALLS + RESULTS - 1), (Verdict::Tight, help.clone()));
         assert_eq!(verdict(mib(64 + 576 + 520) + CALLS), (Verdict::Tight, help.clone()));
         assert_eq!(verdict(mib(64 + 576 + 520) + CALLS - 1), (Verdict::Short, help));
-        let unknown = found("memory", &config, Place { memory: None, ..roomy() });
+        let unknown = found("memory", &config, Limits { memory: None, ..roomy() });
         assert_eq!(unknown, (Verdict::Unknown, Some("give it 1.4GiB".into())));
     }
 
@@ -363,7 +364,7 @@ mod tests {
     #[test]
     fn each_program_needs_files() {
         let config = config("[pool.run]\nworkers = 100\n[kind.run]\npool = \"run\"\nexec = [\"/bin/sh\"]");
-        let verdict = |limit| found("files", &config, Place { files: of(limit), ..roomy() });
+        let verdict = |limit| found("files", &config, Limits { files: of(limit), ..roomy() });
         assert_eq!(verdict(4_096 + 72 + 900), (Verdict::Fits, None));
         let help = "raise LimitNOFILE or `ulimit -n` to 5068, or lower server.connections.max";
         assert_eq!(verdict(4_096 + 72 + 899), (Verdict::Short, Some(help.into())));
@@ -372,7 +373,7 @@ mod tests {
     #[test]
     fn more_threads_than_cpus_are_no_fault() {
         let config = config("");
-        let verdict = |limit| found("cpus", &config, Place { cpus: given(limit), ..roomy() }).0;
+        let verdict = |limit| found("cpus", &config, Limits { cpus: given(limit), ..roomy() }).0;
         assert_eq!(verdict(2), Verdict::Fits);
         assert_eq!(verdict(1), Verdict::Tight);
     }

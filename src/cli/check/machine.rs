@@ -41,7 +41,7 @@ pub(super) enum StopTime {
 
 /// The limits of this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct Limits {
     /// Milliseconds between SIGTERM and SIGKILL.
     pub(super) stop_time: StopTime,
     /// File descriptors.
@@ -52,7 +52,7 @@ pub(super) struct Place {
     pub(super) cpus: Given,
 }
 
-impl Place {
+impl Limits {
     /// Reads the limits on the machine whose files are below `root`.
     pub(super) fn read(root: &Path, process: &Process) -> Self {
         Self {

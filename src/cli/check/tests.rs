@@ -19,8 +19,8 @@ fn process() -> Process {
     Process { env: Vec::new(), cpus: 2 }
 }
 
-fn place(files: &[(&str, &str)]) -> Place {
-    Place::read(machine(files).path(), &process())
+fn limits(files: &[(&str, &str)]) -> Limits {
+    Limits::read(machine(files).path(), &process())
 }
 
 fn of(limit: u64, source: &str) -> Option<Given> {
@@ -29,19 +29,19 @@ fn of(limit: u64, source: &str) -> Option<Given> {
 
 #[test]
 fn what_cannot_be_read_is_unknown() {
-    let unknown = Place { stop_time: StopTime::Unknown, files: None, memory: None, cpus: place(&[]).cpus };
-    assert_eq!(place(&[]), unknown);
+    let unknown = Limits { stop_time: StopTime::Unknown, files: None, memory: None, cpus: limits(&[]).cpus };
+    assert_eq!(limits(&[]), unknown);
     let damaged = [
         ("proc/self/cgroup", "\n:\n0:\n4:memory\n"),
         ("proc/self/limits", "Max open files\n"),
         ("proc/meminfo", "MemTotal: lots kB\n"),
     ];
-    assert_eq!(place(&damaged), unknown);
+    assert_eq!(limits(&damaged), unknown);
 }
 
 #[test]
 fn the_lowest_memory_limit_of_the_group_and_those_above_it_applies() {
-    let found = place(&[
+    let found = limits(&[
         ("proc/self/cgroup", "0::/kubepods/pod1/box\n"),
         ("sys/fs/cgroup/kubepods/pod1/box/memory.max", "max\n"),
         ("sys/fs/cgroup/kubepods/pod1/memory.max", "536870912\n"),
@@ -50,7 +50,7 @@ fn the_lowest_memory_limit_of_the_group_and_those_above_it_applies() {
     ]);
     assert_eq!(found.memory, of(16 << 20, "/proc/meminfo"), "there is not even as much as the limit");
 
-    let found = place(&[
+    let found = limits(&[
         ("proc/self/cgroup", "0::/kubepods/pod1/box\n"),
         ("sys/fs/cgroup/kubepods/pod1/memory.max", "536870912\n"),
         ("proc/meminfo", "MemTotal:       16777216 kB\n"),
@@ -60,7 +60,7 @@ fn the_lowest_memory_limit_of_the_group_and_those_above_it_applies() {
 
 #[test]
 fn a_container_sees_its_group_at_the_top() {
-    let found = place(&[("proc/self/cgroup", "0::/\n"), ("sys/fs/cgroup/memory.max", "1048576\n")]);
+    let found = limits(&[("proc/self/cgroup", "0::/\n"), ("sys/fs/cgroup/memory.max", "1048576\n")]);
     assert_eq!(found.memory, of(1 << 20, "/sys/fs/cgroup/memory.max"));
 }
 
@@ -72,7 +72,7 @@ fn open_files_are_bounded_by_the_soft_limit() {
              Max processes             1                    2                    processes\n\
              Max open files            {soft}                 524288               files\n"
         );
-        place(&[("proc/self/limits", &text)]).files
+        limits(&[("proc/self/limits", &text)]).files
     };
     assert_eq!(limits("1024"), of(1_024, "/proc/self/limits"));
     let source = "/proc/self/limits".to_owned();
@@ -81,7 +81,7 @@ fn open_files_are_bounded_by_the_soft_limit() {
 
 #[test]
 fn this_machine_can_be_read() {
-    let found = Place::read(Path::new("/"), &process());
+    let found = Limits::read(Path::new("/"), &process());
     let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     assert_eq!(found.files.map(|given| given.limit), Some(files));
     let Some(Given { limit: Some(memory), .. }) = found.memory else { panic!("{:?}", found.memory) };

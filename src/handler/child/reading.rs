@@ -56,12 +56,12 @@ impl<R: AsyncRead + AsFd + Unpin> Pipe<R> {
         Some(chunk)
     }
 
-    async fn read(reader: &mut R, buffer: &mut BytesMut, most: usize) -> Option<Bytes> {
+    async fn read(reader: &mut R, buffer: &mut BytesMut, max: usize) -> Option<Bytes> {
         if buffer.capacity() < LEAST_ROOM {
             buffer.reserve(CHUNK);
         }
         // A read error counts as the end of the pipe.
-        let read = reader.read_buf(&mut buffer.limit(most)).await.ok().filter(|read| *read > 0);
+        let read = reader.read_buf(&mut buffer.limit(max)).await.ok().filter(|read| *read > 0);
         read.map(|_| buffer.split().freeze())
     }
 

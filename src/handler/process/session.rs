@@ -249,10 +249,10 @@ impl Session {
 
     /// Gives a slot back. Accepts no more jobs if the process is due for replacement.
     pub(super) fn give_place(&self, recycle: &Recycle) {
-        let Recycle { jobs, age, memory: most } = recycle;
+        let Recycle { jobs, age, memory: max } = recycle;
         let is_due = jobs.is_some_and(|jobs| self.answered() >= jobs)
             || age.is_some_and(|age| self.born.elapsed() >= age)
-            || most.is_some_and(|most| memory(self.pid).is_some_and(|used| used > most));
+            || max.is_some_and(|max| memory(self.pid).is_some_and(|used| used > max));
         if is_due {
             self.close();
         }

@@ -43,14 +43,14 @@ pub(super) fn list_jobs(admin: &Admin, request: ListJobsRequest) -> Result<Respo
     if !request.pool.is_empty() && admin.pools.get(&request.pool).is_none() {
         return Err(no_pool(&admin.pools, &request.pool));
     }
-    let most = match request.limit {
+    let max = match request.limit {
         0 => DEFAULT_LIMIT,
         limit @ 1..=MAX_JOBS => limit,
         _ => return Err(invalid_field("limit", &format!("send up to {MAX_JOBS}"))),
     };
     let tenants = tenants(admin, &request.pool);
     let filter = filter(request)?;
-    let Listing { jobs, all } = admin.pools.list(&filter, most as usize);
+    let Listing { jobs, all } = admin.pools.list(&filter, max as usize);
     let order = match filter.order {
         JobOrder::Newest => proto::JobOrder::Newest,
         JobOrder::Oldest => proto::JobOrder::Oldest,

@@ -55,10 +55,10 @@ fn is_kept(last: Option<u64>, window: u64) -> bool {
 impl<H: Host> Core<H> {
     /// Whether a job of `class` with `bytes` fits in the queue.
     pub(crate) fn has_capacity(&self, class: Criticality, bytes: usize) -> bool {
-        let (jobs, most) = self.capacity(class);
+        let (jobs, max_bytes) = self.capacity(class);
         // A job in an empty queue takes no capacity from others.
-        let most = if self.queue.bytes == 0 { self.caps.bytes } else { most };
-        self.queue.all.len() < jobs && bytes <= most.saturating_sub(self.queue.bytes)
+        let max_bytes = if self.queue.bytes == 0 { self.caps.bytes } else { max_bytes };
+        self.queue.all.len() < jobs && bytes <= max_bytes.saturating_sub(self.queue.bytes)
     }
 
     /// Jobs and bytes up to which `class` may fill the queue.
@@ -80,18 +80,18 @@ impl<H: Host> Core<H> {
             return None;
         }
         if self.queue.tenants.queueing() > 1 {
-            let (jobs, most) = self.tenant_cap();
-            if own_jobs >= jobs || own_bytes.saturating_add(bytes) > most {
-                return Some(part(jobs, most));
+            let (jobs, max_bytes) = self.tenant_cap();
+            if own_jobs >= jobs || own_bytes.saturating_add(bytes) > max_bytes {
+                return Some(part(jobs, max_bytes));
             }
         }
         if share >= 1.0 || !self.admission.seen.mixes_tenants(self.admission.window) {
             return None;
         }
         let times = TENANT_FACTOR.max(share / (1.0 - share));
-        let (jobs, most) = self.capacity(class);
+        let (jobs, max_bytes) = self.capacity(class);
         let free = |cap: usize, held: usize| times * cap.saturating_sub(held) as f64;
-        let (free_jobs, free_bytes) = (free(jobs, self.queue.all.len()), free(most, self.queue.bytes));
+        let (free_jobs, free_bytes) = (free(jobs, self.queue.all.len()), free(max_bytes, self.queue.bytes));
         // If the queue is full, the refusal names that reason instead.
         let is_over = (free_jobs > 0.0 && own_jobs as f64 >= free_jobs)
             || (free_bytes > 0.0 && own_bytes as f64 + bytes as f64 > free_bytes);
@@ -107,10 +107,10 @@ impl<H: Host> Core<H> {
 
     /// Whether evicting all jobs below `class` would free enough capacity.
     pub(crate) fn can_evict_for(&self, class: Criticality, bytes: usize) -> bool {
-        let ((less_bytes, less), (jobs, most)) = (self.queue.evictable(class), self.capacity(class));
+        let ((less_bytes, less), (jobs, max_bytes)) = (self.queue.evictable(class), self.capacity(class));
         let held = self.queue.bytes - less_bytes;
-        let most = if held == 0 { self.caps.bytes } else { most };
-        self.queue.all.len() - less < jobs && bytes <= most.saturating_sub(held)
+        let max_bytes = if held == 0 { self.caps.bytes } else { max_bytes };
+        self.queue.all.len() - less < jobs && bytes <= max_bytes.saturating_sub(held)
     }
 
     /// Whether queueing a job leaves enough bytes for the first callers before it.

@@ -47,7 +47,7 @@ impl LimitWait {
 
 impl Used {
     pub(crate) fn has_place(&self, limit: Limit, more: u32) -> bool {
-        limit.concurrency.is_none_or(|most| self.running + more <= most.get())
+        limit.concurrency.is_none_or(|max| self.running + more <= max.get())
     }
 
     pub(crate) fn has_token(&self, limit: Limit, tokens: u32, now: Instant) -> bool {
@@ -71,10 +71,10 @@ impl Used {
         now: Instant,
     ) -> LimitWait {
         let mut wait = wait;
-        if let Some(most) = limit.concurrency.map(NonZeroU32::get).map(f64::from)
-            && f64::from(self.running) + before >= most
+        if let Some(max) = limit.concurrency.map(NonZeroU32::get).map(f64::from)
+            && f64::from(self.running) + before >= max
         {
-            wait = wait.or((before + 1.0) * service / most, by[0]);
+            wait = wait.or((before + 1.0) * service / max, by[0]);
         }
         if let Some(rate) = limit.rate {
             wait = wait.or(self.bucket.wait(rate, before, now), by[1]);

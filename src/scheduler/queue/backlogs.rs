@@ -51,13 +51,13 @@ impl Backlogs {
         }
     }
 
-    /// The work of all tenants, counting at most `most` seconds of each.
-    pub(crate) fn up_to(&self, most: f64) -> f64 {
+    /// The work of all tenants, counting at most `max` seconds of each.
+    pub(crate) fn up_to(&self, max: f64) -> f64 {
         let mut left = self.used;
         let mut sum = 0.0;
         while left != 0 {
             let (tenants, seconds) = self.buckets[left.trailing_zeros() as usize];
-            sum += seconds.min(f64::from(tenants) * most);
+            sum += seconds.min(f64::from(tenants) * max);
             left &= left - 1;
         }
         sum
@@ -88,10 +88,10 @@ mod tests {
             backlogs.change(0.0, *seconds * 0.6);
             backlogs.change(*seconds * 0.6, *seconds);
         }
-        for most in [1e-6, 1e-3, 0.4, 7.0, 1e3, 1e9] {
-            let truth: f64 = work.iter().map(|seconds| seconds.min(most)).sum();
-            let sum = backlogs.up_to(most);
-            assert!(sum >= truth * (1.0 - 1e-9) && sum <= truth * 2.0, "{sum} for {truth} at {most}");
+        for max in [1e-6, 1e-3, 0.4, 7.0, 1e3, 1e9] {
+            let truth: f64 = work.iter().map(|seconds| seconds.min(max)).sum();
+            let sum = backlogs.up_to(max);
+            assert!(sum >= truth * (1.0 - 1e-9) && sum <= truth * 2.0, "{sum} for {truth} at {max}");
         }
         for seconds in &work {
             backlogs.change(*seconds, 0.0);

@@ -124,13 +124,13 @@ impl Sizer {
         next.demand.add(if is_late { workers as f64 } else { workers as f64 * busy });
         let is_pressed = next.late >= LATE_SAMPLES || next.hot >= HOT_SAMPLES;
         let wants = may_grow && is_pressed && (is_very_late || next.rested > REST);
-        let most = bounds.max.min(useful(workers, busy));
-        let (guard, growth) = self.guard.decide(sample, wants, most);
+        let max = bounds.max.min(useful(workers, busy));
+        let (guard, growth) = self.guard.decide(sample, wants, max);
         next.guard = guard;
         let grown = growth == Growth::Proven;
         let max_growth = if slowdown < SLOW_NO_MORE { MAX_GROWTH } else { 1.0 };
         let times = (1.0 + wait / VERY_LONG_WAIT).max(1.0 / (1.0 - refused)).min(max_growth);
-        let larger = (workers + step(workers).max(more(workers, times))).min(most).max(workers);
+        let larger = (workers + step(workers).max(more(workers, times))).min(max).max(workers);
         let size = match growth {
             Growth::Free | Growth::Proven if wants => larger,
             Growth::Exactly(size) => size.clamp(bounds.min, bounds.max),

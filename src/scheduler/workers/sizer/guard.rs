@@ -73,10 +73,10 @@ impl Guard {
         self != Self::Free
     }
 
-    /// `wants` says whether the load requires growth, and `most` is the largest size.
-    pub(super) fn decide(self, sample: &Sample, wants: bool, most: usize) -> (Self, Growth) {
+    /// `wants` says whether the load requires growth, and `max` is the largest size.
+    pub(super) fn decide(self, sample: &Sample, wants: bool, max: usize) -> (Self, Growth) {
         let workers = sample.workers;
-        let larger = (workers + workers.max(3)).min(most);
+        let larger = (workers + workers.max(3)).min(max);
         match self {
             _ if sample.slowdown < SLOW_NO_MORE => (Self::Free, Growth::Free),
             Self::Free if sample.slowdown < SLOW => (Self::Free, Growth::Free),
