@@ -26,7 +26,7 @@ use tokio::{
 use waterwheel::{
     Job, Output, Pool,
     handler::{Context, Handler, Kind},
-    model::HandlerError,
+    model::{HandlerError, WhenFull},
 };
 
 const PRODUCERS: [usize; 3] = [1, 8, 64];
@@ -69,7 +69,9 @@ impl Subject for Waterwheel {
     fn start(workers: usize, work: Work) -> Self {
         let workers = NonZeroUsize::new(workers).unwrap();
         let kind = Kind::new("echo", move || Echo(work));
-        Self(Pool::builder("bench").workers(workers).queue_jobs(QUEUE).kind(kind).build())
+        // The channels below let callers wait, too.
+        let builder = Pool::builder("bench").workers(workers).queue_jobs(QUEUE).when_full(WhenFull::Wait);
+        Self(builder.kind(kind).build())
     }
 
     async fn submit(&self, payload: Bytes) -> Bytes {

@@ -203,7 +203,7 @@ impl App {
         };
         let public = Server::start(public_listeners, place, transport, make, begin, &tasks);
         let public = public.map_err(StartError::Threads)?;
-        services::measure(&listeners, [("public", &public), ("ops", &ops)]);
+        services::register_listeners(&listeners, [("public", &public), ("ops", &ops)]);
         if let Some(detached) = control.detached() {
             services::run_detached(detached.clone(), place, &tasks).map_err(StartError::Threads)?;
         }

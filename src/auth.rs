@@ -5,6 +5,7 @@
 //! rule allows are denied. [`Quotas`] limit the jobs of each tenant. This module is independent of HTTP: it gets
 //! headers as text and returns a [`Denial`], which `src/rpc/guard.rs` turns into a status.
 
+mod algorithms;
 mod caller;
 mod certificate;
 mod denial;
@@ -12,7 +13,7 @@ mod denial;
 #[path = "auth/tests/fuzzing.rs"]
 pub(crate) mod fuzzing;
 mod gate;
-mod keys;
+mod jwks;
 mod quota;
 mod rule;
 mod token;
@@ -21,7 +22,7 @@ pub use caller::Caller;
 pub use certificate::Certificate;
 pub use denial::{CertificateFault, Denial, TokenFault};
 pub use gate::Gate;
-pub use keys::{KeysError, check as check_keys};
+pub use jwks::{KeysError, check as check_keys};
 pub use quota::{Hold, OverQuota, Quotas};
 pub use rule::{Pattern, PrincipalPattern, Rpc, Rpcs, Rule, Service};
 

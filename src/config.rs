@@ -29,7 +29,7 @@ mod fault;
 #[path = "config/tests/fuzzing.rs"]
 pub(crate) mod fuzzing;
 mod handler;
-mod keys;
+mod keys_and_defaults;
 mod model;
 mod program;
 mod redact;

@@ -25,20 +25,21 @@ use crate::{
     task::{Tasks, spawn_thread},
 };
 
-/// Most open calls of `WatchStats` and `WatchJob`. Each may need all figures ten times per second, or read the store.
+/// Most open calls of `WatchStats` and `WatchJob`. One may collect all statistics ten times per second, or read the
+/// store.
 const MAX_WATCHES: usize = 256;
 
-/// The services for callers and operators. They do not depend on listeners.
+/// The services for callers and operators. They are built before the listeners are opened.
 pub(super) struct Services {
     pub(super) public: Edge,
     pub(super) ops: Edge,
-    /// Collects the serving runtimes.
+    /// The runtimes that `/metrics` reports. Each serving thread adds its own.
     pub(super) runtimes: Runtimes,
-    /// Collects the listeners.
+    /// The listeners that `/metrics` reports; set when they are open.
     pub(super) listeners: Arc<OnceLock<Vec<Listener>>>,
 }
 
-/// TLS and authentication of callers.
+/// TLS, authentication and quotas of callers.
 pub(super) struct Security {
     pub(super) tls: Option<Arc<Tls>>,
     pub(super) guard: Guard,
@@ -103,22 +104,23 @@ pub(super) fn build(
 }
 
 /// Adds the connections of these listeners to the metrics.
-pub(super) fn measure(listeners: &OnceLock<Vec<Listener>>, servers: [(&'static str, &Server); 2]) {
+pub(super) fn register_listeners(listeners: &OnceLock<Vec<Listener>>, servers: [(&'static str, &Server); 2]) {
     let listener = |(name, server): (&'static str, &Server)| Listener {
         name,
         connections: server.tracker().clone(),
         memory: server.memory().clone(),
     };
-    // `listeners` is set only once.
+    // This is the only call, so it cannot fail.
     let _ = listeners.set(servers.map(listener).into());
 }
 
-/// Accepted host names for operators at these addresses. On a loopback address they are restricted, because a web page
-/// can reach it under any name. Otherwise any name is accepted.
+/// Host names that the operators' listener accepts; `None` accepts all. They are restricted if `server.ops_hosts` is
+/// set, or if an address is a loopback address, which a web page can reach under any name (DNS rebinding).
 pub(super) fn hosts<'a>(config: &Config, addresses: impl Iterator<Item = &'a ListenAddress>) -> Option<Hosts> {
     let names = &config.server.ops_hosts;
-    let mut of_a_network = addresses.filter(|address| address.tcp().is_some());
-    let is_limited = of_a_network.any(|address| !address.is_public() || !names.is_empty());
+    let mut addresses = addresses.filter(|address| address.tcp().is_some()).peekable();
+    let has_address = addresses.peek().is_some();
+    let is_limited = has_address && !names.is_empty() || addresses.any(|address| !address.is_public());
     is_limited.then(|| Hosts::new(names))
 }
 
@@ -156,11 +158,14 @@ pub(super) fn follow(work: impl Future<Output = ()> + Send + 'static, phase: &Ph
 
 /// The detached jobs of a process; `None` if no store is configured. Blocks while a file or a database is opened.
 pub(super) fn open_store(config: &Config, pools: &Pools) -> Result<Option<Detached>, StoreError> {
-    let store: Arc<dyn JobStore> = match (config.store.sqlite(), config.store.postgres()) {
-        (_, Some(options)) => open_postgres(&options)?,
-        (Some(options), _) => open_sqlite(&options, wall_clock())?,
-        _ if config.store.memory => Arc::new(MemoryStore::new(config.store.bounds, wall_clock())),
-        _ => return Ok(None),
+    let store: Arc<dyn JobStore> = if let Some(options) = config.store.postgres() {
+        open_postgres(&options)?
+    } else if let Some(options) = config.store.sqlite() {
+        open_sqlite(&options, wall_clock())?
+    } else if config.store.memory {
+        Arc::new(MemoryStore::new(config.store.bounds, wall_clock()))
+    } else {
+        return Ok(None);
     };
     let detached = Detached::new(store, wall_clock(), pools.clone(), policies(config));
     detached.set_schedules(config.schedules.clone());
@@ -171,9 +176,9 @@ pub(super) fn policies(config: &Config) -> KindPolicies {
     config.kinds.iter().map(|kind| (kind.name.clone(), kind.policy)).collect()
 }
 
-/// Runs detached jobs on a separate thread, or on the current runtime.
-pub(super) fn run_detached(detached: Detached, place: Placement, tasks: &Tasks) -> io::Result<()> {
-    if place == Placement::CurrentRuntime {
+/// Runs the dispatcher of detached jobs on a thread of its own, or on the current runtime.
+pub(super) fn run_detached(detached: Detached, placement: Placement, tasks: &Tasks) -> io::Result<()> {
+    if placement == Placement::CurrentRuntime {
         tasks.spawn(detached.run());
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! Verifies bearer tokens, and caches verified ones. `keys.rs` has the keys.
+//! Verifies bearer tokens, and caches verified ones. `jwks.rs` has the keys.
 
 use std::{
     collections::HashMap,
@@ -25,7 +25,7 @@ use tokio::time::Instant;
 use super::{
     Caller, Jwt,
     denial::TokenFault,
-    keys::{self, Keys, KeysError},
+    jwks::{self, Keys, KeysError},
 };
 use crate::{
     incidents::Throttle,
@@ -70,7 +70,7 @@ pub(super) struct Credentials {
 
 impl Tokens {
     pub(super) fn open(config: Jwt) -> Result<Self, KeysError> {
-        let read = keys::contents(&config);
+        let read = jwks::contents(&config);
         Ok(Self {
             keys: ArcSwap::from_pointee(Keys::first(&read, &config)?),
             cache: Cache::new(),
@@ -172,7 +172,7 @@ impl Tokens {
     /// Loads the keys if their file has changed.
     pub(super) fn reload_if_changed(&self) {
         let path = self.config.jwks.display();
-        let read = &keys::contents(&self.config);
+        let read = &jwks::contents(&self.config);
         if !self.seen.is_new(std::slice::from_ref(read)) {
             return;
         }

@@ -49,7 +49,7 @@ pub(crate) struct AccessArgs {
     pub(crate) token_file: Option<PathBuf>,
 }
 
-/// The contents of the files.
+/// TLS settings and the token, read from the files of [`AccessArgs`].
 #[derive(Clone, Default)]
 pub(crate) struct Access {
     tls: Option<Arc<ClientConfig>>,
@@ -59,14 +59,14 @@ pub(crate) struct Access {
 impl AccessArgs {
     /// Reads the files for a call to `address`.
     ///
-    /// # Errors
-    /// If a file cannot be used. The contents are never quoted.
+    /// # Errors If a file cannot be used, a flag contradicts the address, or the token would be sent in plaintext. The
+    /// contents are never quoted.
     pub(crate) fn load(&self, address: &Address) -> Result<Access, Failure> {
         let Self { tls, ca, cert, key: _, token_file } = self;
         let wants_tls = match address {
             Address::Tls(_) => true,
             Address::Tcp(_) => *tls || ca.is_some() || cert.is_some(),
-            // The files may come from the environment, for other servers.
+            // The files are ignored: WATERWHEEL_CA and WATERWHEEL_CERT may be set for other servers.
             Address::Plain(_) | Address::Unix(_) if !tls => false,
             Address::Plain(_) => {
                 let help = format!("write https://{address}, or leave out --tls");

@@ -22,7 +22,7 @@ use tonic_types::StatusExt;
 
 use super::{
     access::Access,
-    connect::{Address, CONNECT_PATIENCE, Connection, ServerArgs},
+    connect::{Address, CONNECT_TIMEOUT, Connection, ServerArgs},
     console::Console,
     exit::Exit,
     failure::Failure,
@@ -134,7 +134,7 @@ pub(super) async fn run(args: BenchArgs, console: &mut Console<'_>) -> Result<Ex
 async fn measure(args: &BenchArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
     let ServerArgs { server, access } = &args.server;
     let (address, access) = (server.clone(), access.load(server)?);
-    let open = || Connection::open(&address, &access, CONNECT_PATIENCE);
+    let open = || Connection::open(&address, &access, CONNECT_TIMEOUT);
     let connections = try_join_all((0..args.connections).map(|_| open())).await?;
     let latencies = Histogram::new_with_bounds(1_000, MAX_LATENCY, 3).expect("the bounds are ordered, the digits few");
     let measured_from = Instant::now() + args.warm_up;
@@ -173,7 +173,7 @@ impl Load<'_> {
                 return;
             }
             sleep(RECONNECT).await;
-            match Connection::open(&self.address, &self.access, CONNECT_PATIENCE).await {
+            match Connection::open(&self.address, &self.access, CONNECT_TIMEOUT).await {
                 Ok(opened) => connection = opened,
                 Err(_) => self.count(Instant::now(), Err("CONNECT_FAILED".to_owned())),
             }

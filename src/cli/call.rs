@@ -11,7 +11,7 @@ use tonic::{
 
 use super::{
     access::AccessArgs,
-    connect::{Address, CONNECT_PATIENCE, Connection},
+    connect::{Address, CONNECT_TIMEOUT, Connection},
     exit::Exit,
     failure::Failure,
     output::setting,
@@ -55,8 +55,8 @@ impl Call {
     /// # Errors
     /// If a file for the access cannot be used, or the server is unreachable.
     pub(crate) async fn begin(address: &Address, access: &AccessArgs, args: CallArgs) -> Result<Self, Failure> {
-        let patience = args.deadline.map_or(CONNECT_PATIENCE, |it| it.min(CONNECT_PATIENCE));
-        let connection = Connection::open(address, &access.load(address)?, patience).await?;
+        let limit = args.deadline.map_or(CONNECT_TIMEOUT, |it| it.min(CONNECT_TIMEOUT));
+        let connection = Connection::open(address, &access.load(address)?, limit).await?;
         let give_up = args.deadline.and_then(|it| Instant::now().checked_add(it + SLACK));
         Ok(Self { connection, address: address.clone(), args, give_up })
     }

@@ -48,7 +48,7 @@ use crate::{
 };
 
 /// Longest time to connect.
-pub(crate) const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 4 << 20;
@@ -142,13 +142,13 @@ pub(crate) struct Connection {
 const FRAME: u8 = 0;
 
 impl Connection {
-    /// Connects within `patience`, and waits until the peer begins to speak HTTP/2.
+    /// Connects within `limit`, and waits until the peer begins to speak HTTP/2.
     ///
     /// # Errors
     /// The system's error, or that of TLS, or that the peer speaks something else.
-    pub(crate) async fn open(address: &Address, access: &Access, patience: Duration) -> Result<Self, Failure> {
+    pub(crate) async fn open(address: &Address, access: &Access, limit: Duration) -> Result<Self, Failure> {
         let unreachable = |error: io::Error| Failure::unreachable(address, &explain(&error));
-        let connected = tokio::time::timeout(patience, async {
+        let connected = tokio::time::timeout(limit, async {
             let spoken = match address {
                 Address::Tcp(authority) | Address::Plain(authority) | Address::Tls(authority) => {
                     let socket = TcpStream::connect(authority.as_str()).await.map_err(unreachable)?;
@@ -163,7 +163,7 @@ impl Connection {
                 _ => Failure::not_plain(address),
             })
         });
-        let late = |_| Failure::unreachable(address, &format!("no connection within {}", setting(patience)));
+        let late = |_| Failure::unreachable(address, &format!("no connection within {}", setting(limit)));
         let requests = connected.await.map_err(late)??;
         let authority = match address {
             Address::Tcp(authority) | Address::Plain(authority) | Address::Tls(authority) => authority.clone(),

@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// Longest wait for an answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest `--expire-in`.
 const YEAR: Duration = Duration::from_secs(365 * 86_400);
 /// Time between two attempts to reach the server.
@@ -283,7 +283,7 @@ impl ToArgs {
         message: M,
         send: impl AsyncFnOnce(&Connection, Request<M>) -> Result<Response<A>, Status>,
     ) -> Result<A, Failure> {
-        self.call(CallArgs::within(PATIENCE)).await?.ask(message, send).await
+        self.call(CallArgs::within(ANSWER_TIMEOUT)).await?.ask(message, send).await
     }
 
     /// Waits for the end of a job. Calls again whenever a call reaches its deadline.
@@ -328,7 +328,7 @@ fn exit_of(end: JobState) -> Exit {
 /// Follows a job over broken connections. Output goes to standard output, everything else to standard error.
 async fn watch(args: WatchArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
     let WatchArgs { id, from, to } = args;
-    let call = to.call(CallArgs::within(PATIENCE)).await?;
+    let call = to.call(CallArgs::within(ANSWER_TIMEOUT)).await?;
     let mut client = call.connection.jobs();
     let (mut from_sequence, mut heard_at) = (from, Instant::now());
     loop {
@@ -348,7 +348,7 @@ async fn watch(args: WatchArgs, console: &mut Console<'_>) -> Result<Exit, Failu
                 }
             },
         };
-        if broken.code() != Code::Unavailable || heard_at.elapsed() > PATIENCE {
+        if broken.code() != Code::Unavailable || heard_at.elapsed() > ANSWER_TIMEOUT {
             return Err(Failure::of_status(broken, &to.server.server));
         }
         sleep(AGAIN).await;

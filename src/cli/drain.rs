@@ -9,7 +9,7 @@ use super::{
     console::{BAD, Console, GOOD, WARN, paint},
     exit::Exit,
     failure::Failure,
-    operate::SteerArgs,
+    operate::ChangeArgs,
     output::{Format, countdown, duration, message_json, rough},
 };
 use crate::proto::{DrainRequest, DrainResponse, Phase};
@@ -29,11 +29,11 @@ pub(super) struct DrainArgs {
     #[arg(long)]
     watch: bool,
     #[command(flatten)]
-    pub(super) steer: SteerArgs,
+    pub(super) change: ChangeArgs,
 }
 
 pub(super) async fn run(args: DrainArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
-    let DrainArgs { pool, watch, steer: SteerArgs { reason, operator } } = args;
+    let DrainArgs { pool, watch, change: ChangeArgs { reason, operator } } = args;
     let call = operator.call(CallArgs::default()).await?;
     let send = async |server: &Connection, request| server.admin().drain(request).await;
     let reports = call.ask(DrainRequest { pool, reason }, send).await;
@@ -195,11 +195,11 @@ mod tests {
 
     async fn drain_for(read_by: ReadBy, line: &[&str], drain_end: DrainEnd, reports: Vec<DrainResponse>) -> Ran {
         let line = Line::try_parse_from(["drain"].iter().chain(line)).unwrap();
-        let format = line.args.steer.operator.output.format;
+        let format = line.args.change.operator.output.format;
         let script = Script { reports, drain_end, ..Script::default() };
         fake::run(script, read_by, format, async |address, console| {
             let mut args = line.args;
-            args.steer.operator.ops = address;
+            args.change.operator.ops = address;
             run(args, console).await
         })
         .await
@@ -338,7 +338,7 @@ mod tests {
     #[tokio::test]
     async fn nothing_there_names_the_flag_for_it() {
         let mut line = Line::try_parse_from(["drain"]).unwrap();
-        line.args.steer.operator.ops = fake::closed_address().await;
+        line.args.change.operator.ops = fake::closed_address().await;
         let mut console = Console::pipes(tokio::io::sink(), tokio::io::sink());
         let failure = run(line.args, &mut console).await.unwrap_err();
         assert!(failure.text().ends_with("or pass --ops"), "{}", failure.text());

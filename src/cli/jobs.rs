@@ -1,4 +1,4 @@
-//! `waterwheel jobs`. With a verb it is about detached jobs; see `detached.rs`.
+//! `waterwheel jobs`. Its subcommands are about detached jobs; see `detached.rs`.
 
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ use crate::proto::{JobOrder, JobStage, ListJobsRequest, ListJobsResponse, Listed
 
 /// List queued and running jobs, and the last ones that ended.
 ///
-/// The newest come first. Each pool remembers the last jobs that ended; pool.NAME.ended_jobs is their number.
+/// The newest come first. Each pool remembers its last ended jobs; pool.NAME.ended_jobs sets how many.
 /// "waterwheel explain" shows more about one of them.
 ///
-/// With a command, it is about detached jobs, which outlive their calls: those of the store, not those of the pools.
+/// The subcommands are about detached jobs, which are in the store, and not in this list.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Example:\n  waterwheel jobs --state failed --older 10s",
@@ -51,7 +51,7 @@ pub(super) struct JobsArgs {
     /// Only jobs of the call with this request id.
     #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
     request_id: String,
-    /// Only jobs that arrived this long ago, or longer.
+    /// Only jobs that are at least this old.
     #[arg(long, value_name = "DURATION", value_parser = any_duration)]
     older: Option<Duration>,
     /// Show the oldest first.

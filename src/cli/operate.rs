@@ -20,11 +20,11 @@ use crate::proto::{
 };
 
 /// Longest wait for an answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 const RELOAD_CODES: &str = "\
 Exit codes:
-  0  what differs was taken over; with --dry-run: it would be
+  0  the changes were applied; with --dry-run: they can be applied
   1  nothing was changed: the configuration has faults, or a key needs a restart
 
 Example:
@@ -33,8 +33,8 @@ Example:
 /// Flags for the operators' listener.
 #[derive(Debug, Args)]
 pub(super) struct OperatorArgs {
-    /// Address of the operators' listener: HOST:PORT, http://HOST:PORT, https://HOST:PORT or unix:PATH. It has no TLS
-    /// of its own: https://, --tls, --ca and --cert are for a proxy in front of it.
+    /// Address of the operators' listener: HOST:PORT, http://HOST:PORT, https://HOST:PORT or unix:PATH. It speaks no
+    /// TLS: https://, --tls, --ca and --cert are for a proxy in front of it.
     #[arg(long, value_name = "ADDR", env = "WATERWHEEL_OPS", default_value = "127.0.0.1:7071")]
     pub(super) ops: Address,
     #[command(flatten)]
@@ -45,7 +45,7 @@ pub(super) struct OperatorArgs {
 
 /// Flags of a command that changes something.
 #[derive(Debug, Args)]
-pub(super) struct SteerArgs {
+pub(super) struct ChangeArgs {
     /// Reason, for the server's log.
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub(super) reason: String,
@@ -53,13 +53,13 @@ pub(super) struct SteerArgs {
     pub(super) operator: OperatorArgs,
 }
 
-// Without a doc comment, which would become the help of its commands.
+// No doc comment: clap would show it as the help of `pause` and `resume`.
 #[derive(Debug, Args)]
 pub(super) struct PoolArgs {
     /// Name of the pool.
     pool: String,
     #[command(flatten)]
-    pub(super) steer: SteerArgs,
+    pub(super) change: ChangeArgs,
 }
 
 /// Set the number of workers of a pool, or its bounds.
@@ -75,7 +75,7 @@ pub(super) struct ResizeArgs {
     #[arg(value_parser = workers)]
     workers: Workers,
     #[command(flatten)]
-    pub(super) steer: SteerArgs,
+    pub(super) change: ChangeArgs,
 }
 
 /// Smallest and largest number of workers.
@@ -96,7 +96,7 @@ pub(super) struct CancelArgs {
     /// Id of the job, or the request id of its call.
     job: String,
     #[command(flatten)]
-    pub(super) steer: SteerArgs,
+    pub(super) change: ChangeArgs,
 }
 
 /// Reload the configuration of the server.
@@ -111,7 +111,7 @@ pub(super) struct ReloadArgs {
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
-    pub(super) steer: SteerArgs,
+    pub(super) change: ChangeArgs,
 }
 
 impl OperatorArgs {
@@ -126,34 +126,34 @@ impl OperatorArgs {
         message: M,
         send: impl AsyncFnOnce(&Connection, Request<M>) -> Result<Response<A>, Status>,
     ) -> Result<A, Failure> {
-        let call = self.call(CallArgs::within(PATIENCE)).await?;
+        let call = self.call(CallArgs::within(ANSWER_TIMEOUT)).await?;
         call.ask(message, send).await.map_err(|failure| failure.of_ops(&self.ops))
     }
 }
 
 pub(super) async fn pause(args: PoolArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
-    let PoolArgs { pool, steer: SteerArgs { reason, operator } } = args;
+    let PoolArgs { pool, change: ChangeArgs { reason, operator } } = args;
     let request = PauseRequest { pool, reason };
     let answer = operator.ask(request, async |server, request| server.admin().pause(request).await).await?;
     show(answer.pool, &operator, console).await
 }
 
 pub(super) async fn resume(args: PoolArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
-    let PoolArgs { pool, steer: SteerArgs { reason, operator } } = args;
+    let PoolArgs { pool, change: ChangeArgs { reason, operator } } = args;
     let request = ResumeRequest { pool, reason };
     let answer = operator.ask(request, async |server, request| server.admin().resume(request).await).await?;
     show(answer.pool, &operator, console).await
 }
 
 pub(super) async fn resize(args: ResizeArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
-    let ResizeArgs { pool, workers: Workers { min, max }, steer: SteerArgs { reason, operator } } = args;
+    let ResizeArgs { pool, workers: Workers { min, max }, change: ChangeArgs { reason, operator } } = args;
     let request = ResizeRequest { pool, min_workers: min, max_workers: max, reason };
     let answer = operator.ask(request, async |server, request| server.admin().resize(request).await).await?;
     show(answer.pool, &operator, console).await
 }
 
 pub(super) async fn cancel(args: CancelArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
-    let CancelArgs { job: job_id, steer: SteerArgs { reason, operator } } = args;
+    let CancelArgs { job: job_id, change: ChangeArgs { reason, operator } } = args;
     let request = CancelJobRequest { job_id, reason };
     let answer = operator.ask(request, async |server, request| server.admin().cancel_job(request).await).await?;
     console.message(&answer, cancelled).await?;
@@ -161,7 +161,7 @@ pub(super) async fn cancel(args: CancelArgs, console: &mut Console<'_>) -> Resul
 }
 
 pub(super) async fn reload(args: ReloadArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
-    let ReloadArgs { dry_run, steer: SteerArgs { reason, operator } } = args;
+    let ReloadArgs { dry_run, change: ChangeArgs { reason, operator } } = args;
     let request = ReloadRequest { dry_run, reason };
     let answer = operator.ask(request, async |server, request| server.admin().reload(request).await).await?;
     console.message(&answer, |answer| reloaded(answer, dry_run)).await?;

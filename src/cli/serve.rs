@@ -127,7 +127,7 @@ fn serve(
         let informed = app.keep_informed(ServiceManager::from_env()?);
         let receipt = tokio::select! {
             receipt = app.run() => receipt,
-            never = signals.steer(&control) => match never {},
+            never = signals.handle(&control) => match never {},
             never = reload(hang_ups, &control) => match never {},
             never = informed => match never {},
         };
@@ -180,7 +180,7 @@ impl Signals {
         Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
 
-    async fn steer(mut self, control: &Control) -> std::convert::Infallible {
+    async fn handle(mut self, control: &Control) -> std::convert::Infallible {
         self.next().await;
         control.drain();
         loop {

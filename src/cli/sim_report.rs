@@ -66,7 +66,7 @@ pub(super) fn table(is_flooded: bool, rows: Vec<Vec<String>>) -> String {
 /// Means over the seeds of a case.
 pub(super) fn row(case: &Case, seeds: &[Figures]) -> Vec<String> {
     let mean = |figure: fn(&Figures) -> f64| seeds.iter().map(figure).sum::<f64>() / seeds.len() as f64;
-    // The longest recovery says more than a mean. A run without a recovery says most.
+    // The longest recovery; `-` if a run did not recover.
     let recoveries: Option<Vec<f64>> = seeds.iter().map(|figures| figures.recovery_ms).collect();
     let recovery = recoveries.map(|all| all.into_iter().fold(0.0, f64::max));
     let useful = mean(|figures| figures.useful_share);

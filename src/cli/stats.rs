@@ -39,12 +39,12 @@ use crate::proto::{
 };
 
 /// Longest wait for a snapshot.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bounds of `--interval`, the same as the server's.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
 const MAX_INTERVAL: Duration = Duration::from_secs(60);
 /// Longest wait for the jobs that are shown with the snapshot.
-const JOBS_PATIENCE: Duration = Duration::from_secs(2);
+const JOBS_TIMEOUT: Duration = Duration::from_secs(2);
 /// More jobs than fit on a screen.
 const MAX_JOBS: u32 = 200;
 
@@ -83,7 +83,7 @@ async fn once(args: StatsArgs, console: &mut Console<'_>) -> Result<Exit, Failur
 /// A snapshot of a pool, or of all.
 pub(super) async fn ask(server: &ServerArgs, pool: String) -> Result<Stats, Failure> {
     let ServerArgs { server, access } = server;
-    let call = Call::begin(server, access, CallArgs::within(PATIENCE)).await?;
+    let call = Call::begin(server, access, CallArgs::within(ANSWER_TIMEOUT)).await?;
     let send = async |server: &Connection, request| server.worker_pool().stats(request).await;
     let answer = call.ask(StatsRequest { pool }, send).await?;
     answer.stats.ok_or_else(|| Failure::incomplete(server, "snapshot"))
@@ -169,7 +169,7 @@ async fn jobs(args: &StatsArgs) -> Result<ListJobsResponse, Failure> {
         limit: MAX_JOBS,
         ..ListJobsRequest::default()
     };
-    let call = Call::begin(&args.ops, &access, CallArgs::within(JOBS_PATIENCE)).await?;
+    let call = Call::begin(&args.ops, &access, CallArgs::within(JOBS_TIMEOUT)).await?;
     call.ask(request, async |server, request| server.admin().list_jobs(request).await).await
 }
 

@@ -39,10 +39,10 @@ pub(super) async fn run(args: StreamArgs, console: &mut Console<'_>) -> Result<E
     let call = Call::begin(&server, &access, call).await?;
     let send = async |server: &Connection, request| server.worker_pool().stream(request).await;
     let mut events = call.ask(StreamRequest { job }, send).await?;
-    let mut meter = Meter::new(progress, console);
-    let followed = meter.follow(&call, &mut events, console).await;
-    meter.clear(console).await?;
-    if meter.in_line && console.out.is_terminal() {
+    let mut display = ProgressDisplay::new(progress, console);
+    let followed = display.follow(&call, &mut events, console).await;
+    display.clear(console).await?;
+    if display.is_mid_line && console.out.is_terminal() {
         console.out.bytes(b"\n").await?;
     }
     let finished = followed?.ok_or_else(|| Failure::incomplete(&server, "end of the job"))?;
@@ -53,34 +53,34 @@ pub(super) async fn run(args: StreamArgs, console: &mut Console<'_>) -> Result<E
 }
 
 /// Progress: redrawn in place on a terminal, otherwise a line per report of the handler.
-struct Meter {
-    style: MeterStyle,
-    /// Whether the output goes to the same terminal. If so, progress must not be drawn into its lines.
-    shares_line: bool,
-    /// Whether the output is within a line.
-    in_line: bool,
+struct ProgressDisplay {
+    style: DisplayStyle,
+    /// Whether output and progress go to one terminal. Then progress is not drawn while the output is within a line.
+    shares_terminal: bool,
+    /// Whether the last byte of output was not a newline.
+    is_mid_line: bool,
     written: u64,
     progress: Option<Progress>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum MeterStyle {
+enum DisplayStyle {
     Hidden,
     Redrawn,
     Lines,
 }
 
-impl Meter {
+impl ProgressDisplay {
     /// Shows progress on a terminal, and elsewhere only with `progress`.
     fn new(progress: bool, console: &Console<'_>) -> Self {
         let shared = console.out.is_terminal() && console.err.is_terminal();
         let style = match console.err.is_terminal() {
-            _ if console.format == Format::Json => MeterStyle::Hidden,
-            is_terminal if progress && (shared || !is_terminal) => MeterStyle::Lines,
-            true => MeterStyle::Redrawn,
-            false => MeterStyle::Hidden,
+            _ if console.format == Format::Json => DisplayStyle::Hidden,
+            is_terminal if progress && (shared || !is_terminal) => DisplayStyle::Lines,
+            true => DisplayStyle::Redrawn,
+            false => DisplayStyle::Hidden,
         };
-        Self { style, shares_line: shared, in_line: false, written: 0, progress: None }
+        Self { style, shares_terminal: shared, is_mid_line: false, written: 0, progress: None }
     }
 
     /// Shows all events. Returns the last one if the job completed.
@@ -107,17 +107,17 @@ impl Meter {
     async fn show(&mut self, event: Event, console: &mut Console<'_>) -> Result<(), Failure> {
         match event {
             Event::OutputChunk(chunk) => {
-                if self.shares_line {
+                if self.shares_terminal {
                     self.clear(console).await?;
                 }
                 console.out.bytes(&chunk.data).await?;
                 self.written += chunk.data.len() as u64;
-                self.in_line = chunk.data.last().map_or(self.in_line, |last| *last != b'\n');
+                self.is_mid_line = chunk.data.last().map_or(self.is_mid_line, |last| *last != b'\n');
                 self.redraw(console).await
             }
             Event::Progress(progress) => {
                 self.progress = Some(progress);
-                if self.style == MeterStyle::Lines {
+                if self.style == DisplayStyle::Lines {
                     console.err.line(&self.line()).await?;
                 }
                 self.redraw(console).await
@@ -143,7 +143,7 @@ impl Meter {
     }
 
     fn is_drawn(&self) -> bool {
-        self.style == MeterStyle::Redrawn && !(self.shares_line && self.in_line)
+        self.style == DisplayStyle::Redrawn && !(self.shares_terminal && self.is_mid_line)
     }
 
     fn line(&self) -> String {

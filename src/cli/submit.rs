@@ -15,7 +15,8 @@ use crate::proto::SubmitRequest;
 
 /// Run one job and print its output.
 ///
-/// The output goes to standard output exactly as the handler wrote it. Timing goes to standard error.
+/// The output goes to standard output unchanged; on a terminal, a missing final newline is added. Timing goes to
+/// standard error.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  waterwheel submit sha256 \"hello waterwheel\" --deadline 2s")]
 pub(super) struct SubmitArgs {

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
 use super::{
     fault::closest,
-    handler, keys, program, redact, settings,
+    handler, keys_and_defaults, program, redact, settings,
     value_type::{plain, size},
     values::Values,
 };
@@ -170,7 +170,7 @@ fn report_store(values: &mut Values) {
 /// Reports that `path` is not set, if `beside` is: a key or a table.
 fn report_lack(values: &mut Values, path: &str, beside: &str) {
     if values.get::<toml::Value>(path).is_none() && values.has(beside) {
-        let help = format!("add `{path} = {}`", keys::example(path));
+        let help = format!("add `{path} = {}`", keys_and_defaults::example(path));
         values.contradiction(&[beside, path], format!("`{path}` is not set"), help);
     }
 }

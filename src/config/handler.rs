@@ -3,7 +3,7 @@
 
 use super::{model::Handler, program, values::Values};
 
-/// Keys that only `exec` uses. They are the last keys of a kind in `keys.rs`.
+/// Keys that only `exec` uses. They are the last keys of a kind in `keys_and_defaults.rs`.
 pub(super) const EXEC_KEYS: [&str; 6] = ["workspace", "env", "pass_env", "exit_codes", "stderr_tail", "kill_grace"];
 
 /// A key of `[kind.NAME]` that chooses what runs the jobs. Each kind has exactly one.

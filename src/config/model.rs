@@ -1,4 +1,4 @@
-//! The types of a valid configuration. The table in `keys.rs` documents the keys, checks the values, and fills in the
+//! The types of a valid configuration. The table in `keys_and_defaults.rs` documents the keys, checks the values, and fills in the
 //! defaults; `settings.rs` builds these types.
 
 use std::{collections::BTreeSet, path::PathBuf, time::Duration};

@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     fault::{Fault, closest},
-    keys::KEYS,
+    keys_and_defaults::KEYS,
     tree::{Data, Node, Step, Table},
     values::{Values, is_of_names},
 };

@@ -1,7 +1,7 @@
 //! The configuration that `dev` runs and `config init` prints; its text is in `starter.toml`.
 
 use super::{
-    keys::{KEYS, Key},
+    keys_and_defaults::{KEYS, Key},
     source::SourceFile,
 };
 

@@ -1,4 +1,4 @@
-//! Reads and checks the values of all keys by the table in `keys.rs`. Reports invalid values and unknown keys.
+//! Reads and checks the values of all keys by the table in `keys_and_defaults.rs`. Reports invalid values and unknown keys.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,7 +11,7 @@ use super::{
     Setting, Warning,
     fault::{Fault, choose, closest},
     handler::{EXEC_KEYS, HandlerKey},
-    keys::{KEYS, Key},
+    keys_and_defaults::{KEYS, Key},
     source::{Origin, Span, Texts},
     syntax::{ENV_NAME, EXIT_CODE, NAME},
     tree::{Data, Entry, Node, Table},

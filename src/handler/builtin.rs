@@ -1,4 +1,4 @@
-//! The built-in handlers. The name of a new one also goes into the table of `src/config/keys.rs`.
+//! The built-in handlers. The name of a new one also goes into the table of `src/config/keys_and_defaults.rs`.
 
 use std::{
     fmt::Write as _,

@@ -2,7 +2,7 @@
 //!
 //! [`RemoteWorkers`] knows the workers of one pool's remote kinds, their slots and their jobs. The pool has as many
 //! workers as there are slots. A handler takes a slot and [follows](follow) its own job. The messages are those of
-//! `process`. `src/rpc/attach.rs` talks to the workers, and `src/pool/remote.rs` adjusts the size of the pool.
+//! `process`. `src/rpc/worker_service.rs` talks to the workers, and `src/pool/remote.rs` adjusts the size of the pool.
 
 mod attachment;
 

@@ -1,4 +1,4 @@
-//! Limits of connections and of HTTP/2. `src/config/keys.rs` has the defaults of `serve`.
+//! Limits of connections and of HTTP/2. `src/config/keys_and_defaults.rs` has the defaults of `serve`.
 
 use std::{sync::Arc, time::Duration};
 

@@ -80,15 +80,14 @@ pub enum TlsVersion {
 /// Performs TLS handshakes. Changed files are reloaded; existing connections keep their settings.
 pub struct Tls {
     config: TlsConfig,
-    /// `None` while no client is trusted.
-    current: ArcSwapOption<Settings>,
-    parts: Mutex<Parts>,
+    /// `None` while client certificates are required, but the client CA is missing or empty: each handshake is refused.
+    current: ArcSwapOption<HandshakeSettings>,
+    files: Mutex<LoadedFiles>,
     reloads: Reloads,
 }
 
-/// The parts of the TLS settings, each from its own files. A broken file prevents only its own part from being
-/// replaced.
-struct Parts {
+/// What was read from the files. If a file is broken, only its part keeps the old contents.
+struct LoadedFiles {
     identity: Arc<CertifiedKey>,
     seen_identity: Seen,
     /// Verifies client certificates, or requests none. `None` while the client CA is empty or missing.
@@ -98,7 +97,7 @@ struct Parts {
 }
 
 /// The settings for new connections.
-struct Settings {
+struct HandshakeSettings {
     rustls: Arc<ServerConfig>,
     certificate_request: CertificateRequest,
 }
@@ -108,7 +107,7 @@ pub(super) struct Secured {
     pub(super) stream: TlsStream<Stream>,
     /// The client's verified certificate, in DER.
     pub(super) certificate: Option<Arc<[u8]>>,
-    /// Whether the server asked for one.
+    /// Whether the server asked for a client certificate, and if not, why.
     pub(super) certificate_request: CertificateRequest,
     /// Whether the client speaks HTTP/1.1.
     pub(super) http1: bool,
@@ -120,9 +119,9 @@ impl Tls {
     /// # Errors
     /// [`TlsErrors`], with every unusable file.
     pub fn open(config: TlsConfig) -> Result<Self, TlsErrors> {
-        let parts = Parts::new(&read(&config), &config)?;
-        let current = ArcSwapOption::from_pointee(parts.settings(&config));
-        Ok(Self { config, current, parts: Mutex::new(parts), reloads: Reloads::default() })
+        let files = LoadedFiles::new(&read(&config), &config)?;
+        let current = ArcSwapOption::from_pointee(files.settings(&config));
+        Ok(Self { config, current, files: Mutex::new(files), reloads: Reloads::default() })
     }
 
     /// Loads the files when they change. It never returns.
@@ -133,9 +132,9 @@ impl Tls {
 
     fn reload_if_changed(&self) {
         let read = read(&self.config);
-        let mut parts = self.parts.lock();
-        if parts.take(&read, &self.config, &self.reloads) {
-            self.current.store(parts.settings(&self.config).map(Arc::new));
+        let mut files = self.files.lock();
+        if files.update(&read, &self.config, &self.reloads) {
+            self.current.store(files.settings(&self.config).map(Arc::new));
         }
     }
 
@@ -164,7 +163,7 @@ impl Tls {
     }
 }
 
-impl Parts {
+impl LoadedFiles {
     /// # Errors
     /// Every unusable file.
     fn new(read: &[Contents], config: &TlsConfig) -> Result<Self, TlsErrors> {
@@ -189,15 +188,15 @@ impl Parts {
         }
     }
 
-    /// Replaces the valid parts that have changed. Returns whether there were any.
-    fn take(&mut self, read: &[Contents], config: &TlsConfig, reloads: &Reloads) -> bool {
+    /// Replaces the valid files that have changed. Returns whether there were any.
+    fn update(&mut self, read: &[Contents], config: &TlsConfig, reloads: &Reloads) -> bool {
         let (own, ca) = read.split_at(2);
-        let identity = self.take_identity(own, config, reloads);
-        let clients = ca.first().is_some_and(|read| self.take_clients(read, config, reloads));
+        let identity = self.update_identity(own, config, reloads);
+        let clients = ca.first().is_some_and(|read| self.update_client_ca(read, config, reloads));
         identity || clients
     }
 
-    fn take_identity(&mut self, own: &[Contents], config: &TlsConfig, reloads: &Reloads) -> bool {
+    fn update_identity(&mut self, own: &[Contents], config: &TlsConfig, reloads: &Reloads) -> bool {
         if !self.seen_identity.is_new(own) {
             return false;
         }
@@ -218,10 +217,11 @@ impl Parts {
         }
     }
 
-    fn take_clients(&mut self, read: &Contents, config: &TlsConfig, reloads: &Reloads) -> bool {
+    fn update_client_ca(&mut self, read: &Contents, config: &TlsConfig, reloads: &Reloads) -> bool {
         let is_new = self.seen_clients.is_new(std::slice::from_ref(read));
         let path = config.client_ca.clone().unwrap_or_default();
-        // A missing file counts only at the second check, because it may be about to be replaced.
+        // A file may be missing for a moment while it is replaced, so it counts as missing at the second check in a
+        // row.
         if is_gone(read) && !is_new {
             if self.clients.take().is_none() {
                 return false;
@@ -253,7 +253,7 @@ impl Parts {
     }
 
     /// The settings for new connections; `None` if client certificates are required but none is trusted.
-    fn settings(&self, config: &TlsConfig) -> Option<Settings> {
+    fn settings(&self, config: &TlsConfig) -> Option<HandshakeSettings> {
         let certificate_request = match (&config.client_ca, &self.clients) {
             (None, _) => CertificateRequest::Unconfigured,
             (Some(_), Some(_)) => CertificateRequest::Sent,
@@ -277,7 +277,7 @@ impl Parts {
             made.session_storage = Arc::new(NoServerSessionStorage {});
             made.send_tls13_tickets = 0;
         }
-        Some(Settings { rustls: Arc::new(made), certificate_request })
+        Some(HandshakeSettings { rustls: Arc::new(made), certificate_request })
     }
 }
 

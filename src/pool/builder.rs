@@ -1,4 +1,4 @@
-//! Settings of a pool, and its builder. The defaults below are those of the Rust API; `src/config/keys.rs` has those of
+//! Settings of a pool, and its builder. The defaults below are those of the Rust API; `src/config/keys_and_defaults.rs` has those of
 //! `waterwheel serve`. A test compares the two.
 
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};

@@ -4,7 +4,7 @@ mod answer;
 mod browsers;
 mod checks;
 mod credentials;
-mod deadline;
+mod late_answer;
 mod route;
 
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use self::{
     browsers::GrpcWeb,
     checks::{Checked, GrpcOnly, HeaderSize},
     credentials::Credentials,
-    deadline::Deadlines,
+    late_answer::LateAnswers,
     route::{Arrivals, Route},
 };
-use super::{WorkerPool, load::Load, services::Catalog};
+use super::{WorkerPool, load::Load, routes::Catalog};
 use crate::{
     auth::Gate,
     memory::ConnectionMemory,
@@ -58,7 +58,7 @@ pub(super) struct Hot {
 /// The layers of one connection, from the outermost inwards.
 pub type Front = RequestIds<Checked<Option<Hosts>, Checked<Option<Browsers>, GrpcWeb<Arrivals<Inner>>>>>;
 /// The layers behind the one that records the arrival.
-type Inner = Checked<HeaderSize, Checked<GrpcOnly, Checked<Option<Credentials>, Finished<Deadlines<Route>>>>>;
+type Inner = Checked<HeaderSize, Checked<GrpcOnly, Checked<Option<Credentials>, Finished<LateAnswers<Route>>>>>;
 
 impl Edge {
     /// Accepts only the host names of `hosts`.
@@ -86,7 +86,7 @@ impl Edge {
             .layer_fn(|inner| Checked { check: GrpcOnly(Arc::clone(catalog)), inner })
             .layer_fn(|inner| Checked { check: credentials.clone(), inner })
             .layer_fn(|inner| Finished { meters: meters.clone(), memory: memory.clone(), inner })
-            .layer_fn(|inner| Deadlines { inner })
+            .layer_fn(|inner| LateAnswers { inner })
             .service(Route {
                 worker_pool: hot.as_ref().map(Hot::service),
                 others: others.clone(),
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn the_layers_keep_little_for_a_call() {
         // Each call holds it for as long as it waits.
-        assert!(size_of::<<Finished<Deadlines<Route>> as Service<Arrived<Body>>>::Future>() <= 128);
+        assert!(size_of::<<Finished<LateAnswers<Route>> as Service<Arrived<Body>>>::Future>() <= 128);
         assert!(size_of::<<Front as Service<Request<Body>>>::Future>() <= 176);
     }
 }

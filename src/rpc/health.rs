@@ -6,7 +6,7 @@ use futures_util::{StreamExt, stream};
 use tokio_stream::wrappers::WatchStream;
 use tonic::{Request, Response, Status, async_trait};
 
-use super::{Watches, status, watches::ticks, worker_pool::ResponseStream};
+use super::{Watches, status, watches::ticks, worker_pool_service::ResponseStream};
 use crate::{
     detached::Detached,
     model::Reason,

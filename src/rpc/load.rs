@@ -13,7 +13,7 @@ use prost::Message;
 use tokio::time::Instant;
 use tonic::{Request, Response, Status, async_trait};
 
-use super::{Watches, watches::ticks, worker_pool::ResponseStream};
+use super::{Watches, watches::ticks, worker_pool_service::ResponseStream};
 use crate::{
     phase::PhaseCell,
     pool::{Pool, Pools},

@@ -9,7 +9,7 @@ use super::{
     convert::{duration, phase, process_state, worker_state},
     status::{self, invalid_field},
     watches::ticks,
-    worker_pool::{Parts, ResponseStream},
+    worker_pool_service::{Parts, ResponseStream},
 };
 use crate::{
     handler::NewWorker,

@@ -17,7 +17,7 @@ use super::{
     calls::{Calls, Meter},
     context::CallContext,
     convert, status,
-    worker_pool::{Parts, ResponseStream},
+    worker_pool_service::{Parts, ResponseStream},
 };
 use crate::{
     auth::{Hold, Rpc},

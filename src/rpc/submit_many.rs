@@ -20,7 +20,7 @@ use super::{
     convert,
     message_stream::Messages,
     status,
-    worker_pool::{Parts, ResponseStream},
+    worker_pool_service::{Parts, ResponseStream},
 };
 use crate::{
     auth::{Hold, Rpc},

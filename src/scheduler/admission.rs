@@ -3,6 +3,7 @@
 mod capacity;
 mod demand;
 mod estimate;
+mod retry_delay;
 mod safety_margin;
 
 use std::time::Duration;
@@ -20,6 +21,7 @@ use capacity::Seen;
 pub use demand::TenantRate;
 use demand::{Rate, TenantDemand, WINDOW};
 pub(super) use estimate::Estimates;
+pub(super) use retry_delay::retry_delay;
 use safety_margin::SafetyMargin;
 
 /// Largest expected wait, as a share of the budget, before the safety margin reduces it. The rest covers the run, and
@@ -32,11 +34,6 @@ const MAX_WAIT_IN_RUNS: f64 = 20.0;
 const MIN_MAX_WAIT: Duration = Duration::from_millis(100);
 /// Smallest share of the workers' time that a class keeps, whatever the classes above it use.
 const MIN_LEFT: f64 = 0.05;
-const MIN_PUSHBACK: Duration = Duration::from_millis(10);
-const MAX_PUSHBACK: Duration = Duration::from_secs(5);
-/// Longest retry time for a limit. It is longer because the time of a limit is certain.
-const MAX_LIMIT_PUSHBACK: Duration = Duration::from_secs(60);
-
 /// Measurements of the load of a pool.
 pub(super) struct Admission {
     pub(super) estimates: Estimates,
@@ -138,15 +135,6 @@ impl Expected {
     /// Seconds that it may spend waiting.
     fn allowed(&self) -> f64 {
         (self.share * self.budget.as_secs_f64()).min(self.patience.as_secs_f64())
-    }
-
-    /// A refusal. The retry time is when the wait has fallen to `allowed` seconds and a job has run. If the queue is
-    /// full, `allowed` is 0.
-    fn refuse(self, reason: RejectionReason, allowed: f64) -> Refusal {
-        // The time of a limit is certain.
-        let longest = if self.by.is_some() { MAX_LIMIT_PUSHBACK } else { MAX_PUSHBACK };
-        let hint = seconds(self.wait - allowed + self.service).clamp(MIN_PUSHBACK, longest);
-        Refusal { reason, retry_after: Some(hint) }
     }
 }
 
@@ -338,11 +326,6 @@ impl<H: Host> Core<H> {
         let known_tenant = self.queue.tenants.find(names.tenant);
         Candidate { kind, class, bytes, start_by, finish_by, names, known_tenant, when_full, behind: 0.0 }
     }
-}
-
-/// Retry time after an expected wait of `wait` seconds.
-pub(super) fn pushback(wait: f64) -> Duration {
-    seconds(wait).clamp(MIN_PUSHBACK, MAX_PUSHBACK)
 }
 
 /// A duration of `seconds`, limited to the range of durations.

@@ -2,7 +2,7 @@
 
 use super::{
     Core, Effect, Host,
-    admission::pushback,
+    admission::retry_delay,
     entry::{Entry, EntryStage, KeyQueueId, LINE, Names},
 };
 use crate::model::{Criticality, Outcome, RejectionReason};
@@ -46,7 +46,7 @@ impl<H: Host> Core<H> {
     pub(super) fn evict_one(&mut self, class: Criticality, effects: &mut Vec<Effect<H>>) {
         let victim = self.queue.victim(class).expect("enough jobs below the class were counted");
         let lower = self.entries[victim].class;
-        let retry_after = pushback(self.wait_behind(lower, f64::INFINITY));
+        let retry_after = retry_delay(self.wait_behind(lower, f64::INFINITY));
         self.end_queued(victim, Outcome::Shed, Some(retry_after), effects);
     }
 

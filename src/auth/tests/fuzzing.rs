@@ -6,7 +6,7 @@ use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use jsonwebtoken::{Algorithm, EncodingKey, crypto::sign, decode, get_current_timestamp, jwk::Jwk};
 use serde_json::{Map, Value, json};
 
-use super::{Config, Gate, Jwt, PrincipalPattern, Rpc, Rpcs, Rule, keys::Keys};
+use super::{Config, Gate, Jwt, PrincipalPattern, Rpc, Rpcs, Rule, jwks::Keys};
 
 const ISSUER: &str = "https://issuer.test";
 const AUDIENCE: &str = "waterwheel";

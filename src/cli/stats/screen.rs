@@ -18,7 +18,7 @@ use crate::{
 const MAX_TENANTS: usize = 5;
 /// Most kinds with detached jobs on the screen.
 const MAX_DETACHED: usize = 5;
-/// Lines that jobs get before tenants get any.
+/// Lines of the job list, with its heading, that stay when the list of tenants is cut.
 const MIN_JOBS: usize = 5;
 
 /// The data of the screen.
@@ -30,7 +30,8 @@ pub(super) struct View {
     pub(super) jobs: Result<ListJobsResponse, String>,
 }
 
-/// The view in `height` lines of `width` characters. The first parts are shortened last.
+/// The view in `height` lines of `width` characters. If `height` is small, the list of jobs shrinks to [`MIN_JOBS`]
+/// lines; then lines at the end are cut.
 pub(super) fn lines(view: &View, width: usize, height: usize) -> Vec<String> {
     let mut lines = vec![(STRONG, head(&view.stats))];
     let heads = ["pool", "state", "busy", "queued", "arrive/s", "end/s", "refuse/s", "wait"];
@@ -66,7 +67,7 @@ pub(super) fn lines(view: &View, width: usize, height: usize) -> Vec<String> {
     lines.into_iter().map(|(style, line)| paint(style, cell(&line, width))).collect()
 }
 
-/// A text of exactly this many characters.
+/// `text`, cut or padded to `width` characters; control characters become spaces.
 fn cell(text: &str, width: usize) -> String {
     let shown: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(width).collect();
     format!("{shown:width$}")
@@ -152,7 +153,7 @@ fn job(job: &ListedJob) -> [String; 5] {
     [plain(&job.job_id), plain(&job.kind), tenant(&job.tenant), stage.to_owned(), age]
 }
 
-/// A single tenant needs no table.
+/// The busiest tenants; empty if there are fewer than two.
 fn tenants(tenants: &[TenantRate]) -> Vec<(Style, String)> {
     if tenants.len() < 2 {
         return Vec::new();

@@ -34,7 +34,7 @@ use crate::{
         attach_request::Hello,
         worker_service_server::{WorkerService, WorkerServiceServer},
     },
-    rpc::attach::{WorkerMessage, response, worker_message},
+    rpc::worker_service::{WorkerMessage, response, worker_message},
     task::Tasks,
 };
 

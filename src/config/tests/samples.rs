@@ -4,7 +4,7 @@ use super::{Duration, FINE, Handler, Setting, Sources, load, ok, sources, starte
 use crate::{
     config::{
         handler::EXEC_KEYS,
-        keys::{KEYS, Key},
+        keys_and_defaults::{KEYS, Key},
         value_type::{Syntax, ValueType, duration, plain, size},
     },
     handler::Builtin,

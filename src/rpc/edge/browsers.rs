@@ -22,7 +22,7 @@ use super::{
 use crate::{
     memory::ConnectionMemory,
     model::Reason,
-    rpc::{services::speaks_grpc, status},
+    rpc::{routes::speaks_grpc, status},
 };
 
 /// Headers that a page may send.

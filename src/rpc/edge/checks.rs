@@ -11,7 +11,7 @@ use hyper::service::Service;
 use tonic::body::Body;
 
 use super::{answer::AnswerBody, route::Arrived};
-use crate::rpc::{services::Catalog, status};
+use crate::rpc::{routes::Catalog, status};
 
 /// A check of each call.
 pub trait Check<R> {

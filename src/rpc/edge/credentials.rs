@@ -13,7 +13,7 @@ use crate::{
     proto::{admin_service_server, job_service_server, worker_pool_service_server, worker_service_server},
     rpc::{
         context::{REQUEST_ID, request_id},
-        services::Catalog,
+        routes::Catalog,
         status,
     },
 };

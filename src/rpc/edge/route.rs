@@ -17,13 +17,12 @@ use crate::{
     model::Peer,
     proto::worker_pool_service_server::WorkerPoolServiceServer,
     rpc::{
-        WorkerPool,
-        attach::ATTACH,
-        calls,
+        WorkerPool, calls,
         context::Arrival,
-        jobs::CREATE_JOBS,
-        services::Catalog,
+        job_service::CREATE_JOBS,
+        routes::Catalog,
         upload::{Expected, Upload},
+        worker_service::ATTACH,
     },
 };
 

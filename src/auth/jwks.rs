@@ -1,5 +1,4 @@
-//! The key set of the token issuer (JWKS), and the algorithms that each key may verify. `token.rs` uses it.
-//! `src/config/keys.rs` lists the configurable algorithms.
+//! The key set of the token issuer (JWKS). `algorithms.rs` chooses the algorithms of each key, and `token.rs` uses it.
 
 use std::sync::Arc;
 
@@ -8,7 +7,7 @@ use jsonwebtoken::{
     jwk::{AlgorithmParameters, EllipticCurve, Jwk, JwkSet, PublicKeyUse},
 };
 
-use super::{Jwt, denial::TokenFault};
+use super::{Jwt, algorithms, denial::TokenFault};
 use crate::{
     file::FileFault,
     reload::{self, Contents},
@@ -115,12 +114,7 @@ impl Key {
         if !matches!(jwk.common.public_key_use, None | Some(PublicKeyUse::Signature)) || !is_whole(jwk) {
             return None;
         }
-        let own = jwk.common.key_algorithm;
-        let fits = |algorithm: &Algorithm| {
-            own.is_none_or(|own| own.to_string() == format!("{algorithm:?}")) && fits_type(jwk, *algorithm)
-        };
-        let pinned = config.algorithms.iter().copied().filter(fits);
-        let algorithms: Vec<_> = pinned.collect();
+        let algorithms = algorithms::of(jwk, &config.algorithms);
         let mut validation = Validation::new(*algorithms.first()?);
         validation.algorithms = algorithms;
         validation.leeway = config.leeway.as_secs();
@@ -146,21 +140,6 @@ fn is_whole(jwk: &Jwk) -> bool {
             _ => false,
         },
         AlgorithmParameters::OctetKeyPair(params) => all(&[&params.x], 43),
-        _ => false,
-    }
-}
-
-fn fits_type(jwk: &Jwk, algorithm: Algorithm) -> bool {
-    use Algorithm::{ES256, ES384, EdDSA, PS256, PS384, PS512, RS256, RS384, RS512};
-    match &jwk.algorithm {
-        AlgorithmParameters::RSA(_) => matches!(algorithm, RS256 | RS384 | RS512 | PS256 | PS384 | PS512),
-        AlgorithmParameters::EllipticCurve(params) => {
-            matches!((&params.curve, algorithm), (EllipticCurve::P256, ES256) | (EllipticCurve::P384, ES384))
-        }
-        AlgorithmParameters::OctetKeyPair(params) => {
-            matches!((&params.curve, algorithm), (EllipticCurve::Ed25519, EdDSA))
-        }
-        // Shared secrets, and types that this version does not know.
         _ => false,
     }
 }

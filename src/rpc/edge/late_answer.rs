@@ -25,7 +25,7 @@ use crate::{
 
 /// Answers a call at its deadline, because its message may never arrive. Answers INTERNAL if a call panics.
 #[derive(Clone)]
-pub struct Deadlines<S> {
+pub struct LateAnswers<S> {
     pub(super) inner: S,
 }
 
@@ -38,7 +38,7 @@ pub struct DeadlineFuture<F> {
     alarm: Option<Pin<Box<Sleep>>>,
 }
 
-impl<B, S> Service<Arrived<B>> for Deadlines<S>
+impl<B, S> Service<Arrived<B>> for LateAnswers<S>
 where
     S: Service<Arrived<B>, Response = Response<Body>, Error = Infallible>,
     S::Future: Unpin,

@@ -19,7 +19,7 @@ use super::{
     context::CallContext,
     message_stream::{Messages, Unread},
     status,
-    worker_pool::{Parts, ResponseStream, WorkerPool},
+    worker_pool_service::{Parts, ResponseStream, WorkerPool},
 };
 use crate::{
     handler::{

@@ -19,7 +19,7 @@ use crate::{
         message_stream::Messages,
         status,
         submit_many::{MAX_TAG, failure},
-        worker_pool::ResponseStream,
+        worker_pool_service::ResponseStream,
     },
     store::{KindPolicy, NewJob, RetryPolicy, Start, Submitted},
 };

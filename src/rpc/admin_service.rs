@@ -13,7 +13,7 @@ use super::{
     context::Arrival,
     status::{self, failed_precondition},
     status_message::shorten,
-    worker_pool::ResponseStream,
+    worker_pool_service::ResponseStream,
 };
 use crate::{
     auth::Caller,

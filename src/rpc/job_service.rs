@@ -17,7 +17,7 @@ use super::{
     calls::{Calls, Meter},
     context::CallContext,
     status::{self, invalid_field},
-    worker_pool::{Parts, ResponseStream, WorkerPool},
+    worker_pool_service::{Parts, ResponseStream, WorkerPool},
 };
 use crate::{
     auth::Rpc,

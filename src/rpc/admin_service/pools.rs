@@ -22,7 +22,7 @@ use crate::{
         stats::{no_pool, size_stats},
         status::{failed_precondition, invalid_field},
         watches::ticks,
-        worker_pool::ResponseStream,
+        worker_pool_service::ResponseStream,
     },
 };
 
