@@ -29,7 +29,7 @@ use crate::{
     phase::{Phase, PhaseCell},
     pool::{Pools, set_shard},
     proto::MAX_ENVELOPE,
-    rpc::{Guard, stream_limit},
+    rpc::{AccessControl, stream_limit},
     store::StoreError,
     task::Tasks,
     telemetry::LogControl,
@@ -42,7 +42,7 @@ pub struct App {
     ops: Server,
     tasks: Tasks,
     own: Vec<OwnKind>,
-    guard: Guard,
+    access: AccessControl,
 }
 
 /// Why the service cannot start.
@@ -210,7 +210,7 @@ impl App {
         security.follow(&phase, &tasks);
         services::follow(incidents::follow(), &phase, &tasks);
         serve_when_tried(&control, &phase, &tasks);
-        Ok(Self { control, public, ops, tasks, own, guard: security.guard })
+        Ok(Self { control, public, ops, tasks, own, access: security.access })
     }
 
     /// The first address for callers.
@@ -258,8 +258,8 @@ impl App {
         log: LogControl,
     ) {
         let (current, load) = (loaded.into(), Box::new(load));
-        let Self { own, guard, .. } = self;
-        self.control.set_reloading(Reloading { current, load, own: own.clone(), guard: guard.clone(), log });
+        let Self { own, access, .. } = self;
+        self.control.set_reloading(Reloading { current, load, own: own.clone(), access: access.clone(), log });
     }
 
     /// Reloads the configuration whenever the contents of the file change. See [`reload_by`](Self::reload_by).

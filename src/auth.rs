@@ -1,27 +1,27 @@
 //! Authentication, authorization and quotas: identifies the caller of each call, and decides which calls and how many
 //! are allowed.
 //!
-//! A [`Gate`] turns a client certificate or a bearer token into a [`Caller`] with the rules that name it. Calls that no
+//! A [`Authenticator`] turns a client certificate or a bearer token into a [`Caller`] with the rules that name it. Calls that no
 //! rule allows are denied. [`Quotas`] limit the jobs of each tenant. This module is independent of HTTP: it gets
-//! headers as text and returns a [`Denial`], which `src/rpc/guard.rs` turns into a status.
+//! headers as text and returns a [`Denial`], which `src/rpc/access_control.rs` turns into a status.
 
 mod algorithms;
+mod authenticator;
 mod caller;
 mod certificate;
 mod denial;
 #[cfg(any(test, fuzzing))]
 #[path = "auth/tests/fuzzing.rs"]
 pub(crate) mod fuzzing;
-mod gate;
 mod jwks;
 mod quota;
 mod rule;
 mod token;
 
+pub use authenticator::Authenticator;
 pub use caller::Caller;
 pub use certificate::Certificate;
 pub use denial::{CertificateFault, Denial, TokenFault};
-pub use gate::Gate;
 pub use jwks::{KeysError, check as check_keys};
 pub use quota::{Hold, OverQuota, Quotas};
 pub use rule::{Pattern, PrincipalPattern, Rpc, Rpcs, Rule, Service};

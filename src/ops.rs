@@ -39,7 +39,7 @@ use crate::{
     net::{ConnectionTracker, Tls},
     phase::PhaseCell,
     pool::{JobFilter, ListedJob, Pool, Pools, Stage, WorkerStats},
-    rpc::{Calls, Guard, Health, Pages},
+    rpc::{AccessControl, Calls, Health, Pages},
 };
 
 /// Most jobs of a pool that are listed, the oldest first.
@@ -58,7 +58,7 @@ pub struct Options {
 
 /// The parts of the process that the pages show.
 #[derive(Clone)]
-pub struct Subject {
+pub struct OpsState {
     /// The served pools.
     pub pools: Pools,
     /// The detached jobs; `None` without a store.
@@ -74,7 +74,7 @@ pub struct Subject {
     /// The listeners, once they exist.
     pub listeners: Arc<OnceLock<Vec<Listener>>>,
     /// Counts of denied calls.
-    pub guard: Guard,
+    pub access: AccessControl,
     /// TLS of the callers' listeners.
     pub tls: Option<Arc<Tls>>,
     /// Start of the process.
@@ -92,9 +92,9 @@ pub struct Listener {
     pub memory: Memory,
 }
 
-/// The pages about `subject` that `options` enable.
+/// The pages about `state` that `options` enable.
 #[must_use]
-pub fn pages(options: Options, subject: Subject) -> Pages {
+pub fn pages(options: Options, state: OpsState) -> Pages {
     let Options { probes, metrics, debug_tasks } = options;
     let mut router = Router::new();
     let mut paths = Vec::new();
@@ -110,23 +110,23 @@ pub fn pages(options: Options, subject: Subject) -> Pages {
         router = router.route("/debug/tasks", get(tasks));
         paths.push("/debug/tasks");
     }
-    Pages { router: router.with_state(Arc::new(subject)), paths }
+    Pages { router: router.with_state(Arc::new(state)), paths }
 }
 
 /// Whether the process makes progress. A drain does not change the answer.
-async fn livez(State(subject): State<Arc<Subject>>) -> Response {
-    answer(subject.health.is_serving("liveness"), "a pool lost workers to jobs that do not stop; restart the process")
+async fn livez(State(state): State<Arc<OpsState>>) -> Response {
+    answer(state.health.is_serving("liveness"), "a pool lost workers to jobs that do not stop; restart the process")
 }
 
 /// Whether the process should get calls.
-async fn readyz(State(subject): State<Arc<Subject>>) -> Response {
-    answer(subject.health.is_serving("readiness"), "the process is starting or draining")
+async fn readyz(State(state): State<Arc<OpsState>>) -> Response {
+    answer(state.health.is_serving("readiness"), "the process is starting or draining")
 }
 
 /// The state of every worker, and the progress of every job in the pools. Times are in milliseconds.
-async fn tasks(State(subject): State<Arc<Subject>>) -> Json<Value> {
-    let pools: BTreeMap<_, _> = subject.pools.all().iter().map(|pool| (pool.name().to_string(), show(pool))).collect();
-    Json(json!({ "phase": lower(subject.phase.get()), "pools": pools }))
+async fn tasks(State(state): State<Arc<OpsState>>) -> Json<Value> {
+    let pools: BTreeMap<_, _> = state.pools.all().iter().map(|pool| (pool.name().to_string(), show(pool))).collect();
+    Json(json!({ "phase": lower(state.phase.get()), "pools": pools }))
 }
 
 fn show(pool: &Pool) -> Value {

@@ -5,6 +5,7 @@
 //! [`Edge`] handles a call before its service does: it records the arrival, chooses the request id, and routes the
 //! call. [`context`] converts metadata, [`convert`] converts messages, and [`status`] converts errors.
 
+mod access_control;
 mod admin_service;
 mod calls;
 mod context;
@@ -14,7 +15,6 @@ mod framing;
 #[cfg(any(test, fuzzing))]
 #[path = "rpc/tests/fuzzing.rs"]
 pub(crate) mod fuzzing;
-mod guard;
 mod health;
 mod job_service;
 mod load;
@@ -34,15 +34,15 @@ mod watches;
 mod worker_pool_service;
 pub(crate) mod worker_service;
 
+pub use access_control::AccessControl;
 pub use admin_service::{Admin, DrainControl, DrainProgress, ReloadFault, SettingChange};
 pub use calls::{CallDurations, Calls};
 pub use context::Arrival;
 pub use edge::{Browsers, Edge, Front, Hosts};
-pub use guard::Guard;
 pub use health::Health;
 pub use job_service::detached_job;
 pub use load::{Load, Orca};
 pub use routes::{Pages, PublicServices, ops_services, public_services};
 pub use timeout::stream_limit;
 pub use watches::Watches;
-pub use worker_pool_service::{Parts, WorkerPool};
+pub use worker_pool_service::{CallerServices, ServiceState};

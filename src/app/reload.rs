@@ -17,7 +17,7 @@ use crate::{
     phase::Phase,
     pool::Pools,
     reload::{Seen, keep_fresh, read},
-    rpc::{Guard, ReloadFault, SettingChange},
+    rpc::{AccessControl, ReloadFault, SettingChange},
     telemetry::LogControl,
 };
 
@@ -29,7 +29,7 @@ pub(super) struct Reloading {
     pub(super) current: Mutex<Loaded>,
     pub(super) load: Load,
     pub(super) own: Vec<OwnKind>,
-    pub(super) guard: Guard,
+    pub(super) access: AccessControl,
     pub(super) log: LogControl,
 }
 
@@ -97,11 +97,11 @@ impl Reloading {
                 detached.set_schedules(new.config.schedules.clone());
             }
         }
-        if let (Some(gate), Some(auth)) = (&self.guard.gate, &new.config.auth) {
-            gate.set_rules(&auth.rules);
+        if let (Some(authenticator), Some(auth)) = (&self.access.authenticator, &new.config.auth) {
+            authenticator.set_rules(&auth.rules);
         }
         if new.config.quota != current.config.quota {
-            self.guard.quotas.store(Quotas::new(&new.config.quota).map(Into::into));
+            self.access.quotas.store(Quotas::new(&new.config.quota).map(Into::into));
         }
         *current = new;
         Ok(changes)

@@ -9,17 +9,17 @@ use tokio::{runtime::Builder, time::Instant};
 
 use super::{Control, StartError};
 use crate::{
-    auth::{Gate, Quotas},
+    auth::{Authenticator, Quotas},
     config::Config,
     detached::{Detached, KindPolicies, wall_clock},
     net::{ListenAddress, Placement, Server, Tls},
-    ops::{self, Listener, Runtimes, Subject},
+    ops::{self, Listener, OpsState, Runtimes},
     phase::{Phase, PhaseCell},
     pool::Pools,
     proto::MAX_ENVELOPE,
     rpc::{
-        Admin, Browsers, Calls, Edge, Guard, Health, Hosts, Load, Orca, Parts, PublicServices, Watches, WorkerPool,
-        ops_services, public_services, trace::Sampler,
+        AccessControl, Admin, Browsers, CallerServices, Calls, Edge, Health, Hosts, Load, Orca, PublicServices,
+        ServiceState, Watches, ops_services, public_services, trace::Sampler,
     },
     store::{JobStore, MemoryStore, StoreError, open_postgres, open_sqlite},
     task::{Tasks, spawn_thread},
@@ -42,7 +42,7 @@ pub(super) struct Services {
 /// TLS, authentication and quotas of callers.
 pub(super) struct Security {
     pub(super) tls: Option<Arc<Tls>>,
-    pub(super) guard: Guard,
+    pub(super) access: AccessControl,
 }
 
 /// Builds the services over the pools of `control`.
@@ -54,13 +54,13 @@ pub(super) fn build(
     sample_ratio: Option<f64>,
     tasks: &Tasks,
 ) -> Services {
-    let Security { tls, guard } = security;
+    let Security { tls, access } = security;
     let pools = control.pools().clone();
     let calls = Calls::new(&pools, config.server.threads);
     let health = Health::new(pools.clone(), phase.clone(), control.detached().cloned());
     let load = Load::new(pools.clone());
     let started = Instant::now();
-    let worker_pool = WorkerPool::new(Parts {
+    let worker_pool = CallerServices::new(ServiceState {
         pools: pools.clone(),
         detached: control.detached().cloned(),
         phase: phase.clone(),
@@ -69,7 +69,7 @@ pub(super) fn build(
         window: config.server.submit_many_window,
         largest_message: config.server.max_payload.saturating_add(MAX_ENVELOPE),
         tasks: tasks.clone(),
-        guard: guard.clone(),
+        access: access.clone(),
         started,
         calls: calls.clone(),
         watches: Watches::new(phase.clone(), MAX_WATCHES),
@@ -86,7 +86,7 @@ pub(super) fn build(
     let runtimes = Runtimes::default();
     runtimes.add_current("main".into());
     let listeners = Arc::default();
-    let subject = Subject {
+    let state = OpsState {
         pools,
         detached: control.detached().cloned(),
         phase: phase.clone(),
@@ -94,12 +94,12 @@ pub(super) fn build(
         health: health.clone(),
         runtimes: runtimes.clone(),
         listeners: Arc::clone(&listeners),
-        guard: guard.clone(),
+        access: access.clone(),
         tls: tls.clone(),
         started,
     };
-    let pages = ops::pages(config.ops, subject);
-    let ops = ops_services(Admin::new(Arc::new(control.clone()), control.pools().clone()), health, pages, guard);
+    let pages = ops::pages(config.ops, state);
+    let ops = ops_services(Admin::new(Arc::new(control.clone()), control.pools().clone()), health, pages, access);
     Services { public, ops, runtimes, listeners }
 }
 
@@ -127,20 +127,20 @@ pub(super) fn hosts<'a>(config: &Config, addresses: impl Iterator<Item = &'a Lis
 /// Reads TLS files and token keys, and creates the quotas.
 pub(super) fn secure(config: &Config) -> Result<Security, StartError> {
     let tls = config.server.tls.clone().map(Tls::open).transpose()?.map(Arc::new);
-    let gate = config.auth.as_ref().map(Gate::open).transpose()?.map(Arc::new);
+    let authenticator = config.auth.as_ref().map(Authenticator::open).transpose()?.map(Arc::new);
     let quotas = Arc::new(Quotas::new(&config.quota).map(Arc::new).into());
-    Ok(Security { tls, guard: Guard { gate, quotas } })
+    Ok(Security { tls, access: AccessControl { authenticator, quotas } })
 }
 
 impl Security {
     /// Reloads the files when they change, until the process has stopped.
     pub(super) fn follow(&self, phase: &PhaseCell, tasks: &Tasks) {
-        let Self { tls, guard } = self;
+        let Self { tls, access } = self;
         if let Some(tls) = tls {
             follow(Arc::clone(tls).keep_fresh(), phase, tasks);
         }
-        if let Some(gate) = &guard.gate {
-            follow(Arc::clone(gate).keep_fresh(), phase, tasks);
+        if let Some(authenticator) = &access.authenticator {
+            follow(Arc::clone(authenticator).keep_fresh(), phase, tasks);
         }
     }
 }

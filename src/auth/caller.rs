@@ -1,4 +1,4 @@
-//! An authenticated caller and its rights. `gate.rs` makes the callers.
+//! An authenticated caller and its rights. `authenticator.rs` makes the callers.
 
 use std::sync::Arc;
 

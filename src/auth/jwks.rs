@@ -147,7 +147,7 @@ fn is_whole(jwk: &Jwk) -> bool {
 /// Checks that the key set is usable.
 ///
 /// # Errors
-/// The errors of [`Gate::open`](super::Gate::open).
+/// The errors of [`Authenticator::open`](super::Authenticator::open).
 pub fn check(config: &Jwt) -> Result<(), KeysError> {
     Keys::first(&contents(config), config).map(drop)
 }

@@ -1,4 +1,4 @@
-//! Quotas of tenants: rate and jobs in flight. `src/rpc/guard.rs` applies them.
+//! Quotas of tenants: rate and jobs in flight. `src/rpc/access_control.rs` applies them.
 
 use std::{
     collections::HashMap,

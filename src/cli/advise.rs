@@ -12,7 +12,7 @@ use super::{
     console::{Console, STRONG, paint},
     exit::Exit,
     failure::Failure,
-    output::{OutputArgs, duration, exact, plain, rough},
+    output::{OutputArgs, duration, exact, sanitized, short_duration},
     stats,
     values::{any_duration, duration_in, number_in},
 };
@@ -93,14 +93,14 @@ fn compare(args: &AdviseArgs, before: &Stats, after: &Stats) -> Result<Report, F
 }
 
 fn text(report: &Report) -> String {
-    let mut text = format!("watched for {}\n", rough(seconds(report.watched_s)));
+    let mut text = format!("watched for {}\n", short_duration(seconds(report.watched_s)));
     for advice in &report.pools {
         text.push('\n');
         text.push_str(&pool(advice, report.busy_goal));
     }
     for Idle { pool, arrived } in &report.idle {
         let what = if *arrived == 0 { "no job arrived" } else { "no job ended" };
-        writeln!(text, "\npool {}: {what}; watch it under load, or for longer with --over", plain(pool))
+        writeln!(text, "\npool {}: {what}; watch it under load, or for longer with --over", sanitized(pool))
             .expect("a string takes all");
     }
     text
@@ -110,9 +110,9 @@ fn pool(advice: &Advice, busy_goal: f64) -> String {
     let Advice { arrived, refused, arrivals_per_s, ended, mean_run_s, busy_workers, .. } = advice;
     let Advice { workers, workers_advised, utilization, waiting_share, mean_wait_s, max_wait_s, .. } = advice;
     let Advice { queue_jobs, queue_jobs_advised, kinds, pool: _, .. } = advice;
-    let name = plain(&advice.pool);
+    let name = sanitized(&advice.pool);
     let run = exact(seconds(*mean_run_s));
-    let longest = rough(seconds(*max_wait_s));
+    let longest = short_duration(seconds(*max_wait_s));
     let mut lines = vec![
         format!("pool {}", paint(STRONG, &name)),
         format!(
@@ -142,7 +142,7 @@ fn kind(kind: &KindTimes) -> String {
     let KindTimes { kind, count, run_p50_s, run_p99_s, wait_p99_s } = kind;
     format!(
         "            {}: {count} since the start, run p50 {} p99 {}, wait p99 {}",
-        plain(kind),
+        sanitized(kind),
         exact(seconds(*run_p50_s)),
         exact(seconds(*run_p99_s)),
         exact(seconds(*wait_p99_s)),
@@ -151,7 +151,7 @@ fn kind(kind: &KindTimes) -> String {
 
 /// Settings for the configuration. A longer queue does no harm, because admission limits the wait in it.
 fn settings(advice: &Advice) -> String {
-    let name = plain(&advice.pool);
+    let name = sanitized(&advice.pool);
     let mut settings = Vec::new();
     if advice.workers < advice.workers_advised {
         settings.push(format!(

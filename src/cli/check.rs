@@ -17,7 +17,7 @@ use super::{
     console::{BAD, Console, FAINT, GOOD, WARN, paint},
     exit::Exit,
     failure::Failure,
-    output::{Align, OutputArgs, contents, counted, table},
+    output::{Align, OutputArgs, contents, pluralized, table},
 };
 use crate::{
     config::{Config, Faults, Loaded, Pool, Warning},
@@ -142,7 +142,7 @@ fn comparison(findings: &[Finding]) -> Vec<String> {
 }
 
 fn summary(config: &Config) -> String {
-    let (pools, kinds) = (counted(config.pools.len(), "pool"), counted(config.kinds.len(), "kind"));
+    let (pools, kinds) = (pluralized(config.pools.len(), "pool"), pluralized(config.kinds.len(), "kind"));
     let ticks = ticks(config).into_iter().map(|(name, next)| format!("\nschedule {name}  next {}", next.join("  ")));
     format!("ok: {pools} and {kinds}\n{}", contents(config)) + &ticks.collect::<String>()
 }

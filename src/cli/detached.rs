@@ -13,7 +13,7 @@ use super::{
     exit::Exit,
     failure::Failure,
     job::{JobArgs, message},
-    output::{Align, Format, OutputArgs, counted, fitted, message_json, percent, plain},
+    output::{Align, Format, OutputArgs, fitted, message_json, percent, pluralized, sanitized},
     values::{any_duration, duration_in, one_of},
 };
 use crate::{
@@ -191,22 +191,22 @@ pub(super) async fn run(command: DetachedCommand, console: &mut Console<'_>) -> 
             let request = JobServiceCancelJobRequest { job_id: id.clone() };
             let answer = to.ask(request, async |server, request| server.jobs().cancel_job(request).await).await?;
             let how = if answer.state() == JobState::Running { "it runs, and is asked to stop" } else { "cancelled" };
-            console.message(&answer, |_| format!("{}: {how}", plain(&id))).await?;
+            console.message(&answer, |_| format!("{}: {how}", sanitized(&id))).await?;
         }
         DetachedCommand::Retry(OneArgs { id, to }) => {
             let request = RetryJobRequest { job_id: id.clone() };
             let answer = to.ask(request, async |server, request| server.jobs().retry_job(request).await).await?;
-            console.message(&answer, |_| format!("{}: it runs again", plain(&id))).await?;
+            console.message(&answer, |_| format!("{}: it runs again", sanitized(&id))).await?;
         }
         DetachedCommand::Delete(OneArgs { id, to }) => {
             let request = DeleteJobRequest { job_id: id.clone() };
             let answer = to.ask(request, async |server, request| server.jobs().delete_job(request).await).await?;
-            console.message(&answer, |_| format!("{}: removed", plain(&id))).await?;
+            console.message(&answer, |_| format!("{}: removed", sanitized(&id))).await?;
         }
         DetachedCommand::Purge(PurgeArgs { filter, to }) => {
             let request = PurgeJobsRequest { filter: Some(filter.into_filter()) };
             let answer = to.ask(request, async |server, request| server.jobs().purge_jobs(request).await).await?;
-            console.message(&answer, |answer| format!("{} removed", counted(answer.removed, "job"))).await?;
+            console.message(&answer, |answer| format!("{} removed", pluralized(answer.removed, "job"))).await?;
         }
     }
     Ok(Exit::Done)
@@ -225,7 +225,7 @@ async fn create(args: CreateArgs, console: &mut Console<'_>) -> Result<Exit, Fai
     if wait {
         return to.wait(created.job_id, console).await;
     }
-    console.message(&created, |created| plain(&created.job_id)).await?;
+    console.message(&created, |created| sanitized(&created.job_id)).await?;
     Ok(Exit::Done)
 }
 
@@ -244,14 +244,20 @@ async fn list(args: ListArgs, console: &mut Console<'_>) -> Result<(), Failure> 
         console.out.line(&line).await?;
     }
     let more = if answer.next_page_token.is_empty() { "" } else { ", and there are more" };
-    let summary = format!("{}{more}, the newest first", counted(answer.jobs.len(), "job"));
+    let summary = format!("{}{more}, the newest first", pluralized(answer.jobs.len(), "job"));
     Ok(console.err.line(&paint(FAINT, summary)).await?)
 }
 
 fn row(job: &DetachedJob) -> Vec<String> {
     let work = job.job.clone().unwrap_or_default();
     let tries = job.attempts.last().map_or(0, |attempt| attempt.number);
-    vec![paint(STRONG, plain(&job.job_id)), state(job), tries.to_string(), plain(&work.kind), plain(&work.tenant)]
+    vec![
+        paint(STRONG, sanitized(&job.job_id)),
+        state(job),
+        tries.to_string(),
+        sanitized(&work.kind),
+        sanitized(&work.tenant),
+    ]
 }
 
 fn state(job: &DetachedJob) -> String {
@@ -308,14 +314,19 @@ impl ToArgs {
 
 /// The job with its attempts.
 fn text(job: &DetachedJob) -> String {
-    let kind = plain(&job.job.clone().unwrap_or_default().kind);
-    let mut text = format!("{}  {}  kind {kind}", paint(STRONG, plain(&job.job_id)), state(job));
+    let kind = sanitized(&job.job.clone().unwrap_or_default().kind);
+    let mut text = format!("{}  {}  kind {kind}", paint(STRONG, sanitized(&job.job_id)), state(job));
     for attempt in &job.attempts {
         let outcome = if attempt.outcome.is_empty() { "lease lost" } else { &attempt.outcome };
-        text.push_str(&format!("\n  attempt {}  {}  {}", attempt.number, plain(&attempt.worker), plain(outcome)));
+        text.push_str(&format!(
+            "\n  attempt {}  {}  {}",
+            attempt.number,
+            sanitized(&attempt.worker),
+            sanitized(outcome)
+        ));
         if attempt.code != 0 {
             let code = Code::from_i32(attempt.code).description();
-            text.push_str(&format!("  {code}: {}", plain(&attempt.message)));
+            text.push_str(&format!("  {code}: {}", sanitized(&attempt.message)));
         }
     }
     text
@@ -366,7 +377,7 @@ async fn show(response: WatchJobResponse, console: &mut Console<'_>) -> Result<O
         return Ok(end);
     }
     match response.event {
-        Some(Event::Job(job)) => console.err.line(&format!("{}  {}", plain(&job.job_id), state(&job))).await?,
+        Some(Event::Job(job)) => console.err.line(&format!("{}  {}", sanitized(&job.job_id), state(&job))).await?,
         Some(Event::Output(output)) => {
             if output.offset == 0 && output.attempt > 1 {
                 let line = format!("the output of attempt {} begins", output.attempt);
@@ -375,7 +386,7 @@ async fn show(response: WatchJobResponse, console: &mut Console<'_>) -> Result<O
             console.out.bytes(&output.data).await?;
         }
         Some(Event::Progress(progress)) => {
-            let line = format!("{}  {}", percent(progress.fraction), plain(&progress.message));
+            let line = format!("{}  {}", percent(progress.fraction), sanitized(&progress.message));
             console.err.line(&paint(FAINT, line.trim_end())).await?;
         }
         None => {}

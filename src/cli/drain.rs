@@ -10,7 +10,7 @@ use super::{
     exit::Exit,
     failure::Failure,
     operate::ChangeArgs,
-    output::{Format, countdown, duration, message_json, rough},
+    output::{Format, countdown, duration, message_json, short_duration},
 };
 use crate::proto::{DrainRequest, DrainResponse, Phase};
 
@@ -154,7 +154,7 @@ fn progress(report: &DrainResponse) -> String {
 
 fn receipt(last: &DrainResponse) -> String {
     let all = last.finished + last.lost;
-    let time = rough(duration(last.elapsed.as_ref()));
+    let time = short_duration(duration(last.elapsed.as_ref()));
     let mut lost = format!("lost {}", last.lost);
     if last.cut > 0 {
         lost.push_str(&format!(", answers cut {}", last.cut));

@@ -7,7 +7,7 @@ use super::{
     exit::Exit,
     failure::Failure,
     operate::OperatorArgs,
-    output::{duration, plain, rough, seconds},
+    output::{duration, sanitized, seconds, short_duration},
 };
 use crate::proto::{
     Binding, EndedState, ExplainRequest, ExplainResponse, HeldState, RunningState, Waterfall, explain_response::State,
@@ -35,7 +35,7 @@ pub(super) async fn run(args: ExplainArgs, console: &mut Console<'_>) -> Result<
 
 fn text(answer: &ExplainResponse) -> String {
     let ExplainResponse { job_id, pool, kind, state, .. } = answer;
-    let head = format!("{}  kind {}  pool {}", paint(STRONG, plain(job_id)), plain(kind), plain(pool));
+    let head = format!("{}  kind {}  pool {}", paint(STRONG, sanitized(job_id)), sanitized(kind), sanitized(pool));
     let lines = match state {
         Some(State::Held(held)) => self::held(held),
         Some(State::Running(running)) => self::running(running),
@@ -50,7 +50,7 @@ fn names(answer: &ExplainResponse) -> String {
     let ExplainResponse { tenant, request_id, principal, runner, .. } = answer;
     let names = [("tenant", tenant), ("caller", principal), ("request id", request_id), ("in", runner)];
     let known = names.into_iter().filter(|(_, name)| !name.is_empty());
-    let known: Vec<_> = known.map(|(what, name)| format!("{what} {}", plain(name))).collect();
+    let known: Vec<_> = known.map(|(what, name)| format!("{what} {}", sanitized(name))).collect();
     if known.is_empty() { String::new() } else { format!("  {}\n", known.join("  ")) }
 }
 
@@ -59,7 +59,7 @@ fn others(answer: &ExplainResponse) -> String {
     if others.is_empty() {
         return String::new();
     }
-    let ids: Vec<_> = others.iter().map(|id| plain(id)).collect();
+    let ids: Vec<_> = others.iter().map(|id| sanitized(id)).collect();
     format!("  other jobs of this request id, the newest first: {}\n", ids.join(", "))
 }
 
@@ -69,15 +69,16 @@ fn held(held: &HeldState) -> String {
         Some(ahead) => format!("queued at {position}, {ahead} ahead"),
         None => format!("waits for capacity at {position}"),
     };
-    let expected =
-        expected_start.as_ref().map(|start| format!(", expected to start in {}", rough(duration(Some(start)))));
+    let expected = expected_start
+        .as_ref()
+        .map(|start| format!(", expected to start in {}", short_duration(duration(Some(start)))));
     let expected = expected.unwrap_or_default();
     format!(
         "  {}{expected}\n  because {}\n  arrived {} ago, {} left\n",
         paint(WARN, place),
         because(held.bound_by()),
-        rough(duration(age.as_ref())),
-        rough(duration(left.as_ref())),
+        short_duration(duration(age.as_ref())),
+        short_duration(duration(left.as_ref())),
     )
 }
 
@@ -103,7 +104,7 @@ fn running(running: &RunningState) -> String {
         (false, true) => paint(WARN, "asked to stop"),
         (false, false) => paint(GOOD, "runs"),
     };
-    let [queue, run, left] = [queue, run, left].map(|it| rough(duration(it.as_ref())));
+    let [queue, run, left] = [queue, run, left].map(|it| short_duration(duration(it.as_ref())));
     format!("  {state} on worker {worker} for {run}, after {queue} in the queue\n  {left} left\n")
 }
 
@@ -113,19 +114,19 @@ fn ended(ended: &EndedState) -> String {
     let waterfall = waterfall.unwrap_or_default();
     let Waterfall { budget_seconds, queue_seconds, run_seconds, left_seconds, worker } = waterfall;
     let [budget, queue, run, left] =
-        [budget_seconds, queue_seconds, run_seconds, left_seconds].map(|part| rough(seconds(part)));
+        [budget_seconds, queue_seconds, run_seconds, left_seconds].map(|part| short_duration(seconds(part)));
     let run = match started {
         true => format!("{run} running on worker {worker}"),
         false => "not started".to_owned(),
     };
     let mut text = format!(
         "  {} {} ago{}\n  {budget} budget: {queue} queued, {run}, {left} left\n",
-        paint(style, plain(outcome)),
-        rough(duration(since.as_ref())),
+        paint(style, sanitized(outcome)),
+        short_duration(duration(since.as_ref())),
         if message.is_empty() { String::new() } else { format!(": {}", indented(message)) },
     );
     if !rung.is_empty() {
-        text.push_str(&format!("  stop ladder: {}\n", plain(rung)));
+        text.push_str(&format!("  stop ladder: {}\n", sanitized(rung)));
     }
     if let Some(program) = program.as_ref().filter(|program| !program.stderr.is_empty()) {
         text.push_str(&format!("  its standard error ended in\n    {}\n", indented(&program.stderr)));
@@ -135,7 +136,7 @@ fn ended(ended: &EndedState) -> String {
 
 /// Indents all lines after the first.
 fn indented(text: &str) -> String {
-    plain(text.trim_end()).replace('\n', "\n    ")
+    sanitized(text.trim_end()).replace('\n', "\n    ")
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use super::{
     connect::{Address, explain, root_cause},
     console::{BAD, FAINT, STRONG, paint},
     exit::Exit,
-    output::{self, counted},
+    output::{self, pluralized},
 };
 use crate::{config::Faults, sim::RecordingError, store::StoreError};
 
@@ -192,7 +192,7 @@ impl From<CallError> for Failure {
 
 impl From<Faults> for Failure {
     fn from(faults: Faults) -> Self {
-        let what = format!("the configuration has {}", counted(faults.iter().len(), "fault"));
+        let what = format!("the configuration has {}", pluralized(faults.iter().len(), "fault"));
         Self { cause: Cause::Config(faults), ..Self::bare(Exit::Usage, what) }
     }
 }

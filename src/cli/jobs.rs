@@ -11,7 +11,7 @@ use super::{
     failure::Failure,
     job::message,
     operate::OperatorArgs,
-    output::{Align, Format, counted, duration, fitted, message_json, plain, rough},
+    output::{Align, Format, duration, fitted, message_json, pluralized, sanitized, short_duration},
     values::{any_duration, one_of},
 };
 use crate::proto::{JobOrder, JobStage, ListJobsRequest, ListJobsResponse, ListedJob};
@@ -108,9 +108,17 @@ fn text(answer: &ListJobsResponse, width: Option<usize>) -> String {
 
 fn row(job: &ListedJob) -> Vec<String> {
     let ListedJob { job_id, request_id, pool: _, kind, tenant, stage: _, age, run, outcome: _ } = job;
-    let run = run.as_ref().map_or_else(|| "-".to_owned(), |run| rough(duration(Some(run))));
-    let age = rough(duration(age.as_ref()));
-    vec![paint(STRONG, plain(job_id)), state(job), age, run, plain(kind), plain(tenant), plain(request_id)]
+    let run = run.as_ref().map_or_else(|| "-".to_owned(), |run| short_duration(duration(Some(run))));
+    let age = short_duration(duration(age.as_ref()));
+    vec![
+        paint(STRONG, sanitized(job_id)),
+        state(job),
+        age,
+        run,
+        sanitized(kind),
+        sanitized(tenant),
+        sanitized(request_id),
+    ]
 }
 
 /// State of a job, with the reason if it failed.
@@ -120,7 +128,7 @@ pub(super) fn state(job: &ListedJob) -> String {
         JobStage::Queued => paint(WARN, "queued"),
         JobStage::Running => paint(GOOD, "running"),
         JobStage::Completed => "completed".to_owned(),
-        JobStage::Failed | JobStage::Unspecified => paint(BAD, plain(&job.outcome)),
+        JobStage::Failed | JobStage::Unspecified => paint(BAD, sanitized(&job.outcome)),
     }
 }
 
@@ -130,7 +138,7 @@ fn summary(answer: &ListJobsResponse) -> String {
     match answer.all {
         0 => "no job".to_owned(),
         all if all > shown => format!("{shown} of {all} jobs, the {first} first"),
-        all => format!("{}, the {first} first", counted(all, "job")),
+        all => format!("{}, the {first} first", pluralized(all, "job")),
     }
 }
 

@@ -12,7 +12,7 @@ use super::{
     console::{BAD, Console, FAINT, GOOD, STRONG, WARN, paint},
     exit::Exit,
     failure::Failure,
-    output::{OutputArgs, counted, duration, plain, rough},
+    output::{OutputArgs, duration, pluralized, sanitized, short_duration},
 };
 use crate::proto::{
     CancelJobRequest, CancelJobResponse, JobStage, PauseRequest, Phase, PoolState, ReloadRequest, ReloadResponse,
@@ -183,7 +183,7 @@ fn cancelled(answer: &CancelJobResponse) -> String {
         JobStage::Running => "it runs, and is asked to stop",
         JobStage::Completed | JobStage::Failed | JobStage::Unspecified => "",
     };
-    format!("cancelled {} of pool {}: {how}", paint(STRONG, plain(&answer.job_id)), plain(&answer.pool))
+    format!("cancelled {} of pool {}: {how}", paint(STRONG, sanitized(&answer.job_id)), sanitized(&answer.pool))
 }
 
 /// The reason why nothing was applied.
@@ -199,15 +199,20 @@ fn reloaded(answer: &ReloadResponse, dry_run: bool) -> String {
     let ReloadResponse { applied: _, changes, faults } = answer;
     let change = |SettingChange { key, old_value, new_value, needs_restart }: &SettingChange| {
         let restart = if *needs_restart { paint(BAD, "  needs a restart") } else { String::new() };
-        format!("{}: {} → {}{restart}", paint(STRONG, plain(key)), paint(FAINT, plain(old_value)), plain(new_value))
+        format!(
+            "{}: {} → {}{restart}",
+            paint(STRONG, sanitized(key)),
+            paint(FAINT, sanitized(old_value)),
+            sanitized(new_value)
+        )
     };
     let end = match refusal(answer) {
         Some(refusal) => paint(BAD, refusal),
         None if changes.is_empty() => "no changes".to_owned(),
-        None if dry_run => format!("{} would change", counted(changes.len(), "setting")),
-        None => format!("{} changed", counted(changes.len(), "setting")),
+        None if dry_run => format!("{} would change", pluralized(changes.len(), "setting")),
+        None => format!("{} changed", pluralized(changes.len(), "setting")),
     };
-    let faults = faults.lines().map(plain);
+    let faults = faults.lines().map(sanitized);
     faults.chain(changes.iter().map(change)).chain([end]).collect::<Vec<_>>().join("\n")
 }
 
@@ -229,11 +234,13 @@ fn workers(text: &str) -> Result<Workers, String> {
 /// One line: the state of the pool, its jobs and its size.
 fn text(pool: &PoolState) -> String {
     let state = match (pool.phase(), pool.paused) {
-        (Phase::Serving, Some(paused)) => paint(WARN, format!("PAUSED for {}", rough(duration(Some(&paused))))),
+        (Phase::Serving, Some(paused)) => {
+            paint(WARN, format!("PAUSED for {}", short_duration(duration(Some(&paused)))))
+        }
         (Phase::Serving, None) => paint(GOOD, "SERVING"),
         (phase, _) => paint(WARN, phase.as_str_name().trim_start_matches("PHASE_")),
     };
-    let name = paint(STRONG, format!("pool {}", plain(&pool.name)));
+    let name = paint(STRONG, format!("pool {}", sanitized(&pool.name)));
     format!(
         "{name}  {state}  {} queued  {} running  {}",
         pool.queued,
@@ -245,7 +252,7 @@ fn text(pool: &PoolState) -> String {
 /// Number of workers, and what determines it.
 pub(super) fn size(size: &SizeStats) -> String {
     let SizeStats { min, max, workers, retiring, slowdown, held_back } = *size;
-    let mut text = counted(workers, "worker");
+    let mut text = pluralized(workers, "worker");
     if min < max {
         text.push_str(&format!(" of {min} to {max}"));
     }
@@ -277,19 +284,19 @@ mod tests {
     #[test]
     fn a_pool_is_one_line() {
         let fixed = SizeStats { min: 2, max: 2, workers: 2, slowdown: 1.0, ..SizeStats::default() };
-        let plain = |state: &PoolState| anstream::adapter::strip_str(&text(state)).to_string();
+        let stripped = |state: &PoolState| anstream::adapter::strip_str(&text(state)).to_string();
         assert_eq!(
-            plain(&pool(Phase::Serving, Some("12s"), fixed)),
+            stripped(&pool(Phase::Serving, Some("12s"), fixed)),
             "pool cpu  PAUSED for 12s  3 queued  2 running  2 workers"
         );
         let one = SizeStats { min: 1, max: 1, workers: 1, retiring: 1, ..fixed };
         assert_eq!(
-            plain(&pool(Phase::Draining, None, one)),
+            stripped(&pool(Phase::Draining, None, one)),
             "pool cpu  DRAINING  3 queued  2 running  1 worker, 1 more until their jobs end"
         );
         let slow = SizeStats { min: 2, max: 16, workers: 5, held_back: true, slowdown: 4.04, ..fixed };
         assert_eq!(
-            plain(&pool(Phase::Serving, None, slow)),
+            stripped(&pool(Phase::Serving, None, slow)),
             "pool cpu  SERVING  3 queued  2 running  5 workers of 2 to 16, not growing: jobs take 4.0 times as long as before"
         );
     }

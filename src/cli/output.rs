@@ -55,7 +55,7 @@ pub(crate) fn elapsed(duration: Duration) -> String {
 }
 
 /// A time to two or three digits, such as `4.1ms`, `120ms`, `1.0s`, `12s`, `2m 3s`.
-pub(crate) fn rough(duration: Duration) -> String {
+pub(crate) fn short_duration(duration: Duration) -> String {
     let seconds = duration.as_secs_f64();
     if seconds < 0.9995 {
         exact(duration)
@@ -107,7 +107,7 @@ pub(crate) fn bytes(count: u64) -> String {
 }
 
 /// A count with its noun, such as `1 pool`, `3 pools`.
-pub(crate) fn counted<N: Display + PartialEq + From<u8>>(count: N, what: &str) -> String {
+pub(crate) fn pluralized<N: Display + PartialEq + From<u8>>(count: N, what: &str) -> String {
     let plural = if count == 1.into() { "" } else { "s" };
     format!("{count} {what}{plural}")
 }
@@ -120,7 +120,7 @@ pub(crate) fn contents(config: &Config) -> String {
         let workers = match config.kinds.iter().any(is_remote) {
             true => "attached workers".to_owned(),
             false if min < max => format!("{min} to {max} workers"),
-            false => counted(min, "worker"),
+            false => pluralized(min, "worker"),
         };
         format!("{name} {workers} / {} queued", settings.queue_jobs)
     };
@@ -151,7 +151,7 @@ pub(crate) fn waterfall(waterfall: &Waterfall) -> String {
 
 /// The id of a job, as the line below its text.
 pub(crate) fn job_id(id: &str) -> String {
-    paint(FAINT, format!("  job {}", plain(id)))
+    paint(FAINT, format!("  job {}", sanitized(id)))
 }
 
 /// The duration in a message; zero if absent or negative.
@@ -165,7 +165,7 @@ pub(crate) fn seconds(seconds: f64) -> Duration {
 }
 
 /// A peer's text without control characters, which could control the terminal. Line ends and tabs stay.
-pub(crate) fn plain(text: &str) -> String {
+pub(crate) fn sanitized(text: &str) -> String {
     text.chars()
         .map(|c| match c {
             '\n' | '\t' => c,

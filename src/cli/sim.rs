@@ -8,7 +8,7 @@ use super::{
     console::Console,
     exit::Exit,
     failure::Failure,
-    output::{Format, OutputArgs, counted, setting},
+    output::{Format, OutputArgs, pluralized, setting},
     sim_report::{Figures, json, row, table},
     values::{duration_in, number_in},
 };
@@ -192,7 +192,7 @@ impl SimArgs {
         }
         let jobs = cases.iter().map(|case| jobs_of(&case.load)).sum::<f64>() * self.seeds as f64;
         if jobs > MAX_JOBS {
-            let (runs, max) = (counted(cases.len() as u64 * self.seeds, "run"), count(MAX_JOBS));
+            let (runs, max) = (pluralized(cases.len() as u64 * self.seeds, "run"), count(MAX_JOBS));
             let what = format!("that would simulate {} jobs in {runs}; at most {max} are simulated", count(jobs));
             return Err(Failure::usage(what, help_of_all));
         }
@@ -246,7 +246,7 @@ pub(super) async fn run(args: SimArgs, console: &mut Console<'_>) -> Result<Exit
 fn passed_over(PassedOver { lines, first, is_cut }: PassedOver) -> Option<String> {
     let cut = "its last line has no end";
     let others = first.map(|first| {
-        let (lines, are) = (counted(lines, "line"), if lines == 1 { "is" } else { "are" });
+        let (lines, are) = (pluralized(lines, "line"), if lines == 1 { "is" } else { "are" });
         format!("{lines} {are} not from the server, first line {first}")
     });
     let what = match (others, is_cut) {

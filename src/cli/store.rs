@@ -9,7 +9,7 @@ use super::{
     console::{Console, GOOD, paint},
     exit::Exit,
     failure::Failure,
-    output::{Format, OutputArgs, bytes, counted, message_json},
+    output::{Format, OutputArgs, bytes, message_json, pluralized},
 };
 use crate::{
     detached::wall_clock,
@@ -83,7 +83,7 @@ fn text(facts: &SqliteFacts) -> String {
     } else {
         format!("{version}, the newest")
     };
-    let jobs = counted(*jobs, "job");
+    let jobs = pluralized(*jobs, "job");
     let ok = paint(GOOD, "intact");
     format!("{ok}\nschema  {schema}\njobs    {jobs}, {unfinished} of them not ended\nfile    {}", bytes(*file_bytes))
 }

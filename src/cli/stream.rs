@@ -10,7 +10,7 @@ use super::{
     exit::Exit,
     failure::Failure,
     job::JobArgs,
-    output::{self, Format, OutputArgs, bytes, message_json, percent, plain},
+    output::{self, Format, OutputArgs, bytes, message_json, percent, sanitized},
 };
 use crate::proto::{Finished, Progress, StreamRequest, StreamResponse, stream_response::Event};
 
@@ -150,7 +150,7 @@ impl ProgressDisplay {
         let written = format!("{} written", bytes(self.written));
         match &self.progress {
             Some(progress) => {
-                let message = plain(&progress.message).replace('\n', " ");
+                let message = sanitized(&progress.message).replace('\n', " ");
                 let text = format!("{}  {written}  {message}", percent(progress.fraction));
                 paint(FAINT, text.trim_end())
             }

@@ -18,7 +18,7 @@ use prometheus_client::{
 };
 use tokio::runtime::RuntimeMetrics;
 
-use super::{Subject, lower, pool_metrics};
+use super::{OpsState, lower, pool_metrics};
 use crate::{
     model::Durations,
     net::{Closed, Refused},
@@ -28,9 +28,9 @@ use crate::{
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const PHASES: [Phase; 5] = [Phase::Starting, Phase::Serving, Phase::Draining, Phase::Stopping, Phase::Stopped];
 
-pub(super) async fn metrics(State(subject): State<Arc<Subject>>) -> Response {
+pub(super) async fn metrics(State(state): State<Arc<OpsState>>) -> Response {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Metrics(subject)));
+    registry.register_collector(Box::new(Metrics(state)));
     let mut page = String::new();
     match text::encode(&mut page, &registry) {
         Ok(()) => ([(CONTENT_TYPE, OPEN_METRICS)], page).into_response(),
@@ -41,7 +41,7 @@ pub(super) async fn metrics(State(subject): State<Arc<Subject>>) -> Response {
 }
 
 /// All metrics. Parts that are not configured have no series.
-struct Metrics(Arc<Subject>);
+struct Metrics(Arc<OpsState>);
 
 impl fmt::Debug for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -140,15 +140,15 @@ impl Families<'_> {
 }
 
 /// The process and its build.
-fn process(families: &mut Families<'_>, subject: &Subject) {
+fn process(families: &mut Families<'_>, state: &OpsState) {
     let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
     let build = [("version", env!("CARGO_PKG_VERSION")), ("profile", profile)];
     families.gauges("waterwheel_build_info", "The program, as a label; always 1", [(build, 1.0)]);
-    families.gauge("waterwheel_uptime_seconds", "Time since the start", subject.started.elapsed().as_secs_f64());
-    let now = subject.phase.get();
+    families.gauge("waterwheel_uptime_seconds", "Time since the start", state.started.elapsed().as_secs_f64());
+    let now = state.phase.get();
     let phase = |phase: Phase| ([("phase", lower(phase))], f64::from(u8::from(phase == now)));
     families.gauges("waterwheel_phase", "1 for the current phase of the process", PHASES.map(phase));
-    let health = |name| ([("service", name)], f64::from(u8::from(subject.health.is_serving(name))));
+    let health = |name| ([("service", name)], f64::from(u8::from(state.health.is_serving(name))));
     let names = ["liveness", "readiness", "capacity"];
     families.gauges("waterwheel_health", "1 if the name of grpc.health.v1 is SERVING", names.map(health));
 }
@@ -183,8 +183,8 @@ fn runtimes(families: &mut Families<'_>, runtimes: &[(String, RuntimeMetrics)]) 
     );
 }
 
-fn calls(families: &mut Families<'_>, subject: &Subject) {
-    let calls = subject.calls.read();
+fn calls(families: &mut Families<'_>, state: &OpsState) {
+    let calls = state.calls.read();
     families.durations(
         "rpc_server_call_duration",
         "Calls from arrival to the end of the work",
@@ -195,8 +195,8 @@ fn calls(families: &mut Families<'_>, subject: &Subject) {
     );
 }
 
-fn connections(families: &mut Families<'_>, subject: &Subject) {
-    let listeners = subject.listeners.get().map_or(&[][..], Vec::as_slice);
+fn connections(families: &mut Families<'_>, state: &OpsState) {
+    let listeners = state.listeners.get().map_or(&[][..], Vec::as_slice);
     families.gauges(
         "waterwheel_connections",
         "Open connections",
@@ -236,9 +236,9 @@ fn connections(families: &mut Families<'_>, subject: &Subject) {
 }
 
 /// The jobs of the store, by kind. A served kind has series even if it has no jobs.
-fn detached(families: &mut Families<'_>, subject: &Subject) {
-    let Some(detached) = &subject.detached else { return };
-    let mut depths: BTreeMap<_, _> = subject.pools.kinds().map(|kind| (kind.to_string(), Default::default())).collect();
+fn detached(families: &mut Families<'_>, state: &OpsState) {
+    let Some(detached) = &state.detached else { return };
+    let mut depths: BTreeMap<_, _> = state.pools.kinds().map(|kind| (kind.to_string(), Default::default())).collect();
     depths.extend(detached.depths());
     families.gauges(
         "waterwheel_detached_jobs",
@@ -262,19 +262,20 @@ fn detached(families: &mut Families<'_>, subject: &Subject) {
 }
 
 /// Denied calls, quotas, and reloads of certificates and keys.
-fn security(families: &mut Families<'_>, subject: &Subject) {
-    let Subject { guard, tls, .. } = subject;
+fn security(families: &mut Families<'_>, state: &OpsState) {
+    let OpsState { access, tls, .. } = state;
     let mut changes = Vec::new();
     if let Some(tls) = tls {
         changes.push(("tls", [tls.reloads().done(), tls.reloads().failed()]));
     }
-    if let Some(gate) = &guard.gate {
-        changes.push(("keys", gate.reloads().map_or([0, 0], |reloads| [reloads.done(), reloads.failed()])));
-        let denied = [("unauthenticated", gate.unauthenticated()), ("permission_denied", gate.denied())];
+    if let Some(authenticator) = &access.authenticator {
+        changes.push(("keys", authenticator.reloads().map_or([0, 0], |reloads| [reloads.done(), reloads.failed()])));
+        let denied =
+            [("unauthenticated", authenticator.unauthenticated()), ("permission_denied", authenticator.denied())];
         let denied = denied.map(|(reason, count)| ([("reason", reason)], count));
         families.counters("waterwheel_calls_denied", "Denied calls and jobs", denied);
     }
-    if let Some(quotas) = &*guard.quotas.load() {
+    if let Some(quotas) = &*access.quotas.load() {
         families.counter("waterwheel_quota_refused", "Jobs over the quota of their tenant", quotas.refused());
         let help = "Tenants with a quota of their own in use";
         families.gauge("waterwheel_quota_tenants", help, quotas.tenants() as f64);

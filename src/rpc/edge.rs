@@ -21,9 +21,9 @@ use self::{
     late_answer::LateAnswers,
     route::{Arrivals, Route},
 };
-use super::{WorkerPool, load::Load, routes::Catalog};
+use super::{CallerServices, load::Load, routes::Catalog};
 use crate::{
-    auth::Gate,
+    auth::Authenticator,
     memory::ConnectionMemory,
     model::{Origin, Peer},
     proto::worker_pool_service_server::WorkerPoolServiceServer,
@@ -39,7 +39,7 @@ pub struct Edge {
     /// Web pages that may call; `None` allows no pages.
     pub(super) browsers: Option<Browsers>,
     /// Authentication; `None` if it is off.
-    pub(super) gate: Option<Arc<Gate>>,
+    pub(super) authenticator: Option<Arc<Authenticator>>,
     /// Accepted host names; `None` accepts any.
     pub(super) hosts: Option<Hosts>,
     /// Largest header list of a call, in bytes as HTTP/2 counts them.
@@ -50,7 +50,7 @@ pub struct Edge {
 
 /// The worker pool, whose calls bypass the router.
 pub(super) struct Hot {
-    pub(super) worker_pool: WorkerPool,
+    pub(super) worker_pool: CallerServices,
     /// The load report; `None` if answers carry none.
     pub(super) load: Option<Load>,
 }
@@ -71,11 +71,13 @@ impl Edge {
     /// end of the connection, and `memory` counts its bytes.
     #[must_use]
     pub fn for_peer(&self, peer: Arc<Peer>, memory: Arc<ConnectionMemory>) -> Front {
-        let Self { hot, others, catalog, browsers, gate, hosts, max_header_list, max_message } = self;
+        let Self { hot, others, catalog, browsers, authenticator, hosts, max_header_list, max_message } = self;
         // No web page can reach a Unix socket.
         let hosts = hosts.clone().filter(|_| matches!(peer.origin, Origin::Address(_)));
         let meters = hot.as_ref().map(|hot| Arc::new(hot.meters()));
-        let credentials = gate.as_ref().and_then(|gate| Credentials::of(gate, &peer, catalog, meters.as_ref()));
+        let credentials = authenticator
+            .as_ref()
+            .and_then(|authenticator| Credentials::of(authenticator, &peer, catalog, meters.as_ref()));
         ServiceBuilder::new()
             .layer_fn(|inner| RequestIds { inner })
             .layer_fn(|inner| Checked { check: hosts.clone(), inner })
@@ -98,7 +100,7 @@ impl Edge {
 
 impl Hot {
     /// The service, with a reference count of its own.
-    fn service(&self) -> WorkerPoolServiceServer<WorkerPool> {
+    fn service(&self) -> WorkerPoolServiceServer<CallerServices> {
         WorkerPoolServiceServer::new(self.worker_pool.clone())
             .max_decoding_message_size(self.worker_pool.0.largest_message)
             // Output is bounded where it is produced.

@@ -17,7 +17,7 @@ use super::{
     calls::{Calls, Meter},
     context::CallContext,
     status::{self, invalid_field},
-    worker_pool_service::{Parts, ResponseStream, WorkerPool},
+    worker_pool_service::{CallerServices, ResponseStream, ServiceState},
 };
 use crate::{
     auth::Rpc,
@@ -38,7 +38,7 @@ const DEFAULT_PAGE_SIZE: usize = 100;
 
 /// A call for detached jobs.
 struct JobsCall {
-    parts: Arc<Parts>,
+    service: Arc<ServiceState>,
     call: CallContext,
     rpc: Rpc,
     detached: Detached,
@@ -47,14 +47,14 @@ struct JobsCall {
 
 impl JobsCall {
     /// Reads the metadata of a call.
-    fn read<T>(parts: &Arc<Parts>, rpc: Rpc, request: &Request<T>) -> Result<Self, Status> {
-        let call = CallContext::read(request, rpc.name(), &parts.sampler)?;
-        let meter = Calls::begin(parts.calls.clone(), rpc, None, call.at);
-        let Some(detached) = parts.detached.clone() else {
+    fn read<T>(service: &Arc<ServiceState>, rpc: Rpc, request: &Request<T>) -> Result<Self, Status> {
+        let call = CallContext::read(request, rpc.name(), &service.sampler)?;
+        let meter = Calls::begin(service.calls.clone(), rpc, None, call.at);
+        let Some(detached) = service.detached.clone() else {
             meter.end(Code::FailedPrecondition);
             return Err(call.named(status::of(Reason::NoStore)));
         };
-        Ok(Self { parts: Arc::clone(parts), call, rpc, detached, meter: Some(meter) })
+        Ok(Self { service: Arc::clone(service), call, rpc, detached, meter: Some(meter) })
     }
 
     fn store(&self) -> &dyn JobStore {
@@ -64,7 +64,7 @@ impl JobsCall {
     /// The job, if it exists and the caller may see it.
     async fn job(&self, id: &str, with_payload: bool) -> Result<JobRecord, Status> {
         let found = self.store().get(id, with_payload).await.map_err(status::store_fails)?;
-        let job = found.filter(|job| self.parts.guard.allows(self.rpc, &self.call, &job.request.job));
+        let job = found.filter(|job| self.service.access.allows(self.rpc, &self.call, &job.request.job));
         job.ok_or_else(|| unknown(id))
     }
 
@@ -104,14 +104,14 @@ impl JobsCall {
         // Many callers may wait, so none of them keeps a payload in memory.
         let mut job = self.job(id, false).await?;
         if !job.state.is_ended() {
-            let deadline = self.call.deadline(&self.parts.deadline);
+            let deadline = self.call.deadline(&self.service.deadline);
             job = tokio::select! {
                 ended = self.store().wait(id) => {
                     let ended = ended.map_err(status::store_fails)?;
                     ended.ok_or_else(|| unknown(id))?
                 }
                 () = sleep_until(deadline.reply_by()) => self.job(id, false).await?,
-                () = self.parts.pools.closing() => return Err(status::draining(self.call.request_id())),
+                () = self.service.pools.closing() => return Err(status::draining(self.call.request_id())),
             };
         }
         Ok(WaitJobResponse { job: Some(detached_job(job)) })
@@ -135,7 +135,7 @@ impl JobsCall {
 
     /// Changes one job.
     async fn change(&self, id: String, action: Action) -> Result<Change, Status> {
-        if self.parts.guard.gate.is_some() {
+        if self.service.access.authenticator.is_some() {
             self.job(&id, false).await?;
         }
         let changes = self.store().change(vec![id.clone()], action).await;
@@ -183,7 +183,7 @@ fn unknown(job: &str) -> Status {
     status::unknown_job(job, "no such detached job; it may have been removed")
 }
 
-impl WorkerPool {
+impl CallerServices {
     /// Answers a unary call.
     async fn unary<T, A>(
         &self,
@@ -198,7 +198,7 @@ impl WorkerPool {
 }
 
 #[async_trait]
-impl JobService for WorkerPool {
+impl JobService for CallerServices {
     type CreateJobsStream = ResponseStream<CreateJobsResponse>;
     type WatchJobStream = ResponseStream<WatchJobResponse>;
 

@@ -9,7 +9,7 @@ use tonic_reflection::pb::v1::server_reflection_server::ServerReflectionServer;
 use tower::ServiceExt;
 
 use super::{
-    Admin, Browsers, Edge, Guard, Health, Load, Orca, Parts, WorkerPool,
+    AccessControl, Admin, Browsers, CallerServices, Edge, Health, Load, Orca, ServiceState,
     edge::Hot,
     reflection::{DESCRIPTORS, Reflection},
     status,
@@ -38,7 +38,7 @@ const MAX_OPS_MESSAGE: usize = 4 << 20;
 /// The services for callers.
 pub struct PublicServices {
     /// The worker pool, and the detached jobs.
-    pub worker_pool: WorkerPool,
+    pub worker_pool: CallerServices,
     /// Health.
     pub health: Health,
     /// Out-of-band load reports.
@@ -55,8 +55,8 @@ pub struct PublicServices {
 #[must_use]
 pub fn public_services(services: PublicServices) -> Edge {
     let PublicServices { worker_pool, health, orca, load_in_answers: load, browsers, max_header_list } = services;
-    let Parts { largest_message: max_message, ref guard, .. } = *worker_pool.0;
-    let gate = guard.gate.clone();
+    let ServiceState { largest_message: max_message, ref access, .. } = *worker_pool.0;
+    let authenticator = access.authenticator.clone();
     let jobs = JobServiceServer::new(worker_pool.clone())
         .max_decoding_message_size(max_message)
         // A job and its output have bounds of their own.
@@ -84,7 +84,7 @@ pub fn public_services(services: PublicServices) -> Edge {
         others: routes.prepare(),
         catalog: Arc::new(Catalog::new(&names, Vec::new())),
         browsers,
-        gate,
+        authenticator,
         hosts: None,
         max_header_list,
         max_message,
@@ -93,7 +93,7 @@ pub fn public_services(services: PublicServices) -> Edge {
 
 /// The services for operators: administration, health and reflection, and HTTP pages.
 #[must_use]
-pub fn ops_services(admin: Admin, health: Health, pages: Pages, guard: &Guard) -> Edge {
+pub fn ops_services(admin: Admin, health: Health, pages: Pages, access: &AccessControl) -> Edge {
     let Pages { router, paths } = pages;
     let routes = Routes::new(HealthServer::new(health)).add_service(AdminServiceServer::new(admin));
     let (routes, names) = with_reflection(routes, &[admin_service_server::SERVICE_NAME]);
@@ -102,7 +102,7 @@ pub fn ops_services(admin: Admin, health: Health, pages: Pages, guard: &Guard) -
         others: Routes::from(routes.into_axum_router().merge(router)).prepare(),
         catalog: Arc::new(Catalog::new(&names, paths)),
         browsers: None,
-        gate: guard.gate.clone().filter(|gate| gate.guards_ops()),
+        authenticator: access.authenticator.clone().filter(|authenticator| authenticator.guards_ops()),
         hosts: None,
         max_header_list: MAX_OPS_HEADER_LIST,
         max_message: MAX_OPS_MESSAGE,

@@ -9,7 +9,7 @@ use super::{
     convert::{duration, phase, process_state, worker_state},
     status::{self, invalid_field},
     watches::ticks,
-    worker_pool_service::{Parts, ResponseStream},
+    worker_pool_service::{ResponseStream, ServiceState},
 };
 use crate::{
     handler::NewWorker,
@@ -23,19 +23,19 @@ use crate::{
 };
 
 /// One snapshot.
-pub(super) fn stats(parts: &Parts, request: StatsRequest) -> Result<Response<StatsResponse>, Status> {
-    check_pool(parts, &request.pool)?;
-    Ok(Response::new(StatsResponse { stats: Some(snapshot(parts, &request.pool)) }))
+pub(super) fn stats(service: &ServiceState, request: StatsRequest) -> Result<Response<StatsResponse>, Status> {
+    check_pool(service, &request.pool)?;
+    Ok(Response::new(StatsResponse { stats: Some(snapshot(service, &request.pool)) }))
 }
 
 /// Sends a snapshot now and at each interval, until the process ends.
 pub(super) fn watch_stats(
-    parts: &Arc<Parts>,
+    service: &Arc<ServiceState>,
     request: Request<WatchStatsRequest>,
 ) -> Result<Response<ResponseStream<WatchStatsResponse>>, Status> {
-    let ended = parts.watches.open(&request)?;
+    let ended = service.watches.open(&request)?;
     let request = request.into_inner();
-    check_pool(parts, &request.pool)?;
+    check_pool(service, &request.pool)?;
     let millis = match request.interval_ms {
         0 => 1_000,
         millis @ 100..=60_000 => millis,
@@ -44,16 +44,16 @@ pub(super) fn watch_stats(
             return Err(invalid_field("interval_ms", &description));
         }
     };
-    let (ticks, parts) = (ticks(Duration::from_millis(millis.into())), Arc::clone(parts));
-    let snapshots = ticks.map(move |()| Ok(WatchStatsResponse { stats: Some(snapshot(&parts, &request.pool)) }));
+    let (ticks, service) = (ticks(Duration::from_millis(millis.into())), Arc::clone(service));
+    let snapshots = ticks.map(move |()| Ok(WatchStatsResponse { stats: Some(snapshot(&service, &request.pool)) }));
     Ok(Response::new(Box::pin(snapshots.take_until(ended))))
 }
 
-fn check_pool(parts: &Parts, pool: &str) -> Result<(), Status> {
-    if pool.is_empty() || parts.pools.get(pool).is_some() {
+fn check_pool(service: &ServiceState, pool: &str) -> Result<(), Status> {
+    if pool.is_empty() || service.pools.get(pool).is_some() {
         return Ok(());
     }
-    Err(no_pool(&parts.pools, pool))
+    Err(no_pool(&service.pools, pool))
 }
 
 /// The status of a call for an unknown pool.
@@ -63,17 +63,17 @@ pub(super) fn no_pool(pools: &Pools, name: &str) -> Status {
     status::saying(Reason::NotFound, format!("no pool {name:?}; there are {}", names.join(", ")))
 }
 
-fn snapshot(parts: &Parts, pool: &str) -> proto::Stats {
-    let shown = parts.pools.all().iter().filter(|entry| pool.is_empty() || &**entry.name() == pool);
+fn snapshot(service: &ServiceState, pool: &str) -> proto::Stats {
+    let shown = service.pools.all().iter().filter(|entry| pool.is_empty() || &**entry.name() == pool);
     let mut pools: Vec<_> = shown.map(Pool::stats).map(pool_stats).collect();
     pools.sort_by(|a, b| a.name.cmp(&b.name));
-    if let Some(detached) = &parts.detached {
+    if let Some(detached) = &service.detached {
         let depths: HashMap<_, _> = detached.depths().into_iter().collect();
         for kind in pools.iter_mut().flat_map(|pool| &mut pool.kinds) {
             kind.detached = Some(detached_stats(depths.get(&kind.name).copied().unwrap_or_default()));
         }
     }
-    proto::Stats { phase: phase(parts.phase.get()).into(), uptime: Some(duration(parts.started.elapsed())), pools }
+    proto::Stats { phase: phase(service.phase.get()).into(), uptime: Some(duration(service.started.elapsed())), pools }
 }
 
 fn pool_stats(stats: PoolStats) -> proto::PoolStats {

@@ -17,7 +17,7 @@ use super::{
     calls::{Calls, Meter},
     context::CallContext,
     convert, status,
-    worker_pool_service::{Parts, ResponseStream},
+    worker_pool_service::{ResponseStream, ServiceState},
 };
 use crate::{
     auth::{Hold, Rpc},
@@ -44,21 +44,21 @@ pub(super) struct Accepted<C: Borrow<Calls>> {
 impl<C: Borrow<Calls>> Accepted<C> {
     /// Parses the one job of a call.
     pub(super) fn read<T>(
-        parts: &Parts,
+        service: &ServiceState,
         calls: C,
         rpc: Rpc,
         request: Request<T>,
         job: impl FnOnce(T) -> Option<proto::Job>,
     ) -> Result<Self, Status> {
-        let refused = |status: &Status| parts.calls.refuse(rpc, status.code());
-        let call = CallContext::read(&request, rpc.name(), &parts.sampler).inspect_err(refused)?;
+        let refused = |status: &Status| service.calls.refuse(rpc, status.code());
+        let call = CallContext::read(&request, rpc.name(), &service.sampler).inspect_err(refused)?;
         let job = convert::job(job(request.into_inner()));
         let job = job.map_err(|violations| status::unreadable(violations, call.request_id()));
         let mut job = job.inspect_err(refused)?;
         let meter = Calls::begin(calls, rpc, Some(&job.kind), call.at);
-        let deadline = call.deadline(&parts.deadline);
+        let deadline = call.deadline(&service.deadline);
         call.own(&mut job, deadline);
-        match parts.guard.admit(&parts.pools, rpc, &call, &mut job) {
+        match service.access.admit(&service.pools, rpc, &call, &mut job) {
             Ok(hold) => Ok(Self { call, job, meter, hold }),
             Err(status) => {
                 call.record_status(status.code());
@@ -71,13 +71,13 @@ impl<C: Borrow<Calls>> Accepted<C> {
 
 /// Runs one job. The request is converted at once, so that it is not kept in memory while the job waits.
 pub(super) fn submit(
-    parts: &Parts,
+    service: &ServiceState,
     request: Request<SubmitRequest>,
 ) -> impl Future<Output = Result<Response<SubmitResponse>, Status>> + Send {
-    let accepted = Accepted::read(parts, &parts.calls, Rpc::Submit, request, |request| request.job);
+    let accepted = Accepted::read(service, &service.calls, Rpc::Submit, request, |request| request.job);
     async move {
         let Accepted { call, job, meter, hold } = accepted?;
-        let outcome = match parts.pools.try_submit(job) {
+        let outcome = match service.pools.try_submit(job) {
             Ok(ticket) => ticket.await,
             Err(rejection) => Err(rejection.into()),
         };
@@ -102,12 +102,12 @@ pub(super) fn submit(
 /// Runs one job and streams its events. The response headers are sent once the job runs, so an earlier failure has
 /// none.
 pub(super) async fn stream(
-    parts: &Parts,
+    service: &ServiceState,
     request: Request<StreamRequest>,
 ) -> Result<Response<ResponseStream<StreamResponse>>, Status> {
     let Accepted { call, job, meter, hold } =
-        Accepted::read(parts, parts.calls.clone(), Rpc::Stream, request, |request| request.job)?;
-    match parts.pools.stream(*job).await {
+        Accepted::read(service, service.calls.clone(), Rpc::Stream, request, |request| request.job)?;
+    match service.pools.stream(*job).await {
         Ok(job) => {
             let answer = call.answer(());
             let started = Started { job_id: job.job().to_string(), worker: job.worker() };

@@ -20,7 +20,7 @@ use super::{
     convert,
     message_stream::Messages,
     status,
-    worker_pool_service::{Parts, ResponseStream},
+    worker_pool_service::{ResponseStream, ServiceState},
 };
 use crate::{
     auth::{Hold, Rpc},
@@ -37,18 +37,18 @@ pub(super) const MAX_TAG: usize = 64;
 /// A separate task drives the jobs, so that a caller that does not read its results does not block workers. Unread
 /// results count against the window. While the window or the pool is full, no more jobs are read.
 pub(super) fn submit_many(
-    parts: &Arc<Parts>,
+    service: &Arc<ServiceState>,
     request: Request<Streaming<SubmitManyRequest>>,
 ) -> Result<Response<ResponseStream<SubmitManyResponse>>, Status> {
-    let refused = |status: &Status| parts.calls.refuse(Rpc::SubmitMany, status.code());
-    let call = CallContext::read(&request, "SubmitMany", &parts.sampler).inspect_err(refused)?;
-    let meter = Calls::begin(parts.calls.clone(), Rpc::SubmitMany, None, call.at);
+    let refused = |status: &Status| service.calls.refuse(Rpc::SubmitMany, status.code());
+    let call = CallContext::read(&request, "SubmitMany", &service.sampler).inspect_err(refused)?;
+    let meter = Calls::begin(service.calls.clone(), Rpc::SubmitMany, None, call.at);
     let memory = request.extensions().get().map(|arrival: &Arrival| Arc::clone(&arrival.memory));
     let (outbox, answers) = Outbox::new();
     let response = call.answer(Box::pin(answers) as _);
     let driver = Driver {
-        parts: Arc::clone(parts),
-        inbound: Messages::of(&request, parts.largest_message),
+        service: Arc::clone(service),
+        inbound: Messages::of(&request, service.largest_message),
         memory,
         call,
         outbox,
@@ -58,12 +58,12 @@ pub(super) fn submit_many(
         reading: true,
         last: None,
     };
-    parts.tasks.spawn(driver.run(meter));
+    service.tasks.spawn(driver.run(meter));
     Ok(response)
 }
 
 struct Driver {
-    parts: Arc<Parts>,
+    service: Arc<ServiceState>,
     inbound: Messages<SubmitManyRequest>,
     memory: Option<Arc<ConnectionMemory>>,
     call: CallContext,
@@ -108,7 +108,7 @@ impl Driver {
 
     /// Returns the call's final status; `None` is OK.
     async fn drive(&mut self) -> Option<Status> {
-        let pools = self.parts.pools.clone();
+        let pools = self.service.pools.clone();
         let mut closing = std::pin::pin!(async move { pools.closing().await }.fuse());
         let mut late = std::pin::pin!(OptionFuture::from(self.end().map(sleep_until)));
         loop {
@@ -120,7 +120,7 @@ impl Driver {
             let may_read = self.may_read();
             // A full pool is awaited separately. Otherwise the loop would spin while the window has capacity.
             let window_is_full = self.reading && self.full.is_none() && !may_read;
-            let room_left = self.parts.window.saturating_sub(self.running.len());
+            let room_left = self.service.window.saturating_sub(self.running.len());
             tokio::select! {
                 biased;
                 // Jobs that share the call's deadline are answered one by one before the call ends.
@@ -159,21 +159,21 @@ impl Driver {
             return false;
         }
         // The reader only lowers the count. If the last known count leaves capacity, no new one is needed.
-        if self.running.len() + self.unread >= self.parts.window {
+        if self.running.len() + self.unread >= self.service.window {
             self.unread = self.outbox.unread();
         }
-        self.running.len() + self.unread < self.parts.window
+        self.running.len() + self.unread < self.service.window
     }
 
     /// When the call ends: after its last jobs, which are answered at the start of the reply margin.
     fn end(&self) -> Option<Instant> {
-        let deadline = self.call.deadline(&self.parts.deadline);
+        let deadline = self.call.deadline(&self.service.deadline);
         self.call.asked.is_some().then(|| deadline.reply_by() + (deadline.end() - deadline.reply_by()) / 2)
     }
 
     /// The deadline of jobs that arrive now.
     fn deadline(&self) -> Deadline {
-        self.call.later_deadline(&self.parts.deadline, Instant::now())
+        self.call.later_deadline(&self.service.deadline, Instant::now())
     }
 
     fn take(&mut self, message: Result<Option<SubmitManyRequest>, Status>, deadline: Deadline) {
@@ -190,7 +190,7 @@ impl Driver {
     fn start(&mut self, request: SubmitManyRequest, deadline: Deadline) {
         let SubmitManyRequest { tag, job } = request;
         let admitted = self.job(&tag, job.map(|job| *job), deadline).and_then(|mut job| {
-            let hold = self.parts.guard.admit(&self.parts.pools, Rpc::SubmitMany, &self.call, &mut job)?;
+            let hold = self.service.access.admit(&self.service.pools, Rpc::SubmitMany, &self.call, &mut job)?;
             Ok((job, hold))
         });
         let (job, hold) = match admitted {
@@ -202,7 +202,7 @@ impl Driver {
             }
         };
         // Only pending jobs are parked; they are polled again there.
-        let mut ticket = match self.parts.pools.try_submit(job) {
+        let mut ticket = match self.service.pools.try_submit(job) {
             Ok(ticket) => ticket,
             Err(rejection) => return self.answer(tag, Err(rejection.into()), hold),
         };

@@ -1,4 +1,4 @@
-//! `WorkerPoolService`: its parts, and one method for each RPC. A new RPC also needs a row in `src/auth/rule.rs`.
+//! `WorkerPoolService`: its service, and one method for each RPC. A new RPC also needs a row in `src/auth/rule.rs`.
 
 use std::{pin::Pin, sync::Arc, time::Duration};
 
@@ -6,7 +6,7 @@ use futures_util::Stream;
 use tokio::time::Instant;
 use tonic::{Code, Request, Response, Status, Streaming, async_trait};
 
-use super::{Guard, Watches, calls::Calls, stats, submit, submit_many, trace::Sampler};
+use super::{AccessControl, Watches, calls::Calls, stats, submit, submit_many, trace::Sampler};
 use crate::{
     auth::Rpc,
     detached::Detached,
@@ -23,10 +23,10 @@ use crate::{
 
 /// `waterwheel.v1.WorkerPoolService` over a set of pools.
 #[derive(Clone)]
-pub struct WorkerPool(pub(super) Arc<Parts>);
+pub struct CallerServices(pub(super) Arc<ServiceState>);
 
 /// State that the RPCs share.
-pub struct Parts {
+pub struct ServiceState {
     /// The pools that run the jobs.
     pub pools: Pools,
     /// The detached jobs; `None` without a store.
@@ -44,7 +44,7 @@ pub struct Parts {
     /// Runs the tasks of calls.
     pub tasks: Tasks,
     /// Authorization of calls and jobs.
-    pub guard: Guard,
+    pub access: AccessControl,
     /// Start of the process.
     pub started: Instant,
     /// Records the durations of calls.
@@ -58,16 +58,16 @@ pub struct Parts {
 /// The response of a streaming RPC.
 pub(super) type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
-impl WorkerPool {
-    /// The service with these parts.
+impl CallerServices {
+    /// The service with these service.
     #[must_use]
-    pub fn new(parts: Parts) -> Self {
-        Self(Arc::new(parts))
+    pub fn new(service: ServiceState) -> Self {
+        Self(Arc::new(service))
     }
 }
 
 #[async_trait]
-impl WorkerPoolService for WorkerPool {
+impl WorkerPoolService for CallerServices {
     type StreamStream = ResponseStream<StreamResponse>;
     type SubmitManyStream = ResponseStream<SubmitManyResponse>;
     type WatchStatsStream = ResponseStream<WatchStatsResponse>;

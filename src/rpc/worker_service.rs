@@ -19,7 +19,7 @@ use super::{
     context::CallContext,
     message_stream::{Messages, Unread},
     status,
-    worker_pool_service::{Parts, ResponseStream, WorkerPool},
+    worker_pool_service::{CallerServices, ResponseStream, ServiceState},
 };
 use crate::{
     handler::{
@@ -47,7 +47,7 @@ const MAX_NAME: usize = 128;
 const MAX_LABEL: usize = 256;
 
 #[async_trait]
-impl WorkerService for WorkerPool {
+impl WorkerService for CallerServices {
     type AttachStream = ResponseStream<AttachResponse>;
 
     async fn attach(&self, request: Request<Streaming<AttachRequest>>) -> Result<Response<Self::AttachStream>, Status> {
@@ -56,20 +56,23 @@ impl WorkerService for WorkerPool {
 }
 
 async fn attach(
-    parts: &Arc<Parts>,
+    service: &Arc<ServiceState>,
     request: Request<Streaming<AttachRequest>>,
 ) -> Result<Response<ResponseStream<AttachResponse>>, Status> {
-    let call = CallContext::read(&request, "Attach", &parts.sampler)?;
+    let call = CallContext::read(&request, "Attach", &service.sampler)?;
     let peer = request.extensions().get().map(|arrival: &Arrival| Arc::clone(&arrival.peer));
-    let mut inbound = Messages::of(&request, parts.largest_message);
+    let mut inbound = Messages::of(&request, service.largest_message);
     let (kinds, worker) = hello(&mut inbound, &call).await?;
     // Kinds that the server does not know are ignored.
     let known: Vec<_> =
-        kinds.iter().filter(|kind| parts.pools.kinds().any(|known| **known == ***kind)).cloned().collect();
-    parts.guard.admit_worker(&call, peer.as_deref(), &known).inspect_err(|status| call.record_status(status.code()))?;
+        kinds.iter().filter(|kind| service.pools.kinds().any(|known| **known == ***kind)).cloned().collect();
+    service
+        .access
+        .admit_worker(&call, peer.as_deref(), &known)
+        .inspect_err(|status| call.record_status(status.code()))?;
     let worker = NewWorker { peer: peer.map(|peer| peer.origin.to_string()).unwrap_or_default(), ..worker };
     let NewWorker { name, peer, concurrency, labels: _ } = worker.clone();
-    let attached = parts.pools.attach(&kinds, worker);
+    let attached = service.pools.attach(&kinds, worker);
     let (attachment, orders) = attached.map_err(|error| {
         warn!(name, peer, kinds = kinds.join(","), cause = %error, "a worker was refused");
         refusal(&error, &call)
@@ -79,8 +82,8 @@ async fn attach(
     let last = stream::once(ended).filter_map(|end| std::future::ready(end.ok().map(Err)));
     let orders = ReceiverStream::new(orders).map(|(order, payload)| Ok(response(order, payload))).chain(last);
     let response = call.answer(Box::pin(orders) as _);
-    let parts_too = Arc::clone(parts);
-    parts.tasks.spawn(async move {
+    let parts_too = Arc::clone(service);
+    service.tasks.spawn(async move {
         let fault = follow(&parts_too, &call, inbound, &attachment).await;
         let cause = fault.as_ref().map(|status| tracing::field::display(status.message()));
         info!(name, peer, cause, "a worker is no longer attached");
@@ -121,15 +124,15 @@ fn refusal(error: &AttachError, call: &CallContext) -> Status {
 
 /// Serves a worker until it has left. Returns the reason, unless the worker left in good order.
 async fn follow(
-    parts: &Parts,
+    service: &ServiceState,
     call: &CallContext,
     mut inbound: Messages<AttachRequest>,
     attachment: &Attachment,
 ) -> Option<Status> {
     let leave = async {
         tokio::select! {
-            () = sleep(parts.max_attached) => {}
-            () = parts.guard.expired(call) => {}
+            () = sleep(service.max_attached) => {}
+            () = service.access.expired(call) => {}
         }
         attachment.leave(true);
         pending::<()>().await;
@@ -164,7 +167,7 @@ async fn follow(
     tokio::select! {
         biased;
         () = attachment.broken() => Some(Status::cancelled("the connection was lost")),
-        () = attachment.done() => parts.pools.is_closing().then(|| status::draining(call.request_id())),
+        () = attachment.done() => service.pools.is_closing().then(|| status::draining(call.request_id())),
         fault = read => fault,
         () = leave => None,
     }

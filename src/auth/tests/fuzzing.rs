@@ -6,7 +6,7 @@ use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use jsonwebtoken::{Algorithm, EncodingKey, crypto::sign, decode, get_current_timestamp, jwk::Jwk};
 use serde_json::{Map, Value, json};
 
-use super::{Config, Gate, Jwt, PrincipalPattern, Rpc, Rpcs, Rule, jwks::Keys};
+use super::{Authenticator, Config, Jwt, PrincipalPattern, Rpc, Rpcs, Rule, jwks::Keys};
 
 const ISSUER: &str = "https://issuer.test";
 const AUDIENCE: &str = "waterwheel";
@@ -17,13 +17,13 @@ const MAX_LENGTHS: (usize, usize) = (8 << 10, 1_024);
 /// The year 2100.
 const FAR: u64 = 4_102_444_800;
 
-/// The issuer, and a gate that trusts it.
+/// The issuer, and a authenticator that trusts it.
 static TRUSTED: LazyLock<Trusted> = LazyLock::new(Trusted::new);
 
 struct Trusted {
     key: EncodingKey,
     jwt: Jwt,
-    gate: Gate,
+    authenticator: Authenticator,
     /// The one token that [`authorization`] knows.
     token: String,
 }
@@ -56,25 +56,25 @@ impl Trusted {
             max_criticality: crate::model::Criticality::Critical,
             may_shed: true,
         };
-        let gate =
-            Gate::open(&Config { jwt: Some(jwt.clone()), rules: vec![everyone], ops: true }).expect("valid keys");
+        let authenticator = Authenticator::open(&Config { jwt: Some(jwt.clone()), rules: vec![everyone], ops: true })
+            .expect("valid keys");
         let claims = json!({ "iss": ISSUER, "aud": AUDIENCE, "sub": "me", "org": "acme", "exp": FAR });
         let header = json!({ "alg": "EdDSA", "kid": KEY_ID });
         let token = signed(&key, header.to_string().as_bytes(), claims.to_string().as_bytes());
-        Self { key, jwt, gate, token }
+        Self { key, jwt, authenticator, token }
     }
 }
 
 /// Values of `authorization`, a line each: only the issuer's own token is accepted, byte for byte.
 pub fn authorization(data: &[u8]) {
-    let Trusted { gate, token, .. } = &*TRUSTED;
+    let Trusted { authenticator, token, .. } = &*TRUSTED;
     let values: Vec<_> = data.split(|byte| *byte == b'\n').collect();
     let is_the_token = |value: &&[u8]| {
         let (scheme, rest) = value.split_at(value.len().min(7));
         scheme.eq_ignore_ascii_case(b"bearer ") && rest.trim_ascii() == token.as_bytes()
     };
     let is_valid = values.len() == 1 && values.iter().all(is_the_token);
-    match gate.authenticate(None, values.into_iter()) {
+    match authenticator.authenticate(None, values.into_iter()) {
         Ok(caller) => assert!(is_valid && caller.principal() == "jwt:me"),
         Err(denial) => assert!(!is_valid && denial.is_unauthenticated(), "{denial}"),
     }
@@ -83,12 +83,12 @@ pub fn authorization(data: &[u8]) {
 /// Header and claims of a token, a line each, signed by the issuer: the caller is the token's subject, or the call is
 /// denied.
 pub fn jwt(data: &[u8]) {
-    let Trusted { gate, key, .. } = &*TRUSTED;
+    let Trusted { authenticator, key, .. } = &*TRUSTED;
     let mut lines = data.splitn(2, |byte| *byte == b'\n');
     let (Some(header), Some(claims)) = (lines.next(), lines.next()) else { return };
     let token = signed(key, header, claims);
     let value = format!("Bearer {token}");
-    let authenticate = || gate.authenticate(None, std::iter::once(value.as_bytes()));
+    let authenticate = || authenticator.authenticate(None, std::iter::once(value.as_bytes()));
     let facts = Facts { header: object(header), claims: object(claims), length: token.len() };
     match authenticate() {
         Ok(caller) => {
@@ -100,7 +100,7 @@ pub fn jwt(data: &[u8]) {
             let named = facts.claim("org").as_str().unwrap_or(caller.principal());
             assert!(tenant.len() <= 128 && (named.len() > 128 || named == tenant));
             assert!(authenticate().is_ok(), "the result is cached");
-            assert!(gate.authenticate(None, std::iter::once(&value.as_bytes()[..value.len() - 2])).is_err());
+            assert!(authenticator.authenticate(None, std::iter::once(&value.as_bytes()[..value.len() - 2])).is_err());
         }
         Err(denial) => {
             assert_ne!(denial, super::Denial::InvalidToken(super::denial::TokenFault::Signature));
@@ -215,7 +215,7 @@ mod tests {
             let at = text.iter().position(|byte| *byte == b'\n').expect("two lines");
             let (header, claims) = (&text[..at], &text[at + 1..]);
             let value = format!("Bearer {}", signed(&TRUSTED.key, header, claims));
-            assert!(TRUSTED.gate.authenticate(None, std::iter::once(value.as_bytes())).is_ok(), "{name}");
+            assert!(TRUSTED.authenticator.authenticate(None, std::iter::once(value.as_bytes())).is_ok(), "{name}");
             let facts = Facts { header: object(header), claims: object(claims), length: value.len() };
             assert_eq!(facts.must_pass(header, claims), name == "valid");
         }

@@ -9,7 +9,7 @@ use tonic_types::{FieldViolation, StatusExt};
 use crate::{
     cli::{
         exit::Exit,
-        output::{plain, rough, setting},
+        output::{sanitized, setting, short_duration},
     },
     model::{CODE_NAMES, Reason},
 };
@@ -52,25 +52,25 @@ impl CallError {
         let details = status.get_error_details();
         let info = details.error_info();
         let metadata = info.iter().flat_map(|info| &info.metadata);
-        let metadata: BTreeMap<_, _> = metadata.map(|(key, value)| (plain(key), plain(value))).collect();
+        let metadata: BTreeMap<_, _> = metadata.map(|(key, value)| (sanitized(key), sanitized(value))).collect();
         let execution = match metadata.get("execution").map(String::as_str) {
             Some("NOT_STARTED") => Execution::NotStarted,
             Some("STARTED") => Execution::Started,
             _ => Execution::Unknown,
         };
-        let message = plain(status.message());
+        let message = sanitized(status.message());
         let violations = details.bad_request().into_iter().flat_map(|request| &request.field_violations);
-        let violations = violations.map(|it| FieldViolation::new(plain(&it.field), plain(&it.description)));
+        let violations = violations.map(|it| FieldViolation::new(sanitized(&it.field), sanitized(&it.description)));
         let violations = violations.filter(|it| it.description != message).collect();
         Self {
             code: status.code(),
             message,
-            reason: info.map(|info| plain(&info.reason)),
+            reason: info.map(|info| sanitized(&info.reason)),
             execution,
             metadata,
             retry_after: details.retry_info().and_then(|it| it.retry_delay),
             violations,
-            advice: details.help().and_then(|help| Some(plain(&help.links.first()?.description))),
+            advice: details.help().and_then(|help| Some(sanitized(&help.links.first()?.description))),
         }
     }
 
@@ -170,7 +170,7 @@ impl CallError {
     fn figures(&self) -> String {
         let figures = self.metadata.iter().filter(|(key, _)| !UNSHOWN.contains(&key.as_str()));
         let figures = figures.map(|(key, value)| match (key.strip_suffix("_ms"), self.milliseconds(key)) {
-            (Some(name), Some(time)) => format!("{} {}", name.replace('_', " "), rough(time)),
+            (Some(name), Some(time)) => format!("{} {}", name.replace('_', " "), short_duration(time)),
             _ => format!("{} {value}", key.replace('_', " ")),
         });
         let figures: Vec<_> = figures.collect();
@@ -179,7 +179,7 @@ impl CallError {
 
     /// What to do, if anything helps.
     pub(super) fn help(&self) -> Option<String> {
-        let retry = self.retry_after.map(|delay| format!("try again in {}", rough(delay)));
+        let retry = self.retry_after.map(|delay| format!("try again in {}", short_duration(delay)));
         match (retry, self.flag_advice().or_else(|| self.advice.clone())) {
             (Some(retry), Some(advice)) => Some(format!("{retry}, or {advice}")),
             (retry, advice) => retry.or(advice),

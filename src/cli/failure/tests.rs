@@ -37,7 +37,7 @@ fn failure(case: &Case) -> Failure {
     Failure::of_status(status, &address())
 }
 
-fn plain(text: &str) -> String {
+fn sanitized(text: &str) -> String {
     anstream::adapter::strip_str(text).to_string()
 }
 
@@ -319,7 +319,7 @@ const CASES: [Case; 30] = [
 fn each_reason_has_its_words_and_its_code() {
     for case in &CASES {
         let failure = failure(case);
-        assert_eq!(plain(&failure.text()), case.text);
+        assert_eq!(sanitized(&failure.text()), case.text);
         assert_eq!(failure.exit(), case.exit, "{}", case.reason);
     }
 }
@@ -335,7 +335,7 @@ fn figures_that_are_missing_leave_the_servers_words() {
         exit: Exit::DeadlineExceeded,
     };
     for reason in ["DEADLINE_UNREACHABLE", "RUN_TIMEOUT", "EXPIRED_IN_QUEUE"] {
-        let text = plain(&failure(&bare(reason)).text());
+        let text = sanitized(&failure(&bare(reason)).text());
         assert!(text.starts_with(&format!("{reason}  what the server says; whether")), "{text}");
     }
 }
@@ -353,7 +353,7 @@ fn violations_are_listed_by_field() {
     let status = Status::with_error_details(Code::InvalidArgument, "two fields", details);
     let failure = Failure::of_status(status, &address());
     assert_eq!(
-        plain(&failure.text()),
+        sanitized(&failure.text()),
         "INVALID_FIELD  the request has invalid fields\n  \
          job.tenant: is 200 bytes long; at most 128\n  \
          job.labels: has 17 entries; at most 16\n  \
@@ -365,14 +365,14 @@ fn violations_are_listed_by_field() {
 #[test]
 fn a_status_without_details_shows_its_code() {
     let failure = Failure::of_status(Status::permission_denied("not you"), &address());
-    assert_eq!(plain(&failure.text()), "PERMISSION_DENIED  not you");
+    assert_eq!(sanitized(&failure.text()), "PERMISSION_DENIED  not you");
     assert_eq!(failure.exit(), Exit::Usage);
 }
 
 #[test]
 fn further_lines_of_a_message_are_indented_and_harmless() {
     let failure = Failure::of_status(Status::internal("exit code 2\nx\x1b[2J\n"), &address());
-    assert_eq!(plain(&failure.text()), "INTERNAL  exit code 2\n    x\u{fffd}[2J");
+    assert_eq!(sanitized(&failure.text()), "INTERNAL  exit code 2\n    x\u{fffd}[2J");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use super::text::{DETACHED, detached_rows};
 use crate::{
     cli::{
         console::{FAINT, STRONG, paint},
-        output::{duration, plain, rough},
+        output::{duration, sanitized, short_duration},
     },
     proto::{JobCounts, JobStage, ListJobsResponse, ListedJob, Phase, PoolStats, Stats, TenantRate},
 };
@@ -75,7 +75,7 @@ fn cell(text: &str, width: usize) -> String {
 
 fn head(stats: &Stats) -> String {
     let phase = stats.phase().as_str_name().trim_start_matches("PHASE_");
-    format!("{phase}  up {}   q quits", rough(duration(stats.uptime.as_ref())))
+    format!("{phase}  up {}   q quits", short_duration(duration(stats.uptime.as_ref())))
 }
 
 /// A heading and rows of cells, each as wide as its column.
@@ -112,14 +112,14 @@ fn pool(pool: &PoolStats, before: Option<&PoolStats>, time: Duration) -> [String
     });
     let [arrivals, ends, refusals] = rates.unwrap_or_else(|| ["-", "-", "-"].map(str::to_owned));
     [
-        plain(&pool.name),
+        sanitized(&pool.name),
         state,
         format!("{}/{}", pool.in_flight, pool.size.unwrap_or_default().workers),
         format!("{}/{}", queue.jobs, queue.jobs_capacity),
         arrivals,
         ends,
         refusals,
-        rough(duration(queue.expected_wait.as_ref())),
+        short_duration(duration(queue.expected_wait.as_ref())),
     ]
 }
 
@@ -149,8 +149,8 @@ fn job(job: &ListedJob) -> [String; 5] {
         JobStage::Running => "running",
         JobStage::Completed | JobStage::Failed | JobStage::Unspecified => "ended",
     };
-    let age = rough(duration(job.age.as_ref()));
-    [plain(&job.job_id), plain(&job.kind), tenant(&job.tenant), stage.to_owned(), age]
+    let age = short_duration(duration(job.age.as_ref()));
+    [sanitized(&job.job_id), sanitized(&job.kind), tenant(&job.tenant), stage.to_owned(), age]
 }
 
 /// The busiest tenants; empty if there are fewer than two.
@@ -164,7 +164,7 @@ fn tenants(tenants: &[TenantRate]) -> Vec<(Style, String)> {
 }
 
 fn tenant(name: &str) -> String {
-    if name.is_empty() { "(default)".to_owned() } else { plain(name) }
+    if name.is_empty() { "(default)".to_owned() } else { sanitized(name) }
 }
 
 #[cfg(test)]

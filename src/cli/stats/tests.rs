@@ -181,7 +181,7 @@ fn busy_pool() -> PoolStats {
     }
 }
 
-fn plain(stats: &Stats) -> String {
+fn sanitized(stats: &Stats) -> String {
     anstream::adapter::strip_str(&snapshot(stats)).to_string()
 }
 
@@ -189,7 +189,7 @@ fn plain(stats: &Stats) -> String {
 fn a_busy_pool_shows_everything() {
     let stats = Stats { phase: Phase::Serving as i32, uptime: us(123_000_000), pools: vec![busy_pool()] };
     assert_eq!(
-        plain(&stats),
+        sanitized(&stats),
         "\
 SERVING  up 2m 3s
 
@@ -224,7 +224,7 @@ fn many_idle_workers_share_a_line() {
         }],
     };
     assert_eq!(
-        plain(&stats),
+        sanitized(&stats),
         "\
 DRAINING  up 1.0s
 
@@ -241,7 +241,7 @@ pool io  DRAINING  1 of 9 workers busy, 0%
 #[test]
 fn a_snapshot_without_pools_is_one_line() {
     let stats = Stats { phase: Phase::Starting as i32, uptime: None, pools: Vec::new() };
-    assert_eq!(plain(&stats), "STARTING  up 0ms\n");
+    assert_eq!(sanitized(&stats), "STARTING  up 0ms\n");
 }
 
 #[test]
@@ -250,7 +250,7 @@ fn what_an_operator_did_and_what_fails_stands_out() {
     let factory = FactoryStats { failures: 9, in_a_row: 4, retry_in: us(1_500_000) };
     let mut pool = PoolStats { paused: us(12_000_000), size: Some(size), ..busy_pool() };
     pool.kinds[0].factory = Some(factory);
-    let text = plain(&Stats { phase: Phase::Serving as i32, uptime: us(1), pools: vec![pool] });
+    let text = sanitized(&Stats { phase: Phase::Serving as i32, uptime: us(1), pools: vec![pool] });
     for line in [
         "  paused   for 12s: no job starts until \"waterwheel resume\"\n",
         "  size     3 workers of 2 to 8, 1 more until their jobs end\n",
@@ -260,7 +260,7 @@ fn what_an_operator_did_and_what_fails_stands_out() {
     }
     let fixed = SizeStats { min: 2, max: 2, workers: 2, ..SizeStats::default() };
     let pool = PoolStats { size: Some(fixed), ..busy_pool() };
-    assert!(!plain(&Stats { pools: vec![pool], ..Stats::default() }).contains("size"));
+    assert!(!sanitized(&Stats { pools: vec![pool], ..Stats::default() }).contains("size"));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::{
         operate,
         output::{
             Align::{Left, Right},
-            bytes, duration, headed, percent, plain, rough,
+            bytes, duration, headed, percent, sanitized, short_duration,
         },
     },
     proto::{
@@ -19,7 +19,7 @@ use crate::{
 
 /// The snapshot, one block per pool, ending in a line end.
 pub(super) fn snapshot(stats: &Stats) -> String {
-    let uptime = rough(duration(stats.uptime.as_ref()));
+    let uptime = short_duration(duration(stats.uptime.as_ref()));
     let mut lines = vec![format!("{}  up {uptime}", phase(stats.phase()))];
     for pool in &stats.pools {
         lines.push(String::new());
@@ -34,7 +34,7 @@ fn pool_block(pool: &PoolStats) -> Vec<String> {
     let mut lines = vec![
         format!(
             "{}  {}  {} of {workers} workers busy, {}",
-            paint(STRONG, format!("pool {}", plain(&pool.name))),
+            paint(STRONG, format!("pool {}", sanitized(&pool.name))),
             phase(pool.phase()),
             pool.in_flight,
             percent(pool.utilization),
@@ -42,7 +42,8 @@ fn pool_block(pool: &PoolStats) -> Vec<String> {
         format!("  queue    {}", queue(&pool.queue.unwrap_or_default())),
     ];
     if let Some(paused) = &pool.paused {
-        let paused = format!("for {}: no job starts until \"waterwheel resume\"", rough(duration(Some(paused))));
+        let paused =
+            format!("for {}: no job starts until \"waterwheel resume\"", short_duration(duration(Some(paused))));
         lines.push(format!("  paused   {}", paint(WARN, paused)));
     }
     if let Some(size) = pool.size.as_ref().filter(|size| size.min < size.max || size.retiring > 0) {
@@ -69,8 +70,8 @@ fn pool_block(pool: &PoolStats) -> Vec<String> {
 
 fn factory(kind: &KindStats) -> Option<String> {
     let FactoryStats { failures: _, in_a_row, retry_in } = kind.factory.as_ref().filter(|it| it.in_a_row > 0)?;
-    let name = plain(&kind.name);
-    let retry = rough(duration(retry_in.as_ref()));
+    let name = sanitized(&kind.name);
+    let retry = short_duration(duration(retry_in.as_ref()));
     let text = format!("no handler of {name} could be made, {in_a_row} times in a row; next try in {retry}");
     Some(format!("  failing  {}", paint(BAD, text)))
 }
@@ -92,8 +93,8 @@ fn queue(queue: &QueueStats) -> String {
         let waiting = format!("  {}/{} waiting", queue.waiting, queue.waiting_capacity);
         text.push_str(&waiting);
     }
-    let oldest = rough(duration(queue.oldest_age.as_ref()));
-    let expected = rough(duration(queue.expected_wait.as_ref()));
+    let oldest = short_duration(duration(queue.oldest_age.as_ref()));
+    let expected = short_duration(duration(queue.expected_wait.as_ref()));
     text.push_str(&format!("  oldest {oldest}  expected wait {expected}"));
     text
 }
@@ -117,7 +118,7 @@ fn ends(jobs: &JobCounts) -> String {
 }
 
 fn refusals(jobs: &JobCounts) -> String {
-    let one = |(reason, count): (&str, u64)| paint(WARN, format!("{count} {}", plain(reason)));
+    let one = |(reason, count): (&str, u64)| paint(WARN, format!("{count} {}", sanitized(reason)));
     jobs.rejected.iter().map(|it| one((&it.reason, it.count))).collect::<Vec<_>>().join("  ")
 }
 
@@ -125,14 +126,14 @@ fn kinds(kinds: &[KindStats]) -> Vec<String> {
     let heads = ["kind", "time", "count", "p50", "p90", "p99", "max"];
     let columns = [Left, Left, Right, Right, Right, Right, Right];
     let rows = kinds.iter().flat_map(|kind| {
-        [distribution(&plain(&kind.name), "queue", kind.queue_wait), distribution("", "run", kind.run_time)]
+        [distribution(&sanitized(&kind.name), "queue", kind.queue_wait), distribution("", "run", kind.run_time)]
     });
     headed(&heads, &columns, rows.collect())
 }
 
 /// A line for each kind with limits.
 fn limits(kinds: &[KindStats]) -> impl Iterator<Item = String> {
-    let limited = kinds.iter().filter_map(|kind| Some((plain(&kind.name), kind.limit?)));
+    let limited = kinds.iter().filter_map(|kind| Some((sanitized(&kind.name), kind.limit?)));
     limited.map(|(kind, LimitStats { all, per_key, running, queued, keys })| {
         let all = bound(all.unwrap_or_default());
         let mut text = format!("limit of {kind}  {running} running  {queued} queued  {all}");
@@ -162,7 +163,7 @@ fn distribution(kind: &str, time: &str, distribution: Option<Distribution>) -> V
     let mut row = vec![kind.to_owned(), time.to_owned(), count.to_string()];
     row.extend([p50, p90, p99, max].map(|it| match count {
         0 => "-".to_owned(),
-        _ => rough(duration(it.as_ref())),
+        _ => short_duration(duration(it.as_ref())),
     }));
     row
 }
@@ -184,12 +185,12 @@ fn workers_table(workers: &[WorkerStats]) -> Vec<String> {
 }
 
 fn worker(worker: &WorkerStats) -> Vec<String> {
-    let since = rough(duration(worker.since_progress.as_ref()));
+    let since = short_duration(duration(worker.since_progress.as_ref()));
     let job = match worker.job_id.as_str() {
         "" => String::new(),
         id => {
-            let age = rough(duration(worker.job_age.as_ref()));
-            format!("{} for {age}", plain(id))
+            let age = short_duration(duration(worker.job_age.as_ref()));
+            format!("{} for {age}", sanitized(id))
         }
     };
     vec![
@@ -199,7 +200,7 @@ fn worker(worker: &WorkerStats) -> Vec<String> {
         worker.failed.to_string(),
         match worker.completed + worker.failed {
             0 => "-".to_owned(),
-            _ => rough(duration(worker.mean_run_time.as_ref())),
+            _ => short_duration(duration(worker.mean_run_time.as_ref())),
         },
         format!("{since} ago"),
         job,
@@ -239,7 +240,7 @@ fn programs(programs: &[ProgramStats]) -> Vec<String> {
 fn program(program: &ProgramStats) -> Vec<String> {
     let ProgramStats { name, processes, starts, failures, last_failure } = program;
     let (jobs, memory) = processes.iter().fold((0, 0), |sum, it| (sum.0 + it.jobs, sum.1 + it.memory_bytes));
-    let mut line = format!("program {}  ", plain(name));
+    let mut line = format!("program {}  ", sanitized(name));
     for state in
         [ProcessState::Starting, ProcessState::Idle, ProcessState::Busy, ProcessState::Leaving, ProcessState::Failing]
     {
@@ -255,7 +256,7 @@ fn program(program: &ProgramStats) -> Vec<String> {
     }
     write!(line, "{jobs} jobs  {}  {starts} started", bytes(memory)).expect("a string takes all");
     let failure =
-        (*failures > 0).then(|| paint(WARN, format!("{failures} failed, the last one: {}", plain(last_failure))));
+        (*failures > 0).then(|| paint(WARN, format!("{failures} failed, the last one: {}", sanitized(last_failure))));
     [line].into_iter().chain(failure.map(|failure| format!("  {failure}"))).collect()
 }
 
@@ -270,7 +271,7 @@ fn attached(workers: &[AttachedWorkerStats]) -> Vec<String> {
             (false, 0) => String::new(),
             (false, given_up) => paint(WARN, format!("{given_up} ignored a cancel")),
         };
-        vec![plain(name), plain(peer), concurrency.to_string(), running.to_string(), jobs.to_string(), note]
+        vec![sanitized(name), sanitized(peer), concurrency.to_string(), running.to_string(), jobs.to_string(), note]
     };
     headed(&heads, &columns, workers.iter().map(row).collect())
 }
@@ -292,9 +293,9 @@ pub(super) fn detached_rows(kinds: &[KindStats]) -> impl Iterator<Item = [String
     kinds.iter().filter_map(|kind| {
         let jobs = kind.detached.filter(|it| *it != DetachedStats::default())?;
         let DetachedStats { scheduled, ready, blocked, running, dead, oldest_ready_age } = jobs;
-        let oldest = oldest_ready_age.map_or_else(|| "-".to_owned(), |age| rough(duration(Some(&age))));
+        let oldest = oldest_ready_age.map_or_else(|| "-".to_owned(), |age| short_duration(duration(Some(&age))));
         let [scheduled, ready, blocked, running, dead] =
             [scheduled, ready, blocked, running, dead].map(|count| count.to_string());
-        Some([plain(&kind.name), scheduled, ready, blocked, running, dead, oldest])
+        Some([sanitized(&kind.name), scheduled, ready, blocked, running, dead, oldest])
     })
 }

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::{
-    Align, bytes, countdown, duration, elapsed, exact, message_json, percent, plain, rough, setting, table, waterfall,
+    Align, bytes, countdown, duration, elapsed, exact, message_json, percent, sanitized, setting, short_duration,
+    table, waterfall,
 };
 use crate::{
     cli::console::{BAD, paint},
@@ -49,7 +50,7 @@ fn elapsed_is_to_the_millisecond() {
 #[test]
 fn rough_keeps_two_or_three_digits() {
     check(
-        rough,
+        short_duration,
         &[
             (4_100, "4.1ms"),
             (999_000, "999ms"),
@@ -133,7 +134,7 @@ fn absent_and_negative_durations_are_zero() {
 
 #[test]
 fn a_peer_cannot_steer_the_terminal() {
-    assert_eq!(plain("a\x1b[2Jb\r\n\tc"), "a\u{fffd}[2Jb\u{fffd}\n\tc");
+    assert_eq!(sanitized("a\x1b[2Jb\r\n\tc"), "a\u{fffd}[2Jb\u{fffd}\n\tc");
 }
 
 fn row(cells: &[&str]) -> Vec<String> {

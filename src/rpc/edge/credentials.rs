@@ -1,4 +1,4 @@
-//! Authenticates callers, and denies calls without valid credentials. `src/auth/gate.rs` checks the credentials, and
+//! Authenticates callers, and denies calls without valid credentials. `src/auth/authenticator.rs` checks the credentials, and
 //! `src/auth/caller.rs` applies the rules.
 
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use tonic::{Status, body::Body};
 
 use super::{answer::Meters, checks::Check, route::Arrived};
 use crate::{
-    auth::{Caller, Certificate, Denial, Gate, Rpc, Service},
+    auth::{Authenticator, Caller, Certificate, Denial, Rpc, Service},
     model::{Origin, Peer},
     proto::{admin_service_server, job_service_server, worker_pool_service_server, worker_service_server},
     rpc::{
@@ -21,7 +21,7 @@ use crate::{
 /// Authentication of the calls of one connection.
 #[derive(Clone)]
 pub struct Credentials {
-    gate: Arc<Gate>,
+    authenticator: Arc<Authenticator>,
     certificate: Option<Arc<Certificate>>,
     peer: Arc<Peer>,
     catalog: Arc<Catalog>,
@@ -52,7 +52,7 @@ impl<B> Check<Arrived<B>> for Credentials {
 impl Credentials {
     /// Authentication for one connection. On a Unix socket, the permissions of the socket file authorize operators.
     pub(super) fn of(
-        gate: &Arc<Gate>,
+        authenticator: &Arc<Authenticator>,
         peer: &Arc<Peer>,
         catalog: &Arc<Catalog>,
         meters: Option<&Arc<Meters>>,
@@ -61,7 +61,7 @@ impl Credentials {
             return None;
         }
         Some(Self {
-            gate: Arc::clone(gate),
+            authenticator: Arc::clone(authenticator),
             certificate: peer.certificate.as_ref().map(|der| Arc::new(Certificate::read(der))),
             peer: Arc::clone(peer),
             catalog: Arc::clone(catalog),
@@ -81,7 +81,7 @@ impl Credentials {
             return Ok(None);
         }
         let tokens = request.headers().get_all(AUTHORIZATION).into_iter().map(HeaderValue::as_bytes);
-        let caller = self.gate.authenticate(self.certificate.as_deref(), tokens).and_then(|caller| {
+        let caller = self.authenticator.authenticate(self.certificate.as_deref(), tokens).and_then(|caller| {
             let allowed = match target {
                 Target::Guarded(rpc) => caller.may_call(rpc),
                 Target::Open | Target::Unknown => Err(caller.denied("a method that no rule can name")),
@@ -95,7 +95,7 @@ impl Credentials {
             if let Denial::NoCredentials { certificate, .. } = &mut denial {
                 *certificate = self.peer.certificate_request;
             }
-            self.gate.note(&denial);
+            self.authenticator.note(&denial);
             status::denied(&denial, &request_id(request.headers().get(REQUEST_ID)), Some(&self.peer.origin))
         })
     }

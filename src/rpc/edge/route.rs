@@ -17,7 +17,7 @@ use crate::{
     model::Peer,
     proto::worker_pool_service_server::WorkerPoolServiceServer,
     rpc::{
-        WorkerPool, calls,
+        CallerServices, calls,
         context::Arrival,
         job_service::CREATE_JOBS,
         routes::Catalog,
@@ -61,7 +61,7 @@ impl<B, S: Service<Arrived<B>>> Service<Request<B>> for Arrivals<S> {
 /// the pool itself.
 #[derive(Clone)]
 pub struct Route {
-    pub(super) worker_pool: Option<WorkerPoolServiceServer<WorkerPool>>,
+    pub(super) worker_pool: Option<WorkerPoolServiceServer<CallerServices>>,
     pub(super) others: Routes,
     pub(super) catalog: Arc<Catalog>,
     /// Largest message, in bytes.

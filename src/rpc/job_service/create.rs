@@ -32,8 +32,8 @@ const MAX_RETAINED: Duration = Duration::from_secs(366 * 24 * 3600);
 impl JobsCall {
     /// Creates one job, and answers once it is durable.
     pub(super) async fn create_job(&self, request: CreateJobRequest) -> Result<CreateJobResponse, Status> {
-        let Self { parts, call, .. } = self;
-        if parts.pools.is_closing() {
+        let Self { service, call, .. } = self;
+        if service.pools.is_closing() {
             return Err(status::draining(call.request_id()));
         }
         let unreadable = |violations| status::unreadable(violations, call.request_id());
@@ -43,13 +43,13 @@ impl JobsCall {
             return Err(status::store_is_away());
         }
         // A quota limits jobs that run or wait for a caller, so a detached job does not keep its hold.
-        let _hold = parts.guard.admit(&parts.pools, Rpc::CreateJob, call, &mut job.job)?;
-        let pool = parts.pools.pool_of(&job.job).map_err(refused)?;
+        let _hold = service.access.admit(&service.pools, Rpc::CreateJob, call, &mut job.job)?;
+        let pool = service.pools.pool_of(&job.job).map_err(refused)?;
         job.pool = pool.name().to_string();
         let job_id = job.id.clone();
         match self.detached.create(job).await.map_err(status::store_fails)? {
             Some(Submitted::Created | Submitted::Leased(_)) => Ok(CreateJobResponse { job_id, already_existed: false }),
-            Some(Submitted::Existing(old)) if parts.guard.allows(self.rpc, call, &old.request.job) => {
+            Some(Submitted::Existing(old)) if service.access.allows(self.rpc, call, &old.request.job) => {
                 Ok(CreateJobResponse { job_id, already_existed: true })
             }
             Some(Submitted::Existing(_) | Submitted::Conflict) => Err(status::job_exists(&job_id)),
@@ -63,8 +63,8 @@ pub(super) fn create_jobs(
     mut asked: JobsCall,
     request: &Request<Streaming<CreateJobsRequest>>,
 ) -> Result<Response<ResponseStream<CreateJobsResponse>>, Status> {
-    let inbound = Messages::of(request, asked.parts.largest_message);
-    let window = asked.parts.window;
+    let inbound = Messages::of(request, asked.service.largest_message);
+    let window = asked.service.window;
     let meter = asked.meter.take();
     let asked = Arc::new(asked);
     let messages = stream::unfold(Some(inbound), async |inbound| {

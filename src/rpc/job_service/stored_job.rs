@@ -87,7 +87,7 @@ pub(super) fn filter(asked: &JobsCall, filter: DetachedJobFilter) -> Result<Filt
     let kind = Some(kind).filter(|kind| !kind.is_empty());
     let filter = Filter {
         states,
-        tenant: asked.parts.guard.tenant(asked.rpc, &asked.call, kind.as_deref(), tenant.as_deref())?,
+        tenant: asked.service.access.tenant(asked.rpc, &asked.call, kind.as_deref(), tenant.as_deref())?,
         kind,
         label: Some((label_key, label_value)).filter(|(key, _)| !key.is_empty()),
         created_from: read_time("filter.created_from", created_from, &mut faults),

@@ -29,7 +29,7 @@ pub(super) async fn watch_job(
     mut asked: JobsCall,
     request: Request<WatchJobRequest>,
 ) -> Result<Response<ResponseStream<WatchJobResponse>>, Status> {
-    let open = asked.parts.watches.open(&request);
+    let open = asked.service.watches.open(&request);
     let WatchJobRequest { job_id, from_sequence } = request.into_inner();
     let open = match (open, asked.job(&job_id, false).await) {
         (Ok(open), Ok(_)) => open,

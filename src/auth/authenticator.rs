@@ -1,4 +1,4 @@
-//! The gate: identifies the caller of each call.
+//! The authenticator: identifies the caller of each call.
 
 use std::sync::{
     Arc,
@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Authenticates callers. It exists only if some authentication is configured.
-pub struct Gate {
+pub struct Authenticator {
     rules: ArcSwap<Rules>,
     tokens: Option<Tokens>,
     ops: bool,
@@ -33,7 +33,7 @@ struct Rules {
     generation: u64,
 }
 
-impl Gate {
+impl Authenticator {
     /// Reads the keys of the token issuer.
     ///
     /// # Errors
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
     use crate::auth::{Rpc, Rpcs};
 
-    fn gate(principals: &[&str]) -> Gate {
+    fn authenticator(principals: &[&str]) -> Authenticator {
         let rule = Rule {
             name: "one".into(),
             principals: principals.iter().map(|one| PrincipalPattern::parse(one).expect("a pattern")).collect(),
@@ -175,7 +175,7 @@ mod tests {
             max_criticality: crate::model::Criticality::Critical,
             may_shed: true,
         };
-        Gate::open(&Config { jwt: None, rules: vec![rule], ops: false }).expect("no keys to read")
+        Authenticator::open(&Config { jwt: None, rules: vec![rule], ops: false }).expect("no keys to read")
     }
 
     #[test]
@@ -192,9 +192,9 @@ mod tests {
     #[test]
     fn whoever_shows_nothing_needs_a_rule_by_name() {
         let none = || std::iter::empty::<&[u8]>();
-        let denial = gate(&["**"]).authenticate(None, none()).unwrap_err();
+        let denial = authenticator(&["**"]).authenticate(None, none()).unwrap_err();
         assert_eq!(denial, Denial::NoCredentials { certificate: CertificateRequest::Sent, tokens: false });
-        let caller = gate(&["anonymous"]).authenticate(None, none()).unwrap();
+        let caller = authenticator(&["anonymous"]).authenticate(None, none()).unwrap();
         assert_eq!(caller.principal(), "anonymous");
         assert!(caller.may_call(Rpc::Stats).is_ok() && caller.may_call(Rpc::Submit).is_err());
     }
@@ -206,11 +206,12 @@ mod tests {
         params.distinguished_name = rcgen::DistinguishedName::new();
         params.distinguished_name.push(rcgen::DnType::CommonName, "web");
         let certificate = Certificate::read(params.self_signed(&key).unwrap().der());
-        let gate = gate(&["subject:CN=w*"]);
-        let authenticate = || gate.authenticate(Some(&certificate), std::iter::once(&b"Basic ignored"[..])).unwrap();
+        let authenticator = authenticator(&["subject:CN=w*"]);
+        let authenticate =
+            || authenticator.authenticate(Some(&certificate), std::iter::once(&b"Basic ignored"[..])).unwrap();
         assert!(authenticate().may_call(Rpc::Stats).is_ok());
         assert!(Arc::ptr_eq(&authenticate(), &authenticate()));
-        let other = self::gate(&["subject:CN=x", "anonymous"]);
+        let other = self::authenticator(&["subject:CN=x", "anonymous"]);
         let certificate = Certificate::read(params.self_signed(&key).unwrap().der());
         let caller = other.authenticate(Some(&certificate), std::iter::empty()).unwrap();
         assert!(caller.may_call(Rpc::Stats).is_err(), "a certificate is never anonymous");

@@ -9,7 +9,7 @@ use tonic::Status;
 
 use super::{context::CallContext, status};
 use crate::{
-    auth::{Caller, Denial, Gate, Hold, OverQuota, Quotas, Rpc},
+    auth::{Authenticator, Caller, Denial, Hold, OverQuota, Quotas, Rpc},
     model::{CertificateRequest, Criticality, Job, Origin, Peer, Rejection, RejectionReason},
     pool::Pools,
 };
@@ -19,14 +19,14 @@ const RECHECK: Duration = Duration::from_secs(10);
 
 /// Authorizes calls and jobs. Without authentication, it allows everything.
 #[derive(Clone, Default)]
-pub struct Guard {
+pub struct AccessControl {
     /// Authenticates callers and knows the rules.
-    pub gate: Option<Arc<Gate>>,
+    pub authenticator: Option<Arc<Authenticator>>,
     /// Quotas of tenants.
     pub quotas: Arc<ArcSwapOption<Quotas>>,
 }
 
-impl Guard {
+impl AccessControl {
     /// Authorizes a job: sets the tenant of its caller, and takes one job of that tenant's quota until the hold is
     /// dropped. A job with an invalid field takes no quota, because `pools` refuses it.
     ///
@@ -39,13 +39,13 @@ impl Guard {
         call: &CallContext,
         job: &mut Job,
     ) -> Result<Option<Hold>, Status> {
-        let Self { gate, quotas } = self;
+        let Self { authenticator, quotas } = self;
         let quotas = quotas.load();
-        if gate.is_some() || quotas.is_some() {
+        if authenticator.is_some() || quotas.is_some() {
             pools.check(job).map_err(|refused| status::status(&refused.into(), call.request_id()))?;
         }
-        match gate {
-            Some(gate) => assign_tenant(gate, rpc, call, job)?,
+        match authenticator {
+            Some(authenticator) => assign_tenant(authenticator, rpc, call, job)?,
             // Without authentication, no caller may claim the highest importance.
             None if job.criticality > Criticality::Critical => {
                 let denial = Denial::criticality("anonymous", job.criticality, Criticality::Critical);
@@ -70,10 +70,10 @@ impl Guard {
         kind: Option<&str>,
         asked: Option<&str>,
     ) -> Result<Option<String>, Status> {
-        let Some(gate) = &self.gate else { return Ok(asked.map(str::to_owned)) };
+        let Some(authenticator) = &self.authenticator else { return Ok(asked.map(str::to_owned)) };
         let tenant = caller(call).and_then(|caller| caller.tenant_of_jobs(rpc, kind, asked));
         tenant.map(|tenant| Some(tenant.to_owned())).map_err(|denial| {
-            gate.note(&denial);
+            authenticator.note(&denial);
             status::denied(&denial, call.request_id(), None)
         })
     }
@@ -81,7 +81,7 @@ impl Guard {
     /// Whether a call may read or change a job. Without authentication, it always may.
     pub(super) fn allows(&self, rpc: Rpc, call: &CallContext, job: &Job) -> bool {
         let may = |caller: &Caller| caller.tenant_of_jobs(rpc, Some(&job.kind), Some(&job.tenant)).is_ok();
-        self.gate.is_none() || call.caller.as_deref().is_some_and(may)
+        self.authenticator.is_none() || call.caller.as_deref().is_some_and(may)
     }
 
     /// Authorizes a worker that runs `kinds` to attach. Without authentication, the worker must be on the server's own
@@ -91,10 +91,10 @@ impl Guard {
     /// UNAUTHENTICATED and PERMISSION_DENIED, with the id of the call.
     pub(super) fn admit_worker(&self, call: &CallContext, peer: Option<&Peer>, kinds: &[String]) -> Result<(), Status> {
         let denied = |denial: Denial| {
-            self.gate.iter().for_each(|gate| gate.note(&denial));
+            self.authenticator.iter().for_each(|authenticator| authenticator.note(&denial));
             status::denied(&denial, call.request_id(), peer.map(|peer| &peer.origin))
         };
-        if self.gate.is_some() {
+        if self.authenticator.is_some() {
             return caller(call).and_then(|caller| caller.may_serve(Rpc::Attach, kinds)).map_err(denied);
         }
         match peer.map(|peer| peer.origin) {
@@ -107,10 +107,10 @@ impl Guard {
 
     /// Returns when the credentials of a call have expired. Cancel safe.
     pub(super) async fn expired(&self, call: &CallContext) {
-        let (Some(gate), Some(caller)) = (&self.gate, call.caller.as_deref()) else {
+        let (Some(authenticator), Some(caller)) = (&self.authenticator, call.caller.as_deref()) else {
             return std::future::pending().await;
         };
-        while gate.recheck(caller).is_ok() {
+        while authenticator.recheck(caller).is_ok() {
             sleep(RECHECK).await;
         }
     }
@@ -122,8 +122,9 @@ fn caller(call: &CallContext) -> Result<&Caller, Denial> {
     call.caller.as_deref().ok_or(none)
 }
 
-fn assign_tenant(gate: &Gate, rpc: Rpc, call: &CallContext, job: &mut Job) -> Result<(), Status> {
-    let tenant = caller(call).and_then(|caller| gate.recheck(caller).and_then(|()| caller.tenant_of_job(rpc, job)));
+fn assign_tenant(authenticator: &Authenticator, rpc: Rpc, call: &CallContext, job: &mut Job) -> Result<(), Status> {
+    let tenant =
+        caller(call).and_then(|caller| authenticator.recheck(caller).and_then(|()| caller.tenant_of_job(rpc, job)));
     match tenant {
         Ok(tenant) => {
             if job.tenant.is_empty() {
@@ -132,7 +133,7 @@ fn assign_tenant(gate: &Gate, rpc: Rpc, call: &CallContext, job: &mut Job) -> Re
             Ok(())
         }
         Err(denial) => {
-            gate.note(&denial);
+            authenticator.note(&denial);
             Err(status::denied(&denial, call.request_id(), None))
         }
     }
