@@ -61,9 +61,9 @@ def test_a_client_in_a_hurry_is_held_back():
         took = time.monotonic() - began
         attempts = service.rejected("QUEUE_FULL")
     assert (said.reason, attempts) == ("QUEUE_FULL", 3)
-    # Two waits, each of about the time that two jobs take.
+    # Two waits of at least 0.2 s each: half of the time of the queued job. Its own backoff is a millisecond.
     print(f"3 attempts within {took:.3f} s; the last pushback was {said.pushback_ms} ms")
-    assert took > 0.5
+    assert took > 0.2
 
 
 def test_a_handler_that_says_unavailable_is_not_asked_again():
