@@ -18,9 +18,9 @@ use super::{
 };
 use crate::proto::Stats;
 
-/// Advise sizes of pools and queues, by what a server measures.
+/// Advise sizes of pools and queues from the measurements of a server.
 ///
-/// It takes two snapshots and compares them: how many jobs came, and how long they ran. From these, Little's law gives
+/// It compares two snapshots: how many jobs arrived, and how long they ran. From these, Little's law gives
 /// the busy workers and the queue length; each step is shown. Watch the server under its usual load, at its busiest
 /// time.
 #[derive(Debug, Args)]

@@ -15,7 +15,7 @@ use crate::proto::{
 
 /// Show the state of a job and what it waits for, or how it ended.
 ///
-/// A server remembers the last jobs that ended in each pool; pool.NAME.ended_jobs is their number.
+/// Each pool remembers its last ended jobs; pool.NAME.ended_jobs sets how many.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  waterwheel explain $JOB")]
 pub(super) struct ExplainArgs {

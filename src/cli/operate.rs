@@ -64,8 +64,8 @@ pub(super) struct PoolArgs {
 
 /// Set the number of workers of a pool, or its bounds.
 ///
-/// Within bounds, the pool chooses by its load. Surplus workers stop at once if idle, else after their job. At its next
-/// start, the server uses the configuration again.
+/// Within bounds, the pool chooses by its load. Surplus workers stop at once if idle, else after their job. A restart
+/// returns to the configured number.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  waterwheel resize cpu 2..16")]
 pub(super) struct ResizeArgs {
@@ -85,9 +85,9 @@ struct Workers {
     max: u32,
 }
 
-/// Cancel a job, queued or running, as its operator.
+/// Cancel a queued or running job.
 ///
-/// A queued job ends at once. A running job is asked to stop, and forced after the grace. Its caller gets
+/// A queued job ends at once. A running job is asked to stop, and killed after the grace period. Its caller gets
 /// CANCELLED_BY_OPERATOR. "waterwheel jobs" lists the jobs. If several jobs have the request id, nothing is cancelled,
 /// and their ids are printed.
 #[derive(Debug, Args)]
@@ -101,9 +101,9 @@ pub(super) struct CancelArgs {
 
 /// Reload the configuration of the server.
 ///
-/// SIGHUP does the same; this command prints the changes. All changes are applied, or none. Pools except for
-/// ended_jobs, kinds, [auth.rule], [quota] and telemetry.log can be reloaded. If another key changed, it is named, and
-/// nothing is applied. No call fails.
+/// SIGHUP does the same; this command prints the changes. All changes are applied, or none. These can be
+/// reloaded: pools (without ended_jobs), kinds, [auth.rule], [quota] and telemetry.log. If another key changed, it is
+/// named, and nothing is applied. No call fails.
 #[derive(Debug, Args)]
 #[command(after_help = RELOAD_CODES)]
 pub(super) struct ReloadArgs {

@@ -36,20 +36,21 @@ const TIMES: RangeInclusive<f64> = 0.01..=100.0;
 
 /// Simulate a pool under load, on virtual time.
 ///
-/// Runs the pool's own machine against seeded arrivals, and prints how much of the workers' time went to jobs that ended
-/// in time, as a share of what could have been had; how many of the accepted jobs did not end in time; what the 99th of
-/// a hundred served jobs waited; and how long after the load fell nearly all were served again.
+/// Runs the scheduler of the server with random arrivals, and prints for each load: the useful share (worker time of jobs
+/// that ended in time, divided by all worker time, or by the demand if that is less); the share of accepted jobs that
+/// missed their deadline; the share of refused jobs; the 99th percentile of the wait; the time until nearly all jobs are
+/// served again after the load falls; and the submissions per job.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  waterwheel sim --load 2 --seeds 2 --duration 5s")]
 pub(super) struct SimArgs {
-    /// Loads, as multiples of what the workers can do; of a replay, of the rate that was recorded. From 0.01 to 100.
+    /// Loads, as multiples of the workers' capacity; for a replay, of the recorded rate. From 0.01 to 100.
     /// [default: 0.7,1,2,4,10; of a replay: 1]
     #[arg(long = "load", value_name = "TIMES", value_delimiter = ',', value_parser = number_in(TIMES))]
     loads: Vec<f64>,
-    /// How service times are spread.
+    /// Distribution of service times.
     #[arg(long = "service", value_name = "SPREAD", value_delimiter = ',', default_value = "exponential,lognormal")]
     services: Vec<Service>,
-    /// How arrivals are spread.
+    /// Distribution of arrivals.
     #[arg(long = "arrivals", value_name = "PATTERN", value_delimiter = ',', default_value = "poisson")]
     patterns: Vec<Pattern>,
     /// Number of seeds; the figures are means.
@@ -58,7 +59,7 @@ pub(super) struct SimArgs {
     /// Virtual time in which jobs arrive.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration_in(MIN_TIME..=MAX_TIME))]
     duration: Duration,
-    /// The load after that, for five seconds, to measure the recovery. [default: 0.7]
+    /// Load after that time, for five seconds, to measure the recovery. [default: 0.7]
     #[arg(long, value_name = "TIMES", value_parser = number_in(TIMES), conflicts_with_all = ["slow", "lose", "replay"])]
     then: Option<f64>,
     /// Mean service time, from 1us on.
@@ -76,7 +77,7 @@ pub(super) struct SimArgs {
     /// Number of tenants, with equal shares of the load.
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..))]
     tenants: u16,
-    /// Add one tenant that alone sends so many times what the workers can do, and print the results of the others, which
+    /// Add one tenant that alone sends this multiple of the workers' capacity, and print the results of the others, which
     /// share --load.
     #[arg(long, value_name = "TIMES", value_parser = number_in(TIMES))]
     flood: Option<f64>,
@@ -86,7 +87,7 @@ pub(super) struct SimArgs {
     /// What refused callers do, up to five attempts within their deadline.
     #[arg(long, value_name = "HOW", default_value = "never")]
     retry: Retry,
-    /// Most jobs in the queue.
+    /// Capacity of the queue.
     #[arg(long, value_name = "JOBS", default_value = "1024", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     queue: u32,
     /// Factor by which jobs take longer in the second third of the time.

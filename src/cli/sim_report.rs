@@ -11,7 +11,8 @@ use super::{
 };
 use crate::sim::Outcome;
 
-/// Columns of the table. The last two are for the other tenants, if one floods the workers.
+/// Columns of the table. `tries` are submissions per job. The last two columns, for the tenants that do not flood the
+/// workers, are shown only with `--flood`.
 const HEADS: [&str; 11] = [
     "service",
     "arrivals",

@@ -1,4 +1,4 @@
-//! `waterwheel store`: inspects the file of a store while no server has it open.
+//! `waterwheel store`: checks or exports the file of a store while no server has it open.
 
 use std::path::PathBuf;
 
@@ -17,7 +17,7 @@ use crate::{
     store::{BATCH, Filter, SqliteFacts, SqliteOptions, inspect_sqlite, open_sqlite},
 };
 
-/// Look at the file of detached jobs, while no server has it open.
+/// Check or export the file of detached jobs, while no server has it open.
 #[derive(Debug, Args)]
 pub(super) struct StoreCommand {
     #[command(subcommand)]

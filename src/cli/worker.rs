@@ -34,7 +34,7 @@ macro_rules! template {
     };
 }
 
-/// Write and test workers: programs in any language that stay.
+/// Write and test workers: long-lived programs in any language.
 #[derive(Debug, Args)]
 pub(super) struct WorkerCommand {
     #[command(subcommand)]
