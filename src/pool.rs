@@ -15,7 +15,6 @@
 //! A job of a blocking kind runs on the thread of its worker ([`blocking`]). The thread decides its outcome and takes
 //! the next job itself. Its messages to the tasks of callers are sent in batches ([`reports`]).
 
-mod attached;
 mod attempt;
 mod blocking;
 mod builder;
@@ -29,11 +28,12 @@ mod listing;
 mod meters;
 mod operate;
 mod outcome;
-mod permit;
 mod pools;
+mod queued_job;
 mod remote;
 mod replaceable;
 mod reports;
+mod running_job;
 mod shard;
 mod stats;
 mod stop;
@@ -51,8 +51,8 @@ pub use factories::FactoryStats;
 pub use handle::Pool;
 pub use listing::{Explanation, JobFilter, JobOrder, ListedJob, Listing, Stage};
 pub use operate::Hold;
-pub use permit::Room;
 pub use pools::Pools;
+pub use queued_job::Room;
 pub use remote::AttachError;
 pub use shard::{set_shard, shard};
 pub use stats::{Distribution, KindDurations, KindStats, PoolLoad, PoolStats, WorkerState, WorkerStats};

@@ -20,7 +20,7 @@ use super::{
     lease::{End, Gone, Lease, WorkerHandlers},
     meters::Meters,
     outcome::note_lost,
-    permit::{Permit, Signal, Waiter},
+    queued_job::{QueuedJob, Signal, Waiter},
     replaceable::Replaceable,
     reports::{Report, Reports},
     shard::{Shards, Shared, shard},
@@ -253,7 +253,7 @@ impl Shared {
             Verdict::Queued(key) | Verdict::Waiting(key) => {
                 log_arrival(self, kind, &job, &cx, None);
                 let place = place.expect("a job that does not start at once has a waiter");
-                Ok(Ticket::queued(Permit::new(self.clone(), key, kind, place, start_by, job, cx)))
+                Ok(Ticket::queued(QueuedJob::new(self.clone(), key, kind, place, start_by, job, cx)))
             }
             Verdict::Refused(refusal) => {
                 let rejection = self.rejection(kind, refusal);
@@ -327,10 +327,10 @@ impl Shared {
     fn act(&self, effects: Vec<Effect<Wiring>>) {
         for effect in effects {
             match effect {
-                Effect::Start { waiter: Waiter { signal, parcel }, grant } => {
+                Effect::Start { waiter: Waiter { signal, blocking }, grant } => {
                     let lease = self.lease(grant);
-                    let begun = match parcel {
-                        Some(parcel) => parcel.begin(lease),
+                    let begun = match blocking {
+                        Some(blocking) => blocking.begin(lease),
                         None => Err(lease),
                     };
                     match begun {

@@ -14,7 +14,7 @@ use tokio::{
     sync::{oneshot, watch},
 };
 
-use super::{inner::PoolInner, outcome::JobResult, permit::Signal, shard::serving_shard};
+use super::{inner::PoolInner, outcome::JobResult, queued_job::Signal, shard::serving_shard};
 use crate::phase::Phase;
 
 /// Messages from the threads of workers to one serving thread, in batches.

@@ -1,4 +1,4 @@
-//! A job from its admission to its outcome. If the caller of a queued job leaves, dropping the permit (`permit.rs`)
+//! A job from its admission to its outcome. If the caller of a queued job leaves, dropping the job (`queued_job.rs`)
 //! takes the job out of the queue.
 
 use std::{
@@ -18,13 +18,13 @@ use tokio::time::Instant;
 use tracing::debug;
 
 use super::{
-    attached::Attached,
     attempt::Attempt,
     drain::LostJob,
     inner::PoolInner,
     lease::Lease,
     outcome::{JobResult, conclude_queued, milliseconds},
-    permit::{Permit, Room},
+    queued_job::{QueuedJob, Room},
+    running_job::RunningJob,
     shard::Shared,
 };
 use crate::{
@@ -45,8 +45,8 @@ pub struct Ticket {
 enum Progress {
     /// The job has a worker, but was not polled yet.
     Granted(Granted),
-    Queued(BoxFuture<'static, Result<Attached, JobError>>),
-    Running(Attached),
+    Queued(BoxFuture<'static, Result<RunningJob, JobError>>),
+    Running(RunningJob),
     Ended,
 }
 
@@ -72,9 +72,9 @@ impl Ticket {
         Self { progress: Progress::Granted(granted), room: None, cx }
     }
 
-    pub(super) fn queued(permit: Permit) -> Self {
-        let (room, cx) = (Some(permit.room()), permit.cx.clone());
-        Self { progress: Progress::Queued(permit.begin().boxed()), room, cx }
+    pub(super) fn queued(job: QueuedJob) -> Self {
+        let (room, cx) = (Some(job.room()), job.cx.clone());
+        Self { progress: Progress::Queued(job.begin().boxed()), room, cx }
     }
 
     /// Id of the job.
@@ -99,7 +99,7 @@ impl Ticket {
     }
 
     /// Returns when the job runs. Dropping the future cancels the job.
-    pub(super) async fn begin(mut self) -> Result<Attached, JobError> {
+    pub(super) async fn begin(mut self) -> Result<RunningJob, JobError> {
         std::future::poll_fn(|task| self.poll_begin(task)).await?;
         let Progress::Running(attached) = self.progress else { unreachable!("it has just begun") };
         Ok(attached)
@@ -158,7 +158,7 @@ pub(super) struct Granted {
 
 impl Granted {
     /// Starts the run, unless it is too late.
-    pub(super) fn start(self, now: Instant) -> Result<Attached, JobError> {
+    pub(super) fn start(self, now: Instant) -> Result<RunningJob, JobError> {
         let Self { kind, job, lease, cx } = self;
         if let Some(reason) = cx.stop_reason() {
             // An operator, or the end of a drain, stopped the job before it began.
@@ -176,7 +176,7 @@ impl Granted {
             return Err(not_begun(lease, &cx, Outcome::ExpiredInQueue, now));
         }
         cx.begin(lease.worker(), now, run_timeout(lease.inner(), kind, &job));
-        Attempt::new(lease, job, kind, cx, now).map(Attached::new)
+        Attempt::new(lease, job, kind, cx, now).map(RunningJob::new)
     }
 }
 

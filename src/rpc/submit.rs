@@ -1,5 +1,5 @@
 //! `Submit` and `Stream`: run one job, and return its result or stream its output and progress. When the caller leaves,
-//! the future is dropped: `src/pool/permit.rs` removes a queued job, and `src/pool/attached.rs` stops a running one.
+//! the future is dropped: `src/pool/queued_job.rs` removes a queued job, and `src/pool/running_job.rs` stops a running one.
 
 use std::{
     borrow::Borrow,

@@ -1,4 +1,4 @@
-//! A running job whose caller waits. If a queued job's caller leaves, `permit.rs` takes the job out of the queue.
+//! A running job whose caller waits. If a queued job's caller leaves, `queued_job.rs` takes the job out of the queue.
 
 use std::{
     pin::Pin,
@@ -24,7 +24,7 @@ use crate::{
 ///
 /// Most short jobs end at their first poll. The timer and the registration for cancels are made only for jobs that are
 /// still pending.
-pub(super) struct Attached {
+pub(super) struct RunningJob {
     attempt: Option<Attempt>,
     then: Then,
 }
@@ -41,7 +41,7 @@ enum Then {
     Decided,
 }
 
-impl Attached {
+impl RunningJob {
     pub(super) fn new(attempt: Attempt) -> Self {
         Self { attempt: Some(attempt), then: Then::Nothing }
     }
@@ -49,7 +49,7 @@ impl Attached {
     /// The job was asked to stop by an operator or a drain. The caller learns the result, but no later than the
     /// deadline.
     async fn stop(mut self) -> JobResult {
-        let attempt = self.attempt.as_mut().expect("attached until it ends");
+        let attempt = self.attempt.as_mut().expect("kept until it ends");
         let cx = attempt.cx.clone();
         let end = tokio::select! {
             biased;
@@ -62,11 +62,7 @@ impl Attached {
             _ if !attempt.decide(outcome) => attempt.await,
             Some(LadderEnd::CutOff(rung)) => Some(Err(cut_off(attempt, outcome, rung))),
             None => {
-                return Err(detach(
-                    self.attempt.take().expect("attached until it ends"),
-                    StopReason::Deadline,
-                    outcome,
-                ));
+                return Err(detach(self.attempt.take().expect("kept until it ends"), StopReason::Deadline, outcome));
             }
         };
         self.attempt = None;
@@ -85,7 +81,7 @@ fn cut_off(attempt: &Attempt, outcome: Outcome, rung: Rung) -> JobError {
     failure.into()
 }
 
-impl Future for Attached {
+impl Future for RunningJob {
     type Output = JobResult;
 
     fn poll(mut self: Pin<&mut Self>, task: &mut TaskContext<'_>) -> Poll<Self::Output> {
@@ -93,7 +89,7 @@ impl Future for Attached {
             if let Then::Stopping(stopping) = &mut self.then {
                 return stopping.poll_unpin(task);
             }
-            let attempt = self.attempt.as_mut().expect("attached until it ends");
+            let attempt = self.attempt.as_mut().expect("kept until it ends");
             if let Poll::Ready(ended) = attempt.poll_unpin(task) {
                 self.attempt = None;
                 return Poll::Ready(ended.expect(REPORTED));
@@ -129,7 +125,7 @@ async fn reason_to_stop(cx: Context) -> StopReason {
     }
 }
 
-impl Drop for Attached {
+impl Drop for RunningJob {
     fn drop(&mut self) {
         if let Some(attempt) = self.attempt.take_if(|attempt| attempt.decide(Outcome::Cancelled)) {
             drop(detach(attempt, StopReason::Caller, Outcome::Cancelled));

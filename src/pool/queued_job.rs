@@ -1,4 +1,4 @@
-//! A queued job. Dropping its permit, for example when the caller leaves, takes the job out of the queue. `attached.rs`
+//! A queued job. Dropping it, for example when the caller leaves, takes the job out of the queue. `running_job.rs`
 //! handles running jobs.
 
 use std::{fmt, sync::Arc, time::Duration};
@@ -8,12 +8,12 @@ use tokio::{sync::oneshot, time::Instant};
 use tracing::Span;
 
 use super::{
-    attached::Attached,
     attempt::Attempt,
     blocking::{Done, Work},
     lease::Lease,
     outcome::{JobResult, conclude_queued, note_queued, refuse_waiting},
     reports::Reports,
+    running_job::RunningJob,
     shard::Shared,
     ticket::{Granted, run_timeout},
     trace::queue_span,
@@ -39,32 +39,32 @@ pub(super) enum Signal {
 pub(super) struct Waiter {
     pub(super) signal: oneshot::Sender<Signal>,
     /// For a job of a blocking kind.
-    pub(super) parcel: Option<Arc<Parcel>>,
+    pub(super) blocking: Option<Arc<BlockingJob>>,
 }
 
 /// A queued job of a blocking kind. The worker's thread starts it directly, so that no serving thread is involved
 /// between two jobs of a worker.
-pub(super) struct Parcel {
+pub(super) struct BlockingJob {
     kind: usize,
-    /// `None` before the job has its permit, and after the job was taken out.
-    packed: Mutex<Option<(Packed, Done)>>,
+    /// `None` before the job is queued, and after the job was taken out.
+    traced: Mutex<Option<(TracedJob, Done)>>,
     cx: Context,
 }
 
-struct Packed {
+struct TracedJob {
     job: Box<Job>,
     /// Span of the wait in the queue; dropping it ends the wait.
     span: Span,
 }
 
 /// A queued job, and its capacity. Dropping it gives the capacity back at once.
-#[must_use = "dropping a permit takes the job out of the queue"]
-pub(super) struct Permit {
+#[must_use = "dropping it takes the job out of the queue"]
+pub(super) struct QueuedJob {
     inner: Shared,
     key: JobKey,
     kind: usize,
     place: Claim,
-    load: Load,
+    work: QueuedWork,
     start_by: Instant,
     pub(super) cx: Context,
 }
@@ -72,13 +72,13 @@ pub(super) struct Permit {
 /// The job's side of its [`Waiter`].
 pub(super) struct Claim {
     signal: oneshot::Receiver<Signal>,
-    parcel: Option<Arc<Parcel>>,
+    blocking: Option<Arc<BlockingJob>>,
 }
 
-/// The job of a permit.
-enum Load {
-    Job(Packed),
-    Parcel(Arc<Parcel>, oneshot::Receiver<JobResult>),
+/// The job of a [`QueuedJob`].
+enum QueuedWork {
+    Job(TracedJob),
+    BlockingJob(Arc<BlockingJob>, oneshot::Receiver<JobResult>),
     /// The job was passed on.
     Gone,
 }
@@ -87,23 +87,23 @@ impl Waiter {
     /// The two sides of a job's wait.
     pub(super) fn new(kind: usize, is_blocking: bool, cx: &Context) -> (Self, Claim) {
         let (sender, signal) = oneshot::channel();
-        let parcel = is_blocking.then(|| Arc::new(Parcel { kind, packed: Mutex::new(None), cx: cx.clone() }));
-        (Self { signal: sender, parcel: parcel.clone() }, Claim { signal, parcel })
+        let blocking = is_blocking.then(|| Arc::new(BlockingJob { kind, traced: Mutex::new(None), cx: cx.clone() }));
+        (Self { signal: sender, blocking: blocking.clone() }, Claim { signal, blocking })
     }
 }
 
-impl Parcel {
+impl BlockingJob {
     /// Starts the job on the thread of its worker. Returns the channel that notifies the waiting tasks.
     ///
     /// # Errors
-    /// Returns the worker if the job's own task must handle it: the job is not packed yet, too late, stopped, or gone.
+    /// Returns the worker if the job's own task must handle it: the job is not traced yet, too late, stopped, or gone.
     pub(super) fn begin(&self, mut lease: Lease) -> Result<Reports, Lease> {
         let (cx, now) = (&self.cx, Instant::now());
         if cx.is_cancelled() || now >= cx.deadline().reply_by() {
             return Err(lease);
         }
         let Ok(thread) = lease.thread() else { return Err(lease) };
-        let Some((Packed { job, span }, done)) = self.packed.lock().take() else { return Err(lease) };
+        let Some((TracedJob { job, span }, done)) = self.traced.lock().take() else { return Err(lease) };
         drop(span);
         cx.begin(lease.worker(), now, run_timeout(lease.inner(), self.kind, &job));
         let reports = done.reports().clone();
@@ -147,7 +147,7 @@ impl fmt::Debug for Room {
     }
 }
 
-impl Permit {
+impl QueuedJob {
     pub(super) fn new(
         inner: Shared,
         key: JobKey,
@@ -157,16 +157,16 @@ impl Permit {
         job: Box<Job>,
         cx: Context,
     ) -> Self {
-        let packed = Packed { job, span: queue_span(&cx) };
-        let load = match &place.parcel {
-            Some(parcel) => {
+        let traced = TracedJob { job, span: queue_span(&cx) };
+        let work = match &place.blocking {
+            Some(blocking) => {
                 let (done, ended) = Done::new(&inner);
-                *parcel.packed.lock() = Some((packed, done));
-                Load::Parcel(Arc::clone(parcel), ended)
+                *blocking.traced.lock() = Some((traced, done));
+                QueuedWork::BlockingJob(Arc::clone(blocking), ended)
             }
-            None => Load::Job(packed),
+            None => QueuedWork::Job(traced),
         };
-        Self { inner, key, kind, place, load, start_by, cx }
+        Self { inner, key, kind, place, work, start_by, cx }
     }
 
     /// The capacity that the job may be waiting for.
@@ -176,7 +176,7 @@ impl Permit {
 
     /// Waits for a worker until it is too late to start, and starts the run. Dropping the future takes the job out of
     /// the queue.
-    pub(super) async fn begin(mut self) -> Result<Attached, JobError> {
+    pub(super) async fn begin(mut self) -> Result<RunningJob, JobError> {
         self.inner.keep_time();
         let signal = tokio::select! {
             biased;
@@ -190,44 +190,44 @@ impl Permit {
                 }
             }
         };
-        let load = std::mem::replace(&mut self.load, Load::Gone);
-        let (lease, job) = match (signal, load) {
+        let work = std::mem::replace(&mut self.work, QueuedWork::Gone);
+        let (lease, job) = match (signal, work) {
             (Ok(Signal::Ended(outcome, retry_after)), _) => {
                 return Err(conclude_queued(&self.inner, &self.cx, outcome, retry_after));
             }
             (Ok(Signal::Refused(reason)), _) => return Err(refuse_waiting(&self.inner, &self.cx, reason)),
-            (Ok(Signal::Began), Load::Parcel(parcel, ended)) => {
-                return Ok(Attached::new(self.attempt(&parcel, ended)));
+            (Ok(Signal::Began), QueuedWork::BlockingJob(blocking, ended)) => {
+                return Ok(RunningJob::new(self.attempt(&blocking, ended)));
             }
-            (Ok(Signal::Start(lease)), Load::Job(packed)) => (lease, packed.job),
-            (Ok(Signal::Start(lease)), Load::Parcel(parcel, _)) => {
-                let (packed, _) = parcel.packed.lock().take().expect("a parcel without its worker is not opened");
-                (lease, packed.job)
+            (Ok(Signal::Start(lease)), QueuedWork::Job(traced)) => (lease, traced.job),
+            (Ok(Signal::Start(lease)), QueuedWork::BlockingJob(blocking, _)) => {
+                let (traced, _) = blocking.traced.lock().take().expect("a blocking without its worker is not opened");
+                (lease, traced.job)
             }
             _ => unreachable!("the scheduler signals every waiter once"),
         };
         Granted { kind: self.kind, job, lease, cx: self.cx.clone() }.start(Instant::now())
     }
 
-    fn attempt(&self, parcel: &Parcel, ended: oneshot::Receiver<JobResult>) -> Attempt {
-        Attempt::elsewhere(self.inner.clone(), self.key, parcel.kind, self.cx.clone(), ended)
+    fn attempt(&self, blocking: &BlockingJob, ended: oneshot::Receiver<JobResult>) -> Attempt {
+        Attempt::elsewhere(self.inner.clone(), self.key, blocking.kind, self.cx.clone(), ended)
     }
 }
 
-impl Drop for Permit {
+impl Drop for QueuedJob {
     fn drop(&mut self) {
         // A lease that was sent meanwhile is dropped with the channel, which gives its worker back.
-        let load = std::mem::replace(&mut self.load, Load::Gone);
-        if matches!(load, Load::Gone) {
+        let work = std::mem::replace(&mut self.work, QueuedWork::Gone);
+        if matches!(work, QueuedWork::Gone) {
             return;
         }
         let withdrawn = self.inner.withdraw(self.key, Withdrawal::Cancelled);
-        if let Load::Parcel(parcel, ended) = load
+        if let QueuedWork::BlockingJob(blocking, ended) = work
             && withdrawn == Withdrawn::Gone
-            && parcel.packed.lock().take().is_none()
+            && blocking.traced.lock().take().is_none()
         {
             // The job runs, and its caller has left.
-            return drop(Attached::new(self.attempt(&parcel, ended)));
+            return drop(RunningJob::new(self.attempt(&blocking, ended)));
         }
         let outcome = match (withdrawn, self.place.signal.try_recv()) {
             (Withdrawn::Waiting, _) | (Withdrawn::Gone, Ok(Signal::Refused(_))) => return,
