@@ -21,6 +21,7 @@ mod load;
 mod message_stream;
 pub mod propagate;
 mod reflection;
+mod request_id;
 mod routes;
 mod stats;
 mod status;

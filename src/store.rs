@@ -11,6 +11,7 @@ mod lifecycle;
 mod memory;
 mod postgres;
 mod request;
+mod retry;
 mod sql;
 mod sqlite;
 mod wakes;
@@ -20,7 +21,7 @@ mod tests;
 
 use std::time::Duration;
 
-pub use attempt::{Attempt, Claimed, Next, RetryPolicy, SessionId, Settle, Token};
+pub use attempt::{Attempt, Claimed, Next, SessionId, Settle, Token};
 pub use job::{Clock, JobRecord, JobState, KindPolicy, NewJob, Start, Timestamp};
 pub use memory::MemoryStore;
 pub use postgres::{
@@ -30,6 +31,7 @@ pub use request::{
     Action, Bounds, Change, Depth, Filter, Fired, Overlap, Page, Room, Size, StoreError, Submission, Submitted, Tick,
     Ticked,
 };
+pub use retry::RetryPolicy;
 pub use sqlite::{SqliteFacts, SqliteOptions, inspect_sqlite, open_sqlite};
 pub use wakes::Wakes;
 

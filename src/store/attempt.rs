@@ -1,4 +1,4 @@
-//! One attempt of a detached job: its token, its end, its record, and the decision about a retry.
+//! One attempt of a detached job: its token, its end, and its record. `retry.rs` decides about a retry.
 
 use std::time::Duration;
 
@@ -6,9 +6,6 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{NewJob, Timestamp};
 use crate::model::{Output, Reason};
-
-/// Crashes in a row after which a job becomes a dead letter, whatever its policy.
-const MAX_CRASHES: u32 = 3;
 
 /// Identifies a replica at a store, from its start or its last lost lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -101,37 +98,6 @@ pub struct Attempt {
     pub code: i32,
     /// Error message.
     pub message: String,
-}
-
-/// Number and delays of the retries of a failed job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RetryPolicy {
-    /// Most attempts that count; drains and lost leases do not. Default 5.
-    pub max_attempts: u32,
-    /// Upper limit of the delay after the first failure; it doubles with each further one. Default 1 s.
-    pub initial: Duration,
-    /// Upper limit of all delays. Default 10 min.
-    pub max: Duration,
-}
-
-impl Default for RetryPolicy {
-    fn default() -> Self {
-        Self { max_attempts: 5, initial: Duration::from_secs(1), max: Duration::from_secs(600) }
-    }
-}
-
-impl RetryPolicy {
-    /// What follows a failed attempt. `jitter` is a random number from 0 to 1. The delay has "full jitter", as in
-    /// Amazon's "Exponential Backoff And Jitter".
-    #[must_use]
-    pub fn next(&self, claimed: &Claimed, reason: Reason, retryable: bool, jitter: f64) -> Next {
-        let is_poison = reason == Reason::WorkerCrashed && claimed.crashes + 1 >= MAX_CRASHES;
-        if !retryable || is_poison || claimed.failures + 1 >= self.max_attempts {
-            return Next::Failed;
-        }
-        let ceiling = self.initial.saturating_mul(2_u32.saturating_pow(claimed.failures)).min(self.max);
-        Next::Retry { after: ceiling.mul_f64(jitter.clamp(0.0, 1.0)) }
-    }
 }
 
 #[expect(clippy::ref_option, reason = "serde passes the field by reference")]

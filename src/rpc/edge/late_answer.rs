@@ -17,7 +17,7 @@ use super::route::Arrived;
 use crate::{
     model::{Deadline, DeadlinePolicy},
     rpc::{
-        context::{REQUEST_ID, request_id},
+        request_id::{REQUEST_ID, request_id},
         status,
         timeout::{self, GRPC_TIMEOUT},
     },

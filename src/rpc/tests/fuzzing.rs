@@ -5,8 +5,10 @@ use prost::Message;
 use tonic::{Code, Request, Status};
 
 use super::{
-    context::{self, CallContext, REQUEST_ID},
-    convert, status,
+    context::CallContext,
+    convert,
+    request_id::{self, REQUEST_ID},
+    status,
     status_message::decode_message,
     timeout,
     trace::{self, BAGGAGE, Sampler, TRACEPARENT, TRACESTATE},
@@ -35,7 +37,7 @@ pub fn grpc_timeout(data: &[u8]) {
 /// `x-request-id`: kept if valid, else generated; the result always fits in a header.
 pub fn request_id(data: &[u8]) {
     let Ok(sent) = HeaderValue::from_bytes(data) else { return };
-    let id = context::request_id(Some(&sent));
+    let id = request_id::request_id(Some(&sent));
     let valid = (1..=128).contains(&data.len()) && data.iter().all(u8::is_ascii_graphic);
     assert_eq!(id.as_str().as_bytes() == data, valid);
     assert_eq!(id.as_str().parse(), Ok(id.clone()));

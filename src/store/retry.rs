@@ -1,0 +1,42 @@
+//! Whether and when a failed job is retried.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Claimed, Next};
+use crate::model::Reason;
+
+/// Crashes in a row after which a job becomes a dead letter, whatever its policy.
+const MAX_CRASHES: u32 = 3;
+
+/// Number and delays of the retries of a failed job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RetryPolicy {
+    /// Most attempts that count; drains and lost leases do not. Default 5.
+    pub max_attempts: u32,
+    /// Upper limit of the delay after the first failure; it doubles with each further one. Default 1 s.
+    pub initial: Duration,
+    /// Upper limit of all delays. Default 10 min.
+    pub max: Duration,
+}
+
+impl Default for RetryPolicy {
+    fn default() -> Self {
+        Self { max_attempts: 5, initial: Duration::from_secs(1), max: Duration::from_secs(600) }
+    }
+}
+
+impl RetryPolicy {
+    /// What follows a failed attempt. `jitter` is a random number from 0 to 1. The delay has "full jitter", as in
+    /// Amazon's "Exponential Backoff And Jitter".
+    #[must_use]
+    pub fn next(&self, claimed: &Claimed, reason: Reason, retryable: bool, jitter: f64) -> Next {
+        let is_poison = reason == Reason::WorkerCrashed && claimed.crashes + 1 >= MAX_CRASHES;
+        if !retryable || is_poison || claimed.failures + 1 >= self.max_attempts {
+            return Next::Failed;
+        }
+        let ceiling = self.initial.saturating_mul(2_u32.saturating_pow(claimed.failures)).min(self.max);
+        Next::Retry { after: ceiling.mul_f64(jitter.clamp(0.0, 1.0)) }
+    }
+}
