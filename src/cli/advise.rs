@@ -18,7 +18,7 @@ use super::{
 };
 use crate::proto::Stats;
 
-/// Advise sizes of pools and queues from the measurements of a server.
+/// Advise sizes of pools and queues from what a server measures.
 ///
 /// It compares two snapshots: how many jobs arrived, and how long they ran. From these, Little's law gives
 /// the busy workers and the queue length; each step is shown. Watch the server under its usual load, at its busiest

@@ -17,7 +17,7 @@ use crate::{
     store::{BATCH, Filter, SqliteFacts, SqliteOptions, inspect_sqlite, open_sqlite},
 };
 
-/// Check or export the file of detached jobs; no server may have it open.
+/// Check or export the file of detached jobs of a stopped server.
 #[derive(Debug, Args)]
 pub(super) struct StoreCommand {
     #[command(subcommand)]
