@@ -4,13 +4,13 @@
 //! its effects. A job passes these files:
 //!
 //! ```text
-//! handle ─▶ ticket ─▶ inner ─▶ core ─▶ lease ─▶ attempt ─▶ attached ─▶ outcome
+//! handle ─▶ ticket ─▶ inner ─▶ core ─▶ lease ─▶ attempt ─▶ running  ─▶ outcome
 //! submit    its      lock,    verdict  a worker  one run    deadline,   one outcome,
 //!           future   effects           on loan   of a job   cancel      counted once
 //! ```
 //!
 //! A job whose worker is free runs in the task of its caller. When the caller leaves, or is answered at the deadline,
-//! the run moves to a task of its own ([`attached`]) and down the stop ladder ([`stop`]).
+//! the run moves to a task of its own ([`running_job`]) and down the stop ladder ([`stop`]).
 //!
 //! A job of a blocking kind runs on the thread of its worker ([`blocking`]). The thread decides its outcome and takes
 //! the next job itself. Its messages to the tasks of callers are sent in batches ([`reports`]).
