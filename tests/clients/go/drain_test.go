@@ -1,7 +1,6 @@
 package clients
 
 import (
-	"io"
 	"testing"
 
 	"google.golang.org/grpc/codes"
@@ -78,31 +77,6 @@ func TestDrainTellsHealthThenRefusesAndFinishesWhatItTook(t *testing.T) {
 	}
 	receipt, exit := server.end()
 	if exit != 0 || len(receipt.Lost) != 0 || receipt.Finished < 3 {
-		t.Errorf("exit code %d, %+v", exit, receipt)
-	}
-}
-
-func TestCallOfManyJobsThatSentAllEndsWellInADrain(t *testing.T) {
-	server := start(t, everyday+`
-[drain]
-notice = "200ms"
-`)
-	client := server.client()
-	call, err := client.SubmitMany(within(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	call.Send(&pb.SubmitManyRequest{Tag: "last", Job: &pb.Job{Kind: "sleep", Payload: []byte("1500")}})
-	call.CloseSend()
-	eventually(t, "the job runs", func() bool { return pool(t, client, "io").InFlight == 1 })
-	server.terminate()
-	if response, err := call.Recv(); err != nil || response.GetResult() == nil {
-		t.Fatalf("%v (%v)", response, err)
-	}
-	if _, err := call.Recv(); err != io.EOF {
-		t.Errorf("the call ended with %v", err)
-	}
-	if receipt, exit := server.end(); exit != 0 || receipt.Finished != 1 {
 		t.Errorf("exit code %d, %+v", exit, receipt)
 	}
 }

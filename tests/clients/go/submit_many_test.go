@@ -5,9 +5,6 @@ import (
 	"io"
 	"testing"
 
-	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	pb "waterwheel.dev/go/waterwheel/v1"
 )
 
@@ -58,12 +55,6 @@ func submitMany(t *testing.T, client pb.WorkerPoolServiceClient, requests []*pb.
 	}
 }
 
-// failure turns the end of a job within a call into the error that a call of its own would have returned.
-func failure(response *pb.SubmitManyResponse) error {
-	f := response.GetFailure()
-	return status.ErrorProto(&rpcstatus.Status{Code: f.GetCode(), Message: f.GetMessage(), Details: f.GetDetails()})
-}
-
 func TestSubmitManyAnswersEachOf500JobsOnceAndRefusesNone(t *testing.T) {
 	client := start(t, tiny).client()
 	var requests []*pb.SubmitManyRequest
@@ -91,15 +82,4 @@ func TestSubmitManyAnswersEachOf500JobsOnceAndRefusesNone(t *testing.T) {
 	if stats := pool(t, client, "tiny"); stats.Jobs.Completed != 500 || len(stats.Jobs.Rejected) != 0 {
 		t.Errorf("%v", stats.Jobs)
 	}
-}
-
-func TestSubmitManyNamesAMessageThatIsTooLarge(t *testing.T) {
-	client := start(t, tiny).client()
-	call, err := client.SubmitMany(within(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	call.Send(&pb.SubmitManyRequest{Tag: "big", Job: &pb.Job{Kind: "echo", Payload: make([]byte, 2<<20)}})
-	_, err = call.Recv()
-	check(t, err, codes.ResourceExhausted, "PAYLOAD_TOO_LARGE")
 }

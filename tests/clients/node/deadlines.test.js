@@ -1,9 +1,8 @@
 // Deadlines and cancellation: the server answers before the client gives up, and a caller that left frees its worker.
 
 import assert from "node:assert/strict";
-import { connect, createServer } from "node:net";
 import { test } from "node:test";
-import { all, duration, job, refusal, ROOMY, serve, TINY, until } from "./service.js";
+import { duration, refusal, ROOMY, serve, TINY, until } from "./service.js";
 
 const CALLS = 5;
 // A machine that is busy with other work may lose a race, even one that has 100 ms to spare.
@@ -69,43 +68,4 @@ for (const queued of [0, 1]) {
     for (const { ended } of started) assert.equal((await refusal(ended)).code, "CANCELLED");
     assert.equal((await service.submit("echo", "next")).output.toString(), "next");
   });
-
-  // `close` of a client lets its calls go on; a connection that breaks does not.
-  test(`a connection that breaks frees the places of its calls, with ${queued} queued`, async (t) => {
-    const service = await serve(t, TINY);
-    const sockets = [];
-    const relay = createServer((socket) => {
-      const [host, port] = service.address.split(":");
-      const onward = connect(port, host);
-      sockets.push(socket, onward);
-      sockets.forEach((end) => end.on("error", () => {}));
-      socket.pipe(onward).pipe(socket);
-    });
-    await new Promise((resolve) => relay.listen(0, "127.0.0.1", resolve));
-    const other = service.connect({}, `127.0.0.1:${relay.address().port}`);
-    t.after(() => other.close());
-    const started = await service.fill(queued, other);
-    await assertFreed(t, service, queued, () => {
-      relay.close();
-      sockets.forEach((socket) => socket.destroy());
-    });
-    for (const { ended } of started) assert.equal((await refusal(ended)).code, "UNAVAILABLE");
-  });
 }
-
-test("a cancelled stream frees its worker", async (t) => {
-  const service = await serve(t, ROOMY);
-  const call = service.stream("sleep", "600000");
-  const ended = new Promise((resolve, reject) => call.on("end", resolve).on("error", reject));
-  await new Promise((resolve) => call.once("data", resolve));
-  await Promise.all([assertFreed(t, service, 0, () => call.cancel()), assert.rejects(ended, { code: 1 })]);
-});
-
-test("leaving a SubmitMany call cancels its jobs", async (t) => {
-  const service = await serve(t, TINY);
-  const call = service.client.SubmitMany({ deadline: Date.now() + 60_000 });
-  const ended = all(call);
-  for (const tag of ["1", "2"]) call.write({ tag, job: job("sleep", "600000") });
-  await until(async () => (await service.load()) === "1,1,0");
-  await Promise.all([assertFreed(t, service, 1, () => call.cancel()), assert.rejects(ended, { code: 1 })]);
-});

@@ -1,7 +1,6 @@
 // Health and the drain, as a load balancer and an orchestrator see them.
 
 import assert from "node:assert/strict";
-import { execFileSync } from "node:child_process";
 import { test } from "node:test";
 import * as grpc from "@grpc/grpc-js";
 import { service as definition } from "grpc-health-check";
@@ -99,10 +98,3 @@ test("new jobs are refused after the notice while a call stays open", async (t) 
   const { receipt, code } = await service.end();
   assert.deepEqual([code, receipt.lost], [0, []]);
 });
-
-// The processes of a group. Those that are dead and that nobody reaped do not count.
-function group(leader) {
-  const listed = execFileSync("ps", ["-A", "-o", "pgid=,stat=,args="], { encoding: "utf8" });
-  const rows = listed.split("\n").map((line) => line.trim().split(/\s+/));
-  return rows.filter(([pgid, state]) => pgid === leader && !state.startsWith("Z"));
-}

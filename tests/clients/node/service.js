@@ -169,20 +169,18 @@ export function job(kind, payload = "", fields = {}) {
 }
 
 // Metadata from an object.
-export function headers(entries) {
+function headers(entries) {
   const metadata = new grpc.Metadata();
   for (const [name, value] of Object.entries(entries)) metadata.set(name, value);
   return metadata;
 }
 
-// Starts a unary call: the call, and the promise of its response with the headers of the answer.
+// Starts a unary call: the call, and the promise of its response.
 export function unary(client, method, request, { timeout = 10_000, metadata = {} } = {}) {
   let call;
   const ended = new Promise((resolve, reject) => {
-    let answered;
-    const done = (error, response) => (error ? reject(error) : resolve({ response, headers: answered?.getMap() }));
+    const done = (error, response) => (error ? reject(error) : resolve({ response }));
     call = client[method](request, headers(metadata), { deadline: Date.now() + timeout }, done);
-    call.on("metadata", (metadata) => (answered = metadata));
   });
   return { call, ended };
 }
@@ -224,8 +222,8 @@ export async function refusal(promise) {
   throw new Error(`the call succeeded: ${JSON.stringify(result)}`);
 }
 
-// What a `google.rpc.Status` says, or the failure of one job of a `SubmitMany` call, which is the same.
-export function failure({ code, message, details: packed }) {
+// What a `google.rpc.Status` says.
+function failure({ code, message, details: packed }) {
   const said = { code: grpc.status[code], message, metadata: {} };
   for (const { typeUrl, type_url = typeUrl, value } of packed) {
     const name = type_url.split("/").at(-1);
@@ -240,7 +238,7 @@ export function failure({ code, message, details: packed }) {
 }
 
 // Milliseconds of a duration.
-export function millis({ seconds, nanos }) {
+function millis({ seconds, nanos }) {
   return seconds * 1e3 + nanos / 1e6;
 }
 

@@ -184,14 +184,6 @@ class Refusal:
         refusal.read(status.details if status else ())
         return refusal
 
-    @classmethod
-    def inside(cls, failure):
-        """Reads the failure of one job of a `SubmitMany` call."""
-        code = next(code for code in grpc.StatusCode if code.value[0] == failure.code)
-        refusal = cls(code, failure.message)
-        refusal.read(failure.details)
-        return refusal
-
     def read(self, details):
         info, retry, bad = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo(), error_details_pb2.BadRequest()
         for detail in details:
@@ -212,5 +204,5 @@ def refusal(call):
     raise AssertionError(f"the call succeeded: {result}")
 
 
-REJECT, WAIT = job_pb2.WHEN_FULL_REJECT, job_pb2.WHEN_FULL_WAIT
+REJECT = job_pb2.WHEN_FULL_REJECT
 

@@ -2,14 +2,11 @@ package dev.waterwheel.clients;
 
 import static dev.waterwheel.clients.Calls.awaitFailure;
 import static dev.waterwheel.clients.Calls.background;
-import static dev.waterwheel.clients.Calls.job;
 import static dev.waterwheel.clients.Calls.pool;
 import static dev.waterwheel.clients.Calls.submit;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
-import dev.waterwheel.v1.StreamRequest;
-import dev.waterwheel.v1.WorkerPoolServiceGrpc;
 import dev.waterwheel.v1.WorkerPoolServiceGrpc.WorkerPoolServiceBlockingV2Stub;
 import dev.waterwheel.v1.WorkerState;
 import io.grpc.Context;
@@ -48,45 +45,6 @@ class CancelTest {
       assertEquals(Status.Code.CANCELLED, awaitFailure(running).getStatus().getCode());
       assertEquals(Status.Code.CANCELLED, awaitFailure(queued).getStatus().getCode());
       submit(client, "sleep", "1");
-    }
-  }
-
-  @Test
-  void ofAStreamFreesItsWorker() throws Exception {
-    try (var server = Server.start(Server.IMPATIENT)) {
-      var client = server.client();
-      var request = StreamRequest.newBuilder().setJob(job("sleep", "60000")).build();
-      var stream = Calls.patient(client).stream(request);
-      assertTrue(stream.read().hasStarted());
-      stream.cancel("enough", null);
-      idle(client, 1);
-    }
-  }
-
-  @Test
-  void ofACallOfManyJobsFreesItsWorker() throws Exception {
-    try (var server = Server.start(Server.IMPATIENT)) {
-      var client = server.client();
-      var call = Calls.patient(client).submitMany();
-      call.write(SubmitManyTest.request("first", job("sleep", "60000")));
-      call.write(SubmitManyTest.request("second", job("sleep", "60000")));
-      Calls.untilRunning(client, "one", 1);
-      Calls.untilQueued(client, "one", 1);
-      call.cancel("enough", null);
-      idle(client, 2);
-    }
-  }
-
-  @Test
-  void byClosingTheConnectionFreesItsWorker() throws Exception {
-    try (var server = Server.start(Server.IMPATIENT)) {
-      var watcher = server.client();
-      var channel = server.connect();
-      var call = background(WorkerPoolServiceGrpc.newBlockingV2Stub(channel), "sleep", "60000");
-      Calls.untilRunning(watcher, "one", 1);
-      channel.shutdownNow();
-      idle(watcher, 1);
-      assertEquals(Status.Code.UNAVAILABLE, awaitFailure(call).getStatus().getCode());
     }
   }
 }

@@ -1,16 +1,11 @@
 package dev.waterwheel.clients;
 
 import static dev.waterwheel.clients.Calls.background;
-import static dev.waterwheel.clients.Calls.check;
-import static dev.waterwheel.clients.Calls.failure;
 import static dev.waterwheel.clients.Calls.job;
 import static dev.waterwheel.clients.Calls.pool;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertNull;
 
-import com.google.protobuf.ByteString;
-import com.google.rpc.Code;
-import com.google.rpc.Status;
 import dev.waterwheel.v1.Job;
 import dev.waterwheel.v1.SubmitManyRequest;
 import dev.waterwheel.v1.SubmitManyResponse;
@@ -47,11 +42,6 @@ class SubmitManyTest {
     return ends;
   }
 
-  /** The end of a job within a call as the status that a call of its own would have had. */
-  private static Status status(SubmitManyResponse end) throws Exception {
-    return Status.parseFrom(end.getFailure().toByteString());
-  }
-
   @Test
   void answersEachOf500JobsOnceAndRefusesNone() throws Exception {
     try (var server = Server.start(Server.TINY)) {
@@ -70,16 +60,6 @@ class SubmitManyTest {
       var jobs = pool(client, "tiny").getJobs();
       assertEquals(500, jobs.getCompleted());
       assertEquals(List.of(), jobs.getRejectedList());
-    }
-  }
-
-  @Test
-  void namesAMessageThatIsTooLarge() throws Exception {
-    try (var server = Server.start(Server.TINY)) {
-      var call = Calls.patient(server.client()).submitMany();
-      var big = Job.newBuilder().setKind("echo").setPayload(ByteString.copyFrom(new byte[2 << 20])).build();
-      call.write(request("big", big));
-      check(failure(call::read), Code.RESOURCE_EXHAUSTED, "PAYLOAD_TOO_LARGE");
     }
   }
 }
