@@ -15,43 +15,8 @@ const MIDDLE: Range<u64> = 30..500;
 /// A fault that the simulation injects, or its end.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Act {
-    /// All messages between a caller and a server are dropped.
-    Partition {
-        caller: usize,
-        server: usize,
-    },
-    /// All messages from a caller to a server are dropped.
-    PartitionThere {
-        caller: usize,
-        server: usize,
-    },
-    /// All messages from a server to a caller are dropped.
-    PartitionBack {
-        caller: usize,
-        server: usize,
-    },
-    Repair {
-        caller: usize,
-        server: usize,
-    },
-    /// All messages are held back until the release.
-    Hold {
-        caller: usize,
-        server: usize,
-    },
-    Release {
-        caller: usize,
-        server: usize,
-    },
-    /// Some messages are dropped.
-    Lose {
-        caller: usize,
-        server: usize,
-    },
-    LoseNothing {
-        caller: usize,
-        server: usize,
-    },
+    Break(Link, Fault),
+    Repair(Link),
     /// A server crashes. If it does so `silently`, its peers get no packet that closes their connections.
     Crash {
         server: usize,
@@ -60,6 +25,32 @@ pub(crate) enum Act {
     Bounce {
         server: usize,
     },
+}
+
+/// The connection between a caller and a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Link {
+    pub(crate) caller: usize,
+    pub(crate) server: usize,
+}
+
+/// What happens to the messages of a link.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Fault {
+    /// All are dropped.
+    Partition,
+    /// All from the caller to the server are dropped.
+    PartitionThere,
+    /// All from the server to the caller are dropped.
+    PartitionBack,
+    /// All are held back until the repair.
+    Hold,
+    /// Some are dropped.
+    Lose,
+}
+
+impl Fault {
+    const ALL: [Self; 5] = [Self::Partition, Self::PartitionThere, Self::PartitionBack, Self::Hold, Self::Lose];
 }
 
 /// The plan of a seed.
@@ -89,7 +80,7 @@ impl Plan {
         for (caller, server) in (0..CALLERS).flat_map(|caller| (0..SERVERS).map(move |server| (caller, server))) {
             // The links of a server that crashes are cut and repaired with it.
             if Some(server) != crashing && random.random_bool(links) {
-                acts.extend(fault(&mut random, caller, server));
+                acts.extend(fault(&mut random, Link { caller, server }));
             }
         }
         acts.sort_by_key(|(at, _)| *at);
@@ -110,16 +101,10 @@ impl Plan {
 }
 
 /// A fault of a link, and its end.
-fn fault(random: &mut StdRng, caller: usize, server: usize) -> [(Duration, Act); 2] {
+fn fault(random: &mut StdRng, link: Link) -> [(Duration, Act); 2] {
     let (begin, end) = span(random, 5..250);
-    let (bad, good) = match random.random_range(0..5) {
-        0 => (Act::Partition { caller, server }, Act::Repair { caller, server }),
-        1 => (Act::PartitionThere { caller, server }, Act::Repair { caller, server }),
-        2 => (Act::PartitionBack { caller, server }, Act::Repair { caller, server }),
-        3 => (Act::Hold { caller, server }, Act::Release { caller, server }),
-        _ => (Act::Lose { caller, server }, Act::LoseNothing { caller, server }),
-    };
-    [(begin, bad), (end, good)]
+    let fault = Fault::ALL[random.random_range(0..Fault::ALL.len())];
+    [(begin, Act::Break(link, fault)), (end, Act::Repair(link))]
 }
 
 fn span(random: &mut StdRng, lasts: Range<u64>) -> (Duration, Duration) {

@@ -12,7 +12,7 @@ use turmoil::Sim;
 use crate::{
     abandoned_jobs::AbandonedJobs,
     calls, operator, oracle,
-    plan::{Act, CALLERS, Plan, SERVERS},
+    plan::{Act, CALLERS, Fault, Link, Plan, SERVERS},
     record::{LifeEnd, Record},
     server::{self, EXPECTED_PANIC},
     wire::{caller_name, server_name},
@@ -100,7 +100,7 @@ fn simulate(seed: u64, plan: Plan, record: &Record) {
 
 struct Acts {
     /// Current disturbances of links. Those of servers end with the restart of the server.
-    open: Vec<((usize, usize), usize)>,
+    open: Vec<(Link, usize)>,
     record: Record,
 }
 
@@ -109,39 +109,8 @@ impl Acts {
         let at = sim.elapsed();
         self.record.note_at(at, format_args!("{act:?}"));
         match act {
-            Act::Partition { caller, server } => {
-                self.begin(sim, caller, server);
-                sim.partition(caller_name(caller), server_name(server));
-            }
-            Act::PartitionThere { caller, server } => {
-                self.begin(sim, caller, server);
-                sim.partition_oneway(caller_name(caller), server_name(server));
-            }
-            Act::PartitionBack { caller, server } => {
-                self.begin(sim, caller, server);
-                sim.partition_oneway(server_name(server), caller_name(caller));
-            }
-            Act::Repair { caller, server } => {
-                sim.repair(caller_name(caller), server_name(server));
-                self.end(sim, caller, server);
-            }
-            Act::Hold { caller, server } => {
-                self.begin(sim, caller, server);
-                sim.hold(caller_name(caller), server_name(server));
-            }
-            Act::Release { caller, server } => {
-                sim.release(caller_name(caller), server_name(server));
-                self.end(sim, caller, server);
-            }
-            Act::Lose { caller, server } => {
-                self.begin(sim, caller, server);
-                sim.set_link_fail_rate(caller_name(caller), server_name(server), LOSS);
-            }
-            Act::LoseNothing { caller, server } => {
-                sim.set_link_fail_rate(caller_name(caller), server_name(server), 0.0);
-                sim.repair(caller_name(caller), server_name(server));
-                self.end(sim, caller, server);
-            }
+            Act::Break(link, fault) => self.begin(sim, link, fault),
+            Act::Repair(link) => self.end(sim, link),
             Act::Crash { server, silently } => self.crash(sim, server, silently),
             Act::Bounce { server } => {
                 peers().for_each(|peer| sim.repair(peer, server_name(server)));
@@ -165,13 +134,26 @@ impl Acts {
         }
     }
 
-    fn begin(&mut self, sim: &Sim<'_>, caller: usize, server: usize) {
-        let number = self.record.disturb(Some(caller), server, sim.elapsed());
-        self.open.push(((caller, server), number));
+    fn begin(&mut self, sim: &mut Sim<'_>, link: Link, fault: Fault) {
+        let number = self.record.disturb(Some(link.caller), link.server, sim.elapsed());
+        self.open.push((link, number));
+        let (caller, server) = (caller_name(link.caller), server_name(link.server));
+        match fault {
+            Fault::Partition => sim.partition(caller, server),
+            Fault::PartitionThere => sim.partition_oneway(caller, server),
+            Fault::PartitionBack => sim.partition_oneway(server, caller),
+            Fault::Hold => sim.hold(caller, server),
+            Fault::Lose => sim.set_link_fail_rate(caller, server, LOSS),
+        }
     }
 
-    fn end(&mut self, sim: &Sim<'_>, caller: usize, server: usize) {
-        if let Some(at) = self.open.iter().position(|(link, _)| *link == (caller, server)) {
+    /// Ends whatever fault the link has.
+    fn end(&mut self, sim: &mut Sim<'_>, link: Link) {
+        let (caller, server) = (caller_name(link.caller), server_name(link.server));
+        sim.set_link_fail_rate(caller.clone(), server.clone(), 0.0);
+        sim.release(caller.clone(), server.clone());
+        sim.repair(caller, server);
+        if let Some(at) = self.open.iter().position(|(open, _)| *open == link) {
             self.record.calm(self.open.swap_remove(at).1, sim.elapsed());
         }
     }
