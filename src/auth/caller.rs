@@ -194,35 +194,6 @@ mod tests {
     }
 
     #[test]
-    fn the_rule_of_a_job_bounds_what_it_claims() {
-        let refused = |rule: Arc<Rule>, job: Job| {
-            let caller = Caller::new("jwt:me".into(), None, std::iter::once(rule));
-            caller.tenant_of_job(Rpc::Submit, &job).err().map(|denial| denial.reason().name())
-        };
-        let plus = || job("sum", "").criticality(Criticality::CriticalPlus);
-        let shed = || job("sum", "").when_full(WhenFull::Shed);
-        let rule = |name: &str| rule(name, &[Rpc::Submit], &[], None);
-        let high = Arc::new(Rule { max_criticality: Criticality::CriticalPlus, ..(*rule("high")).clone() });
-        for (rule, job, reason) in [
-            (rule("a"), plus(), Some("CRITICALITY_DENIED")),
-            (rule("a"), job("sum", "").criticality(Criticality::Critical), None),
-            (high, plus(), None),
-            (rule("a"), shed(), None),
-            (rule("meek"), shed(), Some("SHED_DENIED")),
-            (rule("meek"), job("sum", "").when_full(WhenFull::Wait), None),
-        ] {
-            assert_eq!(refused(rule, job), reason);
-        }
-    }
-
-    #[test]
-    fn without_a_rule_nothing_is_allowed() {
-        let caller = Caller::new("jwt:me".into(), Some("t".into()), std::iter::empty());
-        assert!(Rpc::NAMES.iter().all(|(_, rpc)| caller.may_call(*rpc).is_err()));
-        assert!(caller.tenant_of_job(Rpc::Submit, &job("sum", "")).is_err());
-    }
-
-    #[test]
     fn a_long_name_is_a_tenant_by_its_digest() {
         let tenant = |principal: &str, own: Option<String>| {
             let caller = Caller::new(principal.into(), own, [rule("a", &[Rpc::Submit], &[], None)].into_iter());

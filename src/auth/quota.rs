@@ -286,21 +286,6 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn room_in_flight_is_given_back() {
-        let quotas = quotas(TenantQuota { in_flight: Some(2), ..TenantQuota::default() }, 100);
-        let first = quotas.take("a").expect("room");
-        let second = quotas.take("a").expect("room");
-        assert_eq!(quotas.take("a").unwrap_err(), OverQuota::InFlight { limit: 2 });
-        drop(first);
-        let third = quotas.take("a").expect("room again");
-        assert!(quotas.take("a").is_err());
-        drop((second, third));
-        let big: Vec<_> = (0..3).map(|_| quotas.take("big").expect("room of its own")).collect();
-        assert_eq!(quotas.take("big").unwrap_err(), OverQuota::InFlight { limit: 3 });
-        drop(big);
-    }
-
-    #[tokio::test(start_paused = true)]
     async fn what_is_refused_at_the_rate_holds_no_room() {
         let quotas = quotas(TenantQuota { in_flight: Some(2), ..rate(1, 1) }, 100);
         let held = quotas.take("a").expect("room");

@@ -6,11 +6,11 @@ mod drive;
 mod flows;
 mod ignored_cancels;
 mod job_model;
+mod limit_keys;
 mod property;
 mod rules;
 mod script;
 mod sizing;
-mod storm;
 mod tally;
 
 use std::{fmt, time::Duration};

@@ -106,20 +106,6 @@ async fn a_panic_in_shielded_work_fails_the_job() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn dropping_a_stream_cancels_its_job() {
-    let (started, stopped) = (Counter::new(), Counter::new());
-    let pool = pool(1).kind(polite(&started, &stopped)).kind(meeting(1)).build();
-    let stream = pool.stream(Job::new("polite", "")).await.expect("accepted");
-    started.reached(1).await;
-    let left = Instant::now();
-    drop(stream);
-    stopped.reached(1).await;
-    meet(&pool, 1).await;
-    assert!(left.elapsed() < AT_ONCE);
-    assert_eq!(pool.stats().counts.cancelled, 1);
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_handler_that_cancels_its_own_token_ends_as_cancelled() {
     let cancels = kind("cancels", |job, cx| async move {
         cx.stop(StopReason::Caller);

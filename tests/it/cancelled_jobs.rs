@@ -3,18 +3,15 @@
 use std::{pin::pin, task::Poll, thread, time::Duration};
 
 use futures_util::poll;
-use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tokio::{runtime, task::JoinSet};
 use waterwheel::{
-    Criticality, Job, Output, Pool, WhenFull,
+    Job, Output, Pool, WhenFull,
     handler::{Kind, KindOptions},
     model::HandlerError,
     pool::{Settings, Ticket},
 };
 
-use crate::support::{
-    assert_balanced, assert_idle, blocking_kind, holding_clock, kind, meet, meeting, pass_time, pool,
-};
+use crate::support::{assert_idle, blocking_kind, holding_clock, kind, meet, meeting, pass_time, pool};
 
 const WORKERS: usize = 4;
 
@@ -58,15 +55,6 @@ async fn check_slots(pool: &Pool) {
     assert_idle(pool, WORKERS);
 }
 
-fn any_job(random: &mut StdRng) -> Job {
-    let (kind, payload) =
-        [("walk", ""), ("walk", ""), ("deaf", ""), ("spin", ""), ("spin", "long")][random.random_range(0..5)];
-    let class = [Criticality::CriticalPlus, Criticality::Critical, Criticality::Sheddable][random.random_range(0..3)];
-    let full = [WhenFull::Reject, WhenFull::Wait, WhenFull::Shed][random.random_range(0..3)];
-    let key = ["", "", "a", "b"][random.random_range(0..4)];
-    Job::new(kind, payload).criticality(class).when_full(full).ordering_key(key)
-}
-
 /// Polls a ticket at most `polls` times, and drops it.
 async fn poll_and_drop(ticket: Ticket, polls: usize) {
     let mut ticket = pin!(ticket);
@@ -78,55 +66,8 @@ async fn poll_and_drop(ticket: Ticket, polls: usize) {
     }
 }
 
-/// Submits ten times as many jobs as the pool holds. Each is dropped at a random point.
-async fn storm(pool: &Pool, seed: u64) {
-    let mut random = StdRng::seed_from_u64(seed);
-    let mut callers = JoinSet::new();
-    for _ in 0..10 * (WORKERS + 32 + 16) {
-        if let Ok(ticket) = pool.try_submit(any_job(&mut random)) {
-            let polls = random.random_range(0..8);
-            callers.spawn(poll_and_drop(ticket, polls));
-        }
-        if random.random_bool(0.3) {
-            tokio::task::yield_now().await;
-        }
-        if random.random_bool(0.02) {
-            assert_balanced(&pool.stats());
-        }
-        if random.random_bool(0.05) {
-            callers.abort_all();
-        }
-    }
-    while callers.join_next().await.is_some() {}
-}
-
 fn bounds() -> Settings {
     Settings { queue_jobs: 32, queue_waiting: 16, ..Settings::default() }
-}
-
-#[tokio::test(start_paused = true)]
-async fn many_cancelled_jobs_lose_no_worker_on_one_thread() {
-    for seed in 0..10 {
-        let pool = storm_pool(bounds());
-        storm(&pool, seed).await;
-        // Longer than the grace period of `deaf`. The jobs of `spin` end in real time, which `check_slots` waits for.
-        pass_time(Duration::from_millis(10)).await;
-        holding_clock(check_slots(&pool)).await;
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
-async fn many_cancelled_jobs_lose_no_worker_on_many_threads() {
-    let pool = storm_pool(bounds());
-    let mut storms = JoinSet::new();
-    for seed in 0..6 {
-        let pool = pool.clone();
-        storms.spawn(async move { storm(&pool, seed).await });
-    }
-    while let Some(storm) = storms.join_next().await {
-        storm.expect("no panic");
-    }
-    check_slots(&pool).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,16 +4,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use waterwheel::{
-    Criticality, Job, JobError, Output, Pool, Rejection, WhenFull,
-    model::{Execution, Outcome, RejectionReason},
+    Job, JobError, Pool, Rejection, WhenFull,
+    model::RejectionReason,
     pool::{Settings, Ticket},
 };
 
-use crate::{
-    process::Process,
-    service::{Caller, job, queued, waiting},
-    support::{Counter, Gate, assert_balanced, assert_idle, gated, kind, pass_time, pool, until},
-};
+use crate::support::{Gate, assert_balanced, assert_idle, gated, pool, until};
 
 /// A pool whose only worker is busy.
 struct Full {
@@ -72,20 +68,6 @@ fn small(queue_jobs: usize, queue_waiting: usize) -> Settings {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_of_a_full_queue_says_when_to_retry() {
-    let mut full = Full::new(small(2, 2));
-    full.put("first").expect("accepted");
-    full.put("second").expect("accepted");
-    let refused = full.put("third").expect_err("the queue is full");
-    assert_eq!(refused.reason, RejectionReason::QueueFull);
-    let retry_after = refused.retry_after.expect("it may be retried");
-    // The delay depends on the waits of other jobs, and not on the job's own deadline.
-    assert!((Duration::from_millis(20)..Duration::from_secs(8)).contains(&retry_after), "{retry_after:?}");
-    assert_eq!(full.pool.stats().counts.rejected[RejectionReason::QueueFull.index()], 1);
-    assert_eq!(full.rest().await, ["running", "first", "second"]);
-}
-
-#[tokio::test(start_paused = true)]
 async fn waiting_callers_enter_the_queue_in_order_and_their_number_is_bounded() {
     let mut full = Full::new(small(1, 2));
     full.put("queued").expect("accepted");
@@ -120,70 +102,6 @@ async fn a_waiting_caller_is_refused_shortly_before_its_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_queue_waiting_callers_get_the_worker_in_order() {
-    let mut full = Full::new(small(0, 8));
-    assert_eq!(reason(full.put("refused")), RejectionReason::QueueFull);
-    for name in ["first", "second", "third"] {
-        full.give(Full::job(name).when_full(WhenFull::Wait)).expect("the job waits");
-    }
-    assert_eq!(full.rest().await, ["running", "first", "second", "third"]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_waiting_caller_gets_a_free_worker_if_all_queued_jobs_are_blocked() {
-    let (keyed, free) = (Gate::new(), Gate::new());
-    let started = Counter::new();
-    let begun = started.clone();
-    let gates = (keyed.clone(), free.clone());
-    let held = kind("held", move |job, _| {
-        let ((keyed, free), begun) = (gates.clone(), begun.clone());
-        async move {
-            begun.add();
-            let gate = if job.ordering_key.is_empty() { free } else { keyed };
-            gate.pass().await;
-            Ok(Output::default())
-        }
-    });
-    let pool = pool(2).queue_jobs(1).kind(held).build();
-    let job = || Job::new("held", "");
-    let mut jobs = tokio::task::JoinSet::new();
-    for job in [job().ordering_key("key"), job(), job().ordering_key("key"), job().when_full(WhenFull::Wait)] {
-        jobs.spawn(pool.try_submit(job).expect("accepted"));
-    }
-    started.reached(2).await;
-    assert_eq!((pool.stats().queued, pool.stats().waiting), (1, 1));
-    free.let_pass(1);
-    started.reached(3).await;
-    assert_eq!((pool.stats().queued, pool.stats().waiting), (1, 0), "a worker idles while a caller waits");
-    keyed.open();
-    free.open();
-    while let Some(job) = jobs.join_next().await {
-        job.expect("no panic").expect("it completes");
-    }
-    assert_idle(&pool, 2);
-}
-
-#[tokio::test(start_paused = true)]
-async fn shed_evicts_the_newest_job_of_the_lowest_class() {
-    let mut full = Full::new(Settings { when_full: WhenFull::Shed, ..small(3, 0) });
-    let low = full.pool.try_submit(Full::job("low").criticality(Criticality::Sheddable)).expect("accepted");
-    let lower = full.pool.try_submit(Full::job("newer").criticality(Criticality::Sheddable)).expect("accepted");
-    full.give(Full::job("plus").criticality(Criticality::CriticalPlus)).expect("accepted");
-
-    full.put("critical").expect("it replaces the newest job of a lower class");
-    let JobError::Failed(failure) = lower.await.expect_err("it was evicted") else { panic!("it was refused") };
-    assert_eq!(failure.outcome, Outcome::Shed);
-    assert!(failure.retry_after > Some(Duration::ZERO));
-    assert_eq!(failure.execution, Execution::NotStarted);
-
-    full.put("next").expect("it replaces the other job");
-    assert!(matches!(low.await, Err(JobError::Failed(failure)) if failure.outcome == Outcome::Shed));
-    assert_eq!(reason(full.put("last")), RejectionReason::QueueFull, "a job of the same class is not shed");
-    assert_eq!(full.pool.stats().counts.shed, 2);
-    assert_eq!(full.rest().await, ["running", "plus", "critical", "next"]);
-}
-
-#[tokio::test(start_paused = true)]
 async fn payload_bytes_are_bounded_whatever_the_number_of_jobs() {
     let mut full = Full::new(Settings { queue_bytes: 100, max_payload: 60, ..small(10, 10) });
     let sized = |size: usize| Job::new("gated", vec![b'x'; size]);
@@ -210,19 +128,6 @@ async fn the_payload_limit_is_at_most_the_queue_bytes_of_the_pool() {
     assert_eq!(full.rest().await, ["running"]);
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_job_whose_ticket_is_dropped_frees_its_capacity_for_others() {
-    let mut full = Full::new(small(1, 1));
-    let queued = full.pool.try_submit(Full::job("queued")).expect("accepted");
-    let waiting = full.pool.try_submit(Full::job("waiting").when_full(WhenFull::Wait)).expect("the job waits");
-    drop(queued);
-    assert_eq!((full.pool.stats().queued, full.pool.stats().waiting), (1, 0), "the waiting job enters the queue");
-    drop(waiting);
-    full.put("next").expect("accepted");
-    pass_time(Duration::from_secs(1)).await;
-    assert_eq!(full.rest().await, ["running", "next"]);
-}
-
 #[tokio::test]
 async fn jobs_of_unknown_kinds_and_invalid_jobs_are_counted_as_refused() {
     let pool = pool(1).kind(gated("gated", &Gate::new())).build();
@@ -232,51 +137,4 @@ async fn jobs_of_unknown_kinds_and_invalid_jobs_are_counted_as_refused() {
     assert!(matches!(refused.reason, RejectionReason::Invalid { violations } if violations[0].field == "job.tenant"));
     let counts = pool.stats().counts;
     assert_eq!((counts.rejected.iter().sum::<u64>(), counts.accepted), (2, 0));
-}
-
-/// Submits a job of `tenant` that runs for 100 ms, with this timeout of the call.
-async fn submit(caller: Caller, tenant: &'static str, timeout: Duration) -> Result<(), tonic::Status> {
-    let job = waterwheel::proto::Job { tenant: tenant.into(), ..job("sleep", "100") };
-    let mut request = tonic::Request::new(waterwheel::proto::SubmitRequest { job: Some(job) });
-    request.set_timeout(timeout);
-    caller.0.clone().submit(request).await.map(drop)
-}
-
-#[tokio::test]
-async fn a_tenant_is_served_although_hundreds_of_callers_of_another_tenant_wait() {
-    const FLOOD: usize = 300;
-    let config = r#"
-        [pool.one]
-        workers = 2
-        queue = { jobs = 40 }
-        when_full = "wait"
-        [kind.sleep]
-        pool = "one"
-        builtin = "sleep"
-    "#;
-    let process = Process::serve(config).await;
-    let caller = Caller::of(process.public).await;
-    submit(caller.clone(), "light", Duration::from_secs(20)).await.expect("the pool is idle");
-    let busy = [(); 2].map(|()| caller.leave(job("sleep", "60000")));
-    caller.until(|pool| pool.in_flight == 2).await;
-    let mut flood = tokio::task::JoinSet::new();
-    // A connection accepts 256 concurrent calls.
-    for _ in 0..2 {
-        let caller = Caller::of(process.public).await;
-        for _ in 0..FLOOD / 2 {
-            flood.spawn(submit(caller.clone(), "flood", Duration::from_secs(300)));
-        }
-    }
-    caller.until(|pool| queued(pool) + waiting(pool) == FLOOD as u64).await;
-    // The flood keeps both workers busy for 15 s, more than half of the other tenant's timeout.
-    let mut light = tokio::task::JoinSet::new();
-    for _ in 0..8 {
-        light.spawn(submit(caller.clone(), "light", Duration::from_secs(20)));
-    }
-    busy.into_iter().for_each(|call| call.abort());
-    while let Some(served) = light.join_next().await {
-        served.unwrap().expect("the job completes");
-    }
-    let pool = caller.pool().await;
-    assert!(waiting(&pool) > 0, "the flood was served first: {pool:?}");
 }

@@ -185,16 +185,3 @@ fn readiness_and_capacity_do_not_serve_before_the_serving_phase() {
     phase.advance(Phase::Serving);
     assert!(health.is_serving("") && health.is_serving("readiness") && health.is_serving("capacity"));
 }
-
-#[tokio::test]
-async fn a_paused_pool_does_not_serve_but_the_process_does() {
-    let pool = crate::support::pool(1).kind(crate::support::echo()).build();
-    let (phase, name) = (PhaseCell::default(), format!("pool/{}", pool.name()));
-    phase.advance(Phase::Serving);
-    let health = Health::new(Pools::new(vec![pool.clone()]), phase, None);
-    assert!(health.is_serving(&name));
-    assert!(pool.pause());
-    assert!(!health.is_serving(&name) && health.is_serving(""));
-    assert!(pool.resume());
-    assert!(health.is_serving(&name));
-}

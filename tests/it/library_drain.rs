@@ -7,14 +7,12 @@ use tokio::{task::JoinSet, time::Instant};
 use waterwheel::{
     Completed, Job, JobError, Output, WhenFull,
     handler::{Kind, KindOptions},
-    model::{Execution, HandlerError, JobId, Outcome, RejectionReason, Rung},
+    model::{Execution, JobId, Outcome, RejectionReason, Rung},
     phase::Phase,
     pool::{DrainReport, LostWhile, Settings, Ticket, WorkerState},
 };
 
-use crate::support::{
-    self, BlockingGate, Counter, Gate, blocking_kind, deaf, echo, gated, holding_clock, kind, pool, slow, until,
-};
+use crate::support::{self, BlockingGate, Counter, Gate, deaf, echo, gated, holding_clock, kind, pool, slow};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -228,56 +226,6 @@ async fn the_report_is_complete_if_jobs_stop_on_other_threads() {
         let named: BTreeSet<_> = lost(&report).into_iter().map(|(id, _)| id).collect();
         assert_eq!(named, callers.ids.iter().copied().collect(), "round {round}");
         assert!(callers.all().await.iter().all(Result::is_err));
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
-async fn every_job_is_counted_once_if_a_pool_drains_under_load() {
-    for seed in 0..10 {
-        let spins = kind("spins", |job, cx| async move {
-            for _ in 0..job.payload.len() {
-                tokio::task::yield_now().await;
-                if cx.is_cancelled() {
-                    return Err(HandlerError::Stopped);
-                }
-            }
-            Ok(Output::default())
-        });
-        let pool = pool(4).kind(spins).kind(blocking_kind("block", |_, _| Ok(Output::default()))).build();
-        let mut storms = JoinSet::new();
-        for thread in 0..4 {
-            let pool = pool.clone();
-            storms.spawn(async move {
-                let mut callers = Callers::default();
-                for number in 0_usize..10_000 {
-                    let kind = if number.is_multiple_of(7) { "block" } else { "spins" };
-                    let job = Job::new(kind, vec![0; (number * (seed + thread)) % 50]).when_full(WhenFull::Wait);
-                    match pool.try_submit(job) {
-                        Ok(ticket) => callers.add(ticket),
-                        Err(refused) if refused.reason == RejectionReason::Draining => break,
-                        Err(_) => tokio::task::yield_now().await,
-                    }
-                }
-                (callers.ids.iter().copied().collect::<BTreeSet<_>>(), callers.all().await)
-            });
-        }
-        until(|| pool.stats().counts.completed > 20).await;
-        let report = pool.close(Duration::ZERO, 20 * SECOND).await;
-        let (mut ids, mut outcomes) = (BTreeSet::new(), Vec::new());
-        while let Some(storm) = storms.join_next().await {
-            let (more, ended) = storm.expect("no panic");
-            ids.extend(more);
-            outcomes.extend(ended);
-        }
-        let drained = outcomes.iter().filter(|outcome| {
-            matches!(outcome, Err(JobError::Failed(failure))
-                if matches!(failure.outcome, Outcome::Drained | Outcome::DrainKilled { .. }))
-        });
-        assert_eq!(lost(&report).len(), drained.count());
-        assert!(lost(&report).iter().all(|(id, _)| ids.contains(id)));
-        let counts = pool.stats().counts;
-        assert_eq!(counts.accepted, counts.ended());
-        assert!(pool.is_drained());
     }
 }
 

@@ -16,7 +16,6 @@ mod bench;
 mod cancel;
 mod cancel_rpc;
 mod cancelled_jobs;
-mod classes;
 mod command_line;
 mod config;
 mod connections;

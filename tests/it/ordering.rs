@@ -1,23 +1,12 @@
 //! Jobs of one ordering key run one at a time, in the order of their acceptance.
 
-use std::{
-    collections::HashMap,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::time::Duration;
 
-use parking_lot::Mutex;
-use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tokio::task::JoinSet;
 use tonic::Request;
 use waterwheel::{
-    Criticality, Job, Output,
+    Job, Output,
     app::OwnKind,
-    handler::Kind,
-    pool::Settings,
     proto::{self, SubmitRequest, WhenFull},
 };
 
@@ -26,77 +15,6 @@ use crate::{
     service::{Caller, Client, Service, counts, job, queued},
     support::{Counter, Gate, assert_idle, gated, kind, pass_time, pool},
 };
-
-#[derive(Clone, Default)]
-struct Log {
-    running: Arc<Mutex<HashMap<String, usize>>>,
-    order: Arc<Mutex<HashMap<String, Vec<usize>>>>,
-    peak: Arc<AtomicUsize>,
-}
-
-/// Removes its key from the running keys when it is dropped.
-struct Run(Log, String);
-
-impl Drop for Run {
-    fn drop(&mut self) {
-        self.0.running.lock().remove(&self.1);
-    }
-}
-
-impl Log {
-    fn begin(&self, job: &Job) -> Run {
-        let mut running = self.running.lock();
-        assert_eq!(running.insert(job.ordering_key.clone(), 1), None, "one at a time");
-        self.peak.fetch_max(running.len(), Ordering::Relaxed);
-        let number = std::str::from_utf8(&job.payload).expect("digits").parse().expect("a number");
-        self.order.lock().entry(job.ordering_key.clone()).or_default().push(number);
-        Run(self.clone(), job.ordering_key.clone())
-    }
-
-    /// A kind that logs its runs. A run takes 0 to 4 ms, or panics.
-    fn kind(&self) -> Kind {
-        let log = self.clone();
-        kind("noted", move |job, _| {
-            let log = log.clone();
-            async move {
-                let _run = log.begin(&job);
-                let number = log.order.lock()[&job.ordering_key].len();
-                pass_time(Duration::from_millis(number as u64 % 5)).await;
-                assert!(!number.is_multiple_of(13), "some runs panic");
-                Ok(Output::default())
-            }
-        })
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn jobs_of_a_key_run_in_order_and_one_at_a_time() {
-    for seed in 0..5 {
-        let log = Log::default();
-        let settings = Settings { workers: 6.try_into().expect("six"), queue_jobs: 2_000, ..Settings::default() };
-        let pool = pool(6).settings(settings).kind(log.kind()).build();
-        let mut random = StdRng::seed_from_u64(seed);
-        let mut jobs = JoinSet::new();
-        for number in 0..1_000 {
-            let key = format!("key {}", random.random_range(0..9));
-            let class = [Criticality::Critical, Criticality::Sheddable][random.random_range(0..2)];
-            let job = Job::new("noted", number.to_string()).ordering_key(key).criticality(class);
-            let ticket = pool.try_submit(job).expect("accepted");
-            if random.random_bool(0.9) {
-                jobs.spawn(ticket);
-            }
-            if random.random_bool(0.1) {
-                tokio::task::yield_now().await;
-            }
-        }
-        while jobs.join_next().await.is_some() {}
-        for (key, order) in &*log.order.lock() {
-            assert!(order.is_sorted(), "{key}: {order:?}");
-        }
-        assert!(log.peak.load(Ordering::Relaxed) > 3, "different keys run at the same time");
-        assert_idle(&pool, 6);
-    }
-}
 
 #[tokio::test(start_paused = true)]
 async fn the_next_job_of_a_key_starts_only_when_the_previous_handler_is_dropped() {

@@ -160,13 +160,6 @@ async fn a_payload_over_its_limit_is_refused_as_payload_too_large() {
     }
 }
 
-#[tokio::test]
-async fn an_output_over_its_limit_is_refused_as_output_too_large() {
-    let process = Process::serve(&format!("server.max_output = \"1KiB\"\n{CONFIG}")).await;
-    let status = process.public.client().await.submit(submit("echo", vec![7; 1025])).await.unwrap_err();
-    assert_eq!((status.code(), reason(&status).as_str()), (Code::ResourceExhausted, "OUTPUT_TOO_LARGE"));
-}
-
 /// Calls a path with an arbitrary message, and returns the error.
 async fn call(address: Address, path: &'static str) -> Status {
     let mut client = tonic::client::Grpc::new(address.channel().await);

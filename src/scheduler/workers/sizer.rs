@@ -27,8 +27,6 @@
 
 mod guard;
 
-#[cfg(test)]
-use guard::SLOW;
 use guard::{Growth, Guard, SLOW_NO_MORE};
 
 /// Smallest and largest number of workers of a pool. They are equal if its size is fixed.

@@ -1,52 +1,14 @@
 //! Invalid replacements of certificate files, and their effect on the other files.
 
-use rustix::fs::{CWD, FileType, Mode, mknodat};
 use tonic::Code;
 
-use super::{ALLOW_ALL, ECHO, gets_through, serial};
+use super::ECHO;
 use crate::{
     process::{Process, until},
     refusal::Way,
-    service::{Client, Service, job},
-    support::{Authority, Files, Name, TlsClient},
+    service::{Client, job},
+    support::{Files, Name, TlsClient},
 };
-
-fn replace_by_fifo(files: &Files, name: &str) {
-    let new = files.path("fifo");
-    mknodat(CWD, &new, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
-    std::fs::rename(new, files.path(name)).unwrap();
-}
-
-/// Reading a FIFO blocks. While one replaces the client CA, its old roots stay and new certificates are loaded. While
-/// one replaces the key, new roots are loaded. A restored file is loaded.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_fifo_in_place_of_one_file_does_not_block_the_reload_of_others() {
-    let files = Files::new();
-    let [ca, old, new] = ["server", "old", "new"].map(Authority::new);
-    files.put_leaf("server", &ca.server(1));
-    files.put("clients.crt", &old.pem());
-    let service = Service::start(&format!("{ECHO}{}{ALLOW_ALL}", files.tls_section(Some("required"))), Vec::new());
-    let show = |authority: &Authority| TlsClient::new(&ca, Some(&authority.client(&Name::Common("web"))));
-    let (of_old, of_new) = (show(&old), show(&new));
-
-    replace_by_fifo(&files, "clients.crt");
-    let leaf = ca.server(2);
-    files.put_leaf("server", &leaf);
-    let expected = leaf.cert.der().to_vec();
-    until("the new certificate", async || serial(&of_old, &service).await == expected).await;
-    assert!(gets_through(&of_old, &service).await, "the old root is trusted");
-
-    replace_by_fifo(&files, "server.key");
-    files.put("clients.crt", &new.pem());
-    until("the new root", async || gets_through(&of_new, &service).await).await;
-    assert!(!gets_through(&of_old, &service).await);
-    assert_eq!(serial(&of_new, &service).await, expected, "the old certificate stays");
-
-    let leaf = ca.server(3);
-    files.put_leaf("server", &leaf);
-    let expected = leaf.cert.der().to_vec();
-    until("the newest certificate", async || serial(&of_new, &service).await == expected).await;
-}
 
 /// An invalid client CA changes nothing. A missing one is reported in the log, and in the error of callers that sent a
 /// certificate.

@@ -144,28 +144,6 @@ fn a_useless_step_is_reverted_and_tried_less_often() {
 }
 
 #[test]
-fn jobs_that_take_longer_get_workers_and_a_new_reference_time() {
-    let (mut sizer, mut workers) = (Sizer::NEW, 4);
-    let grown = (0..30).position(|_| {
-        let (next, decision) = sizer.decide(&slow(4.0, |workers| workers / 4.0)(workers), BOUNDS);
-        (sizer, workers) = (next, decision.workers);
-        decision.grown
-    });
-    assert!(grown.is_some() && workers == 64 && !sizer.is_held_back());
-}
-
-#[test]
-fn a_pool_whose_jobs_are_fast_again_is_not_held_back() {
-    let mut sizer = Sizer::NEW;
-    follow(&mut sizer, 8, 4, slow(4.0, |_| 2.0));
-    assert!(sizer.is_held_back());
-    follow(&mut sizer, 8, 3, slow(1.6, |_| 2.0));
-    assert!(sizer.is_held_back());
-    assert_eq!(follow(&mut sizer, 8, 30, slow(1.0, |workers| workers))[29], 64);
-    assert!(!sizer.is_held_back());
-}
-
-#[test]
 fn a_pool_that_may_not_grow_still_shrinks() {
     let held = |busy: f64| move |workers| Sample { may_grow: false, ..seen(workers, busy, 0.0) };
     let mut sizer = Sizer::NEW;
@@ -222,12 +200,5 @@ proptest! {
         prop_assert!(rest == BOUNDS.max || demand <= rest as f64, "{rest} for {demand}");
         let needed = demand + 3.0 * demand.sqrt() + 2.0;
         prop_assert!(demand >= 0.3 * rest as f64 - 1.0 || rest as f64 <= needed, "{rest} for {demand}");
-    }
-
-    /// More workers finish no more work, so the pool only tries up to twice its size.
-    #[test]
-    fn a_pool_does_not_grow_for_a_slow_downstream(start in 3usize..=32, slowdown in SLOW..20.0, samples in 1usize..2000) {
-        let sizes = follow_anew(start, samples, slow(slowdown, |_| 2.0));
-        prop_assert!(sizes.iter().all(|size| *size <= 2 * start), "{sizes:?}");
     }
 }
