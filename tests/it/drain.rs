@@ -46,14 +46,18 @@ fn sleeps_on(millis: u32) -> waterwheel::proto::Job {
     crate::service::job("sleep", format!(r#"{{"ms":{millis},"ignore_cancel":true}}"#))
 }
 
+/// The id, kind and pool of a lost job, which its caller and the receipt both name.
+type LostJob = [String; 3];
+const NAMES: [&str; 3] = ["job", "kind", "pool"];
+
 /// How calls ended, by what their status says about the job.
 #[derive(Debug, Default)]
 struct Ends {
     completed: usize,
-    /// Ids of jobs that were killed while they ran.
-    killed: BTreeSet<String>,
-    /// Ids of accepted jobs that were not started.
-    dropped: BTreeSet<String>,
+    /// Jobs that were killed while they ran.
+    killed: BTreeSet<LostJob>,
+    /// Accepted jobs that were not started.
+    dropped: BTreeSet<LostJob>,
     /// Calls that were refused before a job existed.
     refused: usize,
     /// Calls that did not reach the service, because its listener was closed or it had sent GOAWAY.
@@ -72,20 +76,22 @@ impl Ends {
         }
         let refusal = Refusal::of_call(status, true);
         let facts = refusal.facts();
+        let lost = || NAMES.map(|name| facts[name].clone());
         let new = match (refusal.code(), refusal.reason().as_str(), facts["execution"].as_str()) {
             (Code::Aborted, "DRAIN_KILLED", "STARTED") if facts["kind"] != "stubborn-again" => {
-                self.killed.insert(facts["job"].clone())
+                self.killed.insert(lost())
             }
             (Code::Unavailable, "DRAIN_KILLED", "STARTED") if facts["kind"] == "stubborn-again" => {
-                self.killed.insert(facts["job"].clone())
+                self.killed.insert(lost())
             }
-            (Code::Unavailable, "DRAINING", "NOT_STARTED") => match facts.get("job") {
-                Some(job) => self.dropped.insert(job.clone()),
-                None => {
+            (Code::Unavailable, "DRAINING", "NOT_STARTED") => {
+                if facts.contains_key("job") {
+                    self.dropped.insert(lost())
+                } else {
                     self.refused += 1;
                     true
                 }
-            },
+            }
             _ => panic!("unexpected status during a drain: {refusal:?}"),
         };
         assert!(new, "two calls report the same job: {refusal:?}");
@@ -99,11 +105,12 @@ impl Ends {
 }
 
 impl Ended {
-    fn lost(&self, lost_while: &str) -> BTreeSet<String> {
+    fn lost(&self, lost_while: &str) -> BTreeSet<LostJob> {
         let lost = self.receipt["lost"].as_array().unwrap().iter().filter(|lost| lost["while"] == lost_while);
-        let ids: Vec<_> = lost.map(|lost| lost["job"].as_str().unwrap().to_owned()).collect();
-        let set: BTreeSet<_> = ids.iter().cloned().collect();
-        assert_eq!(set.len(), ids.len(), "a job is listed twice: {:?}", self.receipt);
+        let named = lost.map(|lost| NAMES.map(|name| lost[name].as_str().unwrap().to_owned()));
+        let jobs: Vec<LostJob> = named.collect();
+        let set: BTreeSet<_> = jobs.iter().cloned().collect();
+        assert_eq!(set.len(), jobs.len(), "a job is listed twice: {:?}", self.receipt);
         set
     }
 }

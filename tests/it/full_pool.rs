@@ -9,7 +9,11 @@ use waterwheel::{
     pool::{Settings, Ticket},
 };
 
-use crate::support::{Gate, assert_balanced, assert_idle, gated, pool, until};
+use crate::{
+    process::Process,
+    service::{Caller, job, queued, waiting},
+    support::{Gate, assert_balanced, assert_idle, gated, pool, until},
+};
 
 /// A pool whose only worker is busy.
 struct Full {
@@ -137,4 +141,51 @@ async fn jobs_of_unknown_kinds_and_invalid_jobs_are_counted_as_refused() {
     assert!(matches!(refused.reason, RejectionReason::Invalid { violations } if violations[0].field == "job.tenant"));
     let counts = pool.stats().counts;
     assert_eq!((counts.rejected.iter().sum::<u64>(), counts.accepted), (2, 0));
+}
+
+/// Submits a job of `tenant` that runs for 100 ms, with this timeout of the call.
+async fn submit(caller: Caller, tenant: &'static str, timeout: Duration) -> Result<(), tonic::Status> {
+    let job = waterwheel::proto::Job { tenant: tenant.into(), ..job("sleep", "100") };
+    let mut request = tonic::Request::new(waterwheel::proto::SubmitRequest { job: Some(job) });
+    request.set_timeout(timeout);
+    caller.0.clone().submit(request).await.map(drop)
+}
+
+#[tokio::test]
+async fn a_tenant_is_served_although_hundreds_of_callers_of_another_tenant_wait() {
+    const FLOOD: usize = 300;
+    let config = r#"
+        [pool.one]
+        workers = 2
+        queue = { jobs = 40 }
+        when_full = "wait"
+        [kind.sleep]
+        pool = "one"
+        builtin = "sleep"
+    "#;
+    let process = Process::serve(config).await;
+    let caller = Caller::of(process.public).await;
+    submit(caller.clone(), "light", Duration::from_secs(20)).await.expect("the pool is idle");
+    let busy = [(); 2].map(|()| caller.leave(job("sleep", "60000")));
+    caller.until(|pool| pool.in_flight == 2).await;
+    let mut flood = tokio::task::JoinSet::new();
+    // A connection accepts 256 concurrent calls.
+    for _ in 0..2 {
+        let caller = Caller::of(process.public).await;
+        for _ in 0..FLOOD / 2 {
+            flood.spawn(submit(caller.clone(), "flood", Duration::from_secs(300)));
+        }
+    }
+    caller.until(|pool| queued(pool) + waiting(pool) == FLOOD as u64).await;
+    // The flood keeps both workers busy for 15 s, more than half of the other tenant's timeout.
+    let mut light = tokio::task::JoinSet::new();
+    for _ in 0..8 {
+        light.spawn(submit(caller.clone(), "light", Duration::from_secs(20)));
+    }
+    busy.into_iter().for_each(|call| call.abort());
+    while let Some(served) = light.join_next().await {
+        served.unwrap().expect("the job completes");
+    }
+    let pool = caller.pool().await;
+    assert!(waiting(&pool) > 0, "the flood was served first: {pool:?}");
 }

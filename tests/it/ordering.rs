@@ -1,13 +1,14 @@
-//! Jobs of one ordering key run one at a time, in the order of their acceptance.
+//! Jobs of one ordering key run one at a time, in the order of their acceptance. Other jobs start by their class.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tonic::Request;
 use waterwheel::{
     Job, Output,
     app::OwnKind,
-    proto::{self, SubmitRequest, WhenFull},
+    proto::{self, Criticality, SubmitRequest, WhenFull},
 };
 
 use crate::{
@@ -100,4 +101,51 @@ async fn a_long_key_queue_does_not_refuse_jobs_without_its_key() {
         call.await.expect("no panic").expect("it completes");
     }
     assert_eq!(counts(&caller.pool().await).completed, KEYED_JOBS + 7);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_start_by_class_then_in_order_of_arrival_and_those_of_a_key_in_order() {
+    let (gate, started) = (Gate::new(), Arc::new(Mutex::new(Vec::new())));
+    let (held, begun) = (gate.clone(), Arc::clone(&started));
+    let noted = kind("noted", move |job, _| {
+        let (held, begun) = (held.clone(), Arc::clone(&begun));
+        async move {
+            begun.lock().push(String::from_utf8(job.payload.to_vec()).expect("text"));
+            held.pass().await;
+            Ok(Output::default())
+        }
+    });
+    let service = Service::start("pool.one.workers = 1", vec![OwnKind::new("one", noted)]);
+    let caller = Caller::of(service.public).await;
+    let call = |name: &str, class: Criticality, key: &str| {
+        caller.leave(proto::Job {
+            criticality: class.into(),
+            ordering_key: key.into(),
+            ..job("noted", name.to_owned())
+        })
+    };
+    let mut calls = vec![call("running", Criticality::Critical, "")];
+    caller.until(|pool| pool.in_flight == 1).await;
+    for (ahead, (name, class, key)) in [
+        ("sheddable", Criticality::Sheddable, ""),
+        ("first of the key", Criticality::SheddablePlus, "key"),
+        ("second of the key", Criticality::Critical, "key"),
+        ("sheddable plus", Criticality::SheddablePlus, ""),
+        ("critical", Criticality::Critical, ""),
+        ("later critical", Criticality::Critical, ""),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        calls.push(call(name, class, key));
+        caller.until(|pool| queued(pool) == ahead as u64 + 1).await;
+    }
+    gate.open();
+    for call in calls {
+        call.await.expect("no panic").expect("it completes");
+    }
+    let started = std::mem::take(&mut *started.lock());
+    let (of_the_key, others): (Vec<_>, Vec<_>) = started.into_iter().partition(|name| name.ends_with("of the key"));
+    assert_eq!(of_the_key, ["first of the key", "second of the key"]);
+    assert_eq!(others, ["running", "critical", "later critical", "sheddable plus", "sheddable"]);
 }
