@@ -3,19 +3,17 @@
 //! They exist only in tests and fuzzers, and may use private items. `tests/fuzz/run.sh` searches for failing inputs.
 //! `tests/fuzz/corpus` has useful inputs, which the test below replays.
 
-pub use crate::auth::fuzzing::{authorization, jwks, jwt};
-pub use crate::config::fuzzing::{config, overlay, quantity};
-pub use crate::handler::protocol::tests::worker;
-pub use crate::net::fuzzing::proxy;
-pub use crate::rpc::fuzzing::{grpc_timeout, job, metadata, request_id, trace};
+use crate::auth::fuzzing::{authorization, jwks, jwt};
+use crate::config::fuzzing::{config, overlay, quantity};
+use crate::handler::protocol::tests::worker;
+use crate::net::fuzzing::proxy;
+use crate::rpc::fuzzing::{grpc_timeout, job, metadata, request_id, trace};
 
 /// A function that a fuzzer calls.
-#[cfg(test)]
-type Target = fn(&[u8]);
+pub type Target = fn(&[u8]);
 
 /// All targets, by the name of their corpus file.
-#[cfg(test)]
-const TARGETS: [(&str, Target); 13] = [
+pub const TARGETS: [(&str, Target); 13] = [
     ("authorization", authorization),
     ("config", config),
     ("grpc_timeout", grpc_timeout),
@@ -33,7 +31,7 @@ const TARGETS: [(&str, Target); 13] = [
 
 /// The corpus of a target: lines of a name and hexadecimal digits.
 #[cfg(test)]
-fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
+pub(crate) fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
     let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/corpus");
     let lines = std::fs::read_to_string(directory.join(target)).expect(target);
     let byte = |at: &[u8]| u8::from_str_radix(str::from_utf8(at).expect("ASCII"), 16).expect("two digits");
@@ -44,27 +42,15 @@ fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
     lines.lines().map(input).collect()
 }
 
-#[cfg(test)]
-mod tests {
-    use std::path::Path;
-
-    use super::{TARGETS, corpus};
-
-    #[test]
-    fn inputs_that_were_kept_pass() {
-        let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz");
-        for (name, target) in TARGETS {
-            let program = tests.join("fuzz_targets").join(name).with_extension("rs");
-            assert!(program.is_file(), "no fuzzer calls {name}");
-            let inputs = corpus(name);
-            assert!(inputs.len() > 3, "{name} has {} inputs", inputs.len());
-            for (input, bytes) in inputs {
-                // A panic is preceded by the name of the input, which the test runner shows then.
-                println!("{name}/{input}");
-                target(&bytes);
-            }
+#[test]
+fn inputs_that_were_kept_pass() {
+    for (name, target) in TARGETS {
+        let inputs = corpus(name);
+        assert!(inputs.len() > 3, "{name} has {} inputs", inputs.len());
+        for (input, bytes) in inputs {
+            // A panic is preceded by the name of the input, which the test runner shows then.
+            println!("{name}/{input}");
+            target(&bytes);
         }
-        let programs = std::fs::read_dir(tests.join("fuzz_targets")).unwrap().count();
-        assert_eq!(programs, TARGETS.len(), "a fuzzer is missing here");
     }
 }

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Fuzzes the parsers of outside bytes: `bash tests/fuzz/run.sh [TARGET]... [-- LIBFUZZER_OPTION...]`, all targets for a
-# minute each where none is named. It needs cargo and a C++ compiler; stable Rust will do. `cargo fuzz run` works too,
-# with `--fuzz-dir tests/fuzz --sanitizer none`. What it finds goes to `artifacts` beside this file. Keep the smallest
-# input that shows the fault (`corpus.py TARGET FOLDER --keep FILE`): `cargo test` replays what is in tests/fuzz/corpus.
+# minute each where none is named. It needs cargo and a C++ compiler; stable Rust will do. `cargo fuzz run parser` works
+# too, with FUZZ_TARGET in its environment and `--fuzz-dir tests/fuzz --sanitizer none`. What it finds goes to
+# `artifacts` beside this file. Keep the smallest input that shows the fault (`corpus.py TARGET FOLDER --keep FILE`):
+# `cargo test` replays what is in tests/fuzz/corpus.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
@@ -13,7 +14,7 @@ while (($#)) && [[ $1 != -- ]]; do
 done
 (($#)) && shift
 options=("$@")
-((${#targets[@]})) || mapfile -t targets < <(basename -s .rs fuzz_targets/*.rs)
+((${#targets[@]})) || mapfile -t targets < <(ls corpus)
 ((${#options[@]})) || options=(-max_total_time=60)
 
 # What `cargo fuzz` sets: counters of edges, and comparisons to learn from.
@@ -24,14 +25,15 @@ flags="--cfg fuzzing -Cpasses=sancov-module -Ccodegen-units=1"
 for option in $coverage; do
     flags+=" -Cllvm-args=$option"
 done
-built=("${targets[@]/#/--bin=}")
-RUSTFLAGS="$flags" cargo build --locked --release --target "$host" "${built[@]}"
+# The dependencies are those of the server, at the same versions.
+cp ../../Cargo.lock .
+RUSTFLAGS="$flags" cargo build --release --target "$host"
 
 for target in "${targets[@]}"; do
     echo "==> $target"
     # What a run learns goes beside the corpus that is kept, which is small on purpose.
     mkdir -p "artifacts/$target" "target/learnt/$target"
     python3 corpus.py "$target" "target/kept/$target"
-    "target/$host/release/$target" "target/learnt/$target" "target/kept/$target" -artifact_prefix="artifacts/$target/" \
-        -print_final_stats=1 "${options[@]}"
+    FUZZ_TARGET="$target" "target/$host/release/parser" "target/learnt/$target" "target/kept/$target" \
+        -artifact_prefix="artifacts/$target/" -print_final_stats=1 "${options[@]}"
 done
