@@ -5,16 +5,12 @@ use std::time::Duration;
 
 use super::*;
 
-mod clashes;
 mod kinds;
 mod origins;
-mod programs;
+mod rendering;
 mod samples;
 mod secrets;
 mod security;
-mod syntax;
-mod values;
-mod variables;
 mod written;
 
 /// A pool and a kind that are fine, so that a case shows only its own faults.
@@ -24,6 +20,9 @@ const FINE: &str = "
 pool = \"base\"
 builtin = \"echo\"
 ";
+
+/// The flags of the table.
+const FLAGS: [&str; 4] = ["--listen", "--ops-listen", "--max-payload", "--set"];
 
 /// What goes in, and the report that comes out.
 struct Case {
@@ -41,7 +40,7 @@ impl Case {
     }
 }
 
-/// Every case reports exactly its faults. `FINE` follows the file of each.
+/// Every case reports exactly its faults, as a terminal shows them. `FINE` follows the file of each.
 fn check(cases: &[Case]) {
     for case in cases {
         let faults = case.load().expect_err(case.file).to_string();
@@ -50,30 +49,52 @@ fn check(cases: &[Case]) {
     }
 }
 
-/// Every file reports exactly its faults: the line and column of each place, what is wrong, and what to do. `FINE`
-/// follows each.
-fn check_files(cases: &[(&str, &str)]) {
-    for (file, expected) in cases {
-        let faults = load(&sources(&format!("{file}{FINE}"), &[], &[])).expect_err(file).to_json();
-        let text = |value: &serde_json::Value| value.as_str().expect("a text").to_owned();
-        let brief = |fault: &serde_json::Value| {
-            let places = fault["places"].as_array().expect("a list").iter();
-            let places: String = places.map(|place| format!("{}:{} ", place["line"], place["column"])).collect();
-            format!("{places}{}\n  = {}", text(&fault["message"]), text(&fault["help"]))
-        };
-        let found: Vec<String> = faults.as_array().expect("a list").iter().map(brief).collect();
-        assert_eq!(found.join("\n"), expected.trim_matches('\n'), "{file}");
+/// The cases of the table: variables and flags behind `$`, the lines of a file, and the faults behind `>`.
+///
+/// `FINE` follows each file.
+#[test]
+fn every_fault_says_where_it_is_and_what_to_do() {
+    let (mut input, mut expected) = (Vec::new(), Vec::new());
+    let table = include_str!("tests/faults.txt").lines().filter(|line| !line.starts_with("## "));
+    for line in table.chain([""]) {
+        if line.starts_with('>') {
+            expected.push(line);
+            continue;
+        }
+        if !expected.is_empty() {
+            assert_eq!(faults(&input), expected, "{input:?}");
+            input.clear();
+            expected.clear();
+        }
+        input.push(line);
     }
 }
 
-/// Every line of TOML reports one fault: what is wrong, and what to do. `FINE` follows each.
-fn check_lines(cases: &[(&str, &str, &str)]) {
-    for (line, what, help) in cases {
-        let faults = load(&sources(&format!("{line}{FINE}"), &[], &[])).expect_err(line);
-        let found: Vec<(String, String)> =
-            faults.iter().map(|fault| (fault.message.clone(), fault.help.clone())).collect();
-        assert_eq!(found, [((*what).to_owned(), (*help).to_owned())], "{line}");
+/// The faults of a case: their places, what is wrong, and what to do.
+fn faults(input: &[&str]) -> Vec<String> {
+    let (set, file): (Vec<&str>, Vec<&str>) = input.iter().partition(|line| line.starts_with("$ "));
+    let (mut env, mut flags) = (Vec::new(), Vec::new());
+    for (name, value) in set.iter().filter_map(|line| line[2..].split_once('=')) {
+        match name.split_once(' ') {
+            Some((flag, key)) => {
+                flags.push((FLAGS.into_iter().find(|known| *known == flag).expect(flag), key, value));
+            }
+            None => env.push((name, value)),
+        }
     }
+    let file = file.join("\n");
+    let faults = load(&sources(&format!("{file}{FINE}"), &env, &flags)).expect_err(&file).to_json();
+    let text = |value: &serde_json::Value| value.as_str().expect("a text").to_owned();
+    let place = |place: &serde_json::Value| {
+        let source = place.get("name").map_or_else(|| place["line"].to_string(), text);
+        format!("{source}:{}", place["column"])
+    };
+    let brief = |fault: &serde_json::Value| {
+        let places: Vec<_> = fault["places"].as_array().expect("a list").iter().map(place).collect();
+        let what = format!("> {} {}", places.join(" "), text(&fault["message"]));
+        [what, format!("> = {}", text(&fault["help"]))]
+    };
+    faults.as_array().expect("a list").iter().flat_map(brief).collect()
 }
 
 fn sources(text: &str, env: &[(&str, &str)], flags: &[(&'static str, &str, &str)]) -> Sources {

@@ -66,7 +66,7 @@ impl Trusted {
 }
 
 /// Values of `authorization`, a line each: only the issuer's own token is accepted, byte for byte.
-pub fn authorization(data: &[u8]) {
+pub(crate) fn authorization(data: &[u8]) {
     let Trusted { authenticator, token, .. } = &*TRUSTED;
     let values: Vec<_> = data.split(|byte| *byte == b'\n').collect();
     let is_the_token = |value: &&[u8]| {
@@ -82,7 +82,7 @@ pub fn authorization(data: &[u8]) {
 
 /// Header and claims of a token, a line each, signed by the issuer: the caller is the token's subject, or the call is
 /// denied.
-pub fn jwt(data: &[u8]) {
+pub(crate) fn jwt(data: &[u8]) {
     let Trusted { authenticator, key, .. } = &*TRUSTED;
     let mut lines = data.splitn(2, |byte| *byte == b'\n');
     let (Some(header), Some(claims)) = (lines.next(), lines.next()) else { return };
@@ -110,7 +110,7 @@ pub fn jwt(data: &[u8]) {
 }
 
 /// A key set: no key of an accepted set verifies with an algorithm other than a configured one of its own type.
-pub fn jwks(data: &[u8]) {
+pub(crate) fn jwks(data: &[u8]) {
     let Trusted { jwt, token, .. } = &*TRUSTED;
     let Ok(keys) = Keys::parse(data, jwt, 0) else { return };
     let pinned = [Algorithm::EdDSA, Algorithm::ES256, Algorithm::RS256];

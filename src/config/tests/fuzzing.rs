@@ -12,13 +12,13 @@ use crate::model::WITHHELD;
 const FINE: &str = "[pool.base]\n[kind.echo]\npool = \"base\"\nbuiltin = \"echo\"\n";
 
 /// A file: a configuration, or faults that can be shown.
-pub fn config(data: &[u8]) {
+pub(crate) fn config(data: &[u8]) {
     let Ok(text) = str::from_utf8(data) else { return };
     check(load(&sources(text.to_owned())));
 }
 
 /// Variables and flags over a file, a line each: a `v` and `NAME=VALUE`, or an `f` and `KEY=VALUE`.
-pub fn overlay(data: &[u8]) {
+pub(crate) fn overlay(data: &[u8]) {
     let Ok(text) = str::from_utf8(data) else { return };
     let mut sources = sources(FINE.to_owned());
     for line in text.lines() {
@@ -34,7 +34,7 @@ pub fn overlay(data: &[u8]) {
 }
 
 /// A size or a duration: what is shown of it reads as the same one.
-pub fn quantity(data: &[u8]) {
+pub(crate) fn quantity(data: &[u8]) {
     let Ok(text) = str::from_utf8(data) else { return };
     for value_type in [ValueType::Size(0, u64::MAX), ValueType::Duration(Duration::ZERO, Duration::MAX)] {
         let read = |text: &str| value_type.read(&Node::from_bare(text, 0, 0), Path::new("")).ok();

@@ -191,6 +191,14 @@ fn the_documented_keys_are_those_of_the_table() {
     assert!(text == whole, "run `WATERWHEEL_WRITE_DOCS=1 cargo test documented` and look at the difference");
 }
 
+#[test]
+fn every_key_of_a_program_is_documented() {
+    let documented = include_str!("../../../docs/exec.md");
+    for key in EXEC_KEYS {
+        assert!(documented.contains(&format!("\n{key} = ")), "docs/exec.md does not tell of {key}");
+    }
+}
+
 /// A key that no field of the settings has would be read, and have no effect.
 #[test]
 fn every_key_has_an_effect() {

@@ -1,33 +1,7 @@
 //! Values and variables that would have no effect, or another one than was meant.
 
-use super::{check_lines, ok, sources};
+use super::{ok, sources};
 use crate::config::{Handler, load};
-
-#[test]
-fn a_size_without_a_unit_and_a_level_that_is_none() {
-    check_lines(&[
-        (
-            "server.max_payload = 4",
-            "`server.max_payload`: `4` is not a size with a unit",
-            "write the unit, as in `\"4MiB\"`, or `\"4B\"`",
-        ),
-        (
-            "pool.cpu.queue.bytes = 1023",
-            "`pool.cpu.queue.bytes`: `1023` is not a size with a unit",
-            "write the unit, as in `\"1023MiB\"`, or `\"1023B\"`",
-        ),
-        (
-            r#"telemetry.log = "verbos""#,
-            "`telemetry.log`: `verbos` is not a filter of log lines",
-            "`verbos` is not a level; choose from off, error, warn, info, debug, trace",
-        ),
-        (
-            r#"telemetry.log = "info,debg""#,
-            "`telemetry.log`: `info,debg` is not a filter of log lines",
-            "`debg` is not a level; did you mean `debug`?",
-        ),
-    ]);
-}
 
 #[test]
 fn what_is_written_as_it_is_meant_is_fine() {

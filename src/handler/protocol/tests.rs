@@ -3,7 +3,7 @@
 use super::*;
 
 /// What a worker writes: the same wherever it is cut, never more than was written, and never held without a bound.
-pub fn worker(data: &[u8]) {
+pub(crate) fn worker(data: &[u8]) {
     let Some((cut, written)) = data.split_first() else { return };
     let cut = usize::from(*cut).min(written.len());
     let [(whole, whole_fault), (parts, parts_fault)] = [read(&[written]), read(&[&written[..cut], &written[cut..]])];

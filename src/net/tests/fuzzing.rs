@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use super::proxy::{Parsed, parse};
 
 /// A PROXY header is accepted as a whole, rejected for good, or incomplete.
-pub fn proxy(data: &[u8]) {
+pub(crate) fn proxy(data: &[u8]) {
     match parse(data) {
         // A text header is short, and a binary one has its length.
         Parsed::Partial => assert!(data.len() < 107 || data.starts_with(b"\r\n\r\n\0\r\nQUIT\n")),

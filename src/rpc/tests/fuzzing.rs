@@ -22,7 +22,7 @@ use crate::{
 const MAX_STATUS: usize = 4_096;
 
 /// `grpc-timeout`: parsed by the protocol's rules, and formatted so that it never grows.
-pub fn grpc_timeout(data: &[u8]) {
+pub(crate) fn grpc_timeout(data: &[u8]) {
     let Ok(text) = str::from_utf8(data) else { return };
     let valid = matches!(data, [digits @ .., b'H' | b'M' | b'S' | b'm' | b'u' | b'n']
         if (1..=8).contains(&digits.len()) && digits.iter().all(u8::is_ascii_digit));
@@ -35,7 +35,7 @@ pub fn grpc_timeout(data: &[u8]) {
 }
 
 /// `x-request-id`: kept if valid, else generated; the result always fits in a header.
-pub fn request_id(data: &[u8]) {
+pub(crate) fn request_id(data: &[u8]) {
     let Ok(sent) = HeaderValue::from_bytes(data) else { return };
     let id = request_id::request_id(Some(&sent));
     let valid = (1..=128).contains(&data.len()) && data.iter().all(u8::is_ascii_graphic);
@@ -46,7 +46,7 @@ pub fn request_id(data: &[u8]) {
 
 /// The headers of a trace, a line each: a `p`, an `s` or a `b`, then the value of `traceparent`, `tracestate` or
 /// `baggage`.
-pub fn trace(data: &[u8]) {
+pub(crate) fn trace(data: &[u8]) {
     let mut headers = HeaderMap::new();
     for line in data.split(|byte| *byte == b'\n') {
         let (name, value) = match line {
@@ -74,7 +74,7 @@ pub fn trace(data: &[u8]) {
 }
 
 /// All headers of a call, one `name: value` a line: a deadline within the policy, or INVALID_ARGUMENT.
-pub fn metadata(data: &[u8]) {
+pub(crate) fn metadata(data: &[u8]) {
     let mut request = Request::new(());
     for line in data.split(|byte| *byte == b'\n') {
         let mut parts = line.splitn(2, |byte| *byte == b':');
@@ -97,7 +97,7 @@ pub fn metadata(data: &[u8]) {
 }
 
 /// A message with a job: valid, or refused with all reasons in a status that any client accepts.
-pub fn job(data: &[u8]) {
+pub(crate) fn job(data: &[u8]) {
     let Ok(message) = SubmitRequest::decode(data) else { return };
     let id = RequestId::generate();
     match convert::job(message.job) {
