@@ -29,6 +29,16 @@ const fn pool(rule: &'static str, caps: Caps, script: &'static str) -> Case {
     Case { rule, caps, limits: UNLIMITED, workers: 1, shards: 1, script }
 }
 
+impl Case {
+    const fn on(self, workers: usize) -> Self {
+        self.sharded(workers, 1)
+    }
+
+    const fn sharded(self, workers: usize, shards: usize) -> Self {
+        Self { workers, shards, ..self }
+    }
+}
+
 const fn jobs(jobs: usize) -> Caps {
     Caps { jobs, ..LARGE }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     super::{Caps, Withdrawal},
-    Event, Notification, Offer, Step,
+    Answer, Event, Notification, Offer, Step,
     drive::{Drive, KindsLimits},
     notification_name,
 };
@@ -15,7 +15,9 @@ use crate::model::{Criticality, Outcome, WhenFull};
 /// | event | |
 /// |---|---|
 /// | `offer a` and any of `plus crit shed+ shed`, `reject wait evict`, `bytes=`, `for=` and `spare=` (ms), `of=` (tenant), `key=`, `limit=` (limit key), `shard=`, `kind=` | a job named `a` arrives; else critical, reject, one byte, 1000 ms |
+/// | `offer a,b` and the same | several jobs of one kind, each with this result |
 /// | `end a completed 10` | decides an outcome after 10 ms; also `failed`, `cancelled`, … |
+/// | `finish a completed 10` | the same, and releases the worker |
 /// | `release a`, `cancel a`, `expire a`, `stick a` | |
 /// | `worker`, `close`, `abandon`, `retire`, `pass 10`, `tick` | |
 /// | `pause`, `resume`, `shut`, `open`, `kill a`, `resize 2`, `resize 2 8` | operator commands | |
@@ -54,17 +56,22 @@ impl Script {
         let mut words = line.split_whitespace();
         let verb = words.next().expect("a verb");
         let words: Vec<&'static str> = words.collect();
+        if verb == "offer" {
+            return self.offer(words[0], offer(&words[1..]));
+        }
         let job = || {
             let name = words.first().expect("the name of a job");
             let job = self.names.iter().position(|known| known == name).expect("a job that was offered");
             u32::try_from(job).expect("few jobs")
         };
         let event = match verb {
-            "offer" => {
-                self.names.push(words[0]);
-                Event::Offer(offer(&words[1..]))
-            }
             "end" => Event::End { job: job(), outcome: outcome(words[1]), run: millis(words[2]) },
+            "finish" => {
+                let job = job();
+                let end = Event::End { job, outcome: outcome(words[1]), run: millis(words[2]) };
+                assert!(matches!(self.drive.apply(end)?.answer, Answer::Decided(true)), "{line}: decided before");
+                Event::Release { job }
+            }
             "release" => Event::Release { job: job() },
             "cancel" => Event::Withdraw { job: job(), why: Withdrawal::Cancelled },
             "expire" => Event::Withdraw { job: job(), why: Withdrawal::Expired },
@@ -92,6 +99,18 @@ impl Script {
         };
         let step = self.drive.apply(event)?;
         Ok(self.describe(&step))
+    }
+
+    /// Jobs that arrive one after another, each with the same result.
+    fn offer(&mut self, names: &'static str, offer: Offer) -> Result<String, String> {
+        let mut results = Vec::new();
+        for name in names.split(',') {
+            self.names.push(name);
+            let step = self.drive.apply(Event::Offer(offer))?;
+            results.push(self.describe(&step));
+        }
+        results.dedup();
+        Ok(results.join(", "))
     }
 
     fn describe(&self, step: &Step) -> String {

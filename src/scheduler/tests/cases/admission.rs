@@ -25,8 +25,7 @@ pub(super) const CASES: &[Case] = &[
         LARGE,
         "offer now => starts on 0
          offer a for=1 => queued
-         end now cancelled 500 => decided
-         release now => done; a starts on 0
+         finish now cancelled 500 => done; a starts on 0
          end a completed 500 => decided
          offer b for=2100 => queued
          offer c for=999 => refused: unreachable
@@ -40,22 +39,14 @@ pub(super) const CASES: &[Case] = &[
         "a queue that is long relative to its jobs accepts none, whatever their budget, except those of waiting callers",
         LARGE,
         "offer a => starts on 0
-         end a completed 1 => decided
-         release a => done
+         finish a completed 1 => done
          offer b => starts on 0
-         end b completed 1 => decided
-         release b => done
+         finish b completed 1 => done
          offer c => starts on 0
-         end c completed 1 => decided
-         release c => done
+         finish c completed 1 => done
          offer d kind=1 => starts on 0
          end d completed 37 => decided
-         offer e kind=1 for=5000 => queued
-         offer f kind=1 for=5000 => queued
-         offer g kind=1 for=5000 => queued
-         offer h kind=1 for=5000 => queued
-         offer i kind=1 for=5000 => queued
-         offer j kind=1 for=5000 => queued
+         offer e,f,g,h,i,j kind=1 for=5000 => queued
          offer k for=5000 => refused: long
          offer l for=5000 evict => refused: long
          offer m for=5000 wait => queued",
@@ -65,8 +56,7 @@ pub(super) const CASES: &[Case] = &[
         LARGE,
         "offer a => starts on 0
          end a completed 1 => decided
-         offer b kind=1 for=5000 => queued
-         offer c kind=1 for=5000 => queued
+         offer b,c kind=1 for=5000 => queued
          offer d for=20 => queued
          offer e for=5 => refused: unreachable",
     ),
@@ -74,8 +64,7 @@ pub(super) const CASES: &[Case] = &[
         "after ten seconds without an ended job, a kind accepts one job against its estimate",
         LARGE,
         "offer a => starts on 0
-         end a completed 1000 => decided
-         release a => done
+         finish a completed 1000 => done
          offer b kind=1 => starts on 0
          pass 5000 => done
          offer too for=900 => refused: unreachable
@@ -92,8 +81,7 @@ pub(super) const CASES: &[Case] = &[
         "a job that would end too late does not start",
         LARGE,
         "offer a => starts on 0
-         end a completed 100 => decided
-         release a => done
+         finish a completed 100 => done
          offer z => starts on 0
          offer b for=400 => queued
          offer c for=402 => queued
@@ -104,8 +92,7 @@ pub(super) const CASES: &[Case] = &[
         "a job waits for all jobs before it in its key queue",
         LARGE,
         "offer a key=1 => starts on 0
-         end a completed 100 => decided
-         release a => done
+         finish a completed 100 => done
          offer b key=1 => starts on 0
          offer c key=1 => queued
          offer d key=1 for=399 => refused: unreachable
@@ -115,8 +102,7 @@ pub(super) const CASES: &[Case] = &[
         "a free worker needs no estimate",
         LARGE,
         "offer a => starts on 0
-         end a completed 500 => decided
-         release a => done
+         finish a completed 500 => done
          offer b for=1 => starts on 0
          offer c for=1 => refused: unreachable",
     ),
@@ -124,9 +110,7 @@ pub(super) const CASES: &[Case] = &[
         "a tenant is limited to its part while another one queues, and may fill the queue alone",
         Caps { tenant_share: 0.5, ..jobs(4) },
         "offer now => starts on 0
-         offer a of=1 => queued
-         offer b of=1 => queued
-         offer c of=1 => queued
+         offer a,b,c of=1 => queued
          offer d of=2 => queued
          cancel a => was queued
          offer e of=1 => refused: share
@@ -140,8 +124,7 @@ pub(super) const CASES: &[Case] = &[
         "a run that hit its run timeout does not shorten the estimate",
         LARGE,
         "offer a => starts on 0
-         end a completed 100 => decided
-         release a => done
+         finish a completed 100 => done
          offer b => starts on 0
          end b overran 1 => decided
          offer c for=99 => refused: unreachable
@@ -152,9 +135,7 @@ pub(super) const CASES: &[Case] = &[
         "the initial estimate refuses no job",
         LARGE,
         "offer a => starts on 0
-         offer b => queued
-         offer c => queued
-         offer d => queued
+         offer b,c,d => queued
          offer e for=1 => queued",
     ),
 ];

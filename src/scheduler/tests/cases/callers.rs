@@ -2,7 +2,7 @@
 
 use super::{
     super::{super::Caps, script::Case},
-    LARGE, UNLIMITED, jobs, pool,
+    LARGE, jobs, pool,
 };
 
 /// A queue of eight jobs, of which a tenant may take a quarter while another one queues.
@@ -13,16 +13,11 @@ pub(super) const CASES: &[Case] = &[
         "with a free place, callers of other tenants do not count before a job",
         PARTS,
         "offer m of=1 => starts on 0
-         end m completed 100 => decided
-         release m => done
+         finish m completed 100 => done
          offer now of=1 for=60000 => starts on 0
          offer x of=2 for=60000 => queued
-         offer a of=1 for=60000 => queued
-         offer b of=1 for=60000 => queued
-         offer c of=1 for=60000 wait => waits
-         offer d of=1 for=60000 wait => waits
-         offer e of=1 for=60000 wait => waits
-         offer f of=1 for=60000 wait => waits
+         offer a,b of=1 for=60000 => queued
+         offer c,d,e,f of=1 for=60000 wait => waits
          offer g of=3 for=1000 wait => queued
          offer h of=1 for=1500 wait => refused: unreachable
          show => ready x a b g; waiting c d e f; runs now; 4 bytes",
@@ -31,17 +26,11 @@ pub(super) const CASES: &[Case] = &[
         "without a free place, callers of another tenant count for as much as those of its own tenant",
         PARTS,
         "offer m of=1 => starts on 0
-         end m completed 100 => decided
-         release m => done
+         finish m completed 100 => done
          offer now of=1 for=60000 => starts on 0
-         offer x of=2 for=60000 => queued
-         offer y of=2 for=60000 => queued
-         offer a of=1 for=60000 => queued
-         offer b of=1 for=60000 => queued
-         offer c of=1 for=60000 wait => waits
-         offer d of=1 for=60000 wait => waits
-         offer e of=1 for=60000 wait => waits
-         offer f of=1 for=60000 wait => waits
+         offer x,y of=2 for=60000 => queued
+         offer a,b of=1 for=60000 => queued
+         offer c,d,e,f of=1 for=60000 wait => waits
          offer g of=2 for=900 wait => refused: unreachable
          offer h of=2 for=1100 wait => waits
          offer i of=2 for=1100 wait => refused: unreachable
@@ -52,15 +41,10 @@ pub(super) const CASES: &[Case] = &[
         "without parts for tenants, all earlier callers count",
         Caps { waiting: 8, ..jobs(2) },
         "offer m of=1 => starts on 0
-         end m completed 100 => decided
-         release m => done
+         finish m completed 100 => done
          offer now of=1 for=60000 => starts on 0
-         offer a of=1 for=60000 => queued
-         offer b of=1 for=60000 => queued
-         offer c of=1 for=60000 wait => waits
-         offer d of=1 for=60000 wait => waits
-         offer e of=1 for=60000 wait => waits
-         offer f of=1 for=60000 wait => waits
+         offer a,b of=1 for=60000 => queued
+         offer c,d,e,f of=1 for=60000 wait => waits
          offer g of=2 for=900 wait => refused: unreachable
          offer h of=2 for=1100 wait => waits",
     ),
@@ -68,16 +52,11 @@ pub(super) const CASES: &[Case] = &[
         "all callers of the classes above count",
         Caps { waiting: 8, ..PARTS },
         "offer m of=1 => starts on 0
-         end m completed 100 => decided
-         release m => done
+         finish m completed 100 => done
          offer now of=1 for=60000 => starts on 0
-         offer x of=2 for=60000 => queued
-         offer y of=2 for=60000 => queued
-         offer a of=1 plus for=60000 => queued
-         offer b of=1 plus for=60000 => queued
-         offer c of=1 plus for=60000 wait => waits
-         offer d of=1 plus for=60000 wait => waits
-         offer e of=1 plus for=60000 wait => waits
+         offer x,y of=2 for=60000 => queued
+         offer a,b of=1 plus for=60000 => queued
+         offer c,d,e of=1 plus for=60000 wait => waits
          offer g of=2 for=1300 wait => refused: unreachable
          offer h of=2 for=1500 wait => waits
          offer i of=3 for=1500 wait => queued",
@@ -86,8 +65,7 @@ pub(super) const CASES: &[Case] = &[
         "a later job passes no caller of its own tenant, even if it has more time left",
         jobs(1),
         "offer m of=1 => starts on 0
-         end m completed 100 => decided
-         release m => done
+         finish m completed 100 => done
          offer now of=1 for=60000 => starts on 0
          offer a of=1 for=60000 => queued
          offer b of=1 for=1000 wait => waits
@@ -111,8 +89,7 @@ pub(super) const CASES: &[Case] = &[
         "a caller that waits for bytes blocks others as long as it can still be queued in time",
         Caps { bytes: 20, ..LARGE },
         "offer m => starts on 0
-         end m completed 100 => decided
-         release m => done
+         finish m completed 100 => done
          offer now of=1 => starts on 0
          offer z of=1 bytes=10 for=60000 => queued
          offer a of=1 bytes=15 wait => waits
@@ -122,26 +99,24 @@ pub(super) const CASES: &[Case] = &[
          tick => done
          show => ready z b; waiting a; runs now; 15 bytes",
     ),
-    Case {
-        rule: "an idle worker takes the first caller of another tenant if the very first caller waits for its ordering key",
-        caps: Caps { bytes: 6, ..jobs(1) },
-        limits: UNLIMITED,
-        workers: 2,
-        shards: 1,
-        script: "offer a key=1 of=1 => starts on 1
-                 offer b key=1 of=1 => queued
-                 offer c => starts on 0
-                 offer d wait key=1 of=1 bytes=2 => waits
-                 offer e wait of=1 => waits
-                 offer f wait of=2 bytes=3 => waits
-                 release c => done; f starts on 0
-                 release f => done
-                 show => blocked b; waiting d e; runs a; 1 bytes
-                 offer g wait of=3 bytes=6 => starts on 0
-                 release g => done
-                 offer h => starts on 0
-                 offer i wait of=2 bytes=2 => waits
-                 release h => done; i starts on 0
-                 show => blocked b; waiting d e; runs a i; 1 bytes",
-    },
+    pool(
+        "an idle worker takes the first caller of another tenant if the very first caller waits for its ordering key",
+        Caps { bytes: 6, ..jobs(1) },
+        "offer a key=1 of=1 => starts on 1
+         offer b key=1 of=1 => queued
+         offer c => starts on 0
+         offer d wait key=1 of=1 bytes=2 => waits
+         offer e wait of=1 => waits
+         offer f wait of=2 bytes=3 => waits
+         release c => done; f starts on 0
+         release f => done
+         show => blocked b; waiting d e; runs a; 1 bytes
+         offer g wait of=3 bytes=6 => starts on 0
+         release g => done
+         offer h => starts on 0
+         offer i wait of=2 bytes=2 => waits
+         release h => done; i starts on 0
+         show => blocked b; waiting d e; runs a i; 1 bytes",
+    )
+    .on(2),
 ];

@@ -2,7 +2,7 @@
 
 use super::{
     super::{super::Caps, script::Case},
-    LARGE, UNLIMITED, jobs, pool,
+    LARGE, jobs, pool,
 };
 
 pub(super) const CASES: &[Case] = &[
@@ -10,9 +10,7 @@ pub(super) const CASES: &[Case] = &[
         "a job that is cancelled in the middle of the queue frees its capacity at once",
         Caps { bytes: 10, ..jobs(3) },
         "offer now => starts on 0
-         offer a bytes=3 => queued
-         offer b bytes=3 => queued
-         offer c bytes=3 => queued
+         offer a,b,c bytes=3 => queued
          offer d => refused: full
          cancel b => was queued
          show => ready a c; runs now; 6 bytes
@@ -47,23 +45,21 @@ pub(super) const CASES: &[Case] = &[
          release a => done; c starts on 0
          show => ready d; runs c; 0 bytes",
     ),
-    Case {
-        rule: "a job that starts on an idle worker needs no bytes of the queue",
-        caps: Caps { bytes: 10, ..jobs(3) },
-        limits: UNLIMITED,
-        workers: 3,
-        shards: 1,
-        script: "offer a shed bytes=10 key=1 => starts on 2
-                 offer b shed bytes=10 => starts on 1
-                 offer c shed bytes=10 key=1 => queued
-                 offer d shed bytes=4 key=1 wait => waits
-                 offer e plus bytes=1 of=1 => starts on 0
-                 release e => done
-                 offer f shed bytes=10 => starts on 0
-                 offer g bytes=6 wait => waits
-                 release f => done; g starts on 0
-                 show => blocked c; waiting d; runs a b g; 10 bytes",
-    },
+    pool(
+        "a job that starts on an idle worker needs no bytes of the queue",
+        Caps { bytes: 10, ..jobs(3) },
+        "offer a shed bytes=10 key=1 => starts on 2
+         offer b shed bytes=10 => starts on 1
+         offer c shed bytes=10 key=1 => queued
+         offer d shed bytes=4 key=1 wait => waits
+         offer e plus bytes=1 of=1 => starts on 0
+         release e => done
+         offer f shed bytes=10 => starts on 0
+         offer g bytes=6 wait => waits
+         release f => done; g starts on 0
+         show => blocked c; waiting d; runs a b g; 10 bytes",
+    )
+    .on(3),
     pool(
         "the number of waiting callers and of their bytes is limited",
         Caps { bytes: 6, waiting: 2, ..jobs(1) },
@@ -89,24 +85,22 @@ pub(super) const CASES: &[Case] = &[
          show => ready c; runs a; 1 bytes
          counts => 3 accepted, 1 cancelled, 1 rejected",
     ),
-    Case {
-        rule: "a caller gets an idle worker while the queue is full of jobs with one ordering key",
-        caps: jobs(1),
-        limits: UNLIMITED,
-        workers: 2,
-        shards: 1,
-        script: "offer a key=1 => starts on 1
-                 offer b key=1 => queued
-                 offer c => starts on 0
-                 offer d wait => waits
-                 offer e wait key=1 => waits
-                 offer f wait => waits
-                 release c => done; d starts on 0
-                 release d => done
-                 show => blocked b; waiting e f; runs a; 1 bytes
-                 release a => done; b starts on 1; f starts on 0
-                 show => blocked e; runs b f; 1 bytes",
-    },
+    pool(
+        "a caller gets an idle worker while the queue is full of jobs with one ordering key",
+        jobs(1),
+        "offer a key=1 => starts on 1
+         offer b key=1 => queued
+         offer c => starts on 0
+         offer d wait => waits
+         offer e wait key=1 => waits
+         offer f wait => waits
+         release c => done; d starts on 0
+         release d => done
+         show => blocked b; waiting e f; runs a; 1 bytes
+         release a => done; b starts on 1; f starts on 0
+         show => blocked e; runs b f; 1 bytes",
+    )
+    .on(2),
     pool(
         "without a queue, a caller waits for a worker",
         jobs(0),
@@ -158,13 +152,7 @@ pub(super) const CASES: &[Case] = &[
         "an eighth of the queue is reserved for a more important class that was seen recently",
         jobs(8),
         "offer now plus => starts on 0
-         offer a => queued
-         offer b => queued
-         offer c => queued
-         offer d => queued
-         offer e => queued
-         offer f => queued
-         offer g => queued
+         offer a,b,c,d,e,f,g => queued
          offer h => refused: full
          offer i plus => queued
          offer j plus => refused: full
@@ -176,12 +164,7 @@ pub(super) const CASES: &[Case] = &[
         "offer now of=1 => starts on 0
          offer a of=2 => queued
          release now => done; a starts on 0
-         offer b of=2 => queued
-         offer c of=2 => queued
-         offer d of=2 => queued
-         offer e of=2 => queued
-         offer f of=2 => queued
-         offer g of=2 => queued
+         offer b,c,d,e,f,g of=2 => queued
          offer h of=2 => refused: share
          offer i of=2 wait => waits
          offer x of=3 => queued
@@ -210,11 +193,9 @@ pub(super) const CASES: &[Case] = &[
         "a waiting caller is judged again by its remaining time when capacity is free",
         jobs(2),
         "offer a => starts on 0
-         end a completed 100 => decided
-         release a => done
+         finish a completed 100 => done
          offer now => starts on 0
-         offer b => queued
-         offer c => queued
+         offer b,c => queued
          offer d for=1000 wait => waits
          pass 850 => done
          release now => done; b starts on 0
@@ -223,22 +204,20 @@ pub(super) const CASES: &[Case] = &[
          show => ready d; runs c; 1 bytes
          release c => done; d starts on 0",
     ),
-    Case {
-        rule: "a job that can start on an idle worker passes callers that cannot",
-        caps: jobs(1),
-        limits: UNLIMITED,
-        workers: 2,
-        shards: 1,
-        script: "offer now key=1 => starts on 1
-                 offer a key=1 => queued
-                 offer b key=1 wait => waits
-                 offer c => starts on 0
-                 release c => done
-                 offer big bytes=100 wait => starts on 0
-                 release big => done
-                 offer d plus => starts on 0
-                 release d => done
-                 release now => done; a starts on 1
-                 show => blocked b; runs a; 1 bytes",
-    },
+    pool(
+        "a job that can start on an idle worker passes callers that cannot",
+        jobs(1),
+        "offer now key=1 => starts on 1
+         offer a key=1 => queued
+         offer b key=1 wait => waits
+         offer c => starts on 0
+         release c => done
+         offer big bytes=100 wait => starts on 0
+         release big => done
+         offer d plus => starts on 0
+         release d => done
+         release now => done; a starts on 1
+         show => blocked b; runs a; 1 bytes",
+    )
+    .on(2),
 ];

@@ -2,7 +2,7 @@
 
 use super::{
     super::{super::Caps, script::Case},
-    LARGE, UNLIMITED, jobs, pool,
+    LARGE, jobs, pool,
 };
 
 pub(super) const CASES: &[Case] = &[
@@ -43,29 +43,26 @@ pub(super) const CASES: &[Case] = &[
          stick b => not replaced
          counts => 2 accepted, 1 cancelled, 1 panicked",
     ),
-    Case {
-        rule: "stuck workers are replaced up to the bound, and a returning one stays if a worker is missing",
-        caps: Caps { stuck: 1, ..LARGE },
-        limits: UNLIMITED,
-        workers: 2,
-        shards: 1,
-        script: "offer a => starts on 1
-                 offer b => starts on 0
-                 offer c => queued
-                 stick a => replaced; c starts on 2
-                 stick a => not replaced
-                 pool => 2 live, 0 missing
-                 offer d => queued
-                 stick b => not replaced
-                 pool => 1 live, 1 missing
-                 release a => done; d starts on 1
-                 pool => 2 live, 0 missing
-                 end b expired 5 => decided
-                 release b => drops 1
-                 pool => 2 live, 0 missing
-                 stick c => replaced
-                 pool => 2 live, 0 missing",
-    },
+    pool(
+        "stuck workers are replaced up to the bound, and a returning one stays if a worker is missing",
+        Caps { stuck: 1, ..LARGE },
+        "offer a => starts on 1
+         offer b => starts on 0
+         offer c => queued
+         stick a => replaced; c starts on 2
+         stick a => not replaced
+         pool => 2 live, 0 missing
+         offer d => queued
+         stick b => not replaced
+         pool => 1 live, 1 missing
+         release a => done; d starts on 1
+         pool => 2 live, 0 missing
+         finish b expired 5 => drops 1
+         pool => 2 live, 0 missing
+         stick c => replaced
+         pool => 2 live, 0 missing",
+    )
+    .on(2),
     pool(
         "a stuck worker without a replacement continues to work when it returns",
         Caps { stuck: 0, ..LARGE },

@@ -4,7 +4,7 @@ use std::{num::NonZeroU32, time::Duration};
 
 use super::{
     super::{drive::KindsLimits, script::Case},
-    FREE, jobs,
+    FREE, jobs, pool,
 };
 use crate::model::{KindLimits, Limit, Rate};
 
@@ -29,7 +29,7 @@ const fn limits(all: Limit, per_key: Limit) -> KindsLimits {
 }
 
 const fn case(rule: &'static str, limits: KindsLimits, script: &'static str) -> Case {
-    Case { rule, caps: jobs(20), limits, workers: 3, shards: 1, script }
+    Case { limits, ..pool(rule, jobs(20), script) }.on(3)
 }
 
 pub(super) const CASES: &[Case] = &[
@@ -51,8 +51,7 @@ pub(super) const CASES: &[Case] = &[
         limits(at_most(1), NO_BOUND),
         "offer a => starts on 2
          offer b shed => queued
-         offer c of=1 => queued
-         offer d of=1 => queued
+         offer c,d of=1 => queued
          offer e of=2 => queued
          offer f plus => queued
          release a => done; f starts on 2
@@ -108,25 +107,17 @@ pub(super) const CASES: &[Case] = &[
         workers: 3,
         shards: 1,
         script: "offer a => starts on 2
-                 end a completed 100 => decided
-                 release a => done
+                 finish a completed 100 => done
                  offer o1 kind=1 => starts on 2
-                 end o1 completed 1 => decided
-                 release o1 => done
+                 finish o1 completed 1 => done
                  offer o2 kind=1 => starts on 2
-                 end o2 completed 1 => decided
-                 release o2 => done
+                 finish o2 completed 1 => done
                  offer o3 kind=1 => starts on 2
-                 end o3 completed 1 => decided
-                 release o3 => done
+                 finish o3 completed 1 => done
                  offer o4 kind=1 => starts on 2
-                 end o4 completed 1 => decided
-                 release o4 => done
+                 finish o4 completed 1 => done
                  offer b for=5000 => starts on 2
-                 offer c for=5000 => queued
-                 offer d for=5000 => queued
-                 offer e for=5000 => queued
-                 offer g for=5000 => queued
+                 offer c,d,e,g for=5000 => queued
                  offer h for=5000 wait => refused: limit
                  offer f kind=1 => starts on 1",
     },
@@ -179,8 +170,7 @@ pub(super) const CASES: &[Case] = &[
         "offer x kind=1 => starts on 2
          offer y kind=1 => starts on 1
          offer z kind=1 => starts on 0
-         offer a limit=1 => queued
-         offer b limit=1 => queued
+         offer a,b limit=1 => queued
          show => ready a; blocked b; runs x y z; 2 bytes
          cancel a => was queued
          show => ready b; runs x y z; 1 bytes
@@ -194,11 +184,9 @@ pub(super) const CASES: &[Case] = &[
         shards: 1,
         script: "offer a => starts on 1
                  offer x kind=1 => starts on 0
-                 offer b => queued
-                 offer c => queued
+                 offer b,c => queued
                  offer d => refused: limit
-                 offer y kind=1 => queued
-                 offer z kind=1 => queued",
+                 offer y,z kind=1 => queued",
     },
     Case {
         rule: "a caller that waits for capacity behind a limit delays no job of another kind",

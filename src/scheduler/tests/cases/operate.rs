@@ -2,13 +2,8 @@
 
 use super::{
     super::{super::Caps, script::Case},
-    LARGE, UNLIMITED, jobs, pool,
+    LARGE, jobs, pool,
 };
-
-/// A case with several workers.
-const fn workers(rule: &'static str, workers: usize, script: &'static str) -> Case {
-    Case { rule, caps: LARGE, limits: UNLIMITED, workers, shards: 1, script }
-}
 
 pub(super) const CASES: &[Case] = &[
     pool(
@@ -18,8 +13,7 @@ pub(super) const CASES: &[Case] = &[
          pause => paused
          pause => paused
          release a => done
-         offer b => queued
-         offer c => queued
+         offer b,c => queued
          offer d => refused: full
          offer e wait => waits
          show => ready b c; waiting e; 2 bytes
@@ -32,8 +26,7 @@ pub(super) const CASES: &[Case] = &[
         LARGE,
         "pause => paused
          offer a for=10 => queued
-         offer b => queued
-         offer c => queued
+         offer b,c => queued
          cancel b => was queued
          pass 10 => done
          expire a => was queued
@@ -45,12 +38,7 @@ pub(super) const CASES: &[Case] = &[
         LARGE,
         "offer a => starts on 0
          end a completed 100 => decided
-         offer b for=9000 => queued
-         offer c for=9000 => queued
-         offer d for=9000 => queued
-         offer e for=9000 => queued
-         offer f for=9000 => queued
-         offer g for=9000 => queued
+         offer b,c,d,e,f,g for=9000 => queued
          pass 200 => done
          release a => done; b starts on 0
          release b => done; c starts on 0
@@ -69,8 +57,7 @@ pub(super) const CASES: &[Case] = &[
         "a drain ends a pause, and a shut pool cannot be paused",
         LARGE,
         "pause => paused
-         offer a => queued
-         offer b => queued
+         offer a,b => queued
          shut => done; a starts on 0
          pause => not paused
          release a => done; b starts on 0
@@ -103,8 +90,7 @@ pub(super) const CASES: &[Case] = &[
         jobs(1),
         "offer a key=1 => starts on 0
          offer b key=1 => queued
-         offer c wait => waits
-         offer d wait => waits
+         offer c,d wait => waits
          kill c => hit a caller; c cancelled
          kill b => hit in the queue; b cancelled
          show => ready d; runs a; 1 bytes
@@ -115,9 +101,9 @@ pub(super) const CASES: &[Case] = &[
          kill a => hit nothing
          counts => 3 accepted, 2 cancelled",
     ),
-    workers(
+    pool(
         "surplus idle workers are removed at once, busy ones after their job",
-        3,
+        LARGE,
         "offer a => starts on 2
          offer b => starts on 1
          resize 1 => drops 1
@@ -127,10 +113,11 @@ pub(super) const CASES: &[Case] = &[
          pool => 1 live, 0 missing
          show => ready c; runs b; 1 bytes
          release b => done; c starts on 1",
-    ),
-    workers(
+    )
+    .on(3),
+    pool(
         "a growing pool keeps retiring workers before it makes new ones",
-        2,
+        LARGE,
         "offer a => starts on 1
          offer b => starts on 0
          offer c => queued
@@ -140,37 +127,37 @@ pub(super) const CASES: &[Case] = &[
          pool => 3 live, 0 missing
          release a => done
          offer d => starts on 1",
-    ),
-    workers(
+    )
+    .on(2),
+    pool(
         "new bounds change the number of workers as little as possible",
-        2,
+        LARGE,
         "resize 1 4 => done
          pool => 2 live, 0 missing
          resize 3 4 => done
          pool => 3 live, 0 missing
          resize 1 2 => drops 1
          pool => 2 live, 0 missing",
-    ),
-    Case {
-        rule: "a shrinking pool first removes stuck workers without a replacement",
-        caps: Caps { stuck: 0, ..LARGE },
-        limits: UNLIMITED,
-        workers: 2,
-        shards: 1,
-        script: "offer a => starts on 1
-                 offer b => starts on 0
-                 stick a => not replaced
-                 pool => 1 live, 1 missing
-                 resize 1 => done
-                 pool => 1 live, 0 missing
-                 offer c => queued
-                 release b => done; c starts on 0
-                 release a => drops 1
-                 pool => 1 live, 0 missing",
-    },
-    workers(
+    )
+    .on(2),
+    pool(
+        "a shrinking pool first removes stuck workers without a replacement",
+        Caps { stuck: 0, ..LARGE },
+        "offer a => starts on 1
+         offer b => starts on 0
+         stick a => not replaced
+         pool => 1 live, 1 missing
+         resize 1 => done
+         pool => 1 live, 0 missing
+         offer c => queued
+         release b => done; c starts on 0
+         release a => drops 1
+         pool => 1 live, 0 missing",
+    )
+    .on(2),
+    pool(
         "a retiring worker that gets stuck is not replaced",
-        2,
+        LARGE,
         "offer a => starts on 1
          offer b => starts on 0
          resize 1 => done
@@ -179,5 +166,6 @@ pub(super) const CASES: &[Case] = &[
          release a => drops 1
          release b => done
          offer c => starts on 0",
-    ),
+    )
+    .on(2),
 ];
