@@ -31,7 +31,7 @@ pub const TARGETS: [(&str, Target); 13] = [
 
 /// The corpus of a target: lines of a name and hexadecimal digits.
 #[cfg(test)]
-pub(crate) fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
+fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
     let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/corpus");
     let lines = std::fs::read_to_string(directory.join(target)).expect(target);
     let byte = |at: &[u8]| u8::from_str_radix(str::from_utf8(at).expect("ASCII"), 16).expect("two digits");

@@ -6,14 +6,17 @@ use super::{Case, check};
 
 #[test]
 fn a_report_shows_each_place_in_its_source() {
-    check(&[
-        Case {
-            file: r#"[drain]
+    check(CASES);
+}
+
+const CASES: &[Case] = &[
+    Case {
+        file: r#"[drain]
 kill = "1s"
 kill = "2s"
 [drain]
 "#,
-            faults: r#"
+        faults: r#"
 error: not valid TOML: duplicate key
  --> ww.toml:3:1
   |
@@ -30,12 +33,12 @@ error: not valid TOML: duplicate key
   |
   = help: merge the two, or remove one
 "#,
-            ..Case::NONE
-        },
-        Case {
-            file: "[pool.cpu]
+        ..Case::NONE
+    },
+    Case {
+        file: "[pool.cpu]
 workers = { min = 16, max = 2 }",
-            faults: r#"
+        faults: r#"
 error: `pool.cpu.workers.min` is more than `pool.cpu.workers.max`
  --> ww.toml:2:19
   |
@@ -44,11 +47,11 @@ error: `pool.cpu.workers.min` is more than `pool.cpu.workers.max`
   |
   = help: lower `pool.cpu.workers.min` or raise `pool.cpu.workers.max`
 "#,
-            ..Case::NONE
-        },
-        Case {
-            env: &[("WATERWHEEL_POOL__BASE__WORKERS", "eight")],
-            faults: r#"
+        ..Case::NONE
+    },
+    Case {
+        env: &[("WATERWHEEL_POOL__BASE__WORKERS", "eight")],
+        faults: r#"
 error: `pool.base.workers`: `eight` is not a whole number or "cpus"
 --> environment:1:32
  |
@@ -57,13 +60,13 @@ error: `pool.base.workers`: `eight` is not a whole number or "cpus"
  |
  = help: write it like `8`
 "#,
-            ..Case::NONE
-        },
-        Case {
-            file: r#"[server]
+        ..Case::NONE
+    },
+    Case {
+        file: r#"[server]
 listen = "127.0.0.1:1""#,
-            flags: &[("--ops-listen", "server.ops_listen", "127.0.0.1:1")],
-            faults: r#"
+        flags: &[("--ops-listen", "server.ops_listen", "127.0.0.1:1")],
+        faults: r#"
 error: two listeners claim 127.0.0.1:1
  --> command line:1:14
   |
@@ -77,10 +80,9 @@ error: two listeners claim 127.0.0.1:1
   |
   = help: give each listener an address of its own
 "#,
-            ..Case::NONE
-        },
-    ]);
-}
+        ..Case::NONE
+    },
+];
 
 #[test]
 fn faults_of_all_sources_come_in_one_report_in_their_order() {
