@@ -4,32 +4,20 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import * as grpc from "@grpc/grpc-js";
 import { service as definition } from "grpc-health-check";
-import { all, serve, SERVICE, unary, until } from "./service.js";
+import { serve, SERVICE, unary } from "./service.js";
 
 const Health = grpc.makeClientConstructor(definition, "grpc.health.v1.Health");
 const FOLLOW_THE_DRAIN = ["", SERVICE, "readiness", "capacity", "pool/cpu"];
 
-// A server whose drain takes as long as a test says.
-function drained(t, { notice = "2s", finish = "10s", kill = "1s" } = {}) {
-  return serve(
-    t,
-    `
+const DRAINED = `
 [pool.cpu]
 workers = 2
-cancel_grace = "50ms"
 [kind.echo]
 pool = "cpu"
 builtin = "echo"
-[kind.sleep]
-pool = "cpu"
-builtin = "sleep"
 [drain]
-notice = "${notice}"
-finish = "${finish}"
-kill = "${kill}"
-`,
-  );
-}
+notice = "2s"
+`;
 
 function healthAt(t, address) {
   const client = new Health(address, grpc.credentials.createInsecure());
@@ -60,7 +48,7 @@ function watch(client, service, timeout = 20_000) {
 }
 
 test("a watch of a name that does not exist stays open", async (t) => {
-  const service = await drained(t);
+  const service = await serve(t, DRAINED);
   const unknown = watch(healthAt(t, service.address), "pool/none", 1_000);
   assert.equal(await unknown.next(), "SERVICE_UNKNOWN");
   // Nothing more comes until the caller's own timeout.
@@ -68,7 +56,7 @@ test("a watch of a name that does not exist stays open", async (t) => {
 });
 
 test("a drain seen through Check and Watch", async (t) => {
-  const service = await drained(t);
+  const service = await serve(t, DRAINED);
   const client = healthAt(t, service.address);
   const watches = FOLLOW_THE_DRAIN.map((name) => watch(client, name));
   const alive = watch(client, "liveness");
@@ -84,17 +72,4 @@ test("a drain seen through Check and Watch", async (t) => {
   assert.deepEqual((await alive.rest()).statuses, []);
   assert.deepEqual([code, receipt.event, receipt.lost], [0, "drained", []]);
   assert.ok(receipt.elapsed_ms >= 2_000 && receipt.elapsed_ms < 4_000, `${receipt.elapsed_ms}`);
-});
-
-test("new jobs are refused after the notice while a call stays open", async (t) => {
-  const service = await drained(t, { notice: "100ms" });
-  const call = service.stream("sleep", "1000");
-  await until(async () => (await service.load()) === "1,0,0");
-  service.terminate();
-  // The listener is closed: what comes now goes to another backend, at once.
-  const refused = () => service.submit("echo", "", { timeout: 2_000 }).then(() => false, (error) => error.code);
-  await until(async () => (await refused()) === grpc.status.UNAVAILABLE);
-  assert.equal((await all(call)).at(-1).event, "finished");
-  const { receipt, code } = await service.end();
-  assert.deepEqual([code, receipt.lost], [0, []]);
 });

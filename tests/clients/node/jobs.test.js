@@ -6,15 +6,6 @@ import { test } from "node:test";
 import { gunzipSync } from "node:zlib";
 import { all, job, ROOMY, serve } from "./service.js";
 
-test("echo returns the bytes and their type", async (t) => {
-  const service = await serve(t, ROOMY);
-  const payload = Buffer.from(Array.from({ length: 768 }, (_, index) => index % 256));
-  const result = await service.submit("echo", payload, { contentType: "application/x-own" });
-  assert.deepEqual(result.output, payload);
-  assert.equal(result.contentType, "application/x-own");
-  assert.ok(result.jobId);
-});
-
 test("a stream gives the output in order", async (t) => {
   const service = await serve(t, ROOMY);
   const payload = randomBytes(3 << 20);

@@ -7,15 +7,6 @@ from service import ROOMY, Service, job
 from waterwheel.v1 import worker_pool_service_pb2
 
 
-def test_echo_returns_the_bytes_and_their_type():
-    payload = bytes(range(256)) * 3
-    with Service(ROOMY) as service:
-        result = service.submit("echo", payload, content_type="application/x-own")
-    assert result.output == payload
-    assert result.content_type == "application/x-own"
-    assert result.job_id
-
-
 def test_stream_gives_the_output_in_order():
     payload = random.Random(2).randbytes(3 << 20)
     with Service(ROOMY) as service:

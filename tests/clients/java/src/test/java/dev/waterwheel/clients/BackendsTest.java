@@ -1,11 +1,15 @@
 package dev.waterwheel.clients;
 
+import static dev.waterwheel.clients.Calls.await;
+import static dev.waterwheel.clients.Calls.background;
 import static dev.waterwheel.clients.Calls.pool;
 import static dev.waterwheel.clients.Calls.submit;
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.google.gson.JsonObject;
 import com.google.gson.JsonParser;
+import dev.waterwheel.v1.SubmitResponse;
 import dev.waterwheel.v1.WorkerPoolServiceGrpc;
 import io.grpc.EquivalentAddressGroup;
 import io.grpc.NameResolver;
@@ -25,6 +29,15 @@ import java.util.function.Consumer;
 import org.junit.jupiter.api.Test;
 
 class BackendsTest {
+  /** A notice that is long enough to look around in. */
+  private static final String LEAVING =
+      """
+      [drain]
+      notice = "1500ms"
+      finish = "15s"
+      kill = "1s"
+      """;
+
   /** Spreads calls over the backends that say SERVING, and never retries. */
   private static void balance(JsonObject config) {
     config.remove("methodConfig");
@@ -48,8 +61,8 @@ class BackendsTest {
 
   /** Keeps calls in flight over both from before the drain until after its end. */
   private static void drainOfOneOfTwoFailsNoCall(String scheme, Consumer<JsonObject> change) throws Exception {
-    try (var leaver = Server.start(Server.EVERYDAY, DrainTest.LEAVING);
-        var stayer = Server.start(Server.EVERYDAY, DrainTest.LEAVING)) {
+    try (var leaver = Server.start(Server.EVERYDAY, LEAVING);
+        var stayer = Server.start(Server.EVERYDAY, LEAVING)) {
       var backends = new Backends(scheme, leaver.address, stayer.address);
       NameResolverRegistry.getDefaultRegistry().register(backends);
       var channel = stayer.connect(scheme + ":///waterwheel", RetryTest.serviceConfig(change));
@@ -75,7 +88,7 @@ class BackendsTest {
       var stayed = stayer.client();
       Calls.eventually("the leaver works", () -> pool(left, "io").getJobs().getCompleted() > 20);
       leaver.terminate();
-      assertEquals(0, leaver.end().exitCode());
+      assertEquals(0, leaver.end());
       var before = pool(stayed, "io").getJobs().getCompleted();
       Calls.eventually("the stayer works", () -> pool(stayed, "io").getJobs().getCompleted() > before + 50);
       stop.set(true);
@@ -133,6 +146,23 @@ class BackendsTest {
     @Override
     protected int priority() {
       return 5;
+    }
+  }
+
+  @Test
+  void failsNoCallInFlightByItsGoAway() throws Exception {
+    try (var server = Server.start(Server.EVERYDAY, "[drain]\nnotice = \"100ms\"\n")) {
+      var client = server.client();
+      var calls = new ArrayList<FutureTask<SubmitResponse>>();
+      for (var i = 0; i < 50; i++) {
+        calls.add(background(client, "sleep", "150"));
+      }
+      Calls.eventually("all jobs are taken", () -> Calls.pool(client, "io").getJobs().getAccepted() == 50);
+      server.terminate();
+      for (var call : calls) {
+        assertTrue(await(call).hasResult());
+      }
+      assertEquals(0, server.end());
     }
   }
 }

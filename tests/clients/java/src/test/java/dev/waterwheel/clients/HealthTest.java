@@ -19,11 +19,6 @@ import java.util.concurrent.TimeoutException;
 import org.junit.jupiter.api.Test;
 
 class HealthTest {
-  /** All that the everyday server answers for. */
-  static final List<String> NAMES =
-      List.of(
-          "", "waterwheel.v1.WorkerPoolService", "liveness", "readiness", "capacity", "pool/cpu", "pool/io");
-
   private static HealthBlockingV2Stub stub(Channel channel) {
     return HealthGrpc.newBlockingV2Stub(channel).withDeadlineAfter(Server.PATIENCE_SECONDS, TimeUnit.SECONDS);
   }

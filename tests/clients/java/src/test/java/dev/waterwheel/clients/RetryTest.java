@@ -102,7 +102,7 @@ class RetryTest {
   void ofATooLargePayloadIsForbidden() throws Exception {
     try (var server = Server.start(Server.TINY)) {
       var client = obedient(server);
-      var error = failure(() -> Calls.patient(client).submit(ErrorsTest.ofSize((1 << 20) + 1)));
+      var error = failure(() -> submit(client, "echo", "x".repeat((1 << 20) + 1)));
       check(error, Code.RESOURCE_EXHAUSTED, "PAYLOAD_TOO_LARGE");
       assertEquals(1, rejected(pool(client, "tiny"), "PAYLOAD_TOO_LARGE"));
     }

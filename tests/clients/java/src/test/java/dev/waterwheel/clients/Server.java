@@ -1,16 +1,13 @@
 package dev.waterwheel.clients;
 
-import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertNotNull;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
-import com.google.gson.Gson;
 import dev.waterwheel.v1.WorkerPoolServiceGrpc;
 import dev.waterwheel.v1.WorkerPoolServiceGrpc.WorkerPoolServiceBlockingV2Stub;
 import io.grpc.Grpc;
 import io.grpc.InsecureChannelCredentials;
 import io.grpc.ManagedChannel;
-import java.io.BufferedReader;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.util.ArrayList;
@@ -80,32 +77,19 @@ final class Server implements AutoCloseable {
       builtin = "sleep"
       """;
 
-  /** The last line on the server's standard output. */
-  record Receipt(String event, long finished, List<Lost> lost) {}
-
-  /** A job that a drain did not finish. */
-  record Lost(String job, String request_id, String kind, String pool) {}
-
-  /** How a server ended. */
-  record End(int exitCode, Receipt receipt) {}
-
-  private static final Pattern ANNOUNCEMENT = Pattern.compile("grpc (\\S+) .*ops (?:http://)?(\\S+) .*");
+  private static final Pattern ANNOUNCEMENT = Pattern.compile("grpc (\\S+) .*");
 
   final String address;
-  final String operators;
   private final Process process;
-  private final BufferedReader stdout;
   private final List<ManagedChannel> channels = new ArrayList<>();
 
   private Server(Process process) throws IOException {
     this.process = process;
-    stdout = process.inputReader();
-    var first = stdout.readLine();
+    var first = process.inputReader().readLine();
     assertNotNull(first, "the server did not start");
     var announcement = ANNOUNCEMENT.matcher(first);
     assertTrue(announcement.matches(), first);
     address = announcement.group(1);
-    operators = announcement.group(2);
   }
 
   static Server start(String... config) throws IOException {
@@ -150,12 +134,10 @@ final class Server implements AutoCloseable {
     assertTrue(process.toHandle().destroy());
   }
 
-  /** Waits until the server is gone. */
-  End end() throws IOException, InterruptedException {
+  /** Waits until the server is gone, and returns its exit code. */
+  int end() throws InterruptedException {
     assertTrue(process.waitFor(PATIENCE_SECONDS, TimeUnit.SECONDS), "the server does not end");
-    var receipt = new Gson().fromJson(stdout.readLine(), Receipt.class);
-    assertEquals("drained", receipt.event);
-    return new End(process.exitValue(), receipt);
+    return process.exitValue();
   }
 
   @Override
