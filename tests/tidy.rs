@@ -1,18 +1,14 @@
 //! The conventions of this repository as tests. Each rule reports all violations, with their places and the remedy.
 //! Each has a unit test with a small violating sample, which shows that the rule can fail.
 //!
-//! The two tables below define the layers and the exceptions to them. A new top-level module needs a line there.
+//! The table below defines the layers. A new top-level module needs a line there.
 
 #![forbid(unsafe_code)]
 
-#[path = "tidy/attributes.rs"]
-mod attributes;
 #[path = "tidy/imports.rs"]
 mod imports;
 #[path = "tidy/layering.rs"]
 mod layering;
-#[path = "tidy/lockfile.rs"]
-mod lockfile;
 #[path = "tidy/names.rs"]
 mod names;
 #[path = "tidy/paths.rs"]
@@ -30,7 +26,7 @@ mod tree;
 #[path = "tidy/words.rs"]
 mod words;
 
-use layering::{Exception, Imports, Layer};
+use layering::{Imports, Layer};
 use report::assert_none;
 use tree::{Tree, repository};
 
@@ -110,16 +106,13 @@ const LAYERS: &[Layer] = &[
     Layer { name: "cli", imports: Imports::All, wire: true },
 ];
 
-/// Permitted imports that violate the table, each with its reason. An unused exception is a violation, too.
-const EXCEPTIONS: &[Exception] = &[];
-
 fn check(rule: impl Fn(&Tree) -> Vec<report::Violation>) {
     assert_none(&rule(&repository()));
 }
 
 #[test]
 fn layers_import_only_lower_layers() {
-    check(|tree| layering::violations(tree, LAYERS, EXCEPTIONS));
+    check(|tree| layering::violations(tree, LAYERS));
 }
 
 #[test]
@@ -148,16 +141,6 @@ fn text_does_not_mention_its_history() {
 }
 
 #[test]
-fn attributes_hide_no_warnings() {
-    check(attributes::violations);
-}
-
-#[test]
 fn tests_do_not_sleep_to_wait() {
     check(sleeps::violations);
-}
-
-#[test]
-fn dependencies_have_no_known_faults() {
-    check(lockfile::violations);
 }

@@ -1,7 +1,5 @@
 //! The rule for imports between the layers.
 
-use std::collections::BTreeSet;
-
 use crate::{
     imports::{Import, imports},
     report::Violation,
@@ -48,49 +46,19 @@ pub(crate) enum Imports {
     Only(&'static [&'static str]),
 }
 
-/// A permitted import that violates the table.
-#[derive(Debug)]
-pub(crate) struct Exception {
-    /// Path of the file.
-    pub(crate) file: &'static str,
-    /// The layer or crate that it may name.
-    pub(crate) names: &'static str,
-    /// The reason, for readers.
-    pub(crate) reason: &'static str,
-}
-
-pub(crate) fn violations(tree: &Tree, layers: &[Layer], exceptions: &[Exception]) -> Vec<Violation> {
+pub(crate) fn violations(tree: &Tree, layers: &[Layer]) -> Vec<Violation> {
     let mut found = Vec::new();
-    let mut used = BTreeSet::new();
     for file in tree.rust() {
         let Some(module) = module_of(&file.path) else { continue };
         let Some(layer) = layers.iter().find(|layer| layer.name == module[0]) else {
             found.push(unknown_layer(file, &module[0]));
             continue;
         };
-        for import in imports(&file.parse()) {
-            let Some(fault) = fault(&import, &module, layer, layers) else { continue };
-            match exceptions.iter().position(|one| one.file == file.path && one.names == fault.name) {
-                Some(at) => drop(used.insert(at)),
-                None => found.push(fault.at(file, import.line)),
-            }
-        }
+        let faults =
+            imports(&file.parse()).into_iter().filter_map(|import| fault(file, &import, &module, layer, layers));
+        found.extend(faults);
     }
-    let unused = exceptions.iter().enumerate().filter(|(at, _)| !used.contains(at));
-    found.extend(unused.map(|(_, exception)| stale(exception)));
     found
-}
-
-struct Fault {
-    name: String,
-    found: String,
-    help: &'static str,
-}
-
-impl Fault {
-    fn at(self, file: &File, line: usize) -> Violation {
-        Violation { path: file.path.clone(), line, rule: "layering", found: self.found, help: self.help }
-    }
 }
 
 /// The module path of a file of `src/`. `None` for the crate roots, which may import everything.
@@ -99,39 +67,46 @@ fn module_of(path: &str) -> Option<Vec<String>> {
     (path != "lib" && path != "main" && !path.starts_with("bin/")).then(|| path.split('/').map(str::to_owned).collect())
 }
 
-fn fault(import: &Import, module: &[String], layer: &Layer, layers: &[Layer]) -> Option<Fault> {
+fn fault(file: &File, import: &Import, module: &[String], layer: &Layer, layers: &[Layer]) -> Option<Violation> {
     let from = layer.name;
-    let Some(name) = own(import, module) else {
-        let name = import.segments[0].clone();
-        return (!layer.wire && WIRE.contains(&name.as_str())).then(|| Fault {
-            found: format!("`{from}` names `{name}`, which belongs to the wire"),
-            help: "move it to rpc, net, ops, cli or app and pass plain data of `model`",
-            name,
-        });
+    let violation = |found: String, help| {
+        Some(Violation { path: file.path.clone(), line: import.line, rule: "layering", found, help })
     };
-    if name == GENERATED {
-        return (!layer.wire).then(|| Fault {
-            found: format!("`{from}` names the generated `{name}`, which belongs to the wire"),
-            help: "convert in rpc and pass plain data of `model`",
-            name,
-        });
-    }
-    if !layers.iter().any(|layer| layer.name == name) {
-        return Some(Fault {
-            found: format!("`{from}` imports `{name}` from the root of the crate, which hides its layer"),
-            help: "import it from the module that defines it; a new top-level module gets a line in LAYERS",
-            name,
-        });
-    }
-    let allowed = match layer.imports {
+    let Some(name) = own(import, module) else {
+        let name = &import.segments[0];
+        return if layer.wire || !WIRE.contains(&name.as_str()) {
+            None
+        } else {
+            violation(
+                format!("`{from}` names `{name}`, which belongs to the wire"),
+                "move it to rpc, net, ops, cli or app and pass plain data of `model`",
+            )
+        };
+    };
+    let is_allowed = match layer.imports {
         Imports::All => true,
         Imports::Only(names) => name == from || names.contains(&name.as_str()),
     };
-    (!allowed).then(|| Fault {
-        found: format!("`{from}` imports `{name}`, which is not below it"),
-        help: "pass what it needs as a value, or move the shared type down; the table is LAYERS in tests/tidy.rs",
-        name,
-    })
+    if name == GENERATED && layer.wire {
+        None
+    } else if name == GENERATED {
+        violation(
+            format!("`{from}` names the generated `{name}`, which belongs to the wire"),
+            "convert in rpc and pass plain data of `model`",
+        )
+    } else if !layers.iter().any(|layer| layer.name == name) {
+        violation(
+            format!("`{from}` imports `{name}` from the root of the crate, which hides its layer"),
+            "import it from the module that defines it; a new top-level module gets a line in LAYERS",
+        )
+    } else if is_allowed {
+        None
+    } else {
+        violation(
+            format!("`{from}` imports `{name}`, which is not below it"),
+            "pass what it needs as a value, or move the shared type down; the table is LAYERS in tests/tidy.rs",
+        )
+    }
 }
 
 /// The top-level module of a path in this crate. `None` for a path in another crate, or a local name.
@@ -163,16 +138,6 @@ fn unknown_layer(file: &File, name: &str) -> Violation {
     }
 }
 
-fn stale(exception: &Exception) -> Violation {
-    Violation {
-        path: "tests/tidy.rs".to_owned(),
-        line: 1,
-        rule: "layering",
-        found: format!("{} does not name `{}` (\"{}\")", exception.file, exception.names, exception.reason),
-        help: "delete the line from EXCEPTIONS",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -186,7 +151,7 @@ mod tests {
 
     fn found(path: &str, text: &str) -> Vec<String> {
         let tree = Tree::of(&[(path, text)]);
-        violations(&tree, LAYERS, &[]).into_iter().map(|one| format!("{}: {}", one.line, one.found)).collect()
+        violations(&tree, LAYERS).into_iter().map(|one| format!("{}: {}", one.line, one.found)).collect()
     }
 
     #[test]
@@ -232,15 +197,5 @@ mod tests {
     #[test]
     fn a_module_without_a_layer_is_found() {
         assert_eq!(found("src/extra/a.rs", ""), ["1: `extra` is not in the table of layers"]);
-    }
-
-    #[test]
-    fn an_exception_allows_its_import_and_must_be_needed() {
-        let exceptions = [Exception { file: "src/model.rs", names: "http", reason: "a reason" }];
-        let needed = Tree::of(&[("src/model.rs", "use http::Uri;")]);
-        assert!(violations(&needed, LAYERS, &exceptions).is_empty());
-        let stale = Tree::of(&[("src/model.rs", "")]);
-        let found = violations(&stale, LAYERS, &exceptions);
-        assert_eq!(found[0].help, "delete the line from EXCEPTIONS");
     }
 }

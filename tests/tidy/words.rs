@@ -1,4 +1,4 @@
-//! Words about the development of the code instead of the code. The rule skips this file, because it lists them.
+//! Words about the development of the code instead of the code, and attributes that hide unused code. The rule skips this file, because it lists them.
 
 use crate::{report::Violation, tree::Tree};
 
@@ -14,6 +14,8 @@ const PHRASES: [&str; 8] = [
     "used to be",
     "as an ai",
 ];
+/// Attributes that hide code which nothing uses.
+const SILENCED: [&str; 4] = ["allow(dead_code", "allow(unused", "expect(dead_code", "expect(unused"];
 /// Words that refer to a tracker if a number follows.
 const TRACKED: [&str; 3] = ["issue", "pull request", "ticket"];
 
@@ -41,7 +43,7 @@ fn word(line: &str) -> Option<String> {
         return Some(marker.to_owned());
     }
     let lower = line.to_lowercase();
-    if let Some(phrase) = PHRASES.iter().find(|phrase| lower.contains(*phrase)) {
+    if let Some(phrase) = PHRASES.iter().chain(&SILENCED).find(|phrase| lower.contains(*phrase)) {
         return Some((*phrase).to_owned());
     }
     TRACKED.iter().find_map(|word| {
@@ -57,8 +59,15 @@ mod tests {
 
     #[test]
     fn words_about_the_development_are_found() {
-        for line in ["// TODO: later", "# fixed in issue #12", "see Issue 3", "As requested, it", "//FIXME", "a XXX b"]
-        {
+        for line in [
+            "// TODO: later",
+            "# fixed in issue #12",
+            "see Issue 3",
+            "As requested, it",
+            "//FIXME",
+            "a XXX b",
+            "#[allow(dead_code)] fn a() {}",
+        ] {
             assert_eq!(violations(&Tree::of(&[("src/a.rs", line)])).len(), 1, "{line}");
         }
     }
