@@ -1,6 +1,5 @@
 //! Tests of the scheduler: checks of every job after each step, and the rules as cases.
 
-mod callers;
 mod cases;
 mod drive;
 mod flows;

@@ -11,7 +11,7 @@ use std::{
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tempfile::TempDir;
 
-use super::{SqliteOptions, inspect_sqlite, open_sqlite};
+use super::{SqliteOptions, open_sqlite};
 use crate::{
     model::{Job, Output, Reason},
     store::{
@@ -159,49 +159,4 @@ async fn a_full_disk_refuses_new_jobs_and_finishes_old_ones() {
     store.close().await;
     let answers = open(&path).expect("a store").submit(jobs(20..30)).await.expect("answers");
     assert!(answers.iter().all(|answer| matches!(answer, Submitted::Created)), "{answers:?}");
-}
-
-/// With and without a reserve, on a disk that really is full.
-#[tokio::test]
-#[ignore = "needs a small disk: mount -t tmpfs -o size=96m tmpfs DIR; echo DIR | cargo test small_disk -- --ignored"]
-async fn a_small_disk_loses_nothing() {
-    let directory = std::io::read_to_string(std::io::stdin()).expect("a directory");
-    for reserve_bytes in [32 << 20, 0] {
-        let ballast = Path::new(directory.trim()).join("ballast");
-        fs::write(&ballast, vec![1; 40 << 20]).expect("a ballast");
-        let path = Path::new(directory.trim()).join(format!("jobs-{reserve_bytes}.db"));
-        let options = SqliteOptions { reserve_bytes, ..SqliteOptions::new(&path) };
-        let store = open_sqlite(&options, clock()).expect("a store");
-        let mut accepted = 0;
-        let refusal = loop {
-            match store.submit(jobs(accepted..accepted + 50)).await {
-                Ok(_) => accepted += 50,
-                Err(error) => break error,
-            }
-        };
-        assert_eq!(refusal, StoreError::DiskFull);
-        store.close().await;
-        if reserve_bytes == 0 {
-            // Without a reserve, accepted jobs wait for room, too.
-            fs::remove_file(&ballast).expect("room");
-        }
-        let store = open_sqlite(&options, clock()).expect("a store");
-        // The log may have taken the last batch before its index had no room.
-        let kept = store.size().await.expect("a size").jobs as usize;
-        assert!(kept == accepted || kept == accepted + 50, "{kept} of {accepted}");
-        let mut ended = 0;
-        while ended < kept {
-            let claimed = claim(&store, 50).await;
-            let count = claimed.len();
-            let states = store.settle(claimed.into_iter().map(success).collect()).await.expect("answers");
-            assert_eq!(states, vec![Some(JobState::Succeeded); count]);
-            ended += count;
-        }
-        store.close().await;
-        inspect_sqlite(&path).expect("an intact store");
-        eprintln!("reserve {reserve_bytes}: {accepted} accepted, {ended} ended");
-        for entry in fs::read_dir(directory.trim()).expect("a list") {
-            fs::remove_file(entry.expect("a file").path()).expect("room");
-        }
-    }
 }

@@ -119,4 +119,21 @@ pub(super) const CASES: &[Case] = &[
          show => blocked b; waiting d e; runs a i; 1 bytes",
     )
     .on(2),
+    pool(
+        "tenants whose callers gave up are forgotten",
+        jobs(1),
+        "offer m => starts on 0
+         finish m completed 5 => done
+         offer now for=60000 => starts on 0
+         offer first for=60000 => queued
+         offer a of=1 for=2000 wait => waits
+         offer b of=2 for=2000 wait => waits
+         offer c of=3 for=2000 wait => waits
+         pass 1999 => done
+         kill first => hit in the queue; first cancelled
+         show => waiting a b c; runs now; 0 bytes
+         pass 101 => done
+         tick => done; a no room; b no room; c no room
+         show => runs now; 0 bytes",
+    ),
 ];

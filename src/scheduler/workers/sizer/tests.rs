@@ -1,4 +1,4 @@
-//! Tests of the sizer.
+//! Bounds of the sizer for any samples. `scheduler/tests/sizing.rs` has the loads that a pool follows.
 
 use proptest::{collection::vec, prelude::*, test_runner::RngSeed};
 
@@ -47,100 +47,6 @@ fn load(demand: f64) -> impl Fn(usize) -> Sample {
         let share = demand / workers as f64;
         seen(workers, share.min(1.0), if share > 1.0 { 2.0 } else { 0.0 })
     }
-}
-
-#[test]
-fn a_pool_grows_by_a_quarter_after_three_busy_samples() {
-    let mut sizer = Sizer::NEW;
-    let sizes = follow(&mut sizer, 8, 6, |workers| seen(workers, 0.9, 0.0));
-    assert_eq!(sizes, [8, 8, 10, 12, 15, 18]);
-    assert_eq!(follow(&mut sizer, 18, 3, |workers| seen(workers, 0.79, 0.0)), [18, 18, 18]);
-    assert_eq!(follow(&mut sizer, 60, 4, |workers| seen(workers, 0.9, 0.0)), [60, 60, 64, 64]);
-}
-
-#[test]
-fn a_wait_counts_after_two_samples_and_a_long_wait_after_one() {
-    assert_eq!(follow_anew(8, 4, |workers| seen(workers, 1.0, 1.1)), [8, 10, 12, 15]);
-    assert_eq!(follow_anew(8, 3, |workers| seen(workers, 1.0, 3.0)), [8, 14, 24]);
-    assert_eq!(follow_anew(4, 4, |workers| seen(workers, 1.0, 4.1)), [8, 16, 32, 64]);
-    assert_eq!(follow_anew(2, 3, |workers| seen(workers, 1.0, 20.0)), [6, 18, 54]);
-    let mut sizer = Sizer::NEW;
-    for wait in [2.0, 0.5, 2.0, 0.5] {
-        assert_eq!(follow(&mut sizer, 8, 1, |workers| seen(workers, 0.5, wait)), [8], "one sample is not a trend");
-    }
-}
-
-#[test]
-fn refused_jobs_count_like_waiting_ones() {
-    let refused = |refused: f64| move |workers| Sample { refused, ..seen(workers, 0.7, 0.0) };
-    assert_eq!(follow_anew(8, 6, refused(0.09)), [8; 6]);
-    assert_eq!(follow_anew(8, 3, refused(0.1)), [8, 10, 12]);
-    assert_eq!(follow_anew(8, 3, refused(0.4)), [8, 13, 21]);
-    assert_eq!(follow_anew(8, 2, refused(0.5)), [16, 32]);
-    assert_eq!(follow_anew(8, 1, refused(1.0)), [18], "no more than its load keeps busy for 0.3 of their time");
-}
-
-#[test]
-fn a_pool_does_not_grow_so_far_that_its_load_would_be_low() {
-    assert_eq!(follow_anew(8, 9, |workers| seen(workers, 0.3, 5.0)), [8; 9]);
-    assert_eq!(follow_anew(8, 4, |workers| seen(workers, 3.6 / workers as f64, 5.0))[3], 12);
-}
-
-#[test]
-fn a_pool_shrinks_to_its_demand_after_thirty_quiet_samples() {
-    let mut sizer = Sizer::NEW;
-    let sizes = follow(&mut sizer, 16, 60, load(1.0));
-    assert!(sizes[..31].iter().all(|size| *size == 16), "{sizes:?}");
-    assert_eq!(sizes[31..], [4; 29]);
-    let mut sizer = Sizer::NEW;
-    follow(&mut sizer, 16, 60, load(12.0));
-    let sizes = follow(&mut sizer, 16, 60, load(1.0));
-    assert!(sizes[..29].iter().all(|size| *size == 16), "{sizes:?}");
-    assert!(sizes[29] == 4 && sizes[32..].iter().all(|size| *size == 4), "{sizes:?}");
-    assert_eq!(follow_anew(16, 200, load(4.8)), [16; 200], "a load of 0.3 is not low");
-    assert_eq!(follow_anew(16, 60, load(0.0))[59], BOUNDS.min);
-}
-
-#[test]
-fn a_busy_spell_prevents_a_shrink_and_a_busy_sample_limits_it() {
-    let mut sizer = Sizer::NEW;
-    for _ in 0..10 {
-        assert_eq!(follow(&mut sizer, 16, 20, load(1.0)), [16; 20]);
-        assert_eq!(follow(&mut sizer, 16, 3, load(8.0)), [16; 3]);
-    }
-    let mut sizer = Sizer::NEW;
-    follow(&mut sizer, 16, 20, load(1.0));
-    follow(&mut sizer, 16, 1, load(8.0));
-    let sizes = follow(&mut sizer, 16, 50, load(1.0));
-    assert_eq!((sizes[9], sizes[10], sizes[49]), (16, 8, 4), "{sizes:?}");
-}
-
-#[test]
-fn after_a_shrink_a_pool_grows_by_a_quarter_only_after_a_pause() {
-    let shrunk = || {
-        let mut sizer = Sizer::NEW;
-        assert_eq!(follow(&mut sizer, 16, 32, load(1.0))[31], 4);
-        sizer
-    };
-    assert_eq!(follow(&mut shrunk(), 8, 5, |workers| seen(workers, 1.0, 1.1)), [8, 8, 8, 10, 12]);
-    assert_eq!(follow(&mut shrunk(), 8, 2, |workers| seen(workers, 1.0, 4.1)), [16, 32]);
-}
-
-/// Samples of a pool that never has enough workers, and whose jobs take `slowdown` times as long. `done` is the
-/// finished work by number of workers.
-fn slow(slowdown: f64, done: impl Fn(f64) -> f64) -> impl Fn(usize) -> Sample {
-    move |workers| Sample { slowdown, done: done(workers as f64), ..seen(workers, 1.0, 9.0) }
-}
-
-#[test]
-fn a_useless_step_is_reverted_and_tried_less_often() {
-    let mut sizer = Sizer::NEW;
-    let sizes = follow(&mut sizer, 8, 200, slow(4.0, |_| 2.0));
-    assert!(sizes.iter().all(|size| [8, 16].contains(size)), "{sizes:?}");
-    let begins: Vec<usize> = (1..200).filter(|at| sizes[at - 1] < sizes[*at]).collect();
-    let pauses: Vec<usize> = begins.windows(2).map(|two| two[1] - two[0]).collect();
-    assert!(pauses.len() >= 3 && pauses.is_sorted() && pauses[0] < pauses[2], "{begins:?}");
-    assert!(sizer.is_held_back());
 }
 
 #[test]
