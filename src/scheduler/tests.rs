@@ -3,7 +3,6 @@
 mod cases;
 mod drive;
 mod flows;
-mod ignored_cancels;
 mod job_model;
 mod limit_keys;
 mod property;

@@ -33,6 +33,8 @@ pub(super) struct Flow {
     /// Number of tenants, of which each job draws one. 0 means only `tenant`.
     pub(super) tenants: u32,
     pub(super) when_full: WhenFull,
+    /// Seconds for which a job keeps its worker after it was told to stop. If it is not 0, each job hits its run timeout.
+    pub(super) ignores: f64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -62,6 +64,8 @@ pub(super) struct Figures {
     pub(super) missed: f64,
     /// Seconds of the runs that ended in time.
     pub(super) useful: f64,
+    /// Seconds of worker time.
+    pub(super) held: f64,
     /// Expected and real wait in seconds, as sums over all jobs that were queued and started.
     pub(super) expected: f64,
     pub(super) waited: f64,
@@ -102,6 +106,7 @@ struct Job {
 enum Event {
     Arrive(usize),
     End(u32, bool, Duration),
+    Release(u32),
     Expire(u32),
     Tick,
 }
@@ -119,6 +124,7 @@ impl Flow {
         limit_keys: 0,
         tenants: 0,
         when_full: WhenFull::Reject,
+        ignores: 0.0,
     };
 }
 
@@ -131,6 +137,7 @@ pub(super) fn means(case: &Case<'_>, seeds: u64) -> Vec<Figures> {
             sum.served += one.served;
             sum.missed += one.missed;
             sum.useful += one.useful / seeds as f64;
+            sum.held += one.held;
             sum.expected += one.expected;
             sum.waited += one.waited;
         }
@@ -176,15 +183,27 @@ impl Simulation<'_> {
         match event {
             Event::Arrive(flow) => self.arrive(flow, &mut effects),
             Event::End(job, in_time, ran) => {
-                let outcome = if in_time { Outcome::Completed } else { Outcome::DeadlineExceeded };
+                let flow = self.jobs[job as usize].flow;
+                let ignores = self.case.flows[flow].ignores;
+                let outcome = match in_time {
+                    _ if ignores > 0.0 => Outcome::RunTimeout,
+                    true => Outcome::Completed,
+                    false => Outcome::DeadlineExceeded,
+                };
                 self.core.end(now, self.keys[&job], outcome, ran);
-                self.core.release(now, self.keys[&job], 0, &mut effects);
-                let figures = &mut self.figures[self.jobs[job as usize].flow];
+                if ignores > 0.0 {
+                    self.at(self.now + Duration::from_secs_f64(ignores), Event::Release(job));
+                } else {
+                    self.core.release(now, self.keys[&job], 0, &mut effects);
+                }
+                let figures = &mut self.figures[flow];
+                figures.held += ran.as_secs_f64() + ignores;
                 figures.served += f64::from(u8::from(in_time));
                 figures.missed += f64::from(u8::from(!in_time));
                 figures.useful += if in_time { ran.as_secs_f64() } else { 0.0 };
                 self.answer(job);
             }
+            Event::Release(job) => drop(self.core.release(now, self.keys[&job], 0, &mut effects)),
             Event::Expire(job) => match self.core.withdraw(now, self.keys[&job], Withdrawal::Expired, &mut effects) {
                 Withdrawn::Queued => {
                     self.figures[self.jobs[job as usize].flow].missed += 1.0;

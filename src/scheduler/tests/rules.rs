@@ -156,3 +156,31 @@ fn the_expected_wait_includes_jobs_that_another_tenant_will_send() {
         }
     }
 }
+
+/// The jobs of one tenant hit their run timeout, and keep their worker for two seconds after that.
+#[test]
+fn a_tenant_whose_jobs_ignore_a_cancel_gets_half_of_the_worker() {
+    let civil = Flow { arrives: Closed(31), mean: 0.4, deadline: 10_000.0, when_full: WhenFull::Wait, ..A };
+    let stubborn = Flow { tenant: "stubborn", kind: 1, arrives: Closed(6), ignores: 2.0, ..civil };
+    let flows = &[civil, stubborn];
+    let case = Case { workers: 1, places: 1024, limits: &[FREE; 2], flows, seconds: 2_000, explains: true };
+    let figures = means(&case, 3);
+    let share = figures[1].held / (figures[0].held + figures[1].held);
+    assert!((0.45..=0.55).contains(&share), "jobs that ignore a cancel have {share:.3} of the worker");
+    for flow in figures {
+        let off = flow.expected / flow.waited;
+        assert!((0.75..=1.25).contains(&off), "the expected wait is {off:.3} of the real one");
+    }
+}
+
+#[test]
+fn expected_waits_are_right_for_tenants_with_short_and_long_jobs() {
+    let short = Flow { arrives: Closed(40), mean: 0.1, deadline: 10_000.0, when_full: WhenFull::Wait, ..A };
+    let long = Flow { tenant: "long", kind: 1, arrives: Closed(12), mean: 0.5, ..short };
+    let flows = &[short, long];
+    let case = Case { workers: 1, places: 1024, limits: &[FREE; 2], flows, seconds: 500, explains: true };
+    for flow in means(&case, 2) {
+        let off = flow.expected / flow.waited;
+        assert!((0.75..=1.25).contains(&off), "the expected wait is {off:.3} of the real one");
+    }
+}
