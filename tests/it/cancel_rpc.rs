@@ -20,15 +20,13 @@ const FREED_WITHIN: Duration = Duration::from_millis(50);
 const LONG_BEFORE: Duration = Duration::from_secs(20);
 
 const CONFIG: &str = r#"
+    kind.sleep = { pool = "one", builtin = "sleep" }
     server.threads = 2
     deadline.default = "10m"
     [pool.one]
     workers = 2
     queue = { jobs = 4 }
     cancel_grace = "5m"
-    [kind.sleep]
-    pool = "one"
-    builtin = "sleep"
     [kind.program]
     pool = "one"
     exec = ["/bin/sleep", "600"]

@@ -29,6 +29,7 @@ use crate::{
 };
 
 const CONFIG: &str = r#"
+    kind.sleep = { pool = "one", builtin = "sleep" }
     store.path = "jobs.db"
     [pool.one]
     workers = 2
@@ -37,9 +38,6 @@ const CONFIG: &str = r#"
     pool = "one"
     builtin = "echo"
     retain_for = "1h"
-    [kind.sleep]
-    pool = "one"
-    builtin = "sleep"
     [kind.flaky]
     pool = "one"
     exec = ["/bin/sh", "-c", "read file; echo run >> $file; [ $(wc -l < $file) -ge 3 ]"]

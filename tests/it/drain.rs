@@ -15,17 +15,13 @@ use crate::{process::Ended, refusal::Refusal};
 
 /// Short phases, and kinds whose jobs do not stop when they are asked to.
 const CONFIG: &str = r#"
+    kind.sleep = { pool = "one", builtin = "sleep" }
+    kind.echo = { pool = "one", builtin = "echo" }
     drain = { notice = "200ms", finish = "300ms", kill = "300ms" }
     [pool.one]
     workers = 6
     queue = { jobs = 64 }
     when_full = "wait"
-    [kind.sleep]
-    pool = "one"
-    builtin = "sleep"
-    [kind.echo]
-    pool = "one"
-    builtin = "echo"
     [kind.stubborn]
     pool = "one"
     exec = ["/bin/sh", "-c", 'trap "" TERM; echo $$ > "$PIDS/$$"; while :; do sleep 0.05; done']

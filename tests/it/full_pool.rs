@@ -155,13 +155,11 @@ async fn submit(caller: Caller, tenant: &'static str, timeout: Duration) -> Resu
 async fn a_tenant_is_served_although_hundreds_of_callers_of_another_tenant_wait() {
     const FLOOD: usize = 300;
     let config = r#"
+        kind.sleep = { pool = "one", builtin = "sleep" }
         [pool.one]
         workers = 2
         queue = { jobs = 40 }
         when_full = "wait"
-        [kind.sleep]
-        pool = "one"
-        builtin = "sleep"
     "#;
     let process = Process::serve(config).await;
     let caller = Caller::of(process.public).await;

@@ -27,16 +27,12 @@ use crate::{
 };
 
 const CONFIG: &str = r#"
+    kind.sleep = { pool = "one", builtin = "sleep" }
+    kind.echo = { pool = "one", builtin = "echo" }
     drain = { notice = "60s", finish = "1s", kill = "1s" }
     [pool.one]
     workers = 1
     queue = { jobs = 10 }
-    [kind.sleep]
-    pool = "one"
-    builtin = "sleep"
-    [kind.echo]
-    pool = "one"
-    builtin = "echo"
 "#;
 
 const READY: [&str; 4] = ["", "waterwheel.v1.WorkerPoolService", "readiness", "pool/one"];

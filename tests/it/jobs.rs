@@ -14,14 +14,11 @@ use crate::{
 };
 
 const CONFIG: &str = r#"
+    kind.sleep = { pool = "one", builtin = "sleep" }
+    pool.programs.workers = 2
     [pool.one]
     workers = 1
     queue = { jobs = 8, bytes = "8MiB" }
-    [kind.sleep]
-    pool = "one"
-    builtin = "sleep"
-    [pool.programs]
-    workers = 2
     [kind.fails]
     pool = "programs"
     exec = ["/bin/sh", "-c", "cat; echo 'Traceback:' >&2; echo '  line 2' >&2; exit 3"]

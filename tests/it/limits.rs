@@ -157,9 +157,8 @@ async fn a_refusal_names_the_limit_and_the_time_to_retry() {
 }
 
 const CONFIG: &str = r#"
+    pool.one.workers = 4
     drain = { notice = "0s" }
-    [pool.one]
-    workers = 4
     [kind.fragile]
     pool = "one"
     builtin = "sleep"

@@ -21,20 +21,11 @@ use crate::{
 
 const CONFIG: &str = r#"
     drain = { notice = "0s", finish = "20s", kill = "1s" }
-    [pool.one]
-    workers = 1
-    queue = { jobs = 2 }
-    [kind.sleep]
-    pool = "one"
-    builtin = "sleep"
-    [kind.echo]
-    pool = "one"
-    builtin = "echo"
-    [pool.two]
-    workers = 1
-    [kind.other]
-    pool = "two"
-    builtin = "echo"
+    pool.one = { workers = 1, queue = { jobs = 2 } }
+    pool.two.workers = 1
+    kind.sleep = { pool = "one", builtin = "sleep" }
+    kind.echo = { pool = "one", builtin = "echo" }
+    kind.other = { pool = "two", builtin = "echo" }
 "#;
 
 /// A client of the admin service.

@@ -17,16 +17,12 @@ use crate::{
 };
 
 const CONFIG: &str = r#"
+    kind.sleep = { pool = "one", builtin = "sleep" }
+    kind.echo = { pool = "one", builtin = "echo" }
     drain = { notice = "60s", finish = "1s", kill = "1s" }
     [pool.one]
     workers = 2
     queue = { jobs = 3, bytes = "8MiB", waiting = 5 }
-    [kind.sleep]
-    pool = "one"
-    builtin = "sleep"
-    [kind.echo]
-    pool = "one"
-    builtin = "echo"
 "#;
 
 #[derive(Clone, Copy, Debug)]

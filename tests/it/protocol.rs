@@ -33,17 +33,13 @@ const LOAD: &str = "endpoint-load-metrics-bin";
 const IDLE: f64 = 0.01;
 const LOAD_REPORTS_ON: &str = "server.load_reports = true";
 const CONFIG: &str = r#"
+    kind.sleep = { pool = "one", builtin = "sleep" }
+    kind.echo = { pool = "one", builtin = "echo" }
     server.max_payload = "1MiB"
     drain = { notice = "0s", finish = "1s", kill = "1s" }
     [pool.one]
     workers = 2
     queue = { jobs = 4 }
-    [kind.sleep]
-    pool = "one"
-    builtin = "sleep"
-    [kind.echo]
-    pool = "one"
-    builtin = "echo"
 "#;
 
 fn load(metadata: &MetadataMap) -> OrcaLoadReport {

@@ -187,15 +187,13 @@ struct Scene {
 
 impl Scene {
     const CONFIG: &str = r#"
+        kind.thumb = { pool = "cpu", builtin = "sleep" }
         drain = { notice = "0s", finish = "30s", kill = "5s" }
         [pool.cpu]
         workers = 2
         queue = { jobs = 8 }
         [pool.io]
         workers = { min = 2, max = 8 }
-        [kind.thumb]
-        pool = "cpu"
-        builtin = "sleep"
         [kind.report]
         pool = "io"
         exec = ["/bin/sh", "-c", "cat > /dev/null; echo no such order >&2; exit 3"]

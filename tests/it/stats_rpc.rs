@@ -14,17 +14,13 @@ use crate::{
 };
 
 const CONFIG: &str = r#"
+    kind.sleep = { pool = "one", builtin = "sleep" }
+    kind.echo = { pool = "one", builtin = "echo" }
     drain = { notice = "0s", finish = "30s", kill = "1s" }
     [pool.one]
     workers = 2
     queue = { jobs = 3, bytes = "8MiB", waiting = 5 }
     cancel_grace = "50ms"
-    [kind.sleep]
-    pool = "one"
-    builtin = "sleep"
-    [kind.echo]
-    pool = "one"
-    builtin = "echo"
 "#;
 
 fn time(sent: Option<prost_types::Duration>) -> Duration {

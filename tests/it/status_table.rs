@@ -27,6 +27,8 @@ const MAX_STATUS_BYTES: usize = 4 << 10;
 
 /// One pool with one worker. With the long reply margin, the server's answer arrives before the caller's deadline.
 const ONE_WORKER: &str = r#"
+    kind.sleep = { pool = "one", builtin = "sleep" }
+    kind.echo = { pool = "one", builtin = "echo" }
     server.max_payload = "64KiB"
     deadline.reply_margin = "400ms"
     drain = { notice = "0s", finish = "10s", kill = "1s" }
@@ -34,12 +36,6 @@ const ONE_WORKER: &str = r#"
     workers = 1
     queue = { jobs = 4 }
     cancel_grace = "100ms"
-    [kind.sleep]
-    pool = "one"
-    builtin = "sleep"
-    [kind.echo]
-    pool = "one"
-    builtin = "echo"
 "#;
 
 /// Retry advice in the trailer `grpc-retry-pushback-ms` and in `RetryInfo`.

@@ -23,20 +23,14 @@ use crate::{
 };
 
 const CONFIG: &str = r#"
+    kind.sleep = { pool = "one", builtin = "sleep" }
+    kind.gzip = { pool = "one", builtin = "gzip" }
+    kind.echo = { pool = "one", builtin = "echo" }
     server.max_payload = "16MiB"
     drain = { notice = "0s", finish = "5s", kill = "500ms" }
     [pool.one]
     workers = 1
     cancel_grace = "50ms"
-    [kind.sleep]
-    pool = "one"
-    builtin = "sleep"
-    [kind.gzip]
-    pool = "one"
-    builtin = "gzip"
-    [kind.echo]
-    pool = "one"
-    builtin = "echo"
 "#;
 
 /// Writes its payload as one chunk, then an empty chunk, and returns the payload as its output.

@@ -21,18 +21,14 @@ use crate::{
 };
 
 const CONFIG: &str = r#"
+    kind.sleep = { pool = "one", builtin = "sleep" }
+    kind.echo = { pool = "one", builtin = "echo" }
     server.submit_many_window = 16
     drain = { notice = "100ms", finish = "500ms", kill = "500ms" }
     [pool.one]
     workers = 2
     queue = { jobs = 4 }
     cancel_grace = "50ms"
-    [kind.sleep]
-    pool = "one"
-    builtin = "sleep"
-    [kind.echo]
-    pool = "one"
-    builtin = "echo"
 "#;
 
 /// The client side of one call.

@@ -14,13 +14,10 @@ import (
 // impatient is a server with one worker. It answers 50 ms early: on a busy machine the default of 10 ms would measure
 // the machine.
 const impatient = `
+pool.one.workers = 1
+kind.sleep = { pool = "one", builtin = "sleep" }
 [deadline]
 reply_margin = "50ms"
-[pool.one]
-workers = 1
-[kind.sleep]
-pool = "one"
-builtin = "sleep"
 `
 
 func TestDeadlineExceededArrivesWithItsDetailsBeforeTheOwnTimer(t *testing.T) {

@@ -11,8 +11,7 @@ import (
 
 // programs is a server whose kind fails as unavailable.
 const programs = `
-[pool.main]
-workers = 2
+pool.main.workers = 2
 [kind.away]
 pool = "main"
 exec = ["/bin/sh", "-c", "exit 75"]

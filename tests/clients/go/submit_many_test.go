@@ -10,18 +10,14 @@ import (
 
 // tiny is a server with room for two jobs at a time.
 const tiny = `
+kind.echo = { pool = "tiny", builtin = "echo" }
+kind.sleep = { pool = "tiny", builtin = "sleep" }
 [server]
 max_payload = "1MiB"
 [pool.tiny]
 workers = 1
 queue = { jobs = 1 }
 when_full = "reject"
-[kind.echo]
-pool = "tiny"
-builtin = "echo"
-[kind.sleep]
-pool = "tiny"
-builtin = "sleep"
 `
 
 // submitMany sends all requests while it reads, and returns the ends by tag.

@@ -10,23 +10,14 @@ import (
 
 // everyday is a server as many will run it.
 const everyday = `
-[pool.cpu]
-workers = 2
+pool.cpu.workers = 2
+kind.sha256 = { pool = "cpu", builtin = "sha256" }
+kind.gzip = { pool = "cpu", builtin = "gzip" }
+kind.sleep = { pool = "io", builtin = "sleep" }
+kind.echo = { pool = "io", builtin = "echo" }
 [pool.io]
 workers = 8
 when_full = "wait"
-[kind.sha256]
-pool = "cpu"
-builtin = "sha256"
-[kind.gzip]
-pool = "cpu"
-builtin = "gzip"
-[kind.sleep]
-pool = "io"
-builtin = "sleep"
-[kind.echo]
-pool = "io"
-builtin = "echo"
 `
 
 // bytesOfAllValues is a payload that is no text.

@@ -10,11 +10,8 @@ const Health = grpc.makeClientConstructor(definition, "grpc.health.v1.Health");
 const FOLLOW_THE_DRAIN = ["", SERVICE, "readiness", "capacity", "pool/cpu"];
 
 const DRAINED = `
-[pool.cpu]
-workers = 2
-[kind.echo]
-pool = "cpu"
-builtin = "echo"
+pool.cpu.workers = 2
+kind.echo = { pool = "cpu", builtin = "echo" }
 [drain]
 notice = "2s"
 `;

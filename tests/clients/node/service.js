@@ -23,42 +23,22 @@ export const contract = loadSync("waterwheel/v1/worker_pool_service.proto", PROT
 export const SERVICE = "waterwheel.v1.WorkerPoolService";
 export const WorkerPool = grpc.makeClientConstructor(contract[SERVICE], SERVICE);
 
-// Port 0: the system chooses, and the server says what it chose.
-const LISTEN = `
-[server]
-listen = "127.0.0.1:0"
-ops_listen = "127.0.0.1:0"
-`;
-
 // Two workers and the built-in kinds: enough where a test is not about bounds.
 export const ROOMY = `
-[pool.cpu]
-workers = 2
-[kind.echo]
-pool = "cpu"
-builtin = "echo"
-[kind.sha256]
-pool = "cpu"
-builtin = "sha256"
-[kind.gzip]
-pool = "cpu"
-builtin = "gzip"
-[kind.sleep]
-pool = "cpu"
-builtin = "sleep"
+pool.cpu.workers = 2
+kind.echo = { pool = "cpu", builtin = "echo" }
+kind.sha256 = { pool = "cpu", builtin = "sha256" }
+kind.gzip = { pool = "cpu", builtin = "gzip" }
+kind.sleep = { pool = "cpu", builtin = "sleep" }
 `;
 
 // One worker, one place in the queue.
 export const TINY = `
+kind.echo = { pool = "tiny", builtin = "echo" }
+kind.sleep = { pool = "tiny", builtin = "sleep" }
 [pool.tiny]
 workers = 1
 queue = { jobs = 1 }
-[kind.echo]
-pool = "tiny"
-builtin = "echo"
-[kind.sleep]
-pool = "tiny"
-builtin = "sleep"
 `;
 
 // Starts a server that ends with the test `t`, and a client of it.
@@ -66,8 +46,10 @@ export async function serve(t, config, options = {}) {
   const folder = mkdtempSync(join(tmpdir(), "waterwheel-"));
   t.after(() => rmSync(folder, { recursive: true }));
   const path = join(folder, "waterwheel.toml");
-  writeFileSync(path, LISTEN + config);
-  const process = spawn(PROGRAM, ["serve", "--config", path], { stdio: ["ignore", "pipe", "pipe"] });
+  writeFileSync(path, config);
+  // Port 0: the system chooses, and the server says what it chose.
+  const flags = ["--config", path, "--listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0"];
+  const process = spawn(PROGRAM, ["serve", ...flags], { stdio: ["ignore", "pipe", "pipe"] });
   const exit = new Promise((resolve) => process.on("exit", resolve));
   t.after(async () => {
     process.kill("SIGKILL");

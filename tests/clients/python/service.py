@@ -24,41 +24,22 @@ PROGRAM = os.environ.get("WATERWHEEL_BIN", str(ROOT / "target/debug/waterwheel")
 DOMAIN = "waterwheel.dev"
 SERVICE = "waterwheel.v1.WorkerPoolService"
 
-# Port 0: the system chooses, and the server says what it chose.
-LISTEN = """
-[server]
-ops_listen = "127.0.0.1:0"
-"""
-
 # Two workers and the built-in kinds: enough where a test is not about bounds.
 ROOMY = """
-[pool.cpu]
-workers = 2
-[kind.echo]
-pool = "cpu"
-builtin = "echo"
-[kind.sha256]
-pool = "cpu"
-builtin = "sha256"
-[kind.gzip]
-pool = "cpu"
-builtin = "gzip"
-[kind.sleep]
-pool = "cpu"
-builtin = "sleep"
+pool.cpu.workers = 2
+kind.echo = { pool = "cpu", builtin = "echo" }
+kind.sha256 = { pool = "cpu", builtin = "sha256" }
+kind.gzip = { pool = "cpu", builtin = "gzip" }
+kind.sleep = { pool = "cpu", builtin = "sleep" }
 """
 
 # One worker, one place in the queue.
 TINY = """
+kind.echo = { pool = "tiny", builtin = "echo" }
+kind.sleep = { pool = "tiny", builtin = "sleep" }
 [pool.tiny]
 workers = 1
 queue = { jobs = 1 }
-[kind.echo]
-pool = "tiny"
-builtin = "echo"
-[kind.sleep]
-pool = "tiny"
-builtin = "sleep"
 """
 
 
@@ -68,9 +49,10 @@ class Service:
     def __init__(self, config, options=(), listen="127.0.0.1:0"):
         self.folder = tempfile.TemporaryDirectory(prefix="waterwheel-")
         path = Path(self.folder.name) / "waterwheel.toml"
-        path.write_text(LISTEN + config)
+        path.write_text(config)
         self.log = open(Path(self.folder.name) / "log", "w+b")
-        command = [PROGRAM, "serve", "--config", str(path), "--listen", listen]
+        # Port 0: the system chooses, and the server says what it chose.
+        command = [PROGRAM, "serve", "--config", str(path), "--listen", listen, "--ops-listen", "127.0.0.1:0"]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, text=True)
         announced = self.process.stdout.readline()
         addresses = re.match(r"grpc (\S+) .*ops (?:http://)?(\S+)", announced)

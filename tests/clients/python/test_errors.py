@@ -21,8 +21,7 @@ exit 1
 """
 
 EXEC = """
-[pool.cpu]
-workers = 2
+pool.cpu.workers = 2
 [kind.legacy]
 pool = "cpu"
 exec = ["{program}"]

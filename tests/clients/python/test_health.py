@@ -17,15 +17,11 @@ FOLLOW_THE_DRAIN = ["", SERVICE, "readiness", "capacity", "pool/cpu"]
 
 # A drain that a test can watch: half a second of notice, then up to `finish` for what runs.
 DRAINED = """
+kind.echo = {{ pool = "cpu", builtin = "echo" }}
+kind.sleep = {{ pool = "cpu", builtin = "sleep" }}
 [pool.cpu]
 workers = 2
 cancel_grace = "50ms"
-[kind.echo]
-pool = "cpu"
-builtin = "echo"
-[kind.sleep]
-pool = "cpu"
-builtin = "sleep"
 [drain]
 notice = "{notice}"
 finish = "{finish}"

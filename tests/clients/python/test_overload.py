@@ -15,13 +15,10 @@ CONFIG = (ROOT / "deploy/service-config.json").read_text()
 
 # Four workers at 50 ms a job: 80 jobs per second. The log tells of each attempt, and what it was told.
 POOL = """
+pool.io.workers = 4
+kind.sleep = { pool = "io", builtin = "sleep" }
 [telemetry]
 log = "warn,waterwheel::pool=debug"
-[pool.io]
-workers = 4
-[kind.sleep]
-pool = "io"
-builtin = "sleep"
 """
 WORKERS, MEAN_S, DEADLINE_S, SECONDS = 4, 0.05, 0.5, 12
 

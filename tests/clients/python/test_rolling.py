@@ -21,16 +21,13 @@ AS_SHIPPED = json.loads((ROOT / "deploy/service-config.json").read_text())
 HEALTH_CHECKS_ALONE = {key: value for key, value in AS_SHIPPED.items() if key != "methodConfig"}
 
 REPLICA = """
+pool.io.workers = 16
+kind.sleep = {{ pool = "io", builtin = "sleep" }}
 [server.connections]
 max_age = "{age}"
 [drain]
 notice = "1s"
 finish = "20s"
-[pool.io]
-workers = 16
-[kind.sleep]
-pool = "io"
-builtin = "sleep"
 """
 
 # Within this a machine under load has done anything of the below.

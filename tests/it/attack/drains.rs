@@ -26,20 +26,14 @@ use crate::{
 };
 
 const CONFIG: &str = r#"
+    pool.one.workers = 4
+    kind.sleep = { pool = "one", builtin = "sleep" }
+    pool.free.workers = 8
+    kind.echo = { pool = "free", builtin = "echo" }
     drain = { notice = "100ms", finish = "200ms", kill = "200ms" }
-    [pool.one]
-    workers = 4
-    [kind.sleep]
-    pool = "one"
-    builtin = "sleep"
     [kind.stubborn]
     pool = "one"
     exec = ["/bin/sh", "-c", 'trap "" TERM; while :; do sleep 0.05; done']
-    [pool.free]
-    workers = 8
-    [kind.echo]
-    pool = "free"
-    builtin = "echo"
 "#;
 /// Total duration of the drain's phases.
 const PHASES: Duration = Duration::from_millis(500);

@@ -20,17 +20,13 @@ use crate::{
 
 /// One pool, and a short default deadline.
 pub(crate) const CONFIG: &str = r#"
+    kind.echo = { pool = "one", builtin = "echo" }
+    kind.sleep = { pool = "one", builtin = "sleep" }
     drain = { notice = "0s", finish = "2s", kill = "500ms" }
     deadline = { default = "1s" }
     [pool.one]
     workers = 8
     queue = { jobs = 256 }
-    [kind.echo]
-    pool = "one"
-    builtin = "echo"
-    [kind.sleep]
-    pool = "one"
-    builtin = "sleep"
 "#;
 /// Calls of the other client that must succeed while an attack runs.
 pub(crate) const CALLS: usize = 100;

@@ -36,13 +36,11 @@ use crate::{
 const TIMES: usize = 100;
 
 const CONFIG: &str = r#"
+    kind.sleep = { pool = "one", builtin = "sleep" }
     server.threads = 2
     [pool.one]
     workers = 1
     queue = { jobs = 1 }
-    [kind.sleep]
-    pool = "one"
-    builtin = "sleep"
 "#;
 
 /// How a caller cancels its call.

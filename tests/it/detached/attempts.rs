@@ -16,9 +16,8 @@ use crate::{remote::Worker, service::Service};
 
 /// Kinds that fail, with very short delays between attempts.
 const CONFIG: &str = r#"
+    pool.one.workers = 2
     store.memory = true
-    [pool.one]
-    workers = 2
     [kind.exec]
     pool = "one"
     exec = ["/bin/sh", "-c", "echo $WATERWHEEL_IDEMPOTENCY_KEY $WATERWHEEL_ATTEMPT $WATERWHEEL_TOKEN; [ $WATERWHEEL_ATTEMPT = 3 ]"]

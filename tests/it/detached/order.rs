@@ -9,15 +9,10 @@ use waterwheel::proto::{
 use super::{Jobs, serve, work};
 
 const CONFIG: &str = r#"
+    pool.one.workers = 2
+    kind.echo = { pool = "one", builtin = "echo" }
+    kind.sleep = { pool = "one", builtin = "sleep" }
     store.memory = true
-    [pool.one]
-    workers = 2
-    [kind.echo]
-    pool = "one"
-    builtin = "echo"
-    [kind.sleep]
-    pool = "one"
-    builtin = "sleep"
 "#;
 
 /// Creates a job with this criticality.

@@ -12,12 +12,9 @@ use crate::{
 };
 
 const CONFIG: &str = r#"
+    pool.one.workers = 2
+    kind.echo = { pool = "one", builtin = "echo" }
     store.path = "jobs.db"
-    [pool.one]
-    workers = 2
-    [kind.echo]
-    pool = "one"
-    builtin = "echo"
     [kind.refuses]
     pool = "one"
     exec = ["/bin/sh", "-c", "exit 65"]

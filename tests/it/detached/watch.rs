@@ -8,9 +8,8 @@ use waterwheel::proto::{
 use super::{Jobs, serve, work};
 
 const CONFIG: &str = r#"
+    pool.one.workers = 1
     store.memory = true
-    [pool.one]
-    workers = 1
     [kind.sleep]
     pool = "one"
     builtin = "sleep"

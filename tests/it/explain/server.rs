@@ -11,12 +11,10 @@ use crate::{
 };
 
 const CONFIG: &str = r#"
+    kind.sleep = { pool = "one", builtin = "sleep" }
     [pool.one]
     workers = 1
     ended_jobs = 2
-    [kind.sleep]
-    pool = "one"
-    builtin = "sleep"
 "#;
 
 /// One thread, because each thread keeps an equal part of the ended jobs.

@@ -5,8 +5,7 @@ use crate::{
 };
 
 const CONFIG: &str = r#"
-    [pool.one]
-    workers = 4
+    pool.one.workers = 4
     [kind.sleep]
     pool = "one"
     builtin = "sleep"

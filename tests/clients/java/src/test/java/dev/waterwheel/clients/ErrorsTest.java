@@ -19,8 +19,7 @@ class ErrorsTest {
   /** A server whose kind fails as unavailable. */
   static final String PROGRAMS =
       """
-      [pool.main]
-      workers = 2
+      pool.main.workers = 2
       [kind.away]
       pool = "main"
       exec = ["/bin/sh", "-c", "exit 75"]

@@ -27,40 +27,27 @@ final class Server implements AutoCloseable {
   /** A server as many will run it. */
   static final String EVERYDAY =
       """
-      [pool.cpu]
-      workers = 2
+      pool.cpu.workers = 2
+      kind.sha256 = { pool = "cpu", builtin = "sha256" }
+      kind.gzip = { pool = "cpu", builtin = "gzip" }
+      kind.sleep = { pool = "io", builtin = "sleep" }
+      kind.echo = { pool = "io", builtin = "echo" }
       [pool.io]
       workers = 8
       when_full = "wait"
-      [kind.sha256]
-      pool = "cpu"
-      builtin = "sha256"
-      [kind.gzip]
-      pool = "cpu"
-      builtin = "gzip"
-      [kind.sleep]
-      pool = "io"
-      builtin = "sleep"
-      [kind.echo]
-      pool = "io"
-      builtin = "echo"
       """;
 
   /** A server with room for two jobs at a time. */
   static final String TINY =
       """
+      kind.echo = { pool = "tiny", builtin = "echo" }
+      kind.sleep = { pool = "tiny", builtin = "sleep" }
       [server]
       max_payload = "1MiB"
       [pool.tiny]
       workers = 1
       queue = { jobs = 1 }
       when_full = "reject"
-      [kind.echo]
-      pool = "tiny"
-      builtin = "echo"
-      [kind.sleep]
-      pool = "tiny"
-      builtin = "sleep"
       """;
 
   /**
@@ -68,13 +55,10 @@ final class Server implements AutoCloseable {
    */
   static final String IMPATIENT =
       """
+      pool.one.workers = 1
+      kind.sleep = { pool = "one", builtin = "sleep" }
       [deadline]
       reply_margin = "50ms"
-      [pool.one]
-      workers = 1
-      [kind.sleep]
-      pool = "one"
-      builtin = "sleep"
       """;
 
   private static final Pattern ANNOUNCEMENT = Pattern.compile("grpc (\\S+) .*");
