@@ -9,6 +9,14 @@ import (
 	pb "waterwheel.dev/go/waterwheel/v1"
 )
 
+// programs is a server whose kind fails as unavailable.
+const programs = `
+pool.main.workers = 2
+[kind.away]
+pool = "main"
+exec = ["/bin/sh", "-c", "exit 75"]
+`
+
 // obedient is the service config of deploy/ with a backoff far too long for these tests: a call that succeeds came back
 // when it was told to.
 func obedient(t *testing.T) string {
@@ -80,15 +88,5 @@ func TestFailureOfAHandlerIsNotRetriedWhateverItsCode(t *testing.T) {
 	}
 	if jobs := pool(t, client, "main").Jobs; jobs.Accepted != 1 || jobs.Failed != 1 {
 		t.Errorf("%v", jobs)
-	}
-}
-
-func TestPayloadTooLargeIsNotRetried(t *testing.T) {
-	server := start(t, tiny)
-	client := pb.NewWorkerPoolServiceClient(connect(t, server.address, grpc.WithDefaultServiceConfig(obedient(t))))
-	_, err := client.Submit(within(t), submission("echo", string(make([]byte, 1<<20+1))))
-	check(t, err, codes.ResourceExhausted, "PAYLOAD_TOO_LARGE")
-	if count := rejected(pool(t, client, "tiny"), "PAYLOAD_TOO_LARGE"); count != 1 {
-		t.Errorf("%d attempts", count)
 	}
 }

@@ -58,3 +58,10 @@ test("SubmitMany answers every job once", async (t) => {
   const { accepted, completed } = (await service.pool()).jobs;
   assert.deepEqual([accepted, completed], [500, 500]);
 });
+
+test("the largest payload and output fit a client with the limits that it begins with", async (t) => {
+  const service = await serve(t, ROOMY);
+  assert.equal((await service.submit("sha256", Buffer.alloc(4 << 20))).output.length, 64);
+  const largest = (4 << 20) - (64 << 10);
+  assert.equal((await service.submit("echo", Buffer.alloc(largest))).output.length, largest);
+});

@@ -19,9 +19,9 @@ const LOADING = { longs: Number, enums: String, defaults: true, oneofs: true };
 const PROTO = { ...LOADING, includeDirs: [join(ROOT, "proto")] };
 
 const details = loadSync(["google/rpc/status.proto", "google/rpc/error_details.proto"], PROTO);
-export const contract = loadSync("waterwheel/v1/worker_pool_service.proto", PROTO);
-export const SERVICE = "waterwheel.v1.WorkerPoolService";
-export const WorkerPool = grpc.makeClientConstructor(contract[SERVICE], SERVICE);
+const contract = loadSync("waterwheel/v1/worker_pool_service.proto", PROTO);
+const SERVICE = "waterwheel.v1.WorkerPoolService";
+const WorkerPool = grpc.makeClientConstructor(contract[SERVICE], SERVICE);
 
 // Two workers and the built-in kinds: enough where a test is not about bounds.
 export const ROOMY = `
@@ -59,24 +59,20 @@ export async function serve(t, config, options = {}) {
   process.stderr.on("data", (data) => log.push(data));
   const lines = createInterface({ input: process.stdout })[Symbol.asyncIterator]();
   const { value: announced = "" } = await lines.next();
-  const [, address, opsAddress] = /^grpc (\S+) .*ops (?:http:\/\/)?(\S+)/.exec(announced) ?? [];
+  const [, address] = /^grpc (\S+) /.exec(announced) ?? [];
   if (!address) throw new Error(`no server: ${announced}\n${Buffer.concat(log)}`);
-  const service = new Service({ process, exit, lines, address, opsAddress }, options);
+  const service = new Service(address, options);
   t.after(() => service.close());
   return service;
 }
 
 class Service {
-  constructor(parts, options) {
-    Object.assign(this, parts);
+  constructor(address, options) {
+    this.address = address;
     this.held = [];
-    this.client = this.connect(options);
-  }
-
-  // A client of its own connection; grpc-js shares connections between channels of equal options.
-  connect(options = {}, address = this.address) {
+    // Without this option grpc-js shares connections between channels of equal options.
     const own = { "grpc.use_local_subchannel_pool": 1, ...options };
-    return new WorkerPool(address, grpc.credentials.createInsecure(), own);
+    this.client = new WorkerPool(address, grpc.credentials.createInsecure(), own);
   }
 
   close() {
@@ -84,21 +80,9 @@ class Service {
     this.client.close();
   }
 
-  // Asks for the drain, as an orchestrator does.
-  terminate() {
-    this.process.kill("SIGTERM");
-  }
-
-  // Waits for the end of a drain; gives the receipt and the exit code.
-  async end() {
-    let last;
-    for await (const line of { [Symbol.asyncIterator]: () => this.lines }) last = line;
-    return { receipt: JSON.parse(last), code: await this.exit };
-  }
-
   // Starts one job: the call to cancel, and the promise of its end.
-  start(kind, payload = "", { client = this.client, timeout = 30_000, metadata = {}, ...fields } = {}) {
-    const started = unary(client, "Submit", { job: job(kind, payload, fields) }, { timeout, metadata });
+  start(kind, payload = "", { timeout = 30_000, ...fields } = {}) {
+    const started = unary(this.client, "Submit", { job: job(kind, payload, fields) }, { timeout });
     // Who waits for the end hears of its failure; nobody must.
     started.ended.catch(() => {});
     this.held.push(started.call);
@@ -112,9 +96,9 @@ class Service {
   }
 
   // Runs one job as a stream; the call gives its events.
-  stream(kind, payload = "", { timeout = 30_000, metadata = {}, ...fields } = {}) {
+  stream(kind, payload = "", { timeout = 30_000, ...fields } = {}) {
     const request = { job: job(kind, payload, fields) };
-    return this.client.Stream(request, headers(metadata), { deadline: Date.now() + timeout });
+    return this.client.Stream(request, { deadline: Date.now() + timeout });
   }
 
   // Statistics of one pool; of the first one without a name.
@@ -136,10 +120,10 @@ class Service {
   }
 
   // Occupies a worker, then places in the queue, for as long as the test lasts; gives the calls.
-  async fill(queued = 0, client = this.client) {
-    const started = [this.start("sleep", "600000", { client })];
+  async fill(queued) {
+    const started = [this.start("sleep", "600000")];
     await until(async () => (await this.load()) === "1,0,0");
-    for (let n = 0; n < queued; n++) started.push(this.start("sleep", "600000", { client }));
+    for (let n = 0; n < queued; n++) started.push(this.start("sleep", "600000"));
     await until(async () => (await this.load()) === `1,${queued},0`);
     return started;
   }
@@ -150,19 +134,12 @@ export function job(kind, payload = "", fields = {}) {
   return { kind, payload: Buffer.from(payload), ...fields };
 }
 
-// Metadata from an object.
-function headers(entries) {
-  const metadata = new grpc.Metadata();
-  for (const [name, value] of Object.entries(entries)) metadata.set(name, value);
-  return metadata;
-}
-
 // Starts a unary call: the call, and the promise of its response.
-export function unary(client, method, request, { timeout = 10_000, metadata = {} } = {}) {
+export function unary(client, method, request, { timeout = 10_000 } = {}) {
   let call;
   const ended = new Promise((resolve, reject) => {
     const done = (error, response) => (error ? reject(error) : resolve({ response }));
-    call = client[method](request, headers(metadata), { deadline: Date.now() + timeout }, done);
+    call = client[method](request, { deadline: Date.now() + timeout }, done);
   });
   return { call, ended };
 }
@@ -195,33 +172,14 @@ export async function refusal(promise) {
     const [packed] = error.metadata.get("grpc-status-details-bin");
     const [pushback] = error.metadata.get("grpc-retry-pushback-ms");
     const status = packed ? details["google.rpc.Status"].deserialize(packed) : { details: [] };
+    const infos = status.details.filter(({ typeUrl, type_url = typeUrl }) => type_url.endsWith("/google.rpc.ErrorInfo"));
     return {
-      ...failure({ ...status, code: error.code, message: error.details }),
+      code: grpc.status[error.code],
+      reason: infos.map(({ value }) => details["google.rpc.ErrorInfo"].deserialize(value).reason)[0],
       pushbackMs: pushback === undefined ? undefined : Number(pushback),
-      trailers: error.metadata.getMap(),
     };
   }
   throw new Error(`the call succeeded: ${JSON.stringify(result)}`);
-}
-
-// What a `google.rpc.Status` says.
-function failure({ code, message, details: packed }) {
-  const said = { code: grpc.status[code], message, metadata: {} };
-  for (const { typeUrl, type_url = typeUrl, value } of packed) {
-    const name = type_url.split("/").at(-1);
-    const detail = details[name].deserialize(value);
-    if (name === "google.rpc.ErrorInfo") Object.assign(said, detail);
-    if (name === "google.rpc.RetryInfo") said.retryAfterMs = millis(detail.retryDelay);
-    if (name === "google.rpc.BadRequest") {
-      said.violations = Object.fromEntries(detail.fieldViolations.map((row) => [row.field, row.description]));
-    }
-  }
-  return said;
-}
-
-// Milliseconds of a duration.
-function millis({ seconds, nanos }) {
-  return seconds * 1e3 + nanos / 1e6;
 }
 
 // A duration of so many milliseconds.

@@ -21,8 +21,6 @@ from waterwheel.v1 import job_pb2, worker_pool_service_pb2, worker_pool_service_
 
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = os.environ.get("WATERWHEEL_BIN", str(ROOT / "target/debug/waterwheel"))
-DOMAIN = "waterwheel.dev"
-SERVICE = "waterwheel.v1.WorkerPoolService"
 
 # Two workers and the built-in kinds: enough where a test is not about bounds.
 ROOMY = """
@@ -118,10 +116,10 @@ class Service:
         """How often the first pool refused for `reason`."""
         return {row.reason: row.count for row in self.pool().jobs.rejected}.get(reason, 0)
 
-    def fill(self, running, queued=0):
-        """Occupies workers, then places in the queue, for as long as the test lasts; returns the calls."""
-        calls = [self.start("sleep", b"600000") for _ in range(running)]
-        until(lambda: self.pool().in_flight == running)
+    def fill(self, queued):
+        """Occupies a worker, then places in the queue, for as long as the test lasts; returns the calls."""
+        calls = [self.start("sleep", b"600000")]
+        until(lambda: self.pool().in_flight == 1)
         calls += [self.start("sleep", b"600000") for _ in range(queued)]
         until(lambda: self.pool().queue.jobs == queued)
         return calls
@@ -148,10 +146,6 @@ class Refusal:
     code: grpc.StatusCode
     message: str
     reason: str = ""
-    domain: str = ""
-    metadata: dict = field(default_factory=dict)
-    violations: dict = field(default_factory=dict)
-    retry_after: float | None = None
     pushback_ms: int | None = None
     trailers: dict = field(default_factory=dict)
 
@@ -163,18 +157,11 @@ class Refusal:
         refusal = cls(error.code(), error.details(), trailers=trailers)
         refusal.pushback_ms = None if pushback is None else int(pushback)
         status = rpc_status.from_call(error)
-        refusal.read(status.details if status else ())
-        return refusal
-
-    def read(self, details):
-        info, retry, bad = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo(), error_details_pb2.BadRequest()
-        for detail in details:
+        info = error_details_pb2.ErrorInfo()
+        for detail in status.details if status else ():
             if detail.Unpack(info):
-                self.reason, self.domain, self.metadata = info.reason, info.domain, dict(info.metadata)
-            elif detail.Unpack(retry):
-                self.retry_after = retry.retry_delay.ToTimedelta().total_seconds()
-            elif detail.Unpack(bad):
-                self.violations = {row.field: row.description for row in bad.field_violations}
+                refusal.reason = info.reason
+        return refusal
 
 
 def refusal(call):
@@ -184,7 +171,3 @@ def refusal(call):
     except grpc.RpcError as error:
         return Refusal.of(error)
     raise AssertionError(f"the call succeeded: {result}")
-
-
-REJECT = job_pb2.WHEN_FULL_REJECT
-

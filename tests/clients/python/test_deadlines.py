@@ -73,7 +73,7 @@ def assert_freed(service, leave, queued):
 @pytest.mark.parametrize("queued", [0, 1])
 def test_a_cancelled_call_frees_its_place(queued):
     with Service(TINY) as service:
-        calls = service.fill(running=1, queued=queued)
+        calls = service.fill(queued)
         assert_freed(service, lambda: [call.cancel() for call in reversed(calls)], queued)
         assert all(call.code() is grpc.StatusCode.CANCELLED for call in calls)
         assert service.submit("echo", b"next").output == b"next"

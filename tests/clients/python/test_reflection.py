@@ -3,7 +3,9 @@
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
-from service import ROOMY, SERVICE, Service
+from service import ROOMY, Service
+
+SERVICE = "waterwheel.v1.WorkerPoolService"
 
 
 def test_a_job_runs_with_nothing_known_but_the_address():

@@ -5,8 +5,7 @@ import json
 import time
 
 import pytest
-from service import ROOMY, ROOT, TINY, Service, job, refusal, until
-from waterwheel.v1 import worker_pool_service_pb2 as messages
+from service import ROOMY, ROOT, TINY, Service, refusal, until
 
 # What a program passes to its channel: where it balances by itself, and behind a proxy that does.
 DIRECT = json.loads((ROOT / "deploy/service-config.json").read_text())
@@ -21,11 +20,10 @@ exit_codes = { 6 = "UNAVAILABLE" }
 """
 
 
-def retrying(config, initialBackoff="60s", maxBackoff="60s", of=DIRECT, **policy):
+def retrying(config, of=DIRECT):
     """A server, and a channel with the policy; a backoff of its own of a minute would outlast every test."""
     service_config = copy.deepcopy(of)
-    policy.update(initialBackoff=initialBackoff, maxBackoff=maxBackoff)
-    service_config["methodConfig"][0]["retryPolicy"].update(policy)
+    service_config["methodConfig"][0]["retryPolicy"].update(initialBackoff="60s", maxBackoff="60s")
     return Service(config, options=[("grpc.service_config", json.dumps(service_config))])
 
 
@@ -52,44 +50,9 @@ def test_a_call_that_finds_the_queue_full_comes_back_when_told(of):
     assert 0.1 < took < 10, "a client that follows its own backoff comes back after a minute"
 
 
-def test_a_client_in_a_hurry_is_held_back():
-    with retrying(TINY, initialBackoff="0.001s", maxBackoff="0.001s", maxAttempts=3) as service:
-        service.submit("sleep", b"400")
-        service.fill(running=1, queued=1)
-        began = time.monotonic()
-        said = refusal(lambda: service.submit("echo"))
-        took = time.monotonic() - began
-        attempts = service.rejected("QUEUE_FULL")
-    assert (said.reason, attempts) == ("QUEUE_FULL", 3)
-    # Two waits of at least 0.2 s each: half of the time of the queued job. Its own backoff is a millisecond.
-    print(f"3 attempts within {took:.3f} s; the last pushback was {said.pushback_ms} ms")
-    assert took > 0.2
-
-
 def test_a_handler_that_says_unavailable_is_not_asked_again():
     with retrying(ROOMY + NEVER) as service:
         said = refusal(lambda: service.submit("never"))
         attempts = service.pool().jobs.failed
     assert (said.code.name, said.reason, said.pushback_ms) == ("UNAVAILABLE", "HANDLER_FAILED", -1)
     assert attempts == 1
-
-
-@pytest.mark.parametrize("method", ["Submit", "Stream"])
-def test_a_payload_over_its_limit_is_not_sent_again(method):
-    with retrying(ROOMY, initialBackoff="0.001s", maxBackoff="0.001s") as service:
-        request = getattr(messages, f"{method}Request")(job=job("echo", bytes((4 << 20) + 1)))
-        call = getattr(service.stub, method)
-        said = refusal(lambda: call(request, timeout=10) if method == "Submit" else list(call(request, timeout=10)))
-        attempts = service.rejected("PAYLOAD_TOO_LARGE")
-    assert (said.code.name, said.pushback_ms) == ("RESOURCE_EXHAUSTED", -1)
-    assert attempts == 1
-
-
-def test_a_stream_that_is_refused_comes_back_when_told():
-    with retrying(TINY) as service:
-        occupy(service, b"200")
-        request = messages.StreamRequest(job=job("echo", b"patient"))
-        events = list(service.stub.Stream(request, timeout=20))
-        refused = service.rejected("QUEUE_FULL")
-    assert [event.WhichOneof("event") for event in events] == ["started", "output_chunk", "finished"]
-    assert 1 <= refused <= 4

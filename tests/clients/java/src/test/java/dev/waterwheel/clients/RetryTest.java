@@ -4,7 +4,6 @@ import static dev.waterwheel.clients.Calls.await;
 import static dev.waterwheel.clients.Calls.background;
 import static dev.waterwheel.clients.Calls.check;
 import static dev.waterwheel.clients.Calls.failure;
-import static dev.waterwheel.clients.Calls.job;
 import static dev.waterwheel.clients.Calls.pool;
 import static dev.waterwheel.clients.Calls.rejected;
 import static dev.waterwheel.clients.Calls.submit;
@@ -20,13 +19,21 @@ import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
-import java.util.ArrayList;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Consumer;
 import org.junit.jupiter.api.Test;
 
 class RetryTest {
+  /** A server whose kind fails as unavailable. */
+  private static final String PROGRAMS =
+      """
+      pool.main.workers = 2
+      [kind.away]
+      pool = "main"
+      exec = ["/bin/sh", "-c", "exit 75"]
+      """;
+
   /** The service config of deploy/, changed. */
   @SuppressWarnings("unchecked")
   static Map<String, ?> serviceConfig(Consumer<JsonObject> change) {
@@ -52,12 +59,8 @@ class RetryTest {
     return WorkerPoolServiceGrpc.newBlockingV2Stub(server.connect(server.address, serviceConfig(RetryTest::obey)));
   }
 
-  private interface Call {
-    void make(WorkerPoolServiceBlockingV2Stub client) throws Exception;
-  }
-
-  /** Makes a call while the pool is full for several hundred milliseconds. */
-  private static void isRetriedWhenToldAndSucceeds(Call call) throws Exception {
+  @Test
+  void ofARefusedCallSucceeds() throws Exception {
     try (var server = Server.start(Server.TINY)) {
       var client = server.client();
       // From now on the server knows how long its jobs run, and so when to come back.
@@ -66,7 +69,7 @@ class RetryTest {
       Calls.untilRunning(client, "tiny", 1);
       var queued = background(client, "sleep", "400");
       Calls.untilQueued(client, "tiny", 1);
-      call.make(obedient(server));
+      submit(obedient(server), "echo", "at last");
       var refusals = rejected(pool(client, "tiny"), "QUEUE_FULL");
       assertTrue(refusals >= 1 && refusals <= 4, refusals + " refusals");
       await(running);
@@ -75,18 +78,8 @@ class RetryTest {
   }
 
   @Test
-  void ofARefusedSubmitSucceeds() throws Exception {
-    isRetriedWhenToldAndSucceeds(client -> submit(client, "echo", "at last"));
-  }
-
-  @Test
-  void ofARefusedStreamSucceeds() throws Exception {
-    isRetriedWhenToldAndSucceeds(client -> StreamTest.read(client, job("echo", "at last"), new ArrayList<>()));
-  }
-
-  @Test
   void ofAFailedHandlerIsForbiddenWhateverItsCode() throws Exception {
-    try (var server = Server.start(ErrorsTest.PROGRAMS)) {
+    try (var server = Server.start(PROGRAMS)) {
       var client = obedient(server);
       var begin = System.nanoTime();
       var error = failure(() -> submit(client, "away", ""));
@@ -95,16 +88,6 @@ class RetryTest {
       assertTrue(System.nanoTime() - begin < TimeUnit.SECONDS.toNanos(10));
       assertEquals(1, pool(client, "main").getJobs().getAccepted());
       assertEquals(1, pool(client, "main").getJobs().getFailed());
-    }
-  }
-
-  @Test
-  void ofATooLargePayloadIsForbidden() throws Exception {
-    try (var server = Server.start(Server.TINY)) {
-      var client = obedient(server);
-      var error = failure(() -> submit(client, "echo", "x".repeat((1 << 20) + 1)));
-      check(error, Code.RESOURCE_EXHAUSTED, "PAYLOAD_TOO_LARGE");
-      assertEquals(1, rejected(pool(client, "tiny"), "PAYLOAD_TOO_LARGE"));
     }
   }
 }
