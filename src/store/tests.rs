@@ -3,7 +3,6 @@
 
 mod cluster;
 mod conformance;
-mod crash;
 mod postgres;
 mod promises;
 mod script;

@@ -1,6 +1,6 @@
-//! Promises that are more than answers to lines: waiting, retries, a day of schedules.
+//! Promises that are more than answers to lines: waiting, leases, retries.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::time::Duration;
 
 use tempfile::TempDir;
 
@@ -14,8 +14,7 @@ use super::{
 use crate::{
     model::{Job, Output, Reason},
     store::{
-        Bounds, Claimed, Filter, Fired, JobState, JobStore, MemoryStore, NewJob, Next, Overlap, RetryPolicy, Room,
-        SessionId, Settle, StoreError, Submission, Submitted, Tick, Timestamp, Token,
+        Claimed, JobState, JobStore, NewJob, Next, RetryPolicy, Room, SessionId, Settle, Submission, Token,
     },
 };
 
@@ -139,82 +138,4 @@ fn retries_back_off_until_their_bound() {
         let claimed = Claimed { token, request, failures, crashes };
         assert_eq!(policy.next(&claimed, reason, retryable, jitter), expected, "{name}");
     }
-}
-
-/// 1,000 schedules of a quarter of an hour, three replicas that all fire them, one of which stops for an hour at noon.
-#[tokio::test]
-async fn a_day_of_schedules_fires_each_tick_once() {
-    const QUARTER: u64 = 15 * 60;
-    let clock = TestClock::new();
-    let store: Arc<dyn JobStore> = Arc::new(MemoryStore::new(Bounds::default(), clock.clock()));
-    let mut fired: HashMap<Fired, usize> = HashMap::new();
-    let (mut ended, mut largest) = (0, 0);
-    for quarter in 1..=96 {
-        clock.advance(Duration::from_secs(QUARTER));
-        for replica in 0..3 {
-            if replica == 1 && (48..52).contains(&quarter) {
-                continue;
-            }
-            let at = Timestamp::from_millis(TestClock::START).plus(Duration::from_secs(quarter * QUARTER));
-            let ticks = (0..1000).map(|schedule| {
-                let mut job = NewJob::new(format!("s{schedule}-{quarter}"), "p", Job::new("k", "x"));
-                job.policy.retain_for = Duration::from_secs(2 * QUARTER);
-                Tick { schedule: format!("s{schedule}"), at, overlap: Overlap::Skip, job, is_missed: false }
-            });
-            for answer in store.fire(ticks.collect()).await.expect("answers") {
-                *fired.entry(answer).or_default() += 1;
-            }
-            let session = store.open_session(Duration::from_secs(1)).await.expect("a session");
-            ended += finish(&*store, session).await;
-            store.tick(true).await.expect("a tick");
-        }
-        largest = largest.max(store.size().await.expect("a size").bytes);
-    }
-    assert_eq!(fired[&Fired::Created], 96_000);
-    assert_eq!(fired[&Fired::Already], 2 * 96_000 - 4000);
-    assert_eq!(ended, 96_000);
-    assert!(largest <= 2 * 4000, "the store grew to {largest} bytes");
-    assert!(store.list(Filter::default(), None, 1).await.expect("a list").next.is_some());
-}
-
-/// Two replicas share a database that crashes. What was acknowledged is there, and ended once.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn replicas_outlive_crashes_of_their_database() {
-    let Some(cluster) = Cluster::start().await else { return };
-    let (first, server) = store(&cluster, "crashes", Bounds::default()).await;
-    drop(server);
-    let second = replica(&cluster, "crashes", Bounds::default());
-    let mut ends: HashMap<String, usize> = HashMap::new();
-    for round in 0..6 {
-        for (name, store) in [("first", &first), ("second", &second)] {
-            let ids = (0..50).map(|number| format!("{name}-{round}-{number}"));
-            let jobs = ids.map(|id| NewJob::new(id, "p", Job::new("k", "x"))).collect();
-            let answers = store.submit(Submission { jobs, room: None }).await.expect("answers");
-            assert!(answers.iter().all(|answer| matches!(answer, Submitted::Created)));
-            let session = store.open_session(Duration::from_secs(60)).await.expect("a session");
-            let room = Room { session, kinds: [("k".to_owned(), 60)].into(), bytes: usize::MAX };
-            let claimed = store.claim(room).await.expect("jobs");
-            let tokens: Vec<_> = claimed.iter().map(|job| job.token.id.clone()).collect();
-            let states = store.settle(claimed.into_iter().map(success).collect()).await.expect("answers");
-            for (id, _) in tokens.into_iter().zip(states).filter(|(_, state)| state.is_some()) {
-                *ends.entry(id).or_default() += 1;
-            }
-        }
-        cluster.halt().await;
-        let submission = Submission { jobs: vec![NewJob::new("lost", "p", Job::new("k", "x"))], room: None };
-        let refusal = first.submit(submission).await.expect_err("no database");
-        assert!(matches!(refusal, StoreError::Unavailable(_)), "{refusal:?}");
-        cluster.resume().await;
-        // The first operation may find a broken connection.
-        for store in [&first, &second] {
-            while store.tick(true).await.is_err() {}
-        }
-    }
-    assert_eq!(ends.len(), 600);
-    assert!(ends.values().all(|count| *count == 1));
-    let states = vec![JobState::Succeeded];
-    let page = first.list(Filter { states, ..Filter::default() }, None, 1000).await.expect("a list");
-    assert_eq!(page.jobs.len(), 600);
-    first.close().await;
-    second.close().await;
 }

@@ -16,20 +16,26 @@ use crate::{
 #[tokio::test]
 async fn every_acknowledged_job_ends_once_after_the_server_is_killed() {
     let (_dir, path) = config_file(CONFIG);
-    let mut acknowledged = BTreeSet::new();
+    let (mut acknowledged, mut ended) = (BTreeSet::new(), Vec::new());
     for round in 0..3 {
         let process = Process::serve_file(&path).await;
         let jobs = Jobs::of(&process).await;
-        for number in 0..40 {
+        let first = jobs.created(work("echo", "first")).await;
+        acknowledged.insert(first.clone());
+        for number in 1..40 {
             let kind = if number % 4 == 0 { "sleep" } else { "echo" };
             acknowledged.insert(jobs.created(work(kind, "20")).await);
         }
+        ended.push(jobs.ended(&first).await);
         // The server is killed while some jobs run, some are queued and some have ended.
         assert_eq!(acknowledged.len(), 40 * (round + 1));
         process.killed().await;
     }
     let process = Process::serve_file(&path).await;
     let jobs = Jobs::of(&process).await;
+    for job in ended {
+        assert_eq!(jobs.ended(&job.job_id).await, job, "a reported end does not change");
+    }
     for id in &acknowledged {
         let job = jobs.ended(id).await;
         let completed = outcomes(&job).iter().filter(|outcome| **outcome == "COMPLETED").count();
