@@ -219,9 +219,3 @@ pub(crate) fn waiting(pool: &PoolStats) -> u64 {
 pub(crate) fn counts(pool: &PoolStats) -> &JobCounts {
     pool.jobs.as_ref().unwrap()
 }
-
-/// Number of accepted jobs that ended, with any outcome.
-pub(crate) fn ended(counts: &JobCounts) -> u64 {
-    let JobCounts { accepted: _, completed, failed, cancelled, expired, panicked, shed, rejected: _ } = counts;
-    completed + failed + cancelled + expired + panicked + shed
-}

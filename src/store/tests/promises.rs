@@ -13,9 +13,7 @@ use super::{
 };
 use crate::{
     model::{Job, Output, Reason},
-    store::{
-        Claimed, JobState, JobStore, NewJob, Next, RetryPolicy, Room, SessionId, Settle, Submission, Token,
-    },
+    store::{Claimed, JobState, JobStore, NewJob, Next, RetryPolicy, Room, SessionId, Settle, Submission, Token},
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
