@@ -1,78 +1,14 @@
 //! Files that are shown to users, the table of keys in docs/configuration.md, and the ways from it to the settings.
 
-use super::{Duration, FINE, Handler, Setting, Sources, load, ok, sources, starter};
+use super::{FINE, Setting, ok, starter};
 use crate::{
     config::{
         handler::EXEC_KEYS,
         keys_and_defaults::{KEYS, Key},
         value_type::{Syntax, ValueType, duration, plain, size},
     },
-    handler::Builtin,
     model::WhenFull,
 };
-
-/// A file as the README shows it.
-const README: &str = r#"
-# Override any key: WATERWHEEL_POOL__CPU__WORKERS=8.  Check: waterwheel check --config FILE
-[server]
-listen = "127.0.0.1:7070"        # gRPC for callers
-ops_listen = "127.0.0.1:7071"    # metrics, plaintext health; keep it private
-
-[deadline]
-default = "30s"                  # where the caller set none
-max = "10m"                      # effective = min(caller, kind, this)
-reply_margin = "10ms"            # answer this early, so that the reason arrives
-
-[drain]                          # the sum must fit the orchestrator's grace period
-notice = "5s"                    # NOT_SERVING but still accepting
-finish = "30s"                   # refuse new, finish queued and running
-kill = "5s"                      # ask, then force
-
-[telemetry]
-log = "info"                     # text on a terminal, JSON elsewhere
-# otlp = "http://127.0.0.1:4317"
-
-[pool.cpu]
-workers = "cpus"                 # a number or "cpus"
-queue = { jobs = 64, bytes = "64MiB" }
-when_full = "reject"             # reject | wait | shed
-
-[pool.io]
-workers = 64
-queue = { jobs = 1024, bytes = "64MiB" }
-when_full = "wait"
-
-[kind.thumbnail]
-pool = "cpu"
-exec = ["/bin/sh", "-c", "cat"]
-run_timeout = "5s"
-
-[kind.sha256]
-pool = "cpu"
-builtin = "sha256"
-"#;
-
-#[test]
-fn the_file_of_the_readme_loads() {
-    let config = ok(README, &[], &[]).config;
-    let [cpu, io] = config.pools.as_slice() else {
-        panic!("{:?}", config.pools);
-    };
-    assert_eq!((cpu.name.as_str(), cpu.settings.workers.get(), cpu.settings.queue_jobs), ("cpu", 3, 64));
-    assert_eq!((io.name.as_str(), io.settings.workers.get(), io.settings.when_full), ("io", 64, WhenFull::Wait));
-    let [thumbnail, sha256] = config.kinds.as_slice() else {
-        panic!("{:?}", config.kinds);
-    };
-    assert_eq!(thumbnail.options.run_timeout, Some(Duration::from_secs(5)));
-    let Handler::Exec(exec) = &thumbnail.handler else {
-        panic!("{thumbnail:?}");
-    };
-    assert_eq!(exec.program.to_str(), Some("/bin/sh"));
-    assert_eq!(exec.args, ["-c", "cat"]);
-    assert_eq!(exec.kill_grace, Duration::from_secs(1));
-    assert_eq!(sha256.handler, Handler::Builtin(Builtin::Sha256));
-    assert_eq!(sha256.options.max_output, None);
-}
 
 #[test]
 fn the_starter_has_two_pools_and_every_builtin() {
@@ -135,16 +71,6 @@ fn the_examples_of_the_starter_load() {
     assert_eq!(config.telemetry.otlp.as_deref(), Some("http://127.0.0.1:4317"));
     let kind = config.kinds.last().expect("the starter has kinds");
     assert_eq!((kind.name.as_str(), kind.options.max_output), ("thumbnail", Some(16 << 20)));
-}
-
-#[test]
-fn the_starter_takes_variables_and_flags() {
-    let sources = Sources {
-        file: Some(starter::file()),
-        ..sources("", &[("WATERWHEEL_POOL__IO__WORKERS", "8")], &[("--set", "pool.io.when_full", "shed")])
-    };
-    let io = &load(&sources).expect("the starter is valid").config.pools[1];
-    assert_eq!((io.settings.workers.get(), io.settings.when_full), (8, WhenFull::Shed));
 }
 
 /// What a key takes, for readers.
