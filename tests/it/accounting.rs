@@ -7,7 +7,7 @@
 // tidy: real time, because callers cancel calls on real sockets after a random time.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     error::Error,
     sync::{
         Arc,
@@ -16,6 +16,7 @@ use std::{
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tokio::{
     sync::Notify,
@@ -26,10 +27,10 @@ use tonic::{Code, Request, Status};
 use tonic_types::StatusExt;
 use waterwheel::{
     app::OwnKind,
-    handler::{Context, Handler, Kind},
+    handler::{BlockingHandler, Context, Handler, Kind},
     model::{FailureCode, HandlerError, Output, Reason},
     pool::{Counts, PoolStats, WorkerState},
-    proto::SubmitRequest,
+    proto::{Job, SubmitRequest},
 };
 
 use crate::{
@@ -49,26 +50,49 @@ const CONFIG: &str = r#"
     drain = { notice = "100ms", finish = "100ms", kill = "1s" }
     [pool.mixed]
     workers = 32
-    queue = { jobs = 128 }
+    queue = { jobs = 32 }
     cancel_grace = "20ms"
+    max_stuck = 100
 "#;
 
-/// A handler that does what its payload says.
-struct Scripted;
+/// A handler that does what its payload says, and counts the runs of each call.
+#[derive(Clone, Default)]
+struct Scripted(Arc<Mutex<HashMap<String, usize>>>);
+
+impl Scripted {
+    /// The behaviour from the payload, which names the call too.
+    fn begin<'a>(&self, job: &'a waterwheel::Job) -> &'a str {
+        let (call, behaviour) = std::str::from_utf8(&job.payload).unwrap().split_once(' ').unwrap();
+        *self.0.lock().entry(call.to_owned()).or_default() += 1;
+        behaviour
+    }
+}
+
+impl BlockingHandler for Scripted {
+    fn handle(&mut self, job: Box<waterwheel::Job>, _: Context) -> Result<Output, HandlerError> {
+        match self.begin(&job) {
+            "nap" => std::thread::sleep(Duration::from_millis(2)),
+            "refuse" => return Err(HandlerError::new(FailureCode::DataLoss, "refused")),
+            "panic" => std::panic::resume_unwind(Box::new("scripted panic")),
+            _ => {}
+        }
+        Ok(Output::new(job.payload))
+    }
+}
 
 impl Handler for Scripted {
     async fn handle(&mut self, job: Box<waterwheel::Job>, cx: Context) -> Result<Output, HandlerError> {
-        match &job.payload[..] {
-            b"yield" => tokio::task::yield_now().await,
-            b"nap" => sleep(Duration::from_millis(2)).await,
+        match self.begin(&job) {
+            "yield" => tokio::task::yield_now().await,
+            "nap" => sleep(Duration::from_millis(2)).await,
             // It lasts longer than the first phases of the drain.
-            b"doze" => tokio::select! {
+            "doze" => tokio::select! {
                 () = sleep(Duration::from_millis(250)) => {}
                 _ = cx.cancelled() => return Err(HandlerError::Stopped),
             },
-            b"hang" => std::future::pending().await,
-            b"refuse" => return Err(HandlerError::new(FailureCode::DataLoss, "refused")),
-            b"panic" => std::panic::resume_unwind(Box::new("scripted panic")),
+            "hang" => std::future::pending().await,
+            "refuse" => return Err(HandlerError::new(FailureCode::DataLoss, "refused")),
+            "panic" => std::panic::resume_unwind(Box::new("scripted panic")),
             _ => {}
         }
         Ok(Output::new(job.payload))
@@ -87,19 +111,24 @@ struct Run {
 }
 
 impl Run {
-    /// Takes one of the calls that are left.
-    fn take(&self) -> bool {
+    /// Takes one of the calls that are left, and returns its number.
+    fn take(&self) -> Option<u64> {
         let taken = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
         if taken == Ok(CALLS / 2) {
             self.half.notify_one();
         }
-        taken.is_ok()
+        taken.ok()
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_call_ends_once_and_the_counts_of_services_and_callers_agree() {
-    let [first, second] = [(); 2].map(|()| Service::start(CONFIG, vec![OwnKind::new("mixed", kind())]));
+    let handler = Scripted::default();
+    let [first, second] = [(); 2].map(|()| {
+        let (on_task, on_thread) = (handler.clone(), handler.clone());
+        let kinds = [Kind::new("task", move || on_task.clone()), Kind::blocking("thread", move || on_thread.clone())];
+        Service::start(CONFIG, kinds.map(|kind| OwnKind::new("mixed", kind)).into())
+    });
     let pools = [&first, &second].map(|service| service.control.pools().clone());
     let run = Arc::new(Run { left: AtomicU64::new(CALLS), half: Notify::new() });
     let mut callers = JoinSet::new();
@@ -121,22 +150,19 @@ async fn every_call_ends_once_and_the_counts_of_services_and_callers_agree() {
     println!("{ends:?}\n{lost:?} lost\n{:?}", stats.each_ref().map(|stats| stats.counts));
 
     assert_eq!(ends.values().sum::<u64>(), CALLS);
+    assert!(handler.0.lock().values().all(|runs| *runs == 1), "a call ran twice");
     let told = ["DRAINED", "DRAIN_KILLED"].iter().filter_map(|name| ends.get(*name)).sum::<u64>();
     assert!(lost[0] as u64 >= told && lost[1] == 0, "{lost:?} in the receipts, {told} callers were told");
     stats.iter().for_each(balance);
     agree(&ends, &stats.map(|stats| stats.counts));
 }
 
-fn kind() -> Kind {
-    Kind::new("mixed", || Scripted)
-}
-
 /// One caller, which makes one call after another until none is left. It uses the second service once the first drains.
 async fn call_again([first, second]: [Client; 2], run: Arc<Run>, mut random: StdRng) -> Ends {
     let mut ends = Ends::new();
     let mut client = first;
-    while run.take() {
-        let end = call(&mut client, &mut random).await;
+    while let Some(number) = run.take() {
+        let end = call(&mut client, number, &mut random).await;
         if ["closed", "DRAINING", "DRAINED", "DRAIN_KILLED"].contains(&end.as_str()) {
             client = second.clone();
         }
@@ -146,7 +172,7 @@ async fn call_again([first, second]: [Client; 2], run: Arc<Run>, mut random: Std
 }
 
 /// Makes one random call, and returns how it ended.
-async fn call(client: &mut Client, random: &mut StdRng) -> String {
+async fn call(client: &mut Client, number: u64, random: &mut StdRng) -> String {
     let behaviour = match random.random_range(0..100_u32) {
         0..58 => "answer",
         58..60 => "doze",
@@ -156,9 +182,16 @@ async fn call(client: &mut Client, random: &mut StdRng) -> String {
         89..94 => "refuse",
         _ => "panic",
     };
-    let mut request = Request::new(SubmitRequest { job: Some(job("mixed", behaviour)) });
     // A job that hangs ends only by a cancellation or a deadline.
     let is_endless = behaviour == "hang";
+    let kind = if is_endless || random.random_bool(0.8) { "task" } else { "thread" };
+    let job = Job {
+        criticality: random.random_range(0..4),
+        when_full: random.random_range(0..4),
+        ordering_key: if random.random_bool(0.05) { "key".into() } else { String::new() },
+        ..job(kind, format!("{number} {behaviour}"))
+    };
+    let mut request = Request::new(SubmitRequest { job: Some(job) });
     let is_cancelled = random.random_bool(0.05) || is_endless && random.random();
     if !is_cancelled && (is_endless || random.random_bool(0.1)) {
         let millis = random.random_range(20..150_u32);
@@ -189,7 +222,13 @@ fn end(status: &Status) -> String {
     };
     // Only an accepted call has a job id.
     let is_accepted = info.metadata.contains_key("job");
-    if info.reason == "DRAINING" && is_accepted { "DRAINED".into() } else { info.reason }
+    match info.reason.as_str() {
+        "DRAINING" if is_accepted => "DRAINED".into(),
+        "EXPIRED_IN_QUEUE" if !is_accepted => "DEADLINE_UNREACHABLE".into(),
+        // The deadline passed while the caller waited for queue capacity.
+        "RUN_TIMEOUT" if !is_accepted => "QUEUE_FULL".into(),
+        _ => info.reason,
+    }
 }
 
 fn is_go_away(status: &Status) -> bool {
@@ -205,8 +244,11 @@ fn balance(stats: &PoolStats) {
     assert_eq!((*queued, *waiting, *in_flight, *queued_bytes), (0, 0, 0, 0), "{stats:?}");
     assert!(workers.iter().all(|worker| worker.state == WorkerState::Stopped), "{workers:?}");
     assert!(counts.completed > CALLS / 5, "the drain was not in the middle of the calls: {counts:?}");
-    let Counts { failed, cancelled, expired, panicked, .. } = *counts;
-    assert!([failed, cancelled, expired, panicked].iter().all(|count| *count > 0), "an outcome is missing: {counts:?}");
+    let Counts { failed, cancelled, expired, panicked, shed, .. } = *counts;
+    assert!(
+        [failed, cancelled, expired, panicked, shed].iter().all(|count| *count > 0),
+        "an outcome is missing: {counts:?}"
+    );
 }
 
 /// Checks that callers and services count the same. A call that its caller cancelled may have any outcome.

@@ -169,15 +169,6 @@ async fn a_blocking_handler_that_ignores_its_token_is_replaced_up_to_a_bound() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_job_waits_for_the_grace_period_of_the_expired_job_before_it() {
-    let pool = pool(1).kind(slow()).kind(echo()).build();
-    failure_of(&pool, Job::new("slow", "").timeout(SECOND)).await;
-    let done = pool.submit(Job::new("echo", "next")).await.expect("it completes");
-    assert_eq!(done.output.bytes, "next");
-    assert_eq!(done.waterfall.queue, SECOND, "it waits for the grace period of the job before");
-}
-
-#[tokio::test(start_paused = true)]
 async fn durations_of_the_largest_value_are_valid() {
     let policy = DeadlinePolicy { default: Duration::MAX, max: Duration::MAX, ..DeadlinePolicy::default() };
     let endless =

@@ -1,14 +1,28 @@
-//! Programs that disappear while the server runs: their factory fails, backs off, and is shown as failing.
+//! Handlers that cannot be made: their factory fails, backs off, and is shown as failing.
 
-use std::{os::unix::fs::PermissionsExt, path::Path, time::Duration};
+use std::{
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use tonic::Code;
+use waterwheel::{
+    Job, JobError, Output,
+    handler::{BlockingHandler, Context, Handler, Kind},
+    model::{Execution, Failure, HandlerError},
+};
 
 use crate::{
     ops_pages,
     process::{PATIENCE, Process},
     refusal::{Refusal, Way},
     service::{Caller, job},
+    support::{holding_clock, pass_time, pool},
 };
 
 fn write(program: &Path) {
@@ -91,4 +105,69 @@ async fn a_program_that_is_not_executable_is_reported_and_its_job_does_not_start
         }
     };
     tokio::time::timeout(PATIENCE, directory).await.expect("the factory tries again");
+}
+
+fn failure(error: JobError) -> Failure {
+    match error {
+        JobError::Failed(failure) => {
+            assert_eq!((failure.execution, failure.run), (Execution::NotStarted, Duration::ZERO), "{failure:?}");
+            *failure
+        }
+        JobError::Rejected(rejection) => panic!("{rejection:?}"),
+    }
+}
+
+/// Counts its jobs, and crashes or fails if the payload says so.
+struct Brittle(u64);
+
+impl Brittle {
+    fn act(&mut self, job: &Job) -> Result<Output, HandlerError> {
+        self.0 += 1;
+        match &job.payload[..] {
+            b"crash" => Err(HandlerError::Crashed { message: "it crashed".into() }),
+            b"refuse" => Err(HandlerError::invalid("no")),
+            _ => Ok(Output::new(self.0.to_string())),
+        }
+    }
+}
+
+impl Handler for Brittle {
+    async fn handle(&mut self, job: Box<Job>, _: Context) -> Result<Output, HandlerError> {
+        self.act(&job)
+    }
+}
+
+impl BlockingHandler for Brittle {
+    fn handle(&mut self, job: Box<Job>, _: Context) -> Result<Output, HandlerError> {
+        self.act(&job)
+    }
+}
+
+/// After a crash, a worker makes a new handler. If that fails, the next job fails before it starts.
+#[tokio::test(start_paused = true)]
+async fn the_error_of_a_factory_is_reported_to_the_next_job_after_a_crash() {
+    let broken = Arc::new(AtomicBool::new(false));
+    let factory = {
+        let broken = Arc::clone(&broken);
+        move || match broken.load(Ordering::Relaxed) {
+            true => Err(HandlerError::Crashed { message: "no route".into() }),
+            false => Ok(Brittle(0)),
+        }
+    };
+    let pool = pool(1).kind(Kind::try_new("async", factory.clone())).kind(Kind::try_blocking("block", factory)).build();
+    for kind in ["async", "block"] {
+        broken.store(false, Ordering::Relaxed);
+        let submit = |payload: &'static str| holding_clock(pool.submit(Job::new(kind, payload)));
+        submit("").await.expect("it completes");
+        submit("refuse").await.expect_err("the payload says so");
+        assert_eq!(submit("").await.expect("it completes").output.bytes, "3", "a handler that fails is kept");
+        submit("crash").await.expect_err("the payload says so");
+        assert_eq!(submit("").await.expect("it completes").output.bytes, "1", "a handler that crashed is replaced");
+        broken.store(true, Ordering::Relaxed);
+        submit("crash").await.expect_err("the payload says so");
+        let failed = failure(submit("").await.expect_err("there is no handler"));
+        assert!(failed.to_string().contains("no route"), "{failed:?}");
+        let retry_after = failed.retry_after.filter(|wait| !wait.is_zero());
+        pass_time(retry_after.expect("a hint")).await;
+    }
 }

@@ -3,133 +3,54 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
+use tonic::Code;
 use waterwheel::{
-    Job, JobError, Pool, Rejection, WhenFull,
+    Job, JobError, Pool, WhenFull,
     model::RejectionReason,
-    pool::{Settings, Ticket},
+    pool::Settings,
+    proto::{self, Criticality, SubmitRequest},
 };
 
 use crate::{
     process::Process,
-    service::{Caller, job, queued, waiting},
-    support::{Gate, assert_balanced, assert_idle, gated, pool, until},
+    refusal::Way,
+    service::{Caller, Service, job, queued, waiting},
+    support::{Gate, gated, pool, slow},
 };
 
 /// A pool whose only worker is busy.
-struct Full {
-    pool: Pool,
-    gate: Gate,
-    jobs: tokio::task::JoinSet<Result<String, JobError>>,
-}
-
-impl Full {
-    fn new(settings: Settings) -> Self {
-        let gate = Gate::new();
-        let pool = pool(1)
-            .settings(Settings { workers: std::num::NonZeroUsize::MIN, ..settings })
-            .kind(gated("gated", &gate))
-            .build();
-        let mut full = Self { pool, gate, jobs: tokio::task::JoinSet::new() };
-        full.put("running").expect("the worker is free");
-        full
-    }
-
-    fn job(name: &str) -> Job {
-        Job::new("gated", name.to_owned())
-    }
-
-    fn put(&mut self, name: &str) -> Result<(), Rejection> {
-        self.give(Self::job(name))
-    }
-
-    fn give(&mut self, job: Job) -> Result<(), Rejection> {
-        let ticket: Ticket = self.pool.try_submit(job)?;
-        self.jobs.spawn(async move {
-            ticket.await.map(|done| String::from_utf8(done.output.bytes.to_vec()).expect("text"))
-        });
-        assert_balanced(&self.pool.stats());
-        Ok(())
-    }
-
-    /// Opens the gate, and returns the names of the jobs in the order in which they complete.
-    async fn rest(mut self) -> Vec<String> {
-        self.gate.open();
-        let mut names = Vec::new();
-        while let Some(job) = self.jobs.join_next().await {
-            names.push(job.expect("no panic").expect("it completes"));
-        }
-        assert_idle(&self.pool, 1);
-        names
-    }
-}
-
-fn reason(refused: Result<(), Rejection>) -> RejectionReason {
-    refused.expect_err("the job is refused").reason
-}
-
-fn small(queue_jobs: usize, queue_waiting: usize) -> Settings {
-    Settings { queue_jobs, queue_waiting, ..Settings::default() }
-}
-
-#[tokio::test(start_paused = true)]
-async fn waiting_callers_enter_the_queue_in_order_and_their_number_is_bounded() {
-    let mut full = Full::new(small(1, 2));
-    full.put("queued").expect("accepted");
-    for name in ["first", "second"] {
-        full.give(Full::job(name).when_full(WhenFull::Wait)).expect("the job waits");
-    }
-    let refused = full.give(Full::job("third").when_full(WhenFull::Wait));
-    assert_eq!(reason(refused), RejectionReason::QueueFull);
-    let stats = full.pool.stats();
-    assert_eq!((stats.waiting, stats.counts.accepted), (2, 2), "jobs of waiting callers are not accepted yet");
-
-    full.gate.let_pass(1);
-    until(|| full.pool.stats().waiting == 1).await;
-    assert_eq!(reason(full.put("late")), RejectionReason::QueueFull, "a new job does not overtake waiting callers");
-    assert_eq!(full.rest().await, ["running", "queued", "first", "second"]);
+fn full(settings: Settings) -> Pool {
+    let settings = Settings { workers: std::num::NonZeroUsize::MIN, ..settings };
+    let pool = pool(1).settings(settings).kind(slow()).build();
+    pool.send(Job::new("slow", "").timeout(Duration::from_secs(600))).expect("the worker is free");
+    pool
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_waiting_caller_is_refused_shortly_before_its_deadline() {
-    let mut full = Full::new(small(0, 8));
+    let pool = full(Settings { queue_jobs: 0, ..Settings::default() });
     let start = Instant::now();
-    let job = Full::job("waits").when_full(WhenFull::Wait).timeout(Duration::from_secs(2));
-    let error = full.pool.submit(job).await.expect_err("the worker stays busy");
+    let job = || Job::new("slow", "").when_full(WhenFull::Wait).timeout(Duration::from_secs(2));
+    let error = pool.submit(job()).await.expect_err("the worker stays busy");
     let JobError::Rejected(rejection) = error else { panic!("{error}") };
     assert_eq!(rejection.reason, RejectionReason::NoRoomInTime);
     assert_eq!(start.elapsed(), Duration::from_millis(1_970), "the deadline less the margin");
-    let stats = full.pool.stats();
+    let stats = pool.stats();
     assert_eq!((stats.waiting, stats.counts.accepted), (0, 1));
-    full.give(Full::job("leaves").when_full(WhenFull::Wait)).expect("the job waits");
-    full.jobs.shutdown().await;
-    assert_eq!(full.pool.stats().waiting, 0);
-}
-
-#[tokio::test(start_paused = true)]
-async fn payload_bytes_are_bounded_whatever_the_number_of_jobs() {
-    let mut full = Full::new(Settings { queue_bytes: 100, max_payload: 60, ..small(10, 10) });
-    let sized = |size: usize| Job::new("gated", vec![b'x'; size]);
-    let limit = full.give(sized(61));
-    assert_eq!(reason(limit), RejectionReason::PayloadTooLarge { size: 61, limit: 60 });
-
-    full.give(sized(60)).expect("60 bytes are queued; the payload of the running job does not count");
-    assert_eq!(reason(full.give(sized(41))), RejectionReason::QueueFull);
-    full.give(sized(40)).expect("100 bytes are queued");
-    assert_eq!(full.pool.stats().queued_bytes, 100);
-    for _ in 0..2 {
-        full.give(sized(50).when_full(WhenFull::Wait)).expect("waiting callers have a bound of the same size");
-    }
-    assert_eq!(reason(full.give(sized(1).when_full(WhenFull::Wait))), RejectionReason::QueueFull);
-    assert_eq!(full.pool.stats().queued_bytes, 100);
-    assert_eq!(full.rest().await.len(), 5);
+    let ticket = pool.try_submit(job()).expect("the job waits");
+    assert_eq!(pool.stats().waiting, 1);
+    drop(ticket);
+    assert_eq!(pool.stats().waiting, 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_payload_limit_is_at_most_the_queue_bytes_of_the_pool() {
-    let mut full = Full::new(Settings { queue_bytes: 10, ..small(1, 1) });
-    let refused = full.give(Job::new("gated", vec![0; 11]));
-    assert_eq!(reason(refused), RejectionReason::PayloadTooLarge { size: 11, limit: 10 });
-    assert_eq!(full.rest().await, ["running"]);
+    for (queue_bytes, max_payload) in [(10, 4 << 20), (100, 10)] {
+        let pool = full(Settings { queue_bytes, max_payload, ..Settings::default() });
+        let refused = pool.try_submit(Job::new("slow", vec![0; 11])).expect_err("it is too large");
+        assert_eq!(refused.reason, RejectionReason::PayloadTooLarge { size: 11, limit: 10 });
+        pool.send(Job::new("slow", vec![0; 10])).expect("accepted");
+    }
 }
 
 #[tokio::test]
@@ -145,8 +66,8 @@ async fn jobs_of_unknown_kinds_and_invalid_jobs_are_counted_as_refused() {
 
 /// Submits a job of `tenant` that runs for 100 ms, with this timeout of the call.
 async fn submit(caller: Caller, tenant: &'static str, timeout: Duration) -> Result<(), tonic::Status> {
-    let job = waterwheel::proto::Job { tenant: tenant.into(), ..job("sleep", "100") };
-    let mut request = tonic::Request::new(waterwheel::proto::SubmitRequest { job: Some(job) });
+    let job = proto::Job { tenant: tenant.into(), ..job("sleep", "100") };
+    let mut request = tonic::Request::new(SubmitRequest { job: Some(job) });
     request.set_timeout(timeout);
     caller.0.clone().submit(request).await.map(drop)
 }
@@ -186,4 +107,54 @@ async fn a_tenant_is_served_although_hundreds_of_callers_of_another_tenant_wait(
     }
     let pool = caller.pool().await;
     assert!(waiting(&pool) > 0, "the flood was served first: {pool:?}");
+}
+
+/// Five workers, and a queue for two payloads: an eighth of it is reserved for each more important class.
+const BYTES: &str = r#"
+    drain = { notice = "0s", finish = "0s", kill = "1s" }
+    server.max_payload = "64KiB"
+    pool.one = { workers = 5, queue.bytes = "192KiB", tenant_share = 1.0 }
+    kind.echo = { pool = "one", builtin = "echo" }
+    kind.sleep = { pool = "one", builtin = "sleep" }
+"#;
+const PAYLOAD: usize = 64 << 10;
+
+/// A job that sleeps for a minute, with the largest payload.
+fn large(criticality: Criticality) -> proto::Job {
+    let payload = "60000".to_owned() + &" ".repeat(PAYLOAD - 5);
+    proto::Job { tenant: "large".into(), criticality: criticality.into(), ..job("sleep", payload) }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn payloads_of_running_jobs_take_no_queue_capacity() {
+    let service = Service::start(BYTES, Vec::new());
+    let caller = Caller::of(service.public).await;
+    for _ in 0..4 {
+        caller.leave(large(Criticality::Sheddable));
+    }
+    // Their payloads are larger than the limit of the queue.
+    caller.until(|pool| pool.in_flight == 4).await;
+    for when_full in [proto::WhenFull::Reject, proto::WhenFull::Wait, proto::WhenFull::Shed] {
+        let tiny = proto::Job {
+            tenant: "tiny".into(),
+            criticality: Criticality::Critical.into(),
+            when_full: when_full.into(),
+            ..job("echo", "x")
+        };
+        let answer = caller.0.clone().submit(SubmitRequest { job: Some(tiny) }).await;
+        assert_eq!(answer.unwrap().into_inner().result.unwrap().output, b"x", "{when_full:?}");
+    }
+    let bytes = async || caller.pool().await.queue.unwrap().bytes;
+    assert_eq!(bytes().await, 0, "nothing was queued");
+
+    caller.leave(large(Criticality::SheddablePlus));
+    caller.until(|pool| pool.in_flight == 5).await;
+    for ahead in 0..2 {
+        assert_eq!(bytes().await, ahead * PAYLOAD as u64, "only queued payloads count");
+        caller.queue(large(Criticality::SheddablePlus), ahead).await;
+    }
+    let refusal = Way::Submit.fail(&caller.0, Some(large(Criticality::SheddablePlus)), &[]).await;
+    assert_eq!((refusal.code(), refusal.reason().as_str()), (Code::ResourceExhausted, "QUEUE_FULL"));
+    service.control.drain();
+    service.ended().await;
 }

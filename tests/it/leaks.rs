@@ -1,6 +1,6 @@
 //! A dropped or drained pool leaves no thread, no handler and no reference cycle behind.
 
-use std::{sync::Arc, time::Duration};
+use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
 use futures_util::poll;
 use tokio::task::JoinSet;
@@ -36,8 +36,10 @@ async fn busy_threads(name: &str) -> Pool {
 }
 
 #[tokio::test]
-async fn threads_end_with_the_drain() {
+async fn threads_end_with_their_workers_and_with_the_drain() {
     let pool = busy_threads("drainpool").await;
+    assert!(pool.resize(NonZeroUsize::MIN, NonZeroUsize::MIN));
+    until(|| threads("drainpool") == 1).await;
     pool.drain();
     pool.wait().await;
     until(|| threads("drainpool") == 0).await;
@@ -76,7 +78,9 @@ async fn a_pool_frees_its_handlers_and_factories_with_its_last_handle() {
             Ok(Output::new(job.payload))
         }
     });
-    let pool = pool(2).kind(holds).kind(slow()).build();
+    // The task that samples the load of an elastic pool keeps no pool alive.
+    let two = NonZeroUsize::new(2).expect("two");
+    let pool = pool(2).elastic(NonZeroUsize::MIN, two).kind(holds).kind(slow()).build();
     drop(made);
     pool.submit(Job::new("holds", "")).await.expect("it completes");
     let mut stream = pool.stream(Job::new("holds", "")).await.expect("accepted");
@@ -87,5 +91,6 @@ async fn a_pool_frees_its_handlers_and_factories_with_its_last_handle() {
     pass_time(Duration::from_secs(2)).await;
     assert!(Arc::strong_count(&alive) > 1, "the factory keeps a reference");
     drop(pool);
+    pass_time(Duration::from_secs(2)).await;
     assert_eq!(Arc::strong_count(&alive), 1);
 }

@@ -1,7 +1,5 @@
 //! Kinds and limit keys keep their limits and do not block other jobs. Refusals name the limit.
 
-mod command_line;
-
 use std::{num::NonZeroU32, time::Duration};
 
 use tokio::{task::JoinSet, time::Instant};
@@ -10,10 +8,12 @@ use waterwheel::{
     Job, Pool,
     app::OwnKind,
     handler::{Kind, KindOptions},
-    model::{KindLimits, Limit, Limiter, Rate, RejectionReason},
+    model::{KindLimits, Limit, Rate},
 };
 
 use crate::{
+    ops_pages,
+    process::Process,
     refusal::{Refusal, Way},
     service::{Caller, Service, job, queued},
     support::{Counter, Gate, assert_idle, gated_counting, pass_time, pool},
@@ -138,24 +138,6 @@ async fn a_drain_waits_for_jobs_that_their_rate_delays() {
     assert_eq!(pool.report().lost, []);
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_refusal_names_the_limit_and_the_time_to_retry() {
-    let (gate, begun) = (Gate::new(), Counter::new());
-    let pool = pool(4).kind(held("paced", rate(Duration::from_secs(10), 1), Limit::default(), &gate, &begun)).build();
-    let mut jobs = JoinSet::new();
-    spawn(&mut jobs, &pool, Job::new("paced", ""));
-    begun.reached(1).await;
-    let refused = pool.try_submit(Job::new("paced", "").timeout(Duration::from_secs(12))).expect_err("too late");
-    let RejectionReason::LimitExceeded { limit: Limiter::Rate, expected, .. } = refused.reason else {
-        panic!("{refused:?}")
-    };
-    assert_eq!(expected.as_secs(), 10);
-    let after = refused.retry_after.expect("it has a time to retry").as_secs_f64();
-    assert!((2.0..=6.1).contains(&after), "not within 50 % of four seconds: {after}");
-    gate.open();
-    while jobs.join_next().await.is_some() {}
-}
-
 const CONFIG: &str = r#"
     pool.one.workers = 4
     drain = { notice = "0s" }
@@ -197,4 +179,38 @@ async fn limits_of_the_configuration_apply_to_every_submit_rpc() {
         }
     }
     gate.open();
+}
+
+const SHOWN: &str = r#"
+    pool.one.workers = 4
+    [kind.sleep]
+    pool = "one"
+    builtin = "sleep"
+    limit = { concurrency = 3, rate = 20, per_key.concurrency = 1 }
+"#;
+
+#[tokio::test]
+async fn submit_passes_its_limit_key_and_stats_and_metrics_show_the_limit() {
+    let process = Process::serve(SHOWN).await;
+    let caller = Caller::of(process.public).await;
+    let args = ["submit", "sleep", "60000", "--limit-key", "k", "--deadline", "2m"];
+    let submit = || process.command(&args).spawn().unwrap();
+    let (_first, _second) = (submit(), submit());
+    caller.until(|pool| pool.in_flight == 1 && queued(pool) == 1).await;
+    let metrics = ops_pages::metrics(process.ops).await;
+    let of_kinds: Vec<_> = metrics.iter().filter(|(name, _)| name.starts_with("waterwheel_kind_")).collect();
+    let expected = [
+        (r#"waterwheel_kind_jobs_queued{pool="one",kind="sleep"}"#, 1.0),
+        (r#"waterwheel_kind_jobs_running_limit{pool="one",kind="sleep"}"#, 3.0),
+        (r#"waterwheel_kind_jobs_running{pool="one",kind="sleep"}"#, 1.0),
+        (r#"waterwheel_kind_key_jobs_running_limit{pool="one",kind="sleep"}"#, 1.0),
+        (r#"waterwheel_kind_limit_keys_limit{pool="one",kind="sleep"}"#, 10_000.0),
+        (r#"waterwheel_kind_limit_keys{pool="one",kind="sleep"}"#, 1.0),
+        (r#"waterwheel_kind_starts_per_second_limit{pool="one",kind="sleep"}"#, 20.0),
+    ];
+    let of_kinds: Vec<_> = of_kinds.into_iter().map(|(name, value)| (name.as_str(), *value)).collect();
+    assert_eq!(of_kinds, expected);
+    let shown = process.run("stats").await.out;
+    let line = "limit of sleep  1 running  1 queued  at most 3, 20/s, 2 at once  each of 1 keys: at most 1";
+    assert!(shown.lines().any(|shown| shown.trim() == line), "{shown}");
 }

@@ -4,17 +4,15 @@ use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
-use tonic::Request;
 use waterwheel::{
     Job, Output,
     app::OwnKind,
-    proto::{self, Criticality, SubmitRequest, WhenFull},
+    proto::{self, Criticality},
 };
 
 use crate::{
-    refusal::Refusal,
-    service::{Caller, Client, Service, counts, job, queued},
-    support::{Counter, Gate, assert_idle, gated, kind, pass_time, pool},
+    service::{Caller, Service, job, queued},
+    support::{Counter, Gate, assert_idle, kind, pass_time, pool},
 };
 
 #[tokio::test(start_paused = true)]
@@ -56,51 +54,6 @@ async fn the_next_job_of_a_key_starts_only_when_the_previous_handler_is_dropped(
         job.expect("no panic").expect("it completes");
     }
     assert_idle(&pool, 3);
-}
-
-/// A key queue occupies one worker at most, so admission of a job without a key counts the other workers only.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_long_key_queue_does_not_refuse_jobs_without_its_key() {
-    const KEYED_JOBS: u64 = 400;
-    let gate = Gate::new();
-    let config = "pool.one.workers = 4\nkind.sleep = { pool = \"one\", builtin = \"sleep\" }";
-    let service = Service::start(config, vec![OwnKind::new("one", gated("held", &gate))]);
-    let caller = Caller::of(service.public).await;
-    // Teaches the pool a service time of at least 50 ms. Without an estimate, no job is refused.
-    caller.leave(job("sleep", "50")).await.expect("no panic").expect("it completes");
-    let submit = |client: &Client, job: &proto::Job, seconds: u64| {
-        let (mut client, mut request) = (client.clone(), Request::new(SubmitRequest { job: Some(job.clone()) }));
-        request.set_timeout(Duration::from_secs(seconds));
-        tokio::spawn(async move { client.submit(request).await })
-    };
-    let free = job("held", "");
-    let keyed = proto::Job { ordering_key: "hot".into(), when_full: WhenFull::Wait.into(), ..free.clone() };
-    let mut calls = Vec::new();
-    // One connection does not carry enough streams for all calls.
-    for _ in 0..2 {
-        let client = service.public.client().await;
-        calls.extend((0..KEYED_JOBS / 2).map(|_| submit(&client, &keyed, 600)));
-    }
-    calls.extend((0..3).map(|_| submit(&caller.0, &free, 600)));
-    caller.until(|pool| queued(pool) == KEYED_JOBS - 1 && pool.in_flight == 4).await;
-
-    // The key queue takes at least 20 s on one worker. Were it spread over four, it would take over half of the budget.
-    let budget = 9;
-    let refused = |pool: &proto::PoolStats| counts(pool).rejected.iter().map(|refused| refused.count).sum::<u64>();
-    let another = proto::Job { tenant: "another".into(), ..free.clone() };
-    // The other tenant comes last: once two tenants are active, each may fill only a part of the queue.
-    for (before, job) in [&free, &free, &another].into_iter().enumerate() {
-        calls.push(submit(&caller.0, job, budget));
-        let decided = KEYED_JOBS + 5 + before as u64;
-        caller.until(|pool| counts(pool).accepted + refused(pool) == decided).await;
-    }
-    let late = submit(&caller.0, &keyed, budget).await.expect("no panic").expect_err("its key queue is too long");
-    assert_eq!(Refusal::of_call(late, true).reason(), "DEADLINE_UNREACHABLE");
-    gate.open();
-    for call in calls {
-        call.await.expect("no panic").expect("it completes");
-    }
-    assert_eq!(counts(&caller.pool().await).completed, KEYED_JOBS + 7);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -11,10 +11,7 @@ use waterwheel::{
     pool::{Distribution, PoolStats, Settings, WorkerState, WorkerStats},
 };
 
-use crate::support::{
-    BlockingGate, Counter, Gate, assert_balanced, assert_idle, deaf, echo, gated, holding_clock, kind, pass_time, pool,
-    slow,
-};
+use crate::support::{Gate, assert_balanced, assert_idle, echo, gated, kind, pass_time, pool, slow};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -49,24 +46,6 @@ async fn the_state_of_a_worker_goes_from_idle_to_stopped() {
     assert_eq!((stopped.state, stopped.job, stopped.job_age), (WorkerState::Stopped, None, Duration::ZERO));
     assert_eq!((stopped.completed, stopped.total_run, stopped.mean_run), (1, 3 * SECOND, 3 * SECOND));
     assert_eq!(pool.stats().utilization, 0.0);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_stuck_worker_is_reported_and_replaced() {
-    let (started, gate) = (Counter::new(), BlockingGate::default());
-    let pool = pool(1).kind(deaf(&started, &gate)).build();
-    let mut ticket = pool.try_submit(Job::new("deaf", "").run_timeout(SECOND)).expect("accepted");
-    assert!(poll!(&mut ticket).is_pending());
-    holding_clock(started.reached(1)).await;
-    let job = ticket.job();
-    ticket.await.expect_err("it takes too long");
-    pass_time(4 * SECOND).await;
-    let stats = pool.stats();
-    let [stuck, replacement] = &stats.workers[..] else { panic!("{stats:#?}") };
-    assert_eq!((stuck.state, stuck.job, stuck.job_age), (WorkerState::Stuck, Some(job), 5 * SECOND));
-    assert_eq!((replacement.state, replacement.id), (WorkerState::Idle, 1));
-    assert_balanced(&stats);
-    gate.let_pass(1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -10,9 +10,7 @@ use tokio::{
 };
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Status, Streaming};
-use waterwheel::proto::{
-    Job, PoolStats, SubmitManyRequest, SubmitManyResponse, WhenFull, submit_many_response::Outcome,
-};
+use waterwheel::proto::{Job, PoolStats, SubmitManyRequest, SubmitManyResponse, submit_many_response::Outcome};
 
 use crate::{
     process::{PATIENCE, Process},
@@ -124,20 +122,6 @@ async fn a_full_pool_stops_reading_and_refuses_no_job() {
     }
     let pool = caller.pool().await;
     assert_eq!((counts(&pool).accepted, counts(&pool).rejected.len()), (42, 0), "{pool:?}");
-}
-
-#[tokio::test]
-async fn a_job_may_ask_to_be_refused_instead() {
-    let process = Process::serve(CONFIG).await;
-    let caller = Caller::of(process.public).await;
-    caller.occupy(2).await;
-    for ahead in 0..4 {
-        caller.queue(job("echo", ""), ahead).await;
-    }
-    let mut many = Many::open(&process, 1, None).await;
-    many.send("r", Job { when_full: WhenFull::Reject.into(), ..job("echo", "") }).await;
-    let (tag, result) = many.next().await.unwrap().unwrap();
-    assert_eq!((tag.as_str(), result.unwrap_err().code()), ("r", Code::ResourceExhausted));
 }
 
 #[tokio::test]
