@@ -2,9 +2,7 @@
 //!
 // tidy: real time, because the tests poll the state of connections on real sockets.
 
-mod age;
-mod caps;
-pub(crate) mod http1;
+pub(crate) mod age;
 mod opening;
 
 use std::{future::poll_fn, net::SocketAddr, time::Duration};

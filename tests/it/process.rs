@@ -119,15 +119,6 @@ impl Process {
         Self::start(tempfile::tempdir().unwrap(), dev_in(directory, args)).await
     }
 
-    /// Runs the one test `name` of this binary in a new process, with an environment variable that makes it serve.
-    ///
-    /// A server with handlers in Rust is started in this way.
-    pub(crate) async fn test(name: &str, variable: &str, value: &Path) -> Self {
-        let mut command = clean(std::env::current_exe().unwrap());
-        command.args(["--exact", name, "--nocapture"]).env(variable, value);
-        Self::start(tempfile::tempdir().unwrap(), command).await
-    }
-
     async fn start(dir: TempDir, mut command: Command) -> Self {
         let log = std::fs::File::create(dir.path().join("stderr")).unwrap();
         let begin = Instant::now();

@@ -8,7 +8,11 @@ use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use prost::Message;
 use tokio_stream::StreamExt;
-use tonic::{Code, Status, codec::CompressionEncoding, metadata::MetadataMap};
+use tonic::{
+    Code, Status,
+    codec::CompressionEncoding,
+    metadata::{MetadataMap, MetadataValue},
+};
 use tonic_reflection::pb::v1::{
     ServerReflectionRequest, server_reflection_client::ServerReflectionClient,
     server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
@@ -24,7 +28,7 @@ use waterwheel::proto::{
 
 use crate::{
     process::Process,
-    refusal::reason,
+    refusal::{Refusal, reason},
     service::{Address, Caller, job, submission},
 };
 
@@ -135,24 +139,6 @@ async fn compressed_requests_are_accepted() {
         let mut client = process.public.client().await.send_compressed(encoding).accept_compressed(encoding);
         let result = client.submit(submit("echo", vec![7; 100_000])).await.unwrap().into_inner().result.unwrap();
         assert_eq!(result.output, vec![7; 100_000], "{encoding:?}");
-    }
-}
-
-#[tokio::test]
-async fn a_payload_over_its_limit_is_refused_as_payload_too_large() {
-    let process = Process::serve(&format!("{LOAD_REPORTS_ON}\n{CONFIG}")).await;
-    let client = process.public.client().await;
-    for (size, encoding) in [
-        ((1 << 20) + 1, None),
-        (8 << 20, None),
-        (8 << 20, Some(CompressionEncoding::Gzip)),
-        (8 << 20, Some(CompressionEncoding::Zstd)),
-    ] {
-        let mut client = encoding.map_or(client.clone(), |encoding| client.clone().send_compressed(encoding));
-        let status = client.submit(submit("echo", vec![7; size])).await.unwrap_err();
-        assert_eq!((status.code(), reason(&status).as_str()), (Code::ResourceExhausted, "PAYLOAD_TOO_LARGE"));
-        assert_eq!(status.metadata().get("grpc-retry-pushback-ms").unwrap(), "-1");
-        load(status.metadata());
     }
 }
 
@@ -340,4 +326,42 @@ async fn a_request_with_the_wrong_method_or_media_type_has_no_effect() {
     // No drain began.
     Caller::of(process.public).await.leave(job("echo", "x")).await.unwrap().unwrap();
     assert!(Caller::of(process.public).await.pool().await.phase() == waterwheel::proto::Phase::Serving);
+}
+
+/// Submits a job with this many bytes of metadata.
+async fn submit_with_headers(caller: &Caller, bytes: usize) -> Result<(), Status> {
+    let mut request = tonic::Request::new(SubmitRequest { job: Some(job("echo", "")) });
+    let value = MetadataValue::try_from("x".repeat(bytes)).unwrap();
+    request.metadata_mut().insert("baggage", value);
+    caller.0.clone().submit(request).await.map(drop)
+}
+
+#[tokio::test]
+async fn headers_over_their_limit_are_refused_with_a_reason() {
+    let process = Process::serve(&format!("server.http2.max_header_list = \"8KiB\"\n{CONFIG}")).await;
+    let caller = Caller::of(process.public).await;
+    submit_with_headers(&caller, 7_000).await.expect("the headers are within the limit");
+    for bytes in [8 << 10, 15 << 10] {
+        let refusal = Refusal::of_call(submit_with_headers(&caller, bytes).await.expect_err("too large"), false);
+        assert_eq!((refusal.code(), refusal.reason().as_str()), (Code::ResourceExhausted, "HEADERS_TOO_LARGE"));
+        assert_eq!(refusal.facts()["execution"], "NOT_STARTED");
+    }
+    // HTTP itself refuses these headers, and clients report that without a reason.
+    submit_with_headers(&caller, 40 << 10).await.expect_err("much too large");
+    submit_with_headers(&caller, 1).await.expect("the connection still works");
+}
+
+#[tokio::test]
+async fn a_command_explains_the_refusal_of_headers_by_http() {
+    let process = Process::serve(&format!("server.http2.max_header_list = \"8KiB\"\n{CONFIG}")).await;
+    let token = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(token.path(), "x".repeat(40 << 10)).unwrap();
+    let ran = process.run(&format!("submit echo x --token-file {}", token.path().display())).await;
+    let report = ran.err;
+    assert_eq!(ran.code, Some(2), "{report}");
+    assert!(
+        report.contains("the headers of the call are larger than the server accepts")
+            && report.contains("a shorter token"),
+        "{report}"
+    );
 }

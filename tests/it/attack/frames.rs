@@ -181,22 +181,3 @@ impl Block {
 
 /// Index of the newest field of the dynamic table.
 pub(crate) const DYNAMIC: u8 = 62;
-
-#[test]
-fn frames_and_headers_are_encoded_as_the_standards_define() {
-    let frames = Frames::new().window_update(1, 0x0102_0304).settings(&[(4, 65_535)]);
-    let expected = [
-        [0, 0, 4, 8, 0, 0, 0, 0, 1, 1, 2, 3, 4].as_slice(),
-        [0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0xff, 0xff].as_slice(),
-    ];
-    assert_eq!(frames.bytes(), expected.concat());
-    // RFC 7541, appendix C.2.2 and C.1.2.
-    assert_eq!(Block::new().with(":path", "/a").0, b"\x00\x05:path\x02/a");
-    let long = Block::new().with("a", &"b".repeat(1337)).0;
-    assert_eq!(long[..6], [0x00, 0x01, b'a', 0x7f, 0xba, 0x09], "1337 - 127 = 9 * 128 + 58");
-    assert_eq!(long.len(), 6 + 1337);
-    assert_eq!(crate::service::frame(1, b"abc"), b"\x01\0\0\0\x03abc");
-    let whole = Frames::new().data_end(1, &[0; 2 * LARGEST_FRAME]);
-    assert_eq!(whole.bytes().len(), 2 * (HEAD + LARGEST_FRAME));
-    assert_eq!(whole.bytes()[HEAD + LARGEST_FRAME..][3..5], [DATA, END_STREAM]);
-}

@@ -1,56 +1,22 @@
 //! Peers that keep connections and calls open, and send or read almost nothing.
 
-use std::{io, net::SocketAddr};
-
 use futures_util::future::join_all;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpSocket, TcpStream},
-    time::{Instant, timeout},
-};
+use tokio::time::Instant;
 
 use super::{
     SUBMIT,
-    frames::{Block, Frames, INITIAL_WINDOW_SIZE, PREFACE},
+    frames::{Block, Frames, INITIAL_WINDOW_SIZE},
     peer::Peer,
-    target::{Bystander, CALLS, CONFIG, MIB, Target},
+    target::{CONFIG, MIB, Target},
 };
-use crate::{
-    process::PATIENCE,
-    service::{Address, submission},
-};
+use crate::{process::PATIENCE, service::submission};
 
 /// Number of streams that may be open at the same time.
 const MOST_STREAMS: usize = 256;
 
-/// A config with short timeouts for silent peers and a small limit of connections per address. The timeouts are long
-/// enough for peers that are only slow.
+/// A config with short timeouts for silent peers, long enough for peers that are only slow.
 fn impatient() -> String {
-    let server = r#"
-        [server]
-        connections = { preface_timeout = "2s", max_per_address = 300 }
-        http2 = { keepalive_interval = "1s", keepalive_timeout = "3s" }
-    "#;
-    format!("{CONFIG}{server}")
-}
-
-/// Connections that send nothing, a part of the preface, or the beginning of another protocol.
-///
-/// Expected: the server closes them after the preface timeout.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_incomplete_preface_ends_the_connection() {
-    let target = Target::serve(&impatient()).await;
-    let others = [b"GET / HTTP/1.1\r\n\r\n".as_slice(), &[0x16, 3, 1, 2, 0], &[0; 64]];
-    let begins = [0, 1, 12, 23].map(|length| &PREFACE[..length]).into_iter().chain(others);
-    let address = target.public();
-    let attack = join_all(begins.cycle().take(70).map(|begin| async move {
-        let mut socket = TcpStream::connect(address.0).await.unwrap();
-        socket.write_all(begin).await.unwrap();
-        until_closed(socket).await;
-    }));
-    target.under(attack).await;
-    target.recovers(32 * MIB).await;
+    format!("server.http2 = {{ keepalive_interval = \"1s\", keepalive_timeout = \"3s\" }}\n{CONFIG}")
 }
 
 /// Peers that send nothing after the preface and answer no PING. A third of them have an open call.
@@ -69,30 +35,6 @@ async fn a_silent_peer_is_disconnected() {
         peer.until_closed().await;
         assert!(peer.seen.pings > 0, "{:?}", peer.seen);
     }));
-    target.under(attack).await;
-    target.recovers(32 * MIB).await;
-}
-
-/// 2,000 silent connections from one address.
-///
-/// Expected: the server accepts up to its limit per address and refuses the others. Clients at other addresses are
-/// served, and the silent connections are closed.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn silent_connections_of_one_address_are_limited() {
-    const SOCKETS: usize = 2_000;
-    let limit = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
-    let target = Target::serve(&impatient()).await;
-    let attack = async {
-        let mut sockets = Vec::new();
-        for _ in 0..SOCKETS / 100 {
-            sockets.extend(join_all([(); 100].map(|()| connect_from([127, 0, 0, 2], target.public()))).await);
-        }
-        Bystander::of(target.public()).await.calls(CALLS).await;
-        let held = target.footprint().files;
-        assert!(held < target.base().files + 400, "{held} files");
-        join_all(sockets.into_iter().flatten().map(until_closed)).await;
-    };
     target.under(attack).await;
     target.recovers(32 * MIB).await;
 }
@@ -169,19 +111,4 @@ async fn call_for_much(peer: &mut Peer) {
         peer.seen.window -= window;
         peer.send(&Frames::new().headers(stream, &call).data_end(stream, &job)).await;
     }
-}
-
-/// Connects from another loopback address. Fails if the server refuses the connection.
-async fn connect_from(address: [u8; 4], to: Address) -> io::Result<TcpStream> {
-    let socket = TcpSocket::new_v4()?;
-    socket.bind(SocketAddr::from((address, 0)))?;
-    socket.connect(to.0).await
-}
-
-/// Waits until the server has closed a connection.
-async fn until_closed(mut socket: TcpStream) {
-    let mut last = Vec::new();
-    // The server may end or reset the connection.
-    let ended = timeout(PATIENCE, socket.read_to_end(&mut last)).await;
-    assert!(ended.is_ok(), "the server keeps a silent connection open");
 }

@@ -1,14 +1,18 @@
-//! Old and idle connections are closed without cutting calls before the grace period ends.
+//! Old and idle connections are closed without cutting calls before the grace period ends, over HTTP/1.1 as well.
 
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::{Instant, timeout},
+};
 use waterwheel::net::Closed;
 
 use super::{Client, config_of, serve, until};
 use crate::{
     process::PATIENCE,
-    service::{Caller, Service, job, load_config},
+    service::{Caller, Service, job, load_config, submission},
 };
 
 #[tokio::test]
@@ -39,7 +43,7 @@ async fn a_call_that_outlives_the_age_and_the_grace_period_is_cut() {
     let begin = Instant::now();
     let mut client = Client::connect(service.public.0).await;
     let mut watch = client.watch().await;
-    let end = tokio::time::timeout(PATIENCE, watch.data()).await.expect("the call ends");
+    let end = timeout(PATIENCE, watch.data()).await.expect("the call ends");
     assert!(end.is_none_or(|data| data.is_err()), "its health did not change");
     assert!(begin.elapsed() >= Duration::from_millis(1_995), "{:?}", begin.elapsed());
     until(&service.tracker, |tracker| tracker.closed(Closed::AgeCut) == 1 && tracker.open() == 0).await;
@@ -81,4 +85,51 @@ async fn a_connection_without_calls_is_closed_and_one_with_a_call_is_not() {
     drop(watch);
     busy.ended().await.expect("the connection is closed without an error");
     until(&service.tracker, |tracker| tracker.closed(Closed::Idle) == 3).await;
+}
+
+const PAGES: &str = r#"
+    grpc_web_origins = ["http://page.example"]
+    connections.idle_timeout = "1s"
+    [deadline]
+    default = "3s"
+"#;
+
+/// A call of `Submit` over HTTP/1.1 by a page of `http://page.example`.
+pub(crate) fn page_call(kind: &str, payload: String) -> Vec<u8> {
+    let body = submission(kind, payload);
+    let head = format!(
+        "POST /waterwheel.v1.WorkerPoolService/Submit HTTP/1.1\r\nhost: test\r\norigin: http://page.example\r\n\
+         content-type: application/grpc-web+proto\r\nx-grpc-web: 1\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    [head.into_bytes(), body].concat()
+}
+
+/// Calls `Submit` with a `sleep` job, and leaves out the last `missing` bytes of the body.
+async fn call(address: std::net::SocketAddr, millis: u32, missing: usize) -> TcpStream {
+    let call = page_call("sleep", format!(r#"{{"ms":{millis}}}"#));
+    let mut socket = TcpStream::connect(address).await.unwrap();
+    socket.write_all(&call[..call.len() - missing]).await.unwrap();
+    socket
+}
+
+#[tokio::test]
+async fn a_connection_with_a_running_call_is_not_closed_as_idle() {
+    let service = serve(&PAGES.replace("3s", "60s"));
+    let mut socket = call(service.public.0, 2_500, 0).await;
+    let mut answer = Vec::new();
+    timeout(PATIENCE, socket.read_to_end(&mut answer)).await.expect("the connection ends").unwrap();
+    let answer = String::from_utf8_lossy(&answer);
+    assert!(answer.starts_with("HTTP/1.1 200 OK") && answer.contains("grpc-status:0"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_call_with_an_unfinished_body_ends_by_the_default_deadline() {
+    let service = serve(PAGES);
+    let begin = Instant::now();
+    let mut socket = call(service.public.0, 1, 2).await;
+    let mut answer = Vec::new();
+    // The server may close or reset the connection.
+    let _ = timeout(PATIENCE, socket.read_to_end(&mut answer)).await.expect("the connection ends");
+    assert!(begin.elapsed() >= Duration::from_millis(2_995), "{:?}", begin.elapsed());
 }

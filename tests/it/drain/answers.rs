@@ -13,7 +13,7 @@ use tokio::{
 };
 
 use crate::{
-    connections::{Client, http1::page_call},
+    connections::{Client, age::page_call},
     process::{PATIENCE, Process},
     service::submission,
 };

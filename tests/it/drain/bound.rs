@@ -3,14 +3,19 @@
 use futures_util::future::join_all;
 use rustix::process::Signal;
 use tempfile::TempDir;
-use tokio::time::Instant;
+use tokio::{io::AsyncWriteExt, net::TcpStream, time::Instant};
 use waterwheel::proto::health::HealthCheckRequest;
 use waterwheel::proto::{SubmitManyRequest, WatchStatsRequest};
 
 use super::{CONFIG, Ends, FINISH, KILL, NOTICE, SLACK, sleeps_on};
 use crate::{
+    attack::{
+        SUBMIT,
+        frames::{Block, Frames, INITIAL_WINDOW_SIZE, PREFACE},
+        peer::Peer,
+    },
     process::{Ended, Process},
-    service::{Caller, job, queued},
+    service::{Address, Caller, job, queued},
     support::lateness,
 };
 
@@ -20,6 +25,45 @@ async fn serve() -> (Process, TempDir) {
     (Process::serve(&CONFIG.replace("@PIDS@", pids.path().to_str().unwrap())).await, pids)
 }
 
+/// Peers that never close their connection:
+/// - one sends nothing, one half of the preface, and one the preface and nothing more;
+/// - one opens streams and sends no message, and one sends one byte of each message;
+/// - one gives the server no window for its responses.
+struct Hostile {
+    _sockets: Vec<TcpStream>,
+    _peers: Vec<Peer>,
+}
+
+impl Hostile {
+    async fn at(address: Address) -> Self {
+        let mut sockets = Vec::new();
+        for preface in [&PREFACE[..0], &PREFACE[..12], PREFACE] {
+            let mut socket = TcpStream::connect(address.0).await.unwrap();
+            socket.write_all(preface).await.unwrap();
+            sockets.push(socket);
+        }
+        let mut half_open = Peer::connect(address).await;
+        let mut drips = Peer::connect(address).await;
+        let mut deaf = Peer::connect_with(address, &[(INITIAL_WINDOW_SIZE, 0)]).await;
+        let open = |peer: &mut Peer, path: &str, body: &dyn Fn(Frames, u32) -> Frames| {
+            let (streams, call) = ([(); 100].map(|()| peer.stream()), Block::call(path));
+            streams.iter().fold(Frames::new(), |frames, stream| body(frames.headers(*stream, &call), *stream))
+        };
+        let check = "/grpc.health.v1.Health/Check";
+        let frames = [
+            open(&mut half_open, SUBMIT, &|frames, _| frames),
+            open(&mut drips, SUBMIT, &|frames, stream| frames.data(stream, &[0, 0, 0x40, 0, 0, b'x'])),
+            open(&mut deaf, check, &|frames, stream| frames.data_end(stream, &[0; 5])),
+        ];
+        let mut peers = vec![half_open, drips, deaf];
+        for (peer, frames) in peers.iter_mut().zip(frames) {
+            peer.send(&frames).await;
+            peer.settle().await;
+        }
+        Self { _sockets: sockets, _peers: peers }
+    }
+}
+
 /// Whether a process with this id runs. A zombie does not count.
 fn runs(pid: &str) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -27,9 +71,10 @@ fn runs(pid: &str) -> bool {
 }
 
 #[tokio::test]
-async fn a_drain_under_jobs_that_ignore_cancellation_ends_in_time_ten_times() {
+async fn a_drain_under_attack_and_jobs_that_ignore_cancellation_ends_in_time_ten_times() {
     for _ in 0..10 {
         let (process, pids) = serve().await;
+        let _hostile = (Hostile::at(process.public).await, Hostile::at(process.ops).await);
         let caller = Caller::of(process.public).await;
         let stubborn = ["stubborn", "stubborn", "stubborn-again"].map(|kind| caller.leave(job(kind, "")));
         let asleep = [(); 3].map(|()| caller.leave(sleeps_on(60_000)));
@@ -115,8 +160,8 @@ async fn endless_streams_and_silent_peers_do_not_delay_the_exit() {
         watches.push(address.health().await.watch(request).await.unwrap().into_inner());
     }
     // One peer sends nothing, the other only the preface.
-    let silent = tokio::net::TcpStream::connect(process.public.0).await.unwrap();
-    let preface = tokio::net::TcpStream::connect(process.public.0).await.unwrap();
+    let silent = TcpStream::connect(process.public.0).await.unwrap();
+    let preface = TcpStream::connect(process.public.0).await.unwrap();
     preface.writable().await.unwrap();
     preface.try_write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
 
