@@ -3,8 +3,6 @@
 //! During the attack, and until the server has cleaned up after it, another client's calls succeed. Afterwards the
 //! server's memory, open files and jobs return to the values from before the attack.
 
-mod bombs;
-mod descriptors;
 mod floods;
 pub(crate) mod frames;
 mod headers;

@@ -1,19 +1,22 @@
 //! Authorization rules: which callers may call which RPCs, by client certificate and by token.
 
-mod command_line;
 mod keys;
 mod ops;
 mod tokens;
-mod unknown;
 
 use tokio_stream::StreamExt;
-use tonic::{Code, transport::Channel};
+use tonic::{Code, Request, Status, transport::Channel};
 use tonic_reflection::pb::v1::{
     ServerReflectionRequest, server_reflection_client::ServerReflectionClient,
     server_reflection_request::MessageRequest,
 };
-use waterwheel::proto::health::{HealthCheckRequest, HealthListRequest, health_client::HealthClient};
-use waterwheel::proto::{Criticality, Job, StatsRequest, WatchStatsRequest, WhenFull};
+use tonic_types::StatusExt;
+use waterwheel::proto::{
+    Criticality, Job, StatsRequest, StreamRequest, SubmitManyRequest, SubmitRequest, SubmitResponse, WatchStatsRequest,
+    WhenFull,
+    health::{HealthCheckRequest, HealthListRequest, health_client::HealthClient},
+    submit_many_response,
+};
 
 use crate::{
     refusal::{Refusal, Way},
@@ -89,7 +92,7 @@ async fn code(channel: &Channel, call: &str, job: Job) -> Code {
     ended.err().map_or(Code::Ok, |status| status.code())
 }
 
-async fn reflect(channel: Channel) -> Result<(), tonic::Status> {
+async fn reflect(channel: Channel) -> Result<(), Status> {
     let request = MessageRequest::ListServices(String::new());
     let asked = tokio_stream::once(ServerReflectionRequest { host: String::new(), message_request: Some(request) });
     let answers = ServerReflectionClient::new(channel).server_reflection_info(asked).await?;
@@ -103,17 +106,17 @@ async fn job_code(client: Client, way: &str, job: Job) -> Code {
         _ => (Way::SubmitMany, client),
     };
     let completes = match way {
-        Way::Submit => client.submit(waterwheel::proto::SubmitRequest { job: Some(job.clone()) }).await.is_ok(),
+        Way::Submit => client.submit(SubmitRequest { job: Some(job.clone()) }).await.is_ok(),
         Way::Stream => {
-            let events = client.stream(waterwheel::proto::StreamRequest { job: Some(job.clone()) }).await;
+            let events = client.stream(StreamRequest { job: Some(job.clone()) }).await;
             events.is_ok()
         }
         Way::SubmitMany => {
-            let one = waterwheel::proto::SubmitManyRequest { tag: "it".into(), job: Some(Box::new(job.clone())) };
+            let one = SubmitManyRequest { tag: "it".into(), job: Some(Box::new(job.clone())) };
             match client.submit_many(tokio_stream::once(one)).await {
                 Ok(results) => {
                     let first = results.into_inner().next().await.unwrap().unwrap();
-                    matches!(first.outcome, Some(waterwheel::proto::submit_many_response::Outcome::Result(_)))
+                    matches!(first.outcome, Some(submit_many_response::Outcome::Result(_)))
                 }
                 Err(_) => false,
             }
@@ -174,7 +177,7 @@ async fn a_job_has_the_tenant_of_its_caller() {
         let mut client = Client::new(setting.channel(Some(&name)).await);
         for sent in ["", tenant] {
             let job = Job { tenant: sent.into(), ..job("tenant-of", "") };
-            let answer = client.submit(waterwheel::proto::SubmitRequest { job: Some(job) }).await.unwrap();
+            let answer = client.submit(SubmitRequest { job: Some(job) }).await.unwrap();
             assert_eq!(answer.into_inner().result.unwrap().output, tenant.as_bytes());
         }
         for way in Way::ALL {
@@ -252,4 +255,66 @@ async fn a_call_without_credentials_is_refused_and_the_message_asks_for_a_certif
     let refusal: Refusal = Way::Submit.fail(&Client::new(channel), Some(job("echo", "")), &[]).await;
     assert_eq!((refusal.code(), refusal.reason().as_str()), (Code::Unauthenticated, "NO_CREDENTIALS"));
     assert!(refusal.status.message().contains("connect with a client certificate"), "{refusal:?}");
+}
+
+const LOAD: &str = "endpoint-load-metrics-bin";
+
+/// Paths that the public listener does not serve, the reason of the refusal, and its hint.
+const UNKNOWN_PATHS: [(&str, &str, &str); 4] = [
+    ("/waterwheel.v1.WorkerPoolService/Submitt", "UNKNOWN_METHOD", "has Submit, Stream, SubmitMany"),
+    ("/waterwheel.v1.WorkerPoolService/Drain", "UNKNOWN_METHOD", "has Submit, Stream, SubmitMany"),
+    ("/waterwheel.v1.AdminService/Drain", "UNKNOWN_SERVICE", "there are waterwheel.v1.WorkerPoolService"),
+    ("/none.of/ours", "UNKNOWN_SERVICE", "there are waterwheel.v1.WorkerPoolService"),
+];
+
+async fn call_unknown(channel: &Channel, path: &'static str) -> Status {
+    let mut client = tonic::client::Grpc::new(channel.clone());
+    client.ready().await.unwrap();
+    let codec = tonic_prost::ProstCodec::<StatsRequest, SubmitResponse>::default();
+    let path = http::uri::PathAndQuery::from_static(path);
+    client.unary(Request::new(StatsRequest::default()), path, codec).await.unwrap_err()
+}
+
+/// This includes principals that no rule allows to call_unknown anything.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_refusal_of_an_unknown_method_names_the_known_ones_to_authenticated_callers() {
+    let setting = Setting::new();
+    for name in [Some(Name::Spiffe("spiffe://prod/admin/a")), Some(Name::Common("other")), None] {
+        let channel = setting.channel(name.as_ref()).await;
+        for (path, reason, hint) in UNKNOWN_PATHS {
+            let status = call_unknown(&channel, path).await;
+            assert_eq!(status.code(), Code::Unimplemented, "{path}: {status:?}");
+            assert_eq!(status.get_error_details().error_info().unwrap().reason, reason, "{path}");
+            assert!(status.message().contains(hint), "{path}: {status:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_unauthenticated_caller_learns_no_service_names_and_no_load() {
+    let (files, ca) = Files::of_server();
+    let rules = "[auth.rule.all]\nprincipals = [\"**\"]\nrpcs = [\"*\"]\n";
+    let service = Service::start(&format!("{KINDS}{}{rules}", files.tls_section(Some("optional"))), Vec::new());
+    let channel = TlsClient::new(&ca, None).channel(service.public.0).await.unwrap();
+    for (path, _, _) in UNKNOWN_PATHS {
+        let status = call_unknown(&channel, path).await;
+        assert_eq!(status.code(), Code::Unauthenticated, "{path}: {status:?}");
+        assert!(!status.message().contains("WorkerPoolService"), "{path}: {status:?}");
+        assert!(!status.metadata().contains_key(LOAD), "{path}: {status:?}");
+    }
+    let status = Client::new(channel).submit(SubmitRequest { job: Some(job("echo", "x")) }).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unauthenticated);
+    assert!(!status.metadata().contains_key(LOAD), "{status:?}");
+}
+
+/// A principal that may call_unknown the RPC receives the load even if the job is refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_principals_that_may_call_the_rpc_receive_the_load() {
+    let setting = Setting::new();
+    for (name, has_load) in [("spiffe://test/ns/a/sa/web", false), ("spiffe://prod/ns/a/sa/web", true)] {
+        let mut client = Client::new(setting.channel(Some(&Name::Spiffe(name))).await);
+        let status = client.submit(SubmitRequest { job: Some(job("sha256", "x")) }).await.unwrap_err();
+        assert_eq!(status.code(), Code::PermissionDenied);
+        assert_eq!(status.metadata().contains_key(LOAD), has_load, "{name}: {status:?}");
+    }
 }

@@ -1,9 +1,13 @@
-//! `waterwheel check` reports all faults of a configuration, and `config show` prints the origin of each value.
+//! `waterwheel check` reports all faults of a configuration and compares it with its machine; `config show` prints origins.
 
-use std::path::Path;
-use std::process::{Command, Output};
+use std::{
+    path::Path,
+    process::{Command, Output},
+};
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
+use serde_json::Value;
+use waterwheel::config::starter;
 
 const BAD: &str = "\
 [pool.cpu]
@@ -46,7 +50,7 @@ fn check_prints_faults_as_json() {
     std::fs::write(dir.path().join("ww.toml"), BAD).unwrap();
     let output = run(dir.path(), &["check", "--config", "ww.toml", "--output", "json"], &[]);
     assert_eq!(output.status.code(), Some(2));
-    let report: serde_json::Value = serde_json::from_str(&text(&output.stderr)).unwrap();
+    let report: Value = serde_json::from_str(&text(&output.stderr)).unwrap();
     assert_eq!(report["error"]["message"], "the configuration has 3 faults");
     assert_eq!(report["error"]["exit_code"], 2);
     let place = serde_json::json!({ "source": "file", "file": "ww.toml", "line": 2, "column": 11 });
@@ -174,4 +178,62 @@ fn run(dir: &Path, args: &[&str], env: &[(&str, &str)]) -> Output {
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// Runs `check_env --env` under `sh` after `first`, such as a `ulimit`.
+fn check_env(first: &str, grace: Option<&str>, args: &str) -> Output {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("ww.toml");
+    std::fs::write(&config, starter::text()).unwrap();
+    let program = env!("CARGO_BIN_EXE_waterwheel");
+    let line = format!(
+        "{first}; exec {program} check --env --config {} --set server.connections.max=100 {args}",
+        config.display()
+    );
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", &line]).env_remove("WATERWHEEL_GRACE");
+    if let Some(grace) = grace {
+        command.env("WATERWHEEL_GRACE", grace);
+    }
+    command.output().unwrap()
+}
+
+fn finding(output: &Output, name: &str) -> Value {
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    let findings = json["env"].as_array().expect("a list").clone();
+    findings.into_iter().find(|finding| finding["name"] == name).expect("the list has every finding")
+}
+
+#[test]
+fn a_grace_period_shorter_than_the_drain_fails_the_check() {
+    let fits = check_env(":", Some("42"), "--output json");
+    assert_eq!(fits.status.code(), Some(0), "{fits:?}");
+    assert_eq!(finding(&fits, "grace")["verdict"], "fits");
+
+    let short = check_env(":", Some("41"), "");
+    assert_eq!(short.status.code(), Some(1), "{short:?}");
+    let text = String::from_utf8(short.stdout).unwrap();
+    assert!(text.contains("\ngrace   short  41s of 42s needed "), "{text}");
+    assert!(
+        text.contains("  help: raise terminationGracePeriodSeconds or TimeoutStopSec and WATERWHEEL_GRACE to 42s"),
+        "{text}"
+    );
+
+    let longer = check_env(":", Some("42"), "--set drain.finish=31s");
+    assert_eq!(longer.status.code(), Some(1), "{longer:?}");
+}
+
+#[test]
+fn a_file_limit_that_is_too_low_fails_the_check() {
+    let output = check_env("ulimit -n 48", Some("42"), "--output json");
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let files = finding(&output, "files");
+    assert_eq!((&files["verdict"], &files["have"]), (&"short".into(), &48.into()));
+}
+
+#[test]
+fn an_unknown_grace_period_does_not_fail_the_check() {
+    let output = check_env(":", None, "--output json");
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_eq!(finding(&output, "grace")["have"], Value::Null);
 }

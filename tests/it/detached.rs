@@ -1,7 +1,6 @@
 //! Detached jobs, which outlive the calls that create them, as a caller of `JobService` sees them.
 
 mod attempts;
-mod backup;
 mod faults;
 mod files;
 mod order;

@@ -1,18 +1,26 @@
 //! `explain` shows an operator where a job is in the queue, what it waits for, and how it ended.
 
-mod server;
-
 use std::time::Duration;
 
+use serde_json::Value;
 use tokio::task::JoinSet;
+use tonic::Code;
 use waterwheel::{
     Criticality, Job, Pool, WhenFull,
     handler::KindOptions,
     model::{JobId, KindLimits, Limit, Limiter, Outcome, Rung},
     pool::{Binding, EndedJob, Queued, Settings, Stage, Ticket, Wait},
+    proto::{self, explain_response::State},
 };
 
-use crate::support::{Gate, gated, pass_time, pool};
+use crate::{
+    jobs::{explain as explain_by, try_explain},
+    ops_pages::get,
+    process::Process,
+    refusal::Refusal,
+    service::{Address, Caller, job},
+    support::{Gate, gated, pass_time, pool},
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -185,4 +193,84 @@ async fn an_ended_job_keeps_its_outcome_waterfall_and_rung_until_it_is_evicted()
     assert!(job.waterfall.queue >= 2 * SECOND - Duration::from_millis(20), "{job:?}");
     assert!(job.waterfall.run >= SECOND, "{job:?}");
     assert_eq!(pool.explain(cancelled), None, "the oldest of three failed jobs is evicted");
+}
+
+const CONFIG: &str = r#"
+    kind.sleep = { pool = "one", builtin = "sleep" }
+    [pool.one]
+    workers = 1
+    ended_jobs = 2
+"#;
+
+/// One thread, because each thread keeps an equal part of the ended jobs.
+const ONE_THREAD: [(&str, &str); 1] = [("WATERWHEEL_SERVER__THREADS", "1")];
+
+/// The id_in of the job in this stage.
+async fn id_in(ops: Address, stage: &str) -> String {
+    let (_, page) = get(ops, "/debug/tasks").await;
+    let page: Value = serde_json::from_str(&page).unwrap();
+    let jobs = page["pools"]["one"]["jobs"].as_array().unwrap();
+    let found = jobs.iter().find(|job| job["stage"] == stage).unwrap_or_else(|| panic!("no job is {stage}: {page}"));
+    found["job"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn the_explain_rpc_and_command_show_running_and_queued_jobs() {
+    let process = Process::serve_with(CONFIG, &ONE_THREAD).await;
+    let caller = Caller::of(process.public).await;
+    caller.occupy(1).await;
+    caller.queue(proto::Job { when_full: 0, ..job("sleep", "1") }, 0).await;
+    let (running, queued) = (id_in(process.ops, "running").await, id_in(process.ops, "queued").await);
+
+    let explained = explain_by(process.ops, &queued).await;
+    assert_eq!(
+        (explained.job_id.as_str(), explained.pool.as_str(), explained.kind.as_str()),
+        (queued.as_str(), "one", "sleep")
+    );
+    let Some(State::Held(held)) = explained.state else { panic!("{explained:?}") };
+    assert_eq!((held.position, held.ahead, held.bound_by()), (1, Some(0), proto::Binding::Workers));
+    let explained = explain_by(process.ops, &running).await;
+    assert!(matches!(explained.state, Some(State::Running(running)) if !running.stopping), "{explained:?}");
+
+    let ran = process.run(&format!("explain_by {queued}")).await;
+    let text = ran.out;
+    assert_eq!(ran.code, Some(0));
+    assert!(text.starts_with(&format!("{queued}  kind sleep  pool one\n  request id_in ")), "{text}");
+    assert!(text.contains("\n  queued at 1, 0 ahead") && text.contains("because no worker is free"), "{text}");
+    let ran = process.run(&format!("explain_by {running} --output json")).await;
+    let json = ran.json();
+    assert_eq!((ran.code, &json["job_id"], &json["running"]["worker"]), (Some(0), &running.into(), &0.into()));
+}
+
+#[tokio::test]
+async fn an_ended_job_is_explained_by_its_job_id_until_it_is_evicted() {
+    let process = Process::serve_with(CONFIG, &ONE_THREAD).await;
+    let caller = Caller::of(process.public).await;
+    let done = caller.leave(job("sleep", "5")).await.unwrap().unwrap().into_inner().result.unwrap();
+    let explained = explain_by(process.ops, &done.job_id).await;
+    let Some(State::Ended(ended)) = explained.state else { panic!("{explained:?}") };
+    assert_eq!((ended.outcome.as_str(), ended.started, ended.rung.as_str()), ("COMPLETED", true, ""));
+    assert_eq!(ended.waterfall, done.waterfall);
+
+    let failed = caller.leave(job("sleep", "no number")).await.unwrap().unwrap_err();
+    let failed = Refusal::of_call(failed, false).facts()["job"].clone();
+    let explained = explain_by(process.ops, &failed).await;
+    assert!(
+        matches!(&explained.state, Some(State::Ended(ended)) if ended.outcome == "HANDLER_FAILED"),
+        "{explained:?}"
+    );
+
+    // The server keeps one completed job and one failed job.
+    caller.leave(job("sleep", "5")).await.unwrap().unwrap();
+    explain_by(process.ops, &failed).await;
+    let evicted = Refusal::of_call(try_explain(process.ops, &done.job_id).await.unwrap_err(), false);
+    assert_eq!((evicted.code(), evicted.reason().as_str()), (Code::NotFound, "NOT_FOUND"));
+    assert!(evicted.status.message().contains("pool.NAME.ended_jobs"), "{evicted:?}");
+    let ran = process.run(&format!("explain_by {}", done.job_id)).await;
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.err.contains("NOT_FOUND") && ran.err.contains("ListJobs"), "{}", ran.err);
+
+    for (id_in, code) in [("", Code::InvalidArgument), ("no id_in", Code::NotFound)] {
+        assert_eq!(try_explain(process.ops, id_in).await.unwrap_err().code(), code, "{id_in:?}");
+    }
 }

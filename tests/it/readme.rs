@@ -9,12 +9,13 @@ use std::{
 };
 
 use rustix::process::Signal;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{process::Command, task::JoinSet};
 use tonic::Status;
 use waterwheel::{
     model::Reason,
-    proto::{Job, SubmitRequest},
+    proto::{Job, SubmitRequest, worker_pool_service_server::SERVICE_NAME},
 };
 
 use crate::{
@@ -251,4 +252,24 @@ async fn every_configuration_of_the_documents_is_valid() {
         assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
     }
     assert!(shown.len() > 1, "{shown:?}");
+}
+
+fn service_config(name: &str) -> Value {
+    let path = format!("{}/deploy/{name}", env!("CARGO_MANIFEST_DIR"));
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+/// Behind a proxy, a health check reaches one arbitrary backend. Its drain would make all backends look unhealthy.
+#[test]
+fn the_config_for_clients_behind_a_proxy_retries_without_health_checks() {
+    let (mut direct, behind_proxy) =
+        (service_config("service-service_config.json"), service_config("service-service_config-behind-proxy.json"));
+    let retry = &behind_proxy["methodConfig"][0];
+    assert_eq!(retry["name"], json!([{ "service": SERVICE_NAME }]));
+    assert_eq!(retry["retryPolicy"]["retryableStatusCodes"], json!(["RESOURCE_EXHAUSTED", "UNAVAILABLE"]));
+    assert!(behind_proxy["retryThrottling"].is_object(), "retries have a cap");
+    let of_direct = direct.as_object_mut().unwrap();
+    assert_eq!(of_direct.remove("healthCheckConfig"), Some(json!({ "serviceName": SERVICE_NAME })));
+    assert_eq!(of_direct.remove("loadBalancingConfig"), Some(json!([{ "round_robin": {} }])));
+    assert_eq!(direct, behind_proxy, "there is no other difference");
 }

@@ -3,7 +3,6 @@
 // tidy: real time, because the server polls files, and the handshake of a real socket has a timeout.
 
 mod command_line;
-mod invalid_files;
 mod rotation;
 mod web_pages;
 

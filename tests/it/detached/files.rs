@@ -1,9 +1,15 @@
-//! `waterwheel store` on the store file of a server.
+//! `waterwheel store` on the store file of a server, and the backup and restore commands of docs/jobs.md.
 
-use std::{path::Path, process::Command};
+use std::path::Path;
 
-use super::{CONFIG, Jobs, work};
-use crate::process::{Process, config_file};
+use tokio::process::Command;
+use waterwheel::proto::{DetachedJobFilter, JobState};
+
+use super::{CONFIG, Jobs, delayed, work};
+use crate::{
+    process::{Process, config_file},
+    support::{Cluster, skipped},
+};
 
 /// Runs `waterwheel store`. Returns whether it succeeded, and its output.
 fn store(verb: &str, directory: &Path) -> (bool, String) {
@@ -12,7 +18,11 @@ fn store(verb: &str, directory: &Path) -> (bool, String) {
 
 fn store_of(verb: &str, directory: &Path, file: &str) -> (bool, String) {
     let args = ["store", verb, file];
-    let ended = Command::new(env!("CARGO_BIN_EXE_waterwheel")).args(args).current_dir(directory).output().unwrap();
+    let ended = std::process::Command::new(env!("CARGO_BIN_EXE_waterwheel"))
+        .args(args)
+        .current_dir(directory)
+        .output()
+        .unwrap();
     (ended.status.success(), String::from_utf8([ended.stdout, ended.stderr].concat()).unwrap())
 }
 
@@ -50,4 +60,67 @@ async fn a_store_file_can_be_checked_and_exported_unless_a_server_uses_it() {
     std::fs::write(&file, bytes).unwrap();
     let (is_fine, output) = store("check", dir.path());
     assert!(!is_fine && output.contains("is damaged"), "{output}");
+}
+
+const DOCS: &str = include_str!("../../../docs/jobs.md");
+
+/// The command in a row of the table, for SQLite (0) or PostgreSQL (1).
+fn documented(row: &str, store: usize) -> &'static str {
+    let row = DOCS.lines().find(|line| line.starts_with(&format!("| {row} |"))).expect("the row");
+    row.split('|').nth(2 + store).and_then(|cell| cell.split('`').nth(1)).expect("a command")
+}
+
+/// Runs a shell command, which must succeed and print no errors.
+async fn run(line: &str, directory: &Path, env: &[(&str, &str)]) {
+    let mut command = Command::new("sh");
+    command.args(["-c", line]).current_dir(directory).env_clear().env("PATH", "/usr/bin:/bin").kill_on_drop(true);
+    let ended = command.envs(env.iter().copied()).output().await.unwrap();
+    let stderr = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success() && stderr.is_empty(), "{line}: {}: {stderr}", ended.status);
+}
+
+/// Checks that a restore brings back the jobs of the backup, and removes jobs that were created later.
+async fn assert_restored(config: &str, directory: &Path, store: usize, env: &[(&str, &str)]) {
+    let path = directory.join("waterwheel.toml");
+    std::fs::write(&path, config).unwrap();
+    let process = Process::serve_file(&path).await;
+    let jobs = Jobs::of(&process).await;
+    let done = jobs.created(work("echo", "one")).await;
+    jobs.ended(&done).await;
+    let open = jobs.created(delayed("600s", work("echo", "two"))).await;
+    run(documented("back up", store), directory, env).await;
+    jobs.created(work("echo", "three")).await;
+    process.killed().await;
+
+    run(documented("restore", store), directory, env).await;
+    let process = Process::serve_file(&path).await;
+    let jobs = Jobs::of(&process).await;
+    let (old, waiting) = (jobs.get(&done).await, jobs.get(&open).await);
+    assert_eq!((old.state(), &*old.output, waiting.state()), (JobState::Succeeded, &b"one"[..], JobState::Scheduled));
+    assert_eq!(jobs.list(DetachedJobFilter::default()).await.len(), 2);
+    let new = jobs.created(work("echo", "four")).await;
+    assert_eq!(jobs.ended(&new).await.state(), JobState::Succeeded);
+}
+
+#[tokio::test]
+async fn a_store_file_is_backed_up_while_its_server_runs_and_restored() {
+    if !Path::new("/usr/bin/sqlite3").exists() {
+        return skipped("/usr/bin/sqlite3 does not exist; install Debian's package `sqlite3`");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    assert_restored(&CONFIG.replace("jobs.db", "waterwheel.db"), dir.path(), 0, &[]).await;
+}
+
+#[tokio::test]
+async fn a_database_is_created_and_backed_up_while_its_server_runs_and_restored() {
+    let Some(cluster) = Cluster::start().await else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let url = cluster.url("jobs").replace("test@", "waterwheel@");
+    let host = url.split(['@', '/']).nth(3).unwrap().replace("%2F", "/");
+    let (_, sql) = DOCS.split_once("```sql\n").unwrap();
+    std::fs::write(dir.path().join("make.sql"), sql.split("```").next().unwrap()).unwrap();
+    let superuser = [("PGHOST", host.as_str()), ("PGUSER", "test")];
+    run("psql --quiet --set=ON_ERROR_STOP=1 --file=make.sql postgres", dir.path(), &superuser).await;
+    let config = CONFIG.replace("store.path = \"jobs.db\"", &format!("store.url = \"{url}\""));
+    assert_restored(&config, dir.path(), 1, &[("PGHOST", &host), ("PGUSER", "waterwheel")]).await;
 }

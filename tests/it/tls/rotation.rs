@@ -1,4 +1,4 @@
-//! Certificate, key and client CA are replaced many times under load.
+//! Certificate, key and client CA are replaced many times under load, also by invalid files.
 
 use std::sync::{
     Arc,
@@ -6,11 +6,13 @@ use std::sync::{
 };
 
 use tokio::task::JoinSet;
+use tonic::Code;
 
 use super::{ALLOW_ALL, ECHO, call, client_of, gets_through, serial};
 use crate::{
-    process::until,
-    service::{Address, Service},
+    process::{Process, until},
+    refusal::Way,
+    service::{Address, Client, Service, job},
     support::{Authority, Files, Name, TlsClient},
 };
 
@@ -95,4 +97,30 @@ async fn rotating_certificates_under_load_fails_no_call() {
     let (calls, connections) = load.counts();
     assert_eq!(load.0.failures.load(Relaxed), 0, "of {calls} calls");
     eprintln!("{calls} calls over {ROTATIONS} rotations and {connections} new connections, none failed");
+}
+
+/// An invalid client CA changes nothing. A missing one is reported in the log, and in the error of callers that sent a
+/// certificate.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_missing_client_ca_is_reported_to_callers_and_operators() {
+    let (files, ca) = Files::of_server();
+    let rule = "[auth.rule.web]\nprincipals = [\"subject:CN=web\"]\nrpcs = [\"*\"]\n";
+    let server = Process::serve(&format!("{ECHO}{}{rule}", files.tls_section(Some("optional")))).await;
+    let client = TlsClient::new(&ca, Some(&ca.client(&Name::Common("web"))));
+    let call = async |kind: &str| {
+        let client = Client::new(client.channel(server.public.0).await.unwrap());
+        Way::Submit.fail(&client, Some(job(kind, "")), &[]).await
+    };
+    files.put("clients.crt", "no roots here\n");
+    server.logged("kept the old client CA").await;
+    assert_eq!(call("none").await.reason(), "UNKNOWN_KIND", "the old root is trusted");
+
+    std::fs::remove_file(files.path("clients.crt")).unwrap();
+    server.logged("restore the file").await;
+    until("the end of trust", async || call("none").await.reason() != "UNKNOWN_KIND").await;
+    let refusal = call("none").await;
+    assert_eq!((refusal.code(), refusal.reason().as_str()), (Code::Unauthenticated, "NO_CREDENTIALS"));
+    let help =
+        "the client CA of this server is empty or missing; ask its operator to put the roots back, and connect anew";
+    assert!(refusal.message().contains(help), "{refusal:?}");
 }
