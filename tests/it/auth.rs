@@ -275,7 +275,7 @@ async fn call_unknown(channel: &Channel, path: &'static str) -> Status {
     client.unary(Request::new(StatsRequest::default()), path, codec).await.unwrap_err()
 }
 
-/// This includes principals that no rule allows to call_unknown anything.
+/// This includes principals that no rule allows to call anything.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_refusal_of_an_unknown_method_names_the_known_ones_to_authenticated_callers() {
     let setting = Setting::new();
@@ -307,7 +307,7 @@ async fn an_unauthenticated_caller_learns_no_service_names_and_no_load() {
     assert!(!status.metadata().contains_key(LOAD), "{status:?}");
 }
 
-/// A principal that may call_unknown the RPC receives the load even if the job is refused.
+/// A principal that may call the RPC receives the load even if the job is refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_principals_that_may_call_the_rpc_receive_the_load() {
     let setting = Setting::new();

@@ -180,7 +180,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// Runs `check_env --env` under `sh` after `first`, such as a `ulimit`.
+/// Runs `check --env` under `sh` after `first`, such as a `ulimit`.
 fn check_env(first: &str, grace: Option<&str>, args: &str) -> Output {
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("ww.toml");

@@ -14,7 +14,7 @@ use waterwheel::{
 };
 
 use crate::{
-    jobs::{explain as explain_by, try_explain},
+    jobs::{explain, try_explain},
     ops_pages::get,
     process::Process,
     refusal::Refusal,
@@ -205,7 +205,7 @@ const CONFIG: &str = r#"
 /// One thread, because each thread keeps an equal part of the ended jobs.
 const ONE_THREAD: [(&str, &str); 1] = [("WATERWHEEL_SERVER__THREADS", "1")];
 
-/// The id_in of the job in this stage.
+/// The id of the job in this stage.
 async fn id_in(ops: Address, stage: &str) -> String {
     let (_, page) = get(ops, "/debug/tasks").await;
     let page: Value = serde_json::from_str(&page).unwrap();
@@ -222,22 +222,22 @@ async fn the_explain_rpc_and_command_show_running_and_queued_jobs() {
     caller.queue(proto::Job { when_full: 0, ..job("sleep", "1") }, 0).await;
     let (running, queued) = (id_in(process.ops, "running").await, id_in(process.ops, "queued").await);
 
-    let explained = explain_by(process.ops, &queued).await;
+    let explained = explain(process.ops, &queued).await;
     assert_eq!(
         (explained.job_id.as_str(), explained.pool.as_str(), explained.kind.as_str()),
         (queued.as_str(), "one", "sleep")
     );
     let Some(State::Held(held)) = explained.state else { panic!("{explained:?}") };
     assert_eq!((held.position, held.ahead, held.bound_by()), (1, Some(0), proto::Binding::Workers));
-    let explained = explain_by(process.ops, &running).await;
+    let explained = explain(process.ops, &running).await;
     assert!(matches!(explained.state, Some(State::Running(running)) if !running.stopping), "{explained:?}");
 
-    let ran = process.run(&format!("explain_by {queued}")).await;
+    let ran = process.run(&format!("explain {queued}")).await;
     let text = ran.out;
     assert_eq!(ran.code, Some(0));
-    assert!(text.starts_with(&format!("{queued}  kind sleep  pool one\n  request id_in ")), "{text}");
+    assert!(text.starts_with(&format!("{queued}  kind sleep  pool one\n  request id ")), "{text}");
     assert!(text.contains("\n  queued at 1, 0 ahead") && text.contains("because no worker is free"), "{text}");
-    let ran = process.run(&format!("explain_by {running} --output json")).await;
+    let ran = process.run(&format!("explain {running} --output json")).await;
     let json = ran.json();
     assert_eq!((ran.code, &json["job_id"], &json["running"]["worker"]), (Some(0), &running.into(), &0.into()));
 }
@@ -247,14 +247,14 @@ async fn an_ended_job_is_explained_by_its_job_id_until_it_is_evicted() {
     let process = Process::serve_with(CONFIG, &ONE_THREAD).await;
     let caller = Caller::of(process.public).await;
     let done = caller.leave(job("sleep", "5")).await.unwrap().unwrap().into_inner().result.unwrap();
-    let explained = explain_by(process.ops, &done.job_id).await;
+    let explained = explain(process.ops, &done.job_id).await;
     let Some(State::Ended(ended)) = explained.state else { panic!("{explained:?}") };
     assert_eq!((ended.outcome.as_str(), ended.started, ended.rung.as_str()), ("COMPLETED", true, ""));
     assert_eq!(ended.waterfall, done.waterfall);
 
     let failed = caller.leave(job("sleep", "no number")).await.unwrap().unwrap_err();
     let failed = Refusal::of_call(failed, false).facts()["job"].clone();
-    let explained = explain_by(process.ops, &failed).await;
+    let explained = explain(process.ops, &failed).await;
     assert!(
         matches!(&explained.state, Some(State::Ended(ended)) if ended.outcome == "HANDLER_FAILED"),
         "{explained:?}"
@@ -262,15 +262,15 @@ async fn an_ended_job_is_explained_by_its_job_id_until_it_is_evicted() {
 
     // The server keeps one completed job and one failed job.
     caller.leave(job("sleep", "5")).await.unwrap().unwrap();
-    explain_by(process.ops, &failed).await;
+    explain(process.ops, &failed).await;
     let evicted = Refusal::of_call(try_explain(process.ops, &done.job_id).await.unwrap_err(), false);
     assert_eq!((evicted.code(), evicted.reason().as_str()), (Code::NotFound, "NOT_FOUND"));
     assert!(evicted.status.message().contains("pool.NAME.ended_jobs"), "{evicted:?}");
-    let ran = process.run(&format!("explain_by {}", done.job_id)).await;
+    let ran = process.run(&format!("explain {}", done.job_id)).await;
     assert_eq!(ran.code, Some(2));
     assert!(ran.err.contains("NOT_FOUND") && ran.err.contains("ListJobs"), "{}", ran.err);
 
-    for (id_in, code) in [("", Code::InvalidArgument), ("no id_in", Code::NotFound)] {
-        assert_eq!(try_explain(process.ops, id_in).await.unwrap_err().code(), code, "{id_in:?}");
+    for (id, code) in [("", Code::InvalidArgument), ("no id", Code::NotFound)] {
+        assert_eq!(try_explain(process.ops, id).await.unwrap_err().code(), code, "{id:?}");
     }
 }

@@ -263,7 +263,7 @@ fn service_config(name: &str) -> Value {
 #[test]
 fn the_config_for_clients_behind_a_proxy_retries_without_health_checks() {
     let (mut direct, behind_proxy) =
-        (service_config("service-service_config.json"), service_config("service-service_config-behind-proxy.json"));
+        (service_config("service-config.json"), service_config("service-config-behind-proxy.json"));
     let retry = &behind_proxy["methodConfig"][0];
     assert_eq!(retry["name"], json!([{ "service": SERVICE_NAME }]));
     assert_eq!(retry["retryPolicy"]["retryableStatusCodes"], json!(["RESOURCE_EXHAUSTED", "UNAVAILABLE"]));
