@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use super::*;
 
-mod kinds;
 mod origins;
 mod rendering;
 mod samples;

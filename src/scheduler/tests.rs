@@ -4,7 +4,6 @@ mod cases;
 mod drive;
 mod flows;
 mod job_model;
-mod limit_keys;
 mod property;
 mod rules;
 mod script;

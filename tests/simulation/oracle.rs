@@ -10,7 +10,6 @@ use waterwheel::{
 use crate::{
     accounting,
     answer::Answer,
-    drained,
     record::{Attempt, AttemptEnd, Events, Life, LifeEnd, SentJob, Way},
     server::LONGEST_DRAIN,
 };
@@ -34,7 +33,7 @@ pub(crate) fn faults(events: &Events) -> Vec<String> {
         let mut wrong = life_faults(life, &stats);
         wrong.extend(receipt_faults(life, events));
         wrong.extend(accounting::faults(life, events));
-        wrong.extend(drained::faults(number, life, events));
+        wrong.extend(accounting::drain_faults(number, life, events));
         faults.extend(wrong.into_iter().map(|fault| format!("life {number}: {fault}; {stats:?}")));
     }
     faults.extend(agreement_faults(events));

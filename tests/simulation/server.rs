@@ -12,8 +12,7 @@ use waterwheel::{
 };
 
 use crate::{
-    disturbance::Disturbance,
-    record::{Attempt, AttemptEnd, Life, LifeEnd, Record, now},
+    record::{Attempt, AttemptEnd, Disturbance, Life, LifeEnd, Record, now},
     wire::{OPS, PUBLIC, listen},
 };
 

@@ -14,10 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tonic::transport::{Channel, Endpoint, Uri};
 use turmoil::net::{TcpListener, TcpStream};
 
-use crate::{
-    frames::Frames,
-    record::{Record, now},
-};
+use crate::record::{Record, now};
 
 pub(crate) const PUBLIC: u16 = 7070;
 pub(crate) const OPS: u16 = 7071;
@@ -121,4 +118,42 @@ pub(crate) fn channel(server: usize, port: u16) -> Channel {
         .keep_alive_timeout(KEEPALIVE)
         .keep_alive_while_idle(true)
         .connect_with_connector_lazy(tower::service_fn(connect))
+}
+
+/// Size of a frame header: length, type, flags and stream.
+const HEAD: usize = 9;
+const GOAWAY: u8 = 7;
+
+/// Parses the bytes that one side writes on a connection, from the first byte.
+#[derive(Debug, Default)]
+pub(crate) struct Frames {
+    head: Vec<u8>,
+    /// Remaining bytes of the current frame.
+    rest: usize,
+}
+
+impl Frames {
+    /// Parses more bytes. Returns whether a GOAWAY frame began.
+    pub(crate) fn read(&mut self, mut bytes: &[u8]) -> bool {
+        let mut has_goaway = false;
+        while !bytes.is_empty() {
+            if self.rest > 0 {
+                let skipped = self.rest.min(bytes.len());
+                bytes = &bytes[skipped..];
+                self.rest -= skipped;
+                continue;
+            }
+            let (head, more) = bytes.split_at(bytes.len().min(HEAD - self.head.len()));
+            self.head.extend_from_slice(head);
+            bytes = more;
+            if let [high, middle, low, kind, ..] = self.head[..]
+                && self.head.len() == HEAD
+            {
+                self.rest = u32::from_be_bytes([0, high, middle, low]) as usize;
+                has_goaway |= kind == GOAWAY;
+                self.head.clear();
+            }
+        }
+        has_goaway
+    }
 }

@@ -1,7 +1,7 @@
-//! Values and variables that would have no effect, or another one than was meant.
+//! Values and variables that would have no effect, or another one than was meant. Kinds of one program, and schedules.
 
-use super::{ok, sources};
-use crate::config::{Handler, load};
+use super::{Duration, FINE, Handler, ok, sources};
+use crate::{config::load, handler::Recycle};
 
 #[test]
 fn what_is_written_as_it_is_meant_is_fine() {
@@ -11,7 +11,7 @@ fn what_is_written_as_it_is_meant_is_fine() {
         r#"telemetry.log = "WARN,waterwheel=debug,h2::proto=3""#,
         r#"telemetry.log = "waterwheel""#,
     ] {
-        ok(&format!("{line}{}", super::FINE), &[], &[]);
+        ok(&format!("{line}{}", FINE), &[], &[]);
     }
 }
 
@@ -28,7 +28,7 @@ fn a_variable_that_lacks_an_underscore_is_a_fault() {
         ),
     ];
     for (name, help) in cases {
-        let file = format!("pool.cpu.workers = 2{}", super::FINE);
+        let file = format!("pool.cpu.workers = 2{}", FINE);
         let faults = load(&sources(&file, &[(name, "1")], &[])).expect_err(name);
         let told: Vec<_> = faults.iter().map(|fault| (fault.message.clone(), fault.help.clone())).collect();
         assert_eq!(told, [(format!("variable `{name}` sets no key"), help.to_owned())]);
@@ -36,7 +36,7 @@ fn a_variable_that_lacks_an_underscore_is_a_fault() {
     let others = ["WATERWHEEL_SERVER", "WATERWHEEL_OPS", "WATERWHEEL_CONFIG", "WATERWHEEL_BIN", "WATERWHEEL_JOB_ID"];
     let services = ["WATERWHEEL_SERVICE_HOST", "WATERWHEEL_OPS_SERVICE_HOST", "WATERWHEEL_OPS_PORT_7071_TCP_ADDR"];
     for name in others.into_iter().chain(services) {
-        ok(super::FINE, &[(name, "x")], &[]);
+        ok(FINE, &[(name, "x")], &[]);
     }
 }
 
@@ -45,7 +45,7 @@ fn a_relative_argument_that_is_there_is_warned_of_and_config_dir_is_its_mend() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("thumb.py"), "").unwrap();
     let loaded = |words: &str| {
-        let text = format!("{}[kind.k]\npool = \"base\"\nexec = {words}", super::FINE);
+        let text = format!("{}[kind.k]\npool = \"base\"\nexec = {words}", FINE);
         let mut sources = sources(&text, &[], &[]);
         sources.file.as_mut().unwrap().name = dir.path().join("ww.toml").display().to_string();
         load(&sources).unwrap_or_else(|faults| panic!("{faults}"))
@@ -89,3 +89,41 @@ const EXEC: &str = "
 pool = \"base\"
 exec = [\"/bin/sh\"]
 ";
+
+#[test]
+fn a_variable_finds_a_schedule_by_its_name() {
+    let file = format!("store.memory = true\nschedule.night-run = {{ cron = \"0 3 * * *\", kind = \"echo\" }}{FINE}");
+    let schedules = ok(&file, &[("WATERWHEEL_SCHEDULE__NIGHT_RUN__CRON", "0 4 * * *")], &[]).config.schedules;
+    let found: Vec<_> = schedules.iter().map(|it| (it.name.as_str(), it.cron.as_str())).collect();
+    assert_eq!(found, [("night-run", "0 4 * * *")]);
+}
+
+#[test]
+fn kinds_of_one_program_and_pool_have_the_same_one() {
+    let file = r#"
+        [pool.a]
+        cancel_grace = "3s"
+        [pool.b]
+        [program.p]
+        command = ["/bin/sh", "{config_dir}/p.sh"]
+        jobs_per_process = 2
+        recycle = { age = "1h", memory = "1GiB" }
+        env = { A = "b" }
+        pass_env = ["PATH"]
+        [kind]
+        k = { pool = "a", program = "p" }
+        l = { pool = "a", program = "p" }
+        m = { pool = "b", program = "p" }
+    "#;
+    let config = ok(file, &[("PATH", "/bin")], &[]).config;
+    let [k, l, m] = [0, 1, 2].map(|at| match &config.kinds[at].handler {
+        Handler::Program(program) => program.clone(),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(k, l);
+    assert_eq!((k.kinds.iter().map(String::as_str).collect::<Vec<_>>(), m.kinds.len()), (vec!["k", "l"], 1));
+    assert_eq!((k.cancel_grace.as_secs(), m.cancel_grace.as_secs(), k.jobs_per_process), (3, 1, 2));
+    let recycle = Recycle { jobs: None, age: Some(Duration::from_secs(3600)), memory: Some(1 << 30) };
+    assert_eq!((k.recycle, k.env.len(), k.args.len()), (recycle, 2, 1));
+    assert!(format!("{m:?}").contains("[\"A\", \"PATH\"]"), "{m:?}");
+}

@@ -2,11 +2,17 @@
 
 use std::{num::NonZeroU32, time::Duration};
 
-use super::flows::{
-    Arrives::{Closed, Open},
-    Case, Figures, Flow, means,
+use tokio::time::Instant;
+
+use super::{
+    super::{Arrival, Caps, Core, Verdict},
+    Numbers,
+    flows::{
+        Arrives::{Closed, Open},
+        Case, Figures, Flow, means,
+    },
 };
-use crate::model::{Criticality, KindLimits, Limit, Rate, WhenFull};
+use crate::model::{Criticality, KindLimits, Limit, Outcome, Rate, WhenFull};
 
 const NO_BOUND: Limit = Limit { concurrency: None, rate: None };
 const FREE: KindLimits = KindLimits { all: NO_BOUND, per_key: NO_BOUND, keys: 100 };
@@ -183,4 +189,43 @@ fn expected_waits_are_right_for_tenants_with_short_and_long_jobs() {
         let off = flow.expected / flow.waited;
         assert!((0.75..=1.25).contains(&off), "the expected wait is {off:.3} of the real one");
     }
+}
+
+const JOBS: u32 = 100_000;
+
+/// Jobs of many tenants and limit keys in a pool that never queues.
+#[test]
+fn unused_limit_keys_are_forgotten() {
+    let caps = Caps { jobs: 16, bytes: 64, waiting: 8, tenant_share: 1.0, stuck: 0 };
+    let (now, mut core) = (Instant::now(), Core::<Numbers>::new(caps, 1, 1));
+    let none = Limit { concurrency: None, rate: None };
+    let per_key = Limit { concurrency: Some(NonZeroU32::MIN), rate: None };
+    let limits = KindLimits { all: none, per_key, keys: 100 };
+    core.reconfigure(now, caps, &[limits], &mut Vec::new());
+    core.add_worker(now, 0, &mut Vec::new());
+    for job in 0..JOBS {
+        let (tenant, limit_key) = ((job % 1_000).to_string(), (job % 150).to_string());
+        let arrival = Arrival {
+            job,
+            kind: 0,
+            class: Criticality::Critical,
+            bytes: 1,
+            start_by: now + Duration::from_secs(1),
+            finish_by: now + Duration::from_secs(1),
+            tenant: &tenant,
+            ordering_key: "",
+            limit_key: &limit_key,
+            when_full: WhenFull::Reject,
+            shard: 0,
+        };
+        let verdict = core.offer(now, arrival, |_| job, &mut Vec::new());
+        let Verdict::Start(grant) = verdict else { panic!("the worker is idle") };
+        core.end(now, grant.key, Outcome::Completed, Duration::from_micros(10));
+        core.release(now, grant.key, grant.state, &mut Vec::new());
+        if job % 1_000 == 0 {
+            core.assert_invariants();
+        }
+    }
+    core.assert_invariants();
+    assert_eq!(core.limits.uses(|_| 0)[0].1.keys, 0, "no key is remembered");
 }
