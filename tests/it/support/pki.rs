@@ -149,10 +149,12 @@ impl Files {
         self.0.path().join(name)
     }
 
-    /// Writes a file atomically, as a mounted secret is replaced.
+    /// Replaces a file as a mounted secret is replaced: its name is a link to a version of it, and the link is swapped.
     pub(crate) fn put(&self, name: &str, text: &str) {
+        let (_, version) = tempfile::NamedTempFile::new_in(self.0.path()).unwrap().keep().unwrap();
+        std::fs::write(&version, text).unwrap();
         let new = self.path("new");
-        std::fs::write(&new, text).unwrap();
+        std::os::unix::fs::symlink(version, &new).unwrap();
         std::fs::rename(new, self.path(name)).unwrap();
     }
 
