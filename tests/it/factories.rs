@@ -84,29 +84,6 @@ async fn the_factory_of_a_missing_program_backs_off_and_is_shown_as_failing() {
     tokio::time::timeout(PATIENCE, restored).await.expect("the next attempt finds the program");
 }
 
-#[tokio::test]
-async fn a_program_that_is_not_executable_is_reported_and_its_job_does_not_start() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("program");
-    write(&path);
-    let process = Process::serve(&config(&path)).await;
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
-    let caller = Caller::of(process.public).await;
-    assert_unavailable(&fail(&caller).await, "make it executable");
-    std::fs::remove_file(&path).unwrap();
-    std::fs::create_dir(&path).unwrap();
-    let directory = async {
-        loop {
-            let refusal = fail(&caller).await;
-            assert_unavailable(&refusal, "make it executable");
-            if !refusal.status.message().contains("tried for a while") {
-                return;
-            }
-        }
-    };
-    tokio::time::timeout(PATIENCE, directory).await.expect("the factory tries again");
-}
-
 fn failure(error: JobError) -> Failure {
     match error {
         JobError::Failed(failure) => {

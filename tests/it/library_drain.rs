@@ -228,17 +228,3 @@ async fn the_report_is_complete_if_jobs_stop_on_other_threads() {
         assert!(callers.all().await.iter().all(Result::is_err));
     }
 }
-
-#[tokio::test(start_paused = true)]
-async fn jobs_without_a_caller_run_to_their_end() {
-    let gate = Gate::new();
-    let pool = pool(1).kind(gated("gated", &gate)).build();
-    let sent: BTreeSet<_> = (0..3).map(|_| pool.send(Job::new("gated", "")).expect("accepted")).collect();
-    assert_eq!(sent.len(), 3);
-    tokio::task::yield_now().await;
-    assert_eq!((pool.stats().in_flight, pool.stats().queued), (1, 2));
-    gate.open();
-    pool.drain();
-    pool.wait().await;
-    assert_eq!(pool.stats().counts.completed, 3);
-}

@@ -232,7 +232,9 @@ async fn any_amount_of_standard_error_is_drained() {
 
 #[tokio::test]
 async fn a_program_that_cannot_start_says_what_to_do() {
-    for (program, advice) in [("/nonexistent/convert", "install it"), ("/etc/passwd", "make it executable")] {
+    let no_program = "make it executable";
+    for (program, advice) in [("/nonexistent/convert", "install it"), ("/etc/passwd", no_program), ("/etc", no_program)]
+    {
         match run(ExecCommand::new(program, [""; 0]), "").await {
             Err(HandlerError::Unavailable { message }) => {
                 assert!(message.contains(program) && message.contains(advice), "{message}");

@@ -22,26 +22,6 @@ async fn a_job_fails_with_its_process_and_a_new_process_runs_the_next_job() {
 }
 
 #[tokio::test]
-async fn a_process_that_is_killed_while_it_runs_a_job_is_replaced() {
-    let pool = pool_of(program(&[]), 2);
-    for _ in 0..5 {
-        let first = pid(&pool).await;
-        let job = run(&pool, "wait");
-        let killer = async {
-            until(&pool, |all| all.iter().any(|process| process.state == ProcessState::Busy)).await;
-            let busy = processes(&pool).into_iter().find(|process| process.state == ProcessState::Busy);
-            let busy = Pid::from_raw(busy.unwrap().pid.unwrap().cast_signed()).unwrap();
-            kill_process(busy, Signal::KILL).unwrap();
-        };
-        let (failure, ()) = tokio::join!(job, killer);
-        assert_eq!(crash(&failure.expect_err("it was killed")), "test was ended by signal: 9 (SIGKILL)");
-        run(&pool, "pid").await.unwrap_or_else(|failure| panic!("after {first:?}: {failure:?}"));
-    }
-    until(&pool, all(ProcessState::Idle, 2)).await;
-    close(pool).await;
-}
-
-#[tokio::test]
 async fn a_process_that_breaks_the_protocol_is_killed_and_replaced() {
     let pool = pool_of(program(&[]), 1);
     let long = format!("raw {}", "x".repeat(70_000));
