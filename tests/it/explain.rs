@@ -6,10 +6,9 @@ use serde_json::Value;
 use tokio::task::JoinSet;
 use tonic::Code;
 use waterwheel::{
-    Criticality, Job, Pool, WhenFull,
-    handler::KindOptions,
-    model::{JobId, KindLimits, Limit, Limiter, Outcome, Rung},
-    pool::{Binding, EndedJob, Queued, Settings, Stage, Ticket, Wait},
+    Job, Pool,
+    model::{JobId, Outcome, Rung},
+    pool::{EndedJob, Settings, Stage, Ticket},
     proto::{self, explain_response::State},
 };
 
@@ -23,11 +22,6 @@ use crate::{
 };
 
 const SECOND: Duration = Duration::from_secs(1);
-
-fn queued(pool: &Pool, job: JobId) -> (usize, Queued) {
-    let wait = pool.explain(job).expect("it is known").wait.expect("it waits");
-    (wait.position, wait.queued.expect("it is queued"))
-}
 
 fn ended(pool: &Pool, job: JobId) -> EndedJob {
     match pool.explain(job).expect("it is known").job.stage {
@@ -44,120 +38,18 @@ fn give(jobs: &mut JoinSet<()>, pool: &Pool, job: Job) -> JobId {
 }
 
 #[tokio::test(start_paused = true)]
-async fn explain_shows_the_position_of_a_queued_job_and_what_it_waits_for() {
+async fn explain_shows_how_long_a_job_was_queued_has_run_and_may_still_run() {
     let gate = Gate::new();
-    let limited =
-        KindLimits { all: Limit { concurrency: std::num::NonZeroU32::new(1), rate: None }, ..KindLimits::default() };
-    let limited = gated("limited", &gate).options(KindOptions { limits: limited, ..KindOptions::default() });
-    let pool = pool(2).kind(gated("held", &gate)).kind(limited).build();
+    let pool = pool(1).kind(gated("held", &gate)).build();
     let mut jobs = JoinSet::new();
-    let job = || Job::new("held", "");
-    // The pool learns that jobs of this kind take one second on average.
-    give(&mut jobs, &pool, job());
+    let running = give(&mut jobs, &pool, Job::new("held", ""));
     pass_time(SECOND).await;
-    gate.let_pass(1);
-    jobs.join_next().await.expect("a job").expect("no panic");
-
-    let running = give(&mut jobs, &pool, job().ordering_key("key"));
-    give(&mut jobs, &pool, Job::new("limited", ""));
-    let behind = give(&mut jobs, &pool, job().ordering_key("key").tenant("a"));
-    let first = give(&mut jobs, &pool, job().tenant("a"));
-    let second = give(&mut jobs, &pool, job().tenant("a"));
-    let over = give(&mut jobs, &pool, Job::new("limited", "").tenant("b"));
-    let low = give(&mut jobs, &pool, job().criticality(Criticality::Sheddable));
-    let other = give(&mut jobs, &pool, job().tenant("c"));
-    pass_time(SECOND).await;
-
-    let binding = |job| queued(&pool, job).1.bound_by;
-    assert_eq!(binding(behind), Binding::OrderingKey);
-    assert_eq!(binding(over), Binding::Limit(Limiter::Concurrency));
-    assert_eq!(binding(other), Binding::Workers);
-    assert_eq!(binding(second), Binding::Tenants, "the job of tenant c arrived later and starts first");
-    // Two jobs start before it: the first job of its tenant, and the job of tenant c. The job of the limited kind and
-    // the job behind an ordering key do not count.
-    let (position, second) = queued(&pool, second);
-    assert_eq!((position, second.ahead), (3, 2));
-    let expected = second.expected_start.expect("the pool is not paused");
-    assert!(
-        (SECOND..SECOND * 3).contains(&expected),
-        "two jobs on two workers, and jobs that may arrive until then: {expected:?}"
-    );
-    let (position, low) = queued(&pool, low);
-    assert_eq!((position, low.ahead), (5, 3));
-    assert_eq!(queued(&pool, first).0, 2);
     let explained = pool.explain(running).expect("it is known");
     assert_eq!((&*explained.job.pool, &*explained.job.kind), ("test", "held"));
     assert!(!explained.job.stopping);
     let Stage::Running { queue, run, left, stuck: false, .. } = explained.job.stage else { panic!("{explained:?}") };
     assert_eq!((queue, run), (Duration::ZERO, SECOND));
     assert_eq!(left, Duration::from_millis(28_690), "30 s less the margin and the second that it ran");
-    assert!(pool.pause());
-    assert_eq!([binding(behind), binding(over), binding(other)], [Binding::Pause; 3]);
-    assert_eq!(queued(&pool, other).1.expected_start, None, "nothing starts until it is resumed");
-    assert!(pool.resume());
-    gate.open();
-    while jobs.join_next().await.is_some() {}
-}
-
-#[tokio::test(start_paused = true)]
-async fn jobs_that_wait_for_an_ordering_key_do_not_count_as_ahead_of_other_jobs() {
-    let gate = Gate::new();
-    let pool = pool(2).kind(gated("held", &gate)).build();
-    let mut jobs = JoinSet::new();
-    let job = || Job::new("held", "");
-    // The pool learns that jobs of this kind take one second on average.
-    give(&mut jobs, &pool, job());
-    pass_time(SECOND).await;
-    gate.let_pass(1);
-    jobs.join_next().await.expect("a job").expect("no panic");
-
-    give(&mut jobs, &pool, job());
-    let keyed: Vec<JobId> = (0..8).map(|_| give(&mut jobs, &pool, job().ordering_key("key"))).collect();
-    let low = give(&mut jobs, &pool, job().criticality(Criticality::Sheddable));
-    let after = give(&mut jobs, &pool, job());
-    let estimate = |job| {
-        let (_, Queued { ahead, expected_start, .. }) = queued(&pool, job);
-        (ahead, expected_start.expect("the pool is not paused"))
-    };
-    assert_eq!(estimate(after), (0, Duration::ZERO), "the keyed jobs enter the queue after it");
-    assert_eq!(estimate(low), (1, SECOND / 2), "only the job without a key is ahead, and the key takes one worker");
-    assert_eq!(estimate(keyed[4]), (4, 4 * SECOND), "the keyed jobs before it and the job without a key are ahead");
-    gate.let_pass(2);
-    for _ in 0..2 {
-        jobs.join_next().await.expect("a job").expect("no panic");
-    }
-    gate.open();
-    while jobs.join_next().await.is_some() {}
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_job_whose_ordering_key_becomes_free_later_is_not_ahead_of_a_job_without_a_key() {
-    let gate = Gate::new();
-    let pool = pool(1).kind(gated("held", &gate)).build();
-    let mut jobs = JoinSet::new();
-    let job = || Job::new("held", "");
-    give(&mut jobs, &pool, job().ordering_key("key"));
-    let freed = give(&mut jobs, &pool, job().ordering_key("key"));
-    give(&mut jobs, &pool, job());
-    let last = give(&mut jobs, &pool, job());
-    gate.let_pass(1);
-    jobs.join_next().await.expect("a job").expect("no panic");
-    assert_eq!([last, freed].map(|job| queued(&pool, job).1.ahead), [0, 1]);
-    gate.open();
-    while jobs.join_next().await.is_some() {}
-}
-
-#[tokio::test(start_paused = true)]
-async fn explain_shows_a_job_that_waits_for_queue_capacity() {
-    let gate = Gate::new();
-    let settings = Settings { workers: std::num::NonZeroUsize::MIN, queue_jobs: 1, ..Settings::default() };
-    let pool = pool(1).settings(settings).kind(gated("held", &gate)).build();
-    let mut jobs = JoinSet::new();
-    let job = || Job::new("held", "").when_full(WhenFull::Wait);
-    let ids: Vec<JobId> = (0..4).map(|_| give(&mut jobs, &pool, job())).collect();
-    for (position, id) in [(1, ids[2]), (2, ids[3])] {
-        assert_eq!(pool.explain(id).expect("it is known").wait, Some(Wait { position, queued: None }));
-    }
     gate.open();
     while jobs.join_next().await.is_some() {}
 }

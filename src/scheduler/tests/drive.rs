@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{
-    super::{Arrival, Bounds, Caps, Core, Counts, Effect, Grant, JobKey, Verdict, WorkerCondition, entry::AGE},
+    super::{Arrival, Bounds, Caps, Core, Counts, Effect, Grant, JobKey, Verdict, Wait, WorkerCondition, entry::AGE},
     Answer, Event, Notification, Numbers, Offer, Step,
     job_model::JobModel,
 };
@@ -131,6 +131,12 @@ impl Drive {
     /// All jobs that were not refused, including ended ones.
     pub(super) fn keyed(&self) -> Vec<u32> {
         (0u32..).zip(&self.keys).filter(|(_, key)| key.is_some()).map(|(job, _)| job).collect()
+    }
+
+    /// Why a job waits.
+    pub(super) fn explain(&self, job: u32) -> Wait {
+        let found = self.scheduler.explain(self.origin + self.now, |other| *other == job);
+        found.and_then(|(_, _, wait)| wait).expect("it waits")
     }
 
     fn run_machine(&mut self, event: Event) -> Result<Step, String> {

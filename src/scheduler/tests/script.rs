@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    super::{Caps, Withdrawal},
+    super::{Caps, Queued, Wait, Withdrawal},
     Answer, Event, Notification, Offer, Step,
     drive::{Drive, KindsLimits},
     notification_name,
@@ -24,6 +24,7 @@ use crate::model::{Criticality, Outcome, WhenFull};
 /// | `show` | ready, blocked, waiting and running jobs, bytes in the queue |
 /// | `pool` | live, missing and retiring workers | |
 /// | `counts` | the counts that are not zero | |
+/// | `explain a` | position, jobs ahead, expected start, and what the job waits for |
 ///
 /// All jobs are checked after each event. At the end, all remaining jobs are run.
 pub(super) struct Case {
@@ -95,6 +96,7 @@ impl Script {
                 return Ok(format!("{} live, {} missing{going}", view.live, view.unreplaced));
             }
             "counts" => return Ok(self.counts()),
+            "explain" => return Ok(self.explain(job())),
             other => panic!("unknown event {other:?}"),
         };
         let step = self.drive.apply(event)?;
@@ -143,6 +145,13 @@ impl Script {
             text += &format!("{name} {}; ", jobs.join(" "));
         }
         text + &format!("{} bytes", view.queued_bytes)
+    }
+
+    fn explain(&self, job: u32) -> String {
+        let Wait { position, queued } = self.drive.explain(job);
+        let Some(Queued { ahead, expected_start, bound_by }) = queued else { return format!("waits at {position}") };
+        let start = expected_start.map_or_else(|| "unknown".to_owned(), |start| format!("in {} ms", start.as_millis()));
+        format!("at {position}, {ahead} ahead, {start}, for {bound_by:?}")
     }
 
     fn counts(&self) -> String {

@@ -129,6 +129,8 @@ pub(super) const CASES: &[Case] = &[
          offer a of=1 for=2000 wait => waits
          offer b of=2 for=2000 wait => waits
          offer c of=3 for=2000 wait => waits
+         explain a => waits at 1
+         explain c => waits at 3
          pass 1999 => done
          kill first => hit in the queue; first cancelled
          show => waiting a b c; runs now; 0 bytes

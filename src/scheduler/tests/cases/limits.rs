@@ -213,4 +213,27 @@ pub(super) const CASES: &[Case] = &[
                  pass 100 => done
                  tick => done; b starts on 1",
     },
+    case(
+        "a queued job is explained by its position, the jobs ahead of it, and what it waits for",
+        limits(at_most(1), NO_BOUND),
+        "offer busy kind=1 for=60000 => starts on 2
+         offer m kind=1 => starts on 1
+         finish m completed 1000 => done
+         offer a kind=1 key=1 for=60000 => starts on 1
+         offer b for=60000 => starts on 0
+         offer behind kind=1 key=1 of=1 for=60000 => queued
+         offer first,second kind=1 of=1 for=60000 => queued
+         offer over of=2 for=60000 => queued
+         offer low kind=1 shed for=60000 => queued
+         offer other kind=1 of=3 for=60000 => queued
+         explain behind => at 1, 3 ahead, in 1200 ms, for OrderingKey
+         explain first => at 2, 1 ahead, in 333 ms, for Tenants
+         explain second => at 3, 2 ahead, in 800 ms, for Tenants
+         explain over => at 4, 2 ahead, in 666 ms, for Limit(Concurrency)
+         explain low => at 5, 3 ahead, in 1000 ms, for Workers
+         explain other => at 6, 1 ahead, in 333 ms, for Workers
+         pause => paused
+         explain behind => at 1, 3 ahead, unknown, for Pause
+         explain other => at 6, 1 ahead, unknown, for Pause",
+    ),
 ];

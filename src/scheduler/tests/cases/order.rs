@@ -146,4 +146,29 @@ pub(super) const CASES: &[Case] = &[
          finish x completed 50 => done; d starts on 0
          finish d completed 50 => done; y starts on 0",
     ),
+    pool(
+        "jobs that wait for an ordering key are not ahead of other jobs",
+        jobs(16),
+        "offer m => starts on 1
+         finish m completed 1000 => done
+         offer a for=60000 => starts on 1
+         offer k key=1 for=60000 => starts on 0
+         offer k1,k2,k3,k4,k5,k6,k7 key=1 for=60000 => queued
+         offer low shed for=60000 => queued
+         offer after for=60000 => queued
+         explain after => at 9, 0 ahead, in 0 ms, for Workers
+         explain low => at 8, 1 ahead, in 500 ms, for Workers
+         explain k4 => at 4, 4 ahead, in 4000 ms, for OrderingKey",
+    )
+    .on(2),
+    pool(
+        "a job whose ordering key becomes free later is not ahead of a job without a key",
+        LARGE,
+        "offer a key=1 => starts on 0
+         offer freed key=1 => queued
+         offer b,last => queued
+         release a => done; b starts on 0
+         explain last => at 2, 0 ahead, in 0 ms, for Workers
+         explain freed => at 1, 1 ahead, in 50 ms, for Workers",
+    ),
 ];
