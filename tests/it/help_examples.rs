@@ -4,20 +4,19 @@ use std::{
     ffi::OsString,
     path::{Path, PathBuf},
     process::Stdio,
-    time::Duration,
 };
 
 use clap::CommandFactory;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use tempfile::TempDir;
-use tokio::{
-    io::{AsyncBufReadExt, AsyncReadExt, BufReader},
-    process::{Child, ChildStdout, Command},
-};
+use tokio::{process::Command, task::AbortHandle};
 use waterwheel::{cli::Cli, config::starter};
 
-/// Time limit of each example, even on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::{
+    process::{PATIENCE, Process},
+    service::{Caller, job},
+};
+
 /// Commands that serve until a signal ends them.
 const SERVERS: [&str; 2] = ["serve", "dev"];
 
@@ -93,95 +92,58 @@ impl Shell {
     }
 }
 
-/// A running server.
-struct Server {
-    process: Child,
-    address: String,
-    ops_address: String,
-    out: BufReader<ChildStdout>,
+/// Starts a job that runs for a minute. Returns its call and its id.
+async fn running_job(caller: &Caller) -> (AbortHandle, String) {
+    let call = caller.leave(job("sleep", "60000"));
+    caller.until_all(|pools| pools.iter().any(|pool| pool.in_flight == 1)).await;
+    let pools = caller.stats().await.pools;
+    let mut jobs = pools.iter().flat_map(|pool| &pool.workers).map(|worker| worker.job_id.clone());
+    let id = jobs.find(|id| !id.is_empty()).expect("a worker has the job");
+    (call.abort_handle(), id)
 }
 
-impl Server {
-    /// Starts `line`, and reads the addresses from its first line of output.
-    async fn start(shell: &Shell, line: &str) -> Self {
-        let mut process = shell.command(line).spawn().unwrap();
-        let mut out = BufReader::new(process.stdout.take().unwrap());
-        let mut first = String::new();
-        out.read_line(&mut first).await.unwrap();
-        let words: Vec<&str> = first.split_whitespace().collect();
-        let after = |name| words.iter().skip_while(|word| **word != name).nth(1).map(ToString::to_string);
-        let (Some(address), Some(ops_address)) = (after("grpc"), after("ops")) else {
-            let mut errors = String::new();
-            process.stderr.take().unwrap().read_to_string(&mut errors).await.unwrap();
-            panic!("{line}: {first}{errors}");
-        };
-        Self { process, address, ops_address, out }
+/// Creates a detached job and returns its id, if `line` uses this variable.
+async fn detached_job(dev: &Process, variable: &str, line: &str, job: &str) -> String {
+    if !line.contains(&format!("${variable}")) {
+        return String::new();
     }
+    let created = dev.run(&format!("jobs create {job} --output json")).await.json();
+    created["job_id"].as_str().unwrap().to_owned()
+}
 
-    /// Starts a job that runs for a minute, and returns its id.
-    async fn running_job(&self, shell: &Shell) -> (Option<Child>, String) {
-        let command = |line: &str| {
-            let mut command = shell.command(line);
-            command.env("WATERWHEEL_SERVER", &self.address);
-            command
-        };
-        let sleeper = command("waterwheel submit sleep '{\"ms\":60000}' --deadline 2m").spawn().unwrap();
-        loop {
-            let shown = command("waterwheel stats --output json").output().await.unwrap();
-            let stats: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap();
-            let pools = stats["pools"].as_array().unwrap();
-            let workers = pools.iter().flat_map(|pool| pool["workers"].as_array().unwrap());
-            if let Some(job) = workers.filter_map(|worker| worker["job_id"].as_str()).find(|id| !id.is_empty()) {
-                return (Some(sleeper), job.to_owned());
-            }
-        }
-    }
-
-    /// Creates a detached job and returns its id, if `line` uses this variable.
-    async fn detached_job(&self, shell: &Shell, variable: &str, line: &str, job: &str) -> String {
-        if !line.contains(&format!("${variable}")) {
-            return String::new();
-        }
-        let mut create = shell.command(&format!("waterwheel jobs create {job} --output json"));
-        let shown = create.env("WATERWHEEL_SERVER", &self.address).output().await.unwrap();
-        let job: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap();
-        job["job_id"].as_str().unwrap().to_owned()
-    }
-
-    /// Drains the server with SIGTERM, and checks that no job was lost.
-    async fn stop(mut self) {
-        let id = self.process.id().expect("the server runs");
-        kill_process(Pid::from_raw(id.cast_signed()).unwrap(), Signal::TERM).unwrap();
-        let mut rest = String::new();
-        self.out.read_to_string(&mut rest).await.unwrap();
-        let status = self.process.wait().await.unwrap();
-        assert!(status.success(), "{status}: {rest}");
-    }
+/// Drains the server with SIGTERM, and checks that no job was lost.
+async fn stop(server: Process) {
+    server.signal(Signal::TERM);
+    assert_eq!(server.ended().await.code, Some(0));
 }
 
 async fn assert_works(shell: &Shell, Example { command, line }: Example) {
     if SERVERS.contains(&command.as_str()) {
-        return Server::start(shell, &line).await.stop().await;
+        return stop(Process::of(shell.command(&line)).await).await;
     }
     // The store is in memory, because some examples work on the store file, which `dev` would lock.
-    let dev = Server::start(shell, "waterwheel dev --set store.memory=true").await;
-    let (sleeper, job) = if line.contains("$JOB") { dev.running_job(shell).await } else { (None, String::new()) };
+    let dev = Process::of(shell.command("waterwheel dev --set store.memory=true")).await;
+    let running = match line.contains("$JOB") {
+        true => Some(running_job(&Caller::of(dev.public).await).await),
+        false => None,
+    };
     let ended = shell
         .command(&line)
-        .env("JOB", job)
-        .env("ENDED", dev.detached_job(shell, "ENDED", &line, "echo hi --wait").await)
-        .env("DETACHED", dev.detached_job(shell, "DETACHED", &line, "echo hi --delay 1h").await)
-        .env("WATERWHEEL_SERVER", &dev.address)
-        .env("WATERWHEEL_OPS", &dev.ops_address)
+        .env("JOB", running.as_ref().map_or("", |(_, id)| id))
+        .env("ENDED", detached_job(&dev, "ENDED", &line, "echo hi --wait").await)
+        .env("DETACHED", detached_job(&dev, "DETACHED", &line, "echo hi --delay 1h").await)
+        .env("WATERWHEEL_SERVER", dev.public.0.to_string())
+        .env("WATERWHEEL_OPS", dev.ops.0.to_string())
         .output()
         .await
         .unwrap();
     let errors = String::from_utf8_lossy(&ended.stderr);
     assert!(ended.status.success(), "{line}: {}\n{errors}", ended.status);
-    // Killing the caller cancels its job.
-    drop(sleeper);
+    if let Some((call, _)) = running {
+        call.abort();
+    }
     if command != "drain" {
-        dev.stop().await;
+        stop(dev).await;
     }
 }
 
@@ -190,7 +152,7 @@ async fn every_example_works() {
     let shell = Shell::new();
     for example in all_examples() {
         let line = example.line.clone();
-        let worked = tokio::time::timeout(PATIENCE, assert_works(&shell, example)).await;
+        let worked = tokio::time::timeout(2 * PATIENCE, assert_works(&shell, example)).await;
         worked.unwrap_or_else(|_| panic!("{line}: the command does not end"));
     }
 }

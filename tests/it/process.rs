@@ -99,7 +99,7 @@ impl Process {
     /// Relative paths in the file are found beside it.
     pub(crate) async fn serve_file(path: &Path) -> Self {
         let args = ["serve", "--set", "drain.notice=0s", "--config", path.to_str().unwrap()];
-        Self::start(tempfile::tempdir().unwrap(), on_free_ports(&args)).await
+        Self::of(on_free_ports(&args)).await
     }
 
     /// Overwrites the configuration file.
@@ -116,7 +116,12 @@ impl Process {
 
     /// Starts `waterwheel dev` on free ports, in this directory.
     pub(crate) async fn dev_in(directory: &Path, args: &[&str]) -> Self {
-        Self::start(tempfile::tempdir().unwrap(), dev_in(directory, args)).await
+        Self::of(dev_in(directory, args)).await
+    }
+
+    /// Starts a command that serves.
+    pub(crate) async fn of(command: Command) -> Self {
+        Self::start(tempfile::tempdir().unwrap(), command).await
     }
 
     async fn start(dir: TempDir, mut command: Command) -> Self {
@@ -124,7 +129,7 @@ impl Process {
         let begin = Instant::now();
         let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap()).lines();
-        let line = timeout(PATIENCE, announcement(&mut stdout)).await.expect("an announcement");
+        let line = timeout(PATIENCE, stdout.next_line()).await.expect("an announcement").unwrap();
         let served_after = begin.elapsed();
         let Some(line) = line else {
             panic!("it did not start: {}", std::fs::read_to_string(dir.path().join("stderr")).unwrap());
@@ -230,22 +235,11 @@ pub(crate) async fn until(what: &str, reached: impl AsyncFn() -> bool) {
     }
 }
 
-/// Reads the line with the addresses of the server, past the lines of a test harness. `None` at the end of the output.
-async fn announcement(stdout: &mut Lines<BufReader<ChildStdout>>) -> Option<String> {
-    loop {
-        match stdout.next_line().await.unwrap() {
-            Some(line) if line.split_whitespace().any(|word| word == "grpc") => return Some(line),
-            Some(_) => {}
-            None => return None,
-        }
-    }
-}
-
 /// The program with these arguments and an empty environment. If `WATERWHEEL_BIN` is set, that executable is tested instead.
 pub(crate) fn program(args: &[&str]) -> Command {
     let named = std::env::var_os("WATERWHEEL_BIN").unwrap_or_else(|| env!("CARGO_BIN_EXE_waterwheel").into());
-    let mut command = clean(std::path::absolute(named).unwrap());
-    command.args(args);
+    let mut command = Command::new(std::path::absolute(named).unwrap());
+    command.env_clear().stdin(Stdio::null()).kill_on_drop(true).args(args);
     command
 }
 
@@ -260,11 +254,5 @@ fn on_free_ports(args: &[&str]) -> Command {
 fn dev_in(directory: &Path, args: &[&str]) -> Command {
     let mut command = on_free_ports(&[&["dev"], args].concat());
     command.current_dir(directory);
-    command
-}
-
-fn clean(executable: PathBuf) -> Command {
-    let mut command = Command::new(executable);
-    command.env_clear().stdin(Stdio::null()).kill_on_drop(true);
     command
 }
