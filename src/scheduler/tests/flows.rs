@@ -24,9 +24,8 @@ pub(super) struct Flow {
     pub(super) arrives: Arrives,
     /// Mean of their exponential runs, in seconds.
     pub(super) mean: f64,
-    /// Deadline in seconds. With `spread`, each job draws from half to one and a half of it.
+    /// Deadline in seconds.
     pub(super) deadline: f64,
-    pub(super) spread: bool,
     /// Number of ordering keys and of limit keys, of which each job draws one. 0 means none.
     pub(super) keys: u32,
     pub(super) limit_keys: u32,
@@ -119,7 +118,6 @@ impl Flow {
         arrives: Arrives::Open(0.0),
         mean: 0.05,
         deadline: 0.5,
-        spread: false,
         keys: 0,
         limit_keys: 0,
         tenants: 0,
@@ -236,7 +234,7 @@ impl Simulation<'_> {
     }
 
     fn arrive(&mut self, flow: usize, effects: &mut Vec<Effect<Numbers>>) {
-        let Flow { tenant, kind, class, arrives, deadline, spread, keys, limit_keys, tenants, when_full, .. } =
+        let Flow { tenant, kind, class, arrives, deadline, keys, limit_keys, tenants, when_full, .. } =
             self.case.flows[flow];
         if let Arrives::Open(_) = arrives {
             self.arrive_later(flow);
@@ -248,9 +246,8 @@ impl Simulation<'_> {
         let key = if keys == 0 { String::new() } else { name(tenant, keys) };
         let limit_key = if limit_keys == 0 { String::new() } else { name("", limit_keys) };
         let tenant = name(tenant, tenants);
-        let budget = if spread { deadline * self.random.random_range(0.5..1.5) } else { deadline };
         let job = u32::try_from(self.jobs.len()).expect("not so many");
-        let deadline = self.now + Duration::from_secs_f64(budget);
+        let deadline = self.now + Duration::from_secs_f64(deadline);
         self.jobs.push(Job { flow, deadline, queued: self.now, expected: 0.0 });
         self.figures[flow].arrived += 1.0;
         let arrival = Arrival {
