@@ -28,8 +28,7 @@ pub use postgres::{
     DatabaseUrl, InvalidDatabaseUrl, PostgresOptions, inspect_postgres, open_postgres, read_authorities, read_password,
 };
 pub use request::{
-    Action, Bounds, Change, Depth, Filter, Fired, Overlap, Page, Room, Size, StoreError, Submission, Submitted, Tick,
-    Ticked,
+    Action, Bounds, Change, Depth, Filter, Fired, Overlap, Room, Size, StoreError, Submission, Submitted, Tick, Ticked,
 };
 pub use retry::RetryPolicy;
 pub use sqlite::{SqliteFacts, SqliteOptions, inspect_sqlite, open_sqlite};
@@ -91,11 +90,9 @@ pub trait JobStore: Send + Sync + 'static {
     /// A job with its output, and with its payload if requested.
     async fn get(&self, id: &str, with_payload: bool) -> Result<Option<JobRecord>, StoreError>;
 
-    /// Lists at most `limit` jobs, and at most [`BATCH`], from the newest to the oldest. `page` is the token of a page.
-    ///
-    /// # Errors
-    /// [`StoreError::InvalidPageToken`] if `page` is not a token of this store.
-    async fn list(&self, filter: Filter, page: Option<String>, limit: usize) -> Result<Page, StoreError>;
+    /// Lists at most `limit` jobs, and at most [`BATCH`], from the newest to the oldest. `before` is the
+    /// [row](JobRecord::row) of the last job of an earlier list, to go on with.
+    async fn list(&self, filter: Filter, before: Option<i64>, limit: usize) -> Result<Vec<JobRecord>, StoreError>;
 
     /// Fires ticks of schedules, each at most once over all replicas. Only ticks after the last fired one fire.
     async fn fire(&self, ticks: Vec<Tick>) -> Result<Vec<Fired>, StoreError>;
@@ -205,12 +202,9 @@ impl<B: Backend> JobStore for B {
         self.read(move |rows| rows.get(&id, with_payload)).await
     }
 
-    async fn list(&self, filter: Filter, page: Option<String>, limit: usize) -> Result<Page, StoreError> {
-        let before = Page::start(page.as_deref())?;
-        let limit = limit.min(BATCH);
-        let states = filter.state_bits();
-        let list = self.read(move |rows| rows.list(Select::Matching { filter: &filter, states, before }, limit));
-        Ok(Page::new(list.await?, limit))
+    async fn list(&self, filter: Filter, before: Option<i64>, limit: usize) -> Result<Vec<JobRecord>, StoreError> {
+        let (states, before) = (filter.state_bits(), before.unwrap_or(i64::MAX));
+        self.read(move |rows| rows.list(Select::Matching { filter: &filter, states, before }, limit.min(BATCH))).await
     }
 
     async fn fire(&self, ticks: Vec<Tick>) -> Result<Vec<Fired>, StoreError> {

@@ -92,16 +92,16 @@ async fn export(file: PathBuf, console: &mut Console<'_>) -> Result<(), Failure>
     // Without this check, opening would create a store.
     inspect_sqlite(&file)?;
     let store = open_sqlite(&SqliteOptions::new(file), wall_clock())?;
-    let mut page = None;
+    let mut before = None;
     loop {
-        let found = store.list(Filter::default(), page, BATCH).await?;
-        for record in found.jobs {
+        let page = store.list(Filter::default(), before, BATCH).await?;
+        before = page.last().map(|record| record.row);
+        for record in page {
             if let Some(job) = store.get(&record.request.id, true).await? {
                 console.out.line(&message_json(&detached_job(job))?).await?;
             }
         }
-        page = found.next;
-        if page.is_none() {
+        if before.is_none() {
             store.close().await;
             return Ok(());
         }

@@ -49,7 +49,11 @@ impl Calendar {
     pub fn parse(cron: &str, zone: &str) -> Result<Self, String> {
         let cron = Cron::from_str(cron).map_err(|error| error.to_string())?;
         let zone = TimeZone::get(zone).map_err(|error| error.to_string())?;
-        Ok(Self { cron, zone })
+        let calendar = Self { cron, zone };
+        match calendar.next(Timestamp::from_millis(0)) {
+            Some(_) => Ok(calendar),
+            None => Err("it has no tick on any date".to_owned()),
+        }
     }
 
     /// The last tick that is not after `now`.

@@ -8,6 +8,7 @@ mod watch;
 use std::{future::ready, sync::Arc};
 
 use futures_util::{Stream, StreamExt, stream};
+use prost::Message as _;
 use tokio::time::sleep_until;
 use tonic::{Code, Request, Response, Status, Streaming, async_trait};
 
@@ -35,6 +36,10 @@ use crate::{
 
 /// Default number of jobs per page.
 const DEFAULT_PAGE_SIZE: usize = 100;
+
+/// Maximum size of the jobs of a page, so that an answer fits into the 4 MiB that gRPC clients accept by default. A page
+/// has at least one job.
+const PAGE_BYTES: usize = 2 << 20;
 
 /// A call for detached jobs.
 struct JobsCall {
@@ -91,10 +96,30 @@ impl JobsCall {
             _ => return Err(invalid_field("page_size", &format!("send up to {BATCH}"))),
         };
         let filter = stored_job::filter(self, filter.unwrap_or_default())?;
-        let token = Some(page_token).filter(|token| !token.is_empty());
-        let page = self.store().list(filter, token, limit).await.map_err(status::store_fails)?;
-        let jobs = page.jobs.into_iter().map(detached_job).collect();
-        Ok(JobServiceListJobsResponse { jobs, next_page_token: page.next.unwrap_or_default() })
+        let before = match page_token.as_str() {
+            "" => None,
+            token => Some(
+                token
+                    .parse()
+                    .map_err(|_| invalid_field("page_token", "it is not of `next_page_token`; list from the start"))?,
+            ),
+        };
+        let records = self.store().list(filter, before, limit).await.map_err(status::store_fails)?;
+        let (mut is_last, mut bytes, mut next) = (records.len() < limit, 0, String::new());
+        let mut jobs = Vec::with_capacity(records.len());
+        for record in records {
+            let row = record.row.to_string();
+            let job = detached_job(record);
+            bytes += job.encoded_len();
+            if bytes > PAGE_BYTES && !jobs.is_empty() {
+                is_last = false;
+                break;
+            }
+            next = row;
+            jobs.push(job);
+        }
+        let next_page_token = if is_last { String::new() } else { next };
+        Ok(JobServiceListJobsResponse { jobs, next_page_token })
     }
 
     /// Waits for the end of a job, at most until the deadline of the call. The server limits that deadline as for any

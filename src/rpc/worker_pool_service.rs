@@ -59,7 +59,7 @@ pub struct ServiceState {
 pub(super) type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 impl CallerServices {
-    /// The service with these service.
+    /// The services of callers with this state.
     #[must_use]
     pub fn new(service: ServiceState) -> Self {
         Self(Arc::new(service))

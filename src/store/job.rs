@@ -171,7 +171,7 @@ pub struct JobRecord {
     /// Its output, if it succeeded. In lists, without the bytes.
     pub output: Output,
     /// Order of acceptance. It never changes.
-    pub(super) row: i64,
+    pub row: i64,
     /// Order among ready or blocked jobs.
     pub(super) place: i64,
     /// Whether it holds its ordering key, so that later jobs wait for it.

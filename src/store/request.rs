@@ -82,15 +82,6 @@ pub struct Filter {
     pub created_before: Option<Timestamp>,
 }
 
-/// A part of a list, newest jobs first.
-#[derive(Debug, Clone)]
-pub struct Page {
-    /// The jobs.
-    pub jobs: Vec<JobRecord>,
-    /// Token of the next page; `None` on the last page.
-    pub next: Option<String>,
-}
-
 /// One tick of a schedule.
 #[derive(Debug, Clone)]
 pub struct Tick {
@@ -220,9 +211,6 @@ pub enum StoreError {
     /// The lease of the session has ended, and other sessions may run its jobs. Open a new session.
     #[error("the lease of the session has ended")]
     SessionLost,
-    /// The page token is not one of this store.
-    #[error("the page token is invalid; list from the start")]
-    InvalidPageToken,
     /// The disk is full, and the operation failed. Try again when the disk has space. If the server restarts before its
     /// next write, the operation may turn out to be stored.
     #[error("the disk of the store is full; make room on it")]

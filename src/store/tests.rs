@@ -185,7 +185,7 @@ fn look() -> Vec<String> {
 
 /// A key has at most one job that is ready or runs, and jobs are blocked only behind one that is not.
 async fn keys_have_one_holder(script: &Script) {
-    let jobs = script.store.list(Filter::default(), None, 1000).await.expect("a list").jobs;
+    let jobs = script.store.list(Filter::default(), None, 1000).await.expect("a list");
     let mut keys: HashMap<_, (usize, usize)> = HashMap::new();
     for job in jobs.iter().filter(|job| job.request.is_keyed() && !job.state.is_ended()) {
         let (holders, blocked) = keys.entry(job.key()).or_default();

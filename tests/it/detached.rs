@@ -10,7 +10,11 @@ mod restart;
 mod tenants;
 mod watch;
 
-use std::{collections::BTreeSet, path::Path, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    time::Duration,
+};
 
 use tempfile::TempDir;
 use tonic::{Code, transport::Channel};
@@ -325,6 +329,26 @@ async fn jobs_are_created_in_a_stream_and_listed_and_purged_by_filter() {
     let purged = jobs.0.clone().purge_jobs(PurgeJobsRequest { filter: Some(even) }).await.unwrap().into_inner();
     assert_eq!(purged.removed, 24);
     assert_eq!(jobs.list(DetachedJobFilter::default()).await.len(), 24);
+}
+
+#[tokio::test]
+async fn a_page_of_large_jobs_fits_into_an_answer() {
+    let (_process, jobs) = serve(CONFIG).await;
+    let labels: BTreeMap<_, _> = (10..26).map(|number| (format!("{number:064}"), "x".repeat(256))).collect();
+    let sent = (0..1000).map(|number| CreateJobsRequest {
+        job: Some(Job { labels: labels.clone(), ..job("echo", "") }),
+        job_id: format!("job-{number}"),
+        ..CreateJobsRequest::default()
+    });
+    let created = jobs.0.clone().create_jobs(tokio_stream::iter(sent.collect::<Vec<_>>())).await.unwrap().into_inner();
+    assert_eq!(tokio_stream::StreamExt::collect::<Vec<_>>(created).await.len(), 1000);
+
+    let listed = jobs.list_by(1000, DetachedJobFilter::default()).await;
+    assert_eq!(listed.iter().map(|job| &job.job_id).collect::<BTreeSet<_>>().len(), 1000);
+
+    let request = JobServiceListJobsRequest { page_token: "x".into(), ..Default::default() };
+    let refused = jobs.0.clone().list_jobs(request).await.map_err(|status| Refusal::of_call(status, true)).unwrap_err();
+    assert_eq!((refused.code(), refused.reason().as_str()), (Code::InvalidArgument, "INVALID_FIELD"), "{refused:?}");
 }
 
 #[tokio::test]

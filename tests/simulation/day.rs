@@ -160,14 +160,13 @@ async fn compare(store: &MemoryStore, model: &Mutex<Model>, end: Instant) -> Vec
     let mut sizes = Vec::new();
     while Instant::now() < end {
         sleep(COMPARE_EVERY).await;
-        let (mut jobs, mut page) = (Vec::new(), None);
+        let mut jobs = Vec::<waterwheel::store::JobRecord>::new();
         loop {
-            let found = store.list(Filter::default(), page, usize::MAX).await.unwrap();
-            jobs.extend(found.jobs);
-            page = found.next;
-            if page.is_none() {
+            let page = store.list(Filter::default(), jobs.last().map(|job| job.row), usize::MAX).await.unwrap();
+            if page.is_empty() {
                 break;
             }
+            jobs.extend(page);
         }
         let size = store.size().await.unwrap();
         model.lock().compare(&jobs, size);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tonic::{Code, Status};
 
-use super::{Answer, MAX_JOB_ID, MAX_VIOLATIONS, Pushback, invalid_field};
+use super::{Answer, MAX_JOB_ID, MAX_VIOLATIONS, Pushback};
 use crate::{
     model::{
         Execution, Failure, HandlerError, JobError, Outcome, Reason, Rejection, RejectionReason, RequestId, TenantPart,
@@ -146,9 +146,6 @@ fn millis(duration: Duration) -> String {
 
 /// The status of a call whose store operation failed.
 pub(in crate::rpc) fn store_fails(error: StoreError) -> Status {
-    if error == StoreError::InvalidPageToken {
-        return invalid_field("page_token", &error.to_string());
-    }
     let mut answer = Answer::of(Reason::StoreUnavailable);
     if error == StoreError::DiskFull {
         answer = answer.saying("the disk of the store of detached jobs is full; its operator has to make room");

@@ -4,8 +4,8 @@ use std::{collections::HashSet, slice};
 
 use super::{Engine, Rows, Select};
 use crate::store::{
-    Action, BATCH, Change, Filter, Fired, JobRecord, JobState, Overlap, Page, SessionId, StoreError, Submission,
-    Submitted, Tick, Ticked, Timestamp, Token,
+    Action, BATCH, Change, Filter, Fired, JobRecord, JobState, Overlap, SessionId, StoreError, Submission, Submitted,
+    Tick, Ticked, Timestamp, Token,
 };
 
 /// Final states, as bits like [`Filter::state_bits`].
@@ -152,17 +152,5 @@ impl Filter {
     pub(in crate::store) fn state_bits(&self) -> i64 {
         let states = if self.states.is_empty() { JobState::ALL.as_slice() } else { &self.states };
         states.iter().fold(0, |bits, state| bits | 1 << *state as u8)
-    }
-}
-
-impl Page {
-    /// The row number before which the jobs of the page start.
-    pub(in crate::store) fn start(token: Option<&str>) -> Result<i64, StoreError> {
-        token.map_or(Ok(i64::MAX), |token| token.parse().map_err(|_| StoreError::InvalidPageToken))
-    }
-
-    pub(in crate::store) fn new(jobs: Vec<JobRecord>, limit: usize) -> Self {
-        let next = jobs.last().filter(|_| jobs.len() == limit).map(|job| job.row.to_string());
-        Self { jobs, next }
     }
 }

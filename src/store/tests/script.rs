@@ -87,7 +87,6 @@ impl Script {
             "get" => self.get(&ids[0]).await?,
             "attempts" => self.attempts(&ids[0]).await?,
             "list" => self.list(&words).await?,
-            "page" => store.list(Filter::default(), Some(ids[0].clone()), 1).await.map(|_| String::new())?,
             "fire" => self.fire(&words).await?,
             "tick" => {
                 let done = store.tick(true).await?;
@@ -195,12 +194,12 @@ impl Script {
     /// All pages, with a bar between them.
     async fn list(&self, words: &Words<'_>) -> Result<String, StoreError> {
         let limit = words.number("limit", 100) as usize;
-        let (mut pages, mut next) = (Vec::new(), None);
+        let (mut pages, mut before) = (Vec::new(), None);
         loop {
-            let page = self.store.list(self.filter(words), next, limit).await?;
-            pages.push(join(page.jobs.iter().map(|job| job.request.id.clone())));
-            next = page.next;
-            if next.is_none() {
+            let page = self.store.list(self.filter(words), before, limit).await?;
+            before = page.last().filter(|_| page.len() == limit).map(|job| job.row);
+            pages.push(join(page.into_iter().map(|job| job.request.id)));
+            if before.is_none() {
                 return Ok(pages.join(" | "));
             }
         }
@@ -322,7 +321,6 @@ fn state(state: JobState) -> String {
 fn failed(error: &StoreError) -> String {
     match error {
         StoreError::SessionLost => "lost".to_owned(),
-        StoreError::InvalidPageToken => "bad page".to_owned(),
         other => format!("failed: {other}"),
     }
 }

@@ -14,8 +14,8 @@ use parking_lot::Mutex;
 use rand::{random_bool, random_range};
 use tokio::{sync::watch, time::sleep};
 use waterwheel::store::{
-    Action, Change, Claimed, Depth, Filter, Fired, JobRecord, JobState, JobStore, MemoryStore, Page, Room, SessionId,
-    Settle, Size, StoreError, Submission, Submitted, Tick, Ticked, Token, Wakes,
+    Action, Change, Claimed, Depth, Filter, Fired, JobRecord, JobState, JobStore, MemoryStore, Room, SessionId, Settle,
+    Size, StoreError, Submission, Submitted, Tick, Ticked, Token, Wakes,
 };
 
 use super::model::Model;
@@ -202,8 +202,8 @@ impl JobStore for Link {
         self.store.get(id, with_payload).await
     }
 
-    async fn list(&self, filter: Filter, page: Option<String>, limit: usize) -> Result<Page, StoreError> {
-        self.store.list(filter, page, limit).await
+    async fn list(&self, filter: Filter, before: Option<i64>, limit: usize) -> Result<Vec<JobRecord>, StoreError> {
+        self.store.list(filter, before, limit).await
     }
 
     async fn depths(&self) -> Result<Vec<(String, Depth)>, StoreError> {
