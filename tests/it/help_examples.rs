@@ -10,7 +10,7 @@ use clap::CommandFactory;
 use rustix::process::Signal;
 use tempfile::TempDir;
 use tokio::{process::Command, task::AbortHandle};
-use waterwheel::{cli::Cli, config::starter};
+use waterwheel::{cli::Cli, config::starter, proto::PoolStats};
 
 use crate::{
     process::{PATIENCE, Process},
@@ -95,10 +95,12 @@ impl Shell {
 /// Starts a job that runs for a minute. Returns its call and its id.
 async fn running_job(caller: &Caller) -> (AbortHandle, String) {
     let call = caller.leave(job("sleep", "60000"));
-    caller.until_all(|pools| pools.iter().any(|pool| pool.in_flight == 1)).await;
+    // Only the pool of this kind counts: `dev` itself runs a first job in another.
+    let is_io = |pool: &&PoolStats| pool.name == "io";
+    caller.until_all(|pools| pools.iter().filter(is_io).any(|pool| pool.in_flight == 1)).await;
     let pools = caller.stats().await.pools;
-    let mut jobs = pools.iter().flat_map(|pool| &pool.workers).map(|worker| worker.job_id.clone());
-    let id = jobs.find(|id| !id.is_empty()).expect("a worker has the job");
+    let workers = pools.iter().filter(is_io).flat_map(|pool| &pool.workers);
+    let id = workers.map(|worker| worker.job_id.clone()).find(|id| !id.is_empty()).expect("a worker has the job");
     (call.abort_handle(), id)
 }
 
