@@ -232,12 +232,6 @@ impl<H: Host> Core<H> {
         self.dispatch(now, effects);
     }
 
-    /// Adds a worker.
-    pub(crate) fn add_worker(&mut self, now: Instant, state: H::State, effects: &mut Vec<Effect<H>>) {
-        self.workers.add(state, now);
-        self.dispatch(now, effects);
-    }
-
     /// Accepts no more jobs. Waiting callers are refused. Queued jobs continue, even if the pool is paused.
     pub(crate) fn close(&mut self, now: Instant, effects: &mut Vec<Effect<H>>) {
         self.closed = true;

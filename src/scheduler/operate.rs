@@ -112,14 +112,12 @@ impl<H: Host> Core<H> {
         mut fresh: impl FnMut() -> H::State,
         effects: &mut Vec<Effect<H>>,
     ) -> Vec<H::State> {
-        let gone = self.workers.dismiss(self.workers.configured().saturating_sub(count));
-        let kept = self.workers.keep(count.saturating_sub(self.workers.configured()));
-        let missing = count.saturating_sub(self.workers.configured());
+        let live = self.workers.live();
+        let (gone, missing) = self.workers.configure(count);
         for _ in 0..missing {
             self.workers.add(fresh(), now);
         }
-        debug_assert_eq!(self.workers.configured(), count);
-        if kept + missing > 0 {
+        if self.workers.live() > live {
             self.dispatch(now, effects);
         }
         gone

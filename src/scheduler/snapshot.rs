@@ -130,7 +130,7 @@ impl<H: Host> Core<H> {
             condition: match worker.state {
                 WorkerState::Idle(_) => WorkerCondition::Idle,
                 WorkerState::Busy(key) => WorkerCondition::Busy(job(key)),
-                WorkerState::Stuck { key, .. } => WorkerCondition::Stuck(job(key)),
+                WorkerState::Stuck(key) => WorkerCondition::Stuck(job(key)),
             },
             completed: worker.completed,
             failed: worker.failed,
@@ -252,7 +252,7 @@ pub(super) fn core_stage<S>(workers: &Workers<S>, stage: EntryStage) -> CoreStag
         EntryStage::Ready | EntryStage::Blocked | EntryStage::Throttled => CoreStage::Queued,
         EntryStage::Running { worker, ended } => {
             let (worker, state) = workers.state(worker);
-            CoreStage::Running { worker, ended, stuck: matches!(state, WorkerState::Stuck { .. }) }
+            CoreStage::Running { worker, ended, stuck: matches!(state, WorkerState::Stuck(_)) }
         }
     }
 }

@@ -21,11 +21,10 @@ pub(super) struct Workers<S> {
     idle: Vec<Vec<usize>>,
     idle_count: usize,
     next_id: u32,
-    /// Stuck workers that were replaced.
-    replaced: usize,
-    unreplaced: usize,
-    /// Busy workers to be removed after their job; 0 if unreplaced stuck workers leave the pool too small.
-    surplus: usize,
+    /// Number of workers that the pool aims at. If it has more, busy ones are removed after their job. It has fewer if
+    /// stuck workers were not replaced.
+    configured: usize,
+    stuck: usize,
     /// Worker time of jobs that have ended.
     busy: Duration,
 }
@@ -47,28 +46,17 @@ pub(super) struct Worker<S> {
 pub(super) enum WorkerState<S> {
     Idle(S),
     Busy(JobKey),
-    /// Its job ignores the request to stop; `replaced` says whether another worker replaced it.
-    Stuck {
-        key: JobKey,
-        replaced: bool,
-    },
+    /// Its job ignores the request to stop.
+    Stuck(JobKey),
 }
 
 impl<S> Workers<S> {
     pub(super) fn new(shards: usize) -> Self {
         let idle = std::iter::repeat_with(Vec::new).take(shards.max(1)).collect();
-        Self {
-            workers: Slab::new(),
-            idle,
-            idle_count: 0,
-            next_id: 0,
-            replaced: 0,
-            unreplaced: 0,
-            surplus: 0,
-            busy: Duration::ZERO,
-        }
+        Self { workers: Slab::new(), idle, idle_count: 0, next_id: 0, configured: 0, stuck: 0, busy: Duration::ZERO }
     }
 
+    /// Adds a worker, in place of a stuck one or up to the configured number.
     pub(super) fn add(&mut self, state: S, now: Instant) {
         let id = self.next_id;
         self.next_id += 1;
@@ -89,22 +77,29 @@ impl<S> Workers<S> {
         self.idle_count > 0
     }
 
+    /// Usable workers, without those that stop after their job.
     pub(super) fn live(&self) -> usize {
-        self.configured() - self.unreplaced
+        self.present().min(self.configured)
     }
 
     /// Number of workers that the pool aims at.
     pub(super) fn configured(&self) -> usize {
-        self.workers.len() - self.replaced - self.surplus
+        self.configured
     }
 
     /// Workers that stop after their job.
     pub(super) fn surplus(&self) -> usize {
-        self.surplus
+        self.present().saturating_sub(self.configured)
     }
 
+    /// Stuck workers that were not replaced.
     pub(super) fn unreplaced(&self) -> usize {
-        self.unreplaced
+        self.configured.saturating_sub(self.present())
+    }
+
+    /// Workers that are not stuck.
+    fn present(&self) -> usize {
+        self.workers.len() - self.stuck
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Worker<S>> {
@@ -125,7 +120,7 @@ impl<S> Workers<S> {
         taken.changed = now;
         match std::mem::replace(&mut taken.state, WorkerState::Busy(key)) {
             WorkerState::Idle(state) => Some((worker, taken.id, state)),
-            WorkerState::Busy(_) | WorkerState::Stuck { .. } => unreachable!("only idle workers are on the stack"),
+            WorkerState::Busy(_) | WorkerState::Stuck(_) => unreachable!("only idle workers are on the stack"),
         }
     }
 
@@ -147,70 +142,39 @@ impl<S> Workers<S> {
         worker.total_run += run;
     }
 
-    /// Takes a worker back. A worker that was replaced while it was stuck is removed, unless another stuck one needs a
-    /// replacement. Returns the state of a removed worker, to be dropped outside of the lock.
+    /// Takes a worker back. Returns the state of a removed worker, to be dropped outside of the lock: a worker is removed
+    /// if the pool has more than it aims at.
     pub(super) fn give_back(&mut self, worker: usize, state: S, now: Instant) -> Option<S> {
         self.busy += self.busy_for(worker, now);
         let returned = &mut self.workers[worker];
         returned.changed = now;
-        match std::mem::replace(&mut returned.state, WorkerState::Idle(state)) {
-            WorkerState::Stuck { replaced: true, .. } if self.reuse_replacement() => self.unreplaced -= 1,
-            WorkerState::Stuck { replaced: true, .. } => {
-                self.replaced -= 1;
-                return self.remove(worker);
-            }
-            WorkerState::Stuck { replaced: false, .. } => self.unreplaced -= 1,
-            WorkerState::Busy(_) if self.surplus > 0 => {
-                self.surplus -= 1;
-                return self.remove(worker);
-            }
-            WorkerState::Busy(_) | WorkerState::Idle(_) => {}
+        if let WorkerState::Stuck(_) = std::mem::replace(&mut returned.state, WorkerState::Idle(state)) {
+            self.stuck -= 1;
+        }
+        if self.present() > self.configured {
+            return self.remove(worker);
         }
         self.park(worker);
         None
     }
 
-    /// Assigns the replacement of a returned worker to another stuck worker, if there is one.
-    fn reuse_replacement(&mut self) -> bool {
-        if self.unreplaced == 0 {
-            return false;
-        }
-        let missed = self.workers.iter_mut().find_map(|(_, worker)| match &mut worker.state {
-            WorkerState::Stuck { replaced, .. } if !*replaced => Some(replaced),
-            _ => None,
-        });
-        *missed.expect("an unreplaced worker is stuck") = true;
-        true
-    }
-
-    /// Marks a worker as stuck. Returns whether to replace it: only once, and only while fewer than `max` are
-    /// replaced.
+    /// Marks a worker as stuck. Returns whether to replace it: only once, only if the pool is too small without it, and
+    /// only while fewer than `max` are replaced.
     pub(super) fn stick(&mut self, worker: usize, key: JobKey, max: usize) -> bool {
-        if matches!(self.workers[worker].state, WorkerState::Stuck { .. }) {
+        if matches!(self.workers[worker].state, WorkerState::Stuck(_)) {
             return false;
         }
-        if self.surplus > 0 {
-            // The worker would be removed anyway, so it needs no replacement.
-            self.surplus -= 1;
-            self.replaced += 1;
-            self.workers[worker].state = WorkerState::Stuck { key, replaced: true };
-            return false;
-        }
-        let replaced = self.replaced < max;
-        if replaced {
-            self.replaced += 1;
-        } else {
-            self.unreplaced += 1;
-        }
-        self.workers[worker].state = WorkerState::Stuck { key, replaced };
-        replaced
+        let replaced = self.stuck - self.unreplaced();
+        self.workers[worker].state = WorkerState::Stuck(key);
+        self.stuck += 1;
+        self.unreplaced() > 0 && replaced < max
     }
 
     /// The states of idle workers.
     pub(super) fn idle_states(&mut self) -> impl Iterator<Item = &mut S> {
         self.workers.iter_mut().filter_map(|(_, worker)| match &mut worker.state {
             WorkerState::Idle(state) => Some(state),
-            WorkerState::Busy(_) | WorkerState::Stuck { .. } => None,
+            WorkerState::Busy(_) | WorkerState::Stuck(_) => None,
         })
     }
 
@@ -218,40 +182,25 @@ impl<S> Workers<S> {
     pub(super) fn retire_idle(&mut self) -> Vec<S> {
         let parked: Vec<usize> = self.idle.iter_mut().flat_map(std::mem::take).collect();
         self.idle_count = 0;
+        self.configured -= parked.len();
         parked.into_iter().filter_map(|worker| self.remove(worker)).collect()
     }
 
-    /// Removes `count` workers: first missing ones, then idle ones from the newest to the oldest, then busy ones after
-    /// their job. Returns the states of the removed ones.
-    pub(super) fn dismiss(&mut self, count: usize) -> Vec<S> {
-        let unmissed = count.min(self.unreplaced);
-        let missed = self.workers.iter_mut().filter_map(|(_, worker)| match &mut worker.state {
-            WorkerState::Stuck { replaced, .. } if !*replaced => Some(replaced),
-            _ => None,
-        });
-        missed.take(unmissed).for_each(|replaced| *replaced = true);
-        self.unreplaced -= unmissed;
-        self.replaced += unmissed;
+    /// Aims at `configured` workers. If there are more, idle ones are removed from the newest to the oldest, and busy ones
+    /// after their job. Returns the states of the removed ones, and how many workers to [add](Self::add).
+    pub(super) fn configure(&mut self, configured: usize) -> (Vec<S>, usize) {
+        let aimed_at = self.configured.max(self.present());
+        self.configured = configured;
         let mut parked: Vec<usize> = self.idle.iter().flatten().copied().collect();
-        let wanted = count - unmissed;
-        if wanted < parked.len() {
-            parked.select_nth_unstable_by_key(wanted, |worker| std::cmp::Reverse(self.workers[*worker].id));
-            parked.truncate(wanted);
-        }
-        if let Some(oldest) = parked.iter().map(|worker| self.workers[*worker].id).min() {
+        parked.sort_unstable_by_key(|worker| std::cmp::Reverse(self.workers[*worker].id));
+        parked.truncate(self.surplus());
+        if let Some(oldest) = parked.last().map(|worker| self.workers[*worker].id) {
             let workers = &self.workers;
             self.idle.iter_mut().for_each(|stack| stack.retain(|worker| workers[*worker].id < oldest));
         }
         self.idle_count -= parked.len();
-        self.surplus += count - unmissed - parked.len();
-        parked.into_iter().filter_map(|worker| self.remove(worker)).collect()
-    }
-
-    /// Keeps up to `count` workers that were to be removed. Returns their number.
-    pub(super) fn keep(&mut self, count: usize) -> usize {
-        let kept = count.min(self.surplus);
-        self.surplus -= kept;
-        kept
+        let removed = parked.into_iter().filter_map(|worker| self.remove(worker)).collect();
+        (removed, configured.saturating_sub(aimed_at))
     }
 
     /// Total time for which workers had jobs.
@@ -262,7 +211,7 @@ impl<S> Workers<S> {
     fn remove(&mut self, worker: usize) -> Option<S> {
         match self.workers.remove(worker).state {
             WorkerState::Idle(state) => Some(state),
-            WorkerState::Busy(_) | WorkerState::Stuck { .. } => None,
+            WorkerState::Busy(_) | WorkerState::Stuck(_) => None,
         }
     }
 

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::load::Arrival;
 use crate::{
     model::{Outcome, WhenFull},
-    scheduler::{Arrival as Offer, Caps, Core, Effect, Host, JobKey, Verdict, Withdrawal, Withdrawn},
+    scheduler::{Arrival as Offer, Bounds, Caps, Core, Effect, Host, JobKey, Verdict, Withdrawal, Withdrawn},
 };
 
 /// Decides which jobs to accept, and which to start next. Tests compare the pool's policy with others.
@@ -71,9 +71,7 @@ impl PoolPolicy {
         let caps = Caps { jobs: queue, bytes: usize::MAX, waiting: 0, tenant_share: 0.25, stuck: 0 };
         let mut core = Core::new(caps, kinds, 1);
         let origin = Instant::now();
-        for _ in 0..workers {
-            core.add_worker(origin, (), &mut Vec::new());
-        }
+        core.resize(origin, Bounds { min: workers, max: workers }, || (), &mut Vec::new());
         Self { core, origin, keys: Vec::new() }
     }
 

@@ -158,17 +158,15 @@ impl Drive {
                 Answer::Replaced(replaced)
             }
             Event::AddWorker => {
-                scheduler.add_worker(now, self.hired, effects);
-                self.hired += 1;
+                let workers = scheduler.configured_workers() + 1;
+                let bounds = Bounds { min: workers, max: workers };
+                let hired = &mut self.hired;
+                scheduler.resize(now, bounds, || next(hired), effects);
                 Answer::Done
             }
             Event::Resize { min, max } => {
                 let hired = &mut self.hired;
-                let fresh = || {
-                    *hired += 1;
-                    *hired - 1
-                };
-                let mut states = scheduler.resize(now, Bounds { min, max }, fresh, effects);
+                let mut states = scheduler.resize(now, Bounds { min, max }, || next(hired), effects);
                 states.sort_unstable();
                 Answer::Dropped(states)
             }
@@ -292,6 +290,12 @@ impl Drive {
             tenants: tenants.count(),
         }
     }
+}
+
+/// The state of a new worker.
+fn next(hired: &mut u32) -> u32 {
+    *hired += 1;
+    *hired - 1
 }
 
 /// The time `from_now` milliseconds after `now`, or before it if `from_now` is negative.

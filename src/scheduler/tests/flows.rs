@@ -10,7 +10,7 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tokio::time::Instant;
 
 use super::{
-    super::{Arrival, Caps, Core, Effect, Grant, JobKey, Verdict, Withdrawal, Withdrawn},
+    super::{Arrival, Bounds, Caps, Core, Effect, Grant, JobKey, Verdict, Withdrawal, Withdrawn},
     Numbers,
 };
 use crate::model::{Criticality, KindLimits, Outcome, WhenFull};
@@ -147,9 +147,7 @@ fn run(case: &Case<'_>, seed: u64) -> Vec<Figures> {
     let caps = Caps { jobs: case.places, bytes: usize::MAX, waiting: 1000, tenant_share: 0.25, stuck: 0 };
     let (mut core, origin) = (Core::new(caps, case.limits.len(), 1), Instant::now());
     core.reconfigure(origin, caps, case.limits, &mut Vec::new());
-    for _ in 0..case.workers {
-        core.add_worker(origin, 0, &mut Vec::new());
-    }
+    core.resize(origin, Bounds { min: case.workers, max: case.workers }, || 0, &mut Vec::new());
     let mut simulation = Simulation {
         case,
         core,

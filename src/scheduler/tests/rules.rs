@@ -5,7 +5,7 @@ use std::{num::NonZeroU32, time::Duration};
 use tokio::time::Instant;
 
 use super::{
-    super::{Arrival, Caps, Core, Verdict},
+    super::{Arrival, Bounds, Caps, Core, Verdict},
     Numbers,
     flows::{
         Arrives::{Closed, Open},
@@ -202,7 +202,7 @@ fn unused_limit_keys_are_forgotten() {
     let per_key = Limit { concurrency: Some(NonZeroU32::MIN), rate: None };
     let limits = KindLimits { all: none, per_key, keys: 100 };
     core.reconfigure(now, caps, &[limits], &mut Vec::new());
-    core.add_worker(now, 0, &mut Vec::new());
+    core.resize(now, Bounds { min: 1, max: 1 }, || 0, &mut Vec::new());
     for job in 0..JOBS {
         let (tenant, limit_key) = ((job % 1_000).to_string(), (job % 150).to_string());
         let arrival = Arrival {
