@@ -4,14 +4,13 @@ use std::{env, error::Error, fs, path::PathBuf};
 
 use prost::Message;
 
-const PROTOS: [&str; 9] = [
+const PROTOS: [&str; 8] = [
     "waterwheel/v1/job.proto",
     "waterwheel/v1/stats.proto",
     "waterwheel/v1/worker_pool_service.proto",
     "waterwheel/v1/worker_service.proto",
     "waterwheel/v1/job_service.proto",
     "waterwheel/v1/admin_service.proto",
-    "grpc/health/v1/health.proto",
     "xds/data/orca/v3/orca_load_report.proto",
     "xds/service/orca/v3/orca.proto",
 ];

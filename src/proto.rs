@@ -7,10 +7,8 @@ pub(crate) use codec::{CopyingDecoder, decode};
 pub(crate) use envelope::MAX_ENVELOPE;
 pub use generated::*;
 
-/// Generated code of the vendored health proto.
-pub mod health {
-    pub use super::generated::health::*;
-}
+/// Generated code of the health proto.
+pub use tonic_health::pb as health;
 
 /// Generated code of the vendored load-report protos.
 pub mod xds {
@@ -31,10 +29,6 @@ pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/waterwh
 )]
 mod generated {
     tonic::include_proto!("waterwheel.v1");
-
-    pub mod health {
-        tonic::include_proto!("grpc.health.v1");
-    }
 
     pub mod xds {
         pub mod data {

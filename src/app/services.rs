@@ -58,6 +58,7 @@ pub(super) fn build(
     let pools = control.pools().clone();
     let calls = Calls::new(&pools, config.server.threads);
     let health = Health::new(pools.clone(), phase.clone(), control.detached().cloned());
+    follow(health.clone().report_changes(), phase, tasks);
     let load = Load::new(pools.clone());
     let started = Instant::now();
     let worker_pool = CallerServices::new(ServiceState {

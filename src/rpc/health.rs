@@ -1,10 +1,18 @@
-//! `grpc.health.v1.Health`: maps the state of the process to the health of service names.
+//! The statuses of `grpc.health.v1.Health`, from the state of the process. tonic-health serves them.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use futures_util::{StreamExt, stream};
 use tokio_stream::wrappers::WatchStream;
 use tonic::{Request, Response, Status, async_trait};
+use tonic_health::{
+    ServingStatus,
+    pb::{
+        HealthCheckRequest, HealthCheckResponse, health_check_response::ServingStatus as StatusInAnswer,
+        health_server::Health as HealthRpc,
+    },
+    server::{HealthReporter, HealthService},
+};
 
 use super::{Watches, status, watches::ticks, worker_pool_service::ResponseStream};
 use crate::{
@@ -12,17 +20,14 @@ use crate::{
     model::Reason,
     phase::{Phase, PhaseCell},
     pool::Pools,
-    proto::{
-        health::{
-            HealthCheckRequest, HealthCheckResponse, HealthListRequest, HealthListResponse,
-            health_check_response::ServingStatus, health_server::Health as HealthService,
-        },
-        worker_pool_service_server::SERVICE_NAME,
-    },
+    proto::worker_pool_service_server::SERVICE_NAME,
 };
 
 /// Interval of the checks for states without an event: saturation, and stuck pools.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
+
+#[expect(clippy::disallowed_types, reason = "held while the reporter is told, which waits for its own lock alone")]
+type Reported = tokio::sync::Mutex<HashMap<String, ServingStatus>>;
 
 /// `grpc.health.v1.Health`.
 ///
@@ -40,6 +45,10 @@ pub struct Health {
     phase: PhaseCell,
     detached: Option<Detached>,
     watches: Watches,
+    service: Arc<HealthService>,
+    reporter: HealthReporter,
+    /// What the reporter was told, because it wakes all watches of a name even if it is told the same again.
+    reported: Arc<Reported>,
 }
 
 impl Health {
@@ -47,13 +56,40 @@ impl Health {
     #[must_use]
     pub fn new(pools: Pools, phase: PhaseCell, detached: Option<Detached>) -> Self {
         let watches = Watches::new(phase.clone(), usize::MAX);
-        Self { pools, phase, detached, watches }
+        let reporter = HealthReporter::new();
+        let service = Arc::new(HealthService::from_health_reporter(reporter.clone()));
+        Self { pools, phase, detached, watches, service, reporter, reported: Arc::default() }
     }
 
     /// Whether a name is SERVING; false for unknown names.
     #[must_use]
     pub fn is_serving(&self, name: &str) -> bool {
         self.status(name) == Some(ServingStatus::Serving)
+    }
+
+    /// Reports changes to open watches, for ever.
+    pub async fn report_changes(self) {
+        let pools = self.pools.all().iter().map(|pool| format!("pool/{}", pool.name()));
+        let fixed = ["", SERVICE_NAME, "readiness", "liveness", "capacity", "store"].map(str::to_owned);
+        let names: Vec<_> = fixed.into_iter().chain(pools).collect();
+        let moves = WatchStream::new(self.phase.subscribe()).map(|_| ());
+        let mut checks = stream::select(ticks(CHECK_INTERVAL), moves);
+        while checks.next().await.is_some() {
+            for name in &names {
+                self.report(name).await;
+            }
+        }
+    }
+
+    /// Reports the current status of one name. Returns false if the name is unknown.
+    async fn report(&self, name: &str) -> bool {
+        // Locked before the status is read, so that an older status cannot overwrite a newer one.
+        let mut reported = self.reported.lock().await;
+        let Some(status) = self.status(name) else { return false };
+        if reported.insert(name.to_owned(), status) != Some(status) {
+            self.reporter.set_service_status(name, status).await;
+        }
+        true
     }
 
     /// The status of one name; `None` if it is unknown.
@@ -68,53 +104,30 @@ impl Health {
         };
         Some(if serving { ServingStatus::Serving } else { ServingStatus::NotServing })
     }
-
-    fn names(&self) -> Vec<String> {
-        let fixed = ["", SERVICE_NAME, "readiness", "liveness", "capacity"].map(str::to_owned);
-        let store = self.detached.is_some().then(|| "store".to_owned());
-        let pools = self.pools.all().iter().map(|pool| format!("pool/{}", pool.name()));
-        fixed.into_iter().chain(store).chain(pools).collect()
-    }
 }
 
 #[async_trait]
-impl HealthService for Health {
+impl HealthRpc for Health {
     type WatchStream = ResponseStream<HealthCheckResponse>;
 
     async fn check(&self, request: Request<HealthCheckRequest>) -> Result<Response<HealthCheckResponse>, Status> {
-        let status = self.status(&request.into_inner().service);
-        // The caller may be unauthenticated, and must not learn the names of pools.
-        let status = status.ok_or_else(|| status::saying(Reason::NotFound, "health knows no service of this name"))?;
-        Ok(Response::new(answer(status)))
-    }
-
-    async fn list(&self, _: Request<HealthListRequest>) -> Result<Response<HealthListResponse>, Status> {
-        let statuses = self.names().into_iter().filter_map(|name| {
-            let status = self.status(&name)?;
-            Some((name, answer(status)))
-        });
-        Ok(Response::new(HealthListResponse { statuses: statuses.collect() }))
+        if !self.report(&request.get_ref().service).await {
+            // The caller may be unauthenticated, and must not learn the names of pools.
+            return Err(status::saying(Reason::NotFound, "health knows no service of this name"));
+        }
+        self.service.check(request).await
     }
 
     /// Sends the status now and at each change, until the process has stopped. For an unknown name it is
-    /// SERVICE_UNKNOWN, and the watch stays open.
+    /// SERVICE_UNKNOWN, and the watch stays open, as the protocol asks; `HealthService` would refuse the call.
     async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Self::WatchStream>, Status> {
         let ended = self.watches.open(&request)?;
-        let name = request.into_inner().service;
-        let health = Arc::new(self.clone());
-        let moves = WatchStream::new(self.phase.subscribe()).map(|_| ());
-        let checks = stream::select(ticks(CHECK_INTERVAL), moves);
-        let changes = checks
-            .map(move |()| health.status(&name).unwrap_or(ServingStatus::ServiceUnknown))
-            .scan(None, |last, status| {
-                let changed = last.replace(status) != Some(status);
-                std::future::ready(Some(changed.then_some(status)))
-            })
-            .filter_map(|change| std::future::ready(change.map(|status| Ok(answer(status)))));
-        Ok(Response::new(Box::pin(changes.take_until(ended))))
+        if self.report(&request.get_ref().service).await {
+            let statuses = self.service.watch(request).await?.into_inner();
+            return Ok(Response::new(Box::pin(statuses.take_until(ended))));
+        }
+        let unknown = HealthCheckResponse { status: StatusInAnswer::ServiceUnknown.into() };
+        let statuses = stream::iter([Ok(unknown)]).chain(stream::pending());
+        Ok(Response::new(Box::pin(statuses.take_until(ended))))
     }
-}
-
-fn answer(status: ServingStatus) -> HealthCheckResponse {
-    HealthCheckResponse { status: status.into() }
 }

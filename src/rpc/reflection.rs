@@ -23,6 +23,7 @@ pub(super) static DESCRIPTORS: LazyLock<DescriptorPool> = LazyLock::new(|| {
     let mut pool = DescriptorPool::new();
     for set in [
         crate::proto::DESCRIPTORS,
+        tonic_health::pb::FILE_DESCRIPTOR_SET,
         tonic_types::pb::FILE_DESCRIPTOR_SET,
         v1::FILE_DESCRIPTOR_SET,
         v1alpha::FILE_DESCRIPTOR_SET,

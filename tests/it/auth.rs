@@ -14,7 +14,7 @@ use tonic_types::StatusExt;
 use waterwheel::proto::{
     Criticality, Job, StatsRequest, StreamRequest, SubmitManyRequest, SubmitRequest, SubmitResponse, WatchStatsRequest,
     WhenFull,
-    health::{HealthCheckRequest, HealthListRequest, health_client::HealthClient},
+    health::{HealthCheckRequest, health_client::HealthClient},
     submit_many_response,
 };
 
@@ -232,17 +232,6 @@ async fn health_checks_need_no_credentials() {
     let setting = Setting::new();
     let mut health = HealthClient::new(setting.channel(None).await);
     health.check(HealthCheckRequest { service: String::new() }).await.unwrap();
-}
-
-/// The list reveals the names of pools, as the stats do.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn health_list_is_allowed_to_principals_that_may_call_stats() {
-    let setting = Setting::new();
-    for (name, expected) in [(Name::Common("dash-1"), Code::Ok), (Name::Common("batch"), Code::PermissionDenied)] {
-        let mut health = HealthClient::new(setting.channel(Some(&name)).await);
-        let listed = health.list(HealthListRequest {}).await;
-        assert_eq!(listed.err().map_or(Code::Ok, |status| status.code()), expected);
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

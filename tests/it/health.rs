@@ -1,4 +1,4 @@
-//! `grpc.health.v1`: the status of each name over the life of a process, by `Check`, `Watch` and `List`.
+//! `grpc.health.v1`: the status of each name over the life of a process, by `Check` and `Watch`.
 
 use std::time::Duration;
 
@@ -12,8 +12,7 @@ use waterwheel::{
     proto::{
         WatchStatsRequest,
         health::{
-            HealthCheckRequest, HealthCheckResponse, HealthListRequest, health_check_response::ServingStatus,
-            health_client::HealthClient,
+            HealthCheckRequest, HealthCheckResponse, health_check_response::ServingStatus, health_client::HealthClient,
         },
         worker_pool_service_client::WorkerPoolServiceClient,
         xds::service::orca::v3::{OrcaLoadReportRequest, open_rca_service_client::OpenRcaServiceClient},
@@ -101,17 +100,6 @@ async fn an_unknown_name_is_not_found_by_a_check_and_unknown_to_a_watch_which_st
     assert!(more.is_err(), "the watch ends or sends another status: {more:?}");
 }
 
-#[tokio::test]
-async fn all_names_are_listed_with_their_statuses() {
-    let process = Process::serve(CONFIG).await;
-    let list = process.public.health().await.list(HealthListRequest {}).await.unwrap().into_inner();
-    let mut names: Vec<_> = list.statuses.keys().map(String::as_str).collect();
-    names.sort_unstable();
-    assert_eq!(names, ["", "capacity", "liveness", "pool/one", "readiness", "waterwheel.v1.WorkerPoolService"]);
-    assert!(list.statuses.values().all(|answer| answer.status() == ServingStatus::Serving), "{list:?}");
-}
-
-/// The server polls each watch several times a second, which costs CPU.
 #[tokio::test]
 async fn the_number_of_watches_of_each_type_on_a_connection_is_limited() {
     let process = Process::serve(CONFIG).await;

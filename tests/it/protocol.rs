@@ -179,7 +179,7 @@ async fn the_error_for_an_unknown_service_or_method_lists_the_known_names() {
             process.public,
             "/grpc.health.v1.Health/Chek",
             "UNKNOWN_METHOD",
-            "no such method; grpc.health.v1.Health has Check, List, Watch",
+            "no such method; grpc.health.v1.Health has Check, Watch",
         ),
     ] {
         let status = call(address, path).await;

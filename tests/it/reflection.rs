@@ -68,7 +68,7 @@ async fn an_unknown_name_is_answered_with_an_error_and_the_stream_stays_open() {
         (symbol("google.rpc.ErrorInfo"), Ok(details)),
         (symbol("google.rpc.BadRequest.FieldViolation"), Ok(details)),
         (symbol("google.rpc.RetryInfo"), Ok(details)),
-        (symbol("grpc.health.v1.Health.List"), Ok("grpc/health/v1/health.proto")),
+        (symbol("grpc.health.v1.Health.Watch"), Ok("health.proto")),
         (file("google/protobuf/duration.proto"), Ok("google/protobuf/duration.proto")),
         (file("nothing.proto"), Err(5)),
         (numbers("waterwheel.v1.Job"), Ok("waterwheel.v1.Job")),

@@ -96,7 +96,7 @@ says "rpc Submit" "$GOBIN/grpcurl" -plaintext "$grpc" describe waterwheel.v1.Wor
 says '"output": "aGk="' "$GOBIN/grpcurl" -plaintext -d '{"job": {"kind": "echo", "payload": "aGk="}}' "$grpc" \
     waterwheel.v1.WorkerPoolService/Submit
 says '"status": "SERVING"' "$GOBIN/grpcurl" -plaintext "$ops" grpc.health.v1.Health/Check
-says '"pool/cpu"' "$GOBIN/grpcurl" -plaintext "$grpc" grpc.health.v1.Health/List
+says '"status": "SERVING"' "$GOBIN/grpcurl" -plaintext -d '{"service": "pool/cpu"}' "$grpc" grpc.health.v1.Health/Check
 # The details of errors are readable by reflection alone; a job that fails does not end the call of the others.
 fails '"reason": "UNKNOWN_KIND"' "$GOBIN/grpcurl" -plaintext -d '{"job": {"kind": "none"}}' "$grpc" \
     waterwheel.v1.WorkerPoolService/Submit

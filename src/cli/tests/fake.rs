@@ -36,7 +36,7 @@ use crate::proto::{
     Waterfall,
     admin_service_server::{AdminService, AdminServiceServer},
     health::{
-        HealthCheckRequest, HealthCheckResponse, HealthListRequest, HealthListResponse,
+        HealthCheckRequest, HealthCheckResponse,
         health_check_response::ServingStatus,
         health_server::{Health, HealthServer},
     },
@@ -336,10 +336,6 @@ impl Health for Play {
         let state = states[(*checks).min(states.len() - 1)];
         *checks += 1;
         Ok(Response::new(HealthCheckResponse { status: state as i32 }))
-    }
-
-    async fn list(&self, _: Request<HealthListRequest>) -> Result<Response<HealthListResponse>, Status> {
-        Err(Status::unimplemented("no command lists health"))
     }
 
     async fn watch(&self, _: Request<HealthCheckRequest>) -> Result<Response<Self::WatchStream>, Status> {

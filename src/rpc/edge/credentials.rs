@@ -115,8 +115,6 @@ fn target(path: &str) -> Target {
         return Target::Unknown;
     };
     let rpc = match service {
-        // `List` needs the right to `Stats`, because it lists the names of pools.
-        "grpc.health.v1.Health" if method == "List" => Some(Rpc::Stats),
         "grpc.health.v1.Health" => return Target::Open,
         worker_pool_service_server::SERVICE_NAME => Rpc::of(Service::WorkerPool, method),
         job_service_server::SERVICE_NAME => Rpc::of(Service::Job, method),
