@@ -30,5 +30,5 @@ pub use output::{Event, OutputSink};
 pub use process::{ProcessState, ProcessStats, Processes, ProgramStats};
 pub use remote::{AttachedWorkerStats, NewWorker, RemoteWorkers};
 pub use run::{RunStart, Runner, StopReason};
-pub use traits::{AsyncInstance, AsyncRun, BlockingHandler, BlockingInstance, Handler, Instance, Kind, KindOptions};
+pub use traits::{AsyncInstance, AsyncRun, BlockingHandler, Handler, Instance, Kind, KindOptions};
 pub(crate) use traits::{Contained, contain, panic_message};

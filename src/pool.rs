@@ -10,7 +10,7 @@
 //! ```
 //!
 //! A job whose worker is free runs in the task of its caller. When the caller leaves, or is answered at the deadline,
-//! the run moves to a task of its own ([`running_job`]) and down the stop ladder ([`stop`]).
+//! the run moves to a task of its own and down the stop ladder ([`running_job`]).
 //!
 //! A job of a blocking kind runs on the thread of its worker ([`blocking`]). The thread decides its outcome and takes
 //! the next job itself. Its messages to the tasks of callers are sent in batches ([`reports`]).
@@ -36,7 +36,6 @@ mod reports;
 mod running_job;
 mod shard;
 mod stats;
-mod stop;
 mod stream;
 mod ticket;
 mod timers;

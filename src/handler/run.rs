@@ -1,4 +1,4 @@
-//! The state of one run: its start, its runner, and the reason to stop. The stop ladder is in `src/pool/stop.rs`.
+//! The state of one run: its start, its runner, and the reason to stop. The stop ladder is in `src/pool/running_job.rs`.
 
 use std::{
     fmt,

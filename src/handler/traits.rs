@@ -71,10 +71,7 @@ pub trait BlockingHandler: Send + 'static {
     fn handle(&mut self, job: Box<Job>, cx: Context) -> Result<Output, HandlerError>;
 
     /// The same as [`Handler::close`], on a thread that may block. The drain does not wait longer than `grace`.
-    fn close(self, grace: Duration)
-    where
-        Self: Sized,
-    {
+    fn close(self: Box<Self>, grace: Duration) {
         let _ = grace;
     }
 }
@@ -113,7 +110,7 @@ pub enum Instance {
     /// Runs on the serving threads.
     Async(Box<dyn AsyncInstance>),
     /// Runs on the worker's own thread.
-    Blocking(Box<dyn BlockingInstance>),
+    Blocking(Box<dyn BlockingHandler>),
 }
 
 /// A [`Handler`] whose type is erased.
@@ -131,18 +128,6 @@ pub trait AsyncInstance: Send {
 /// A call of an asynchronous handler. It returns the handler at its end; if it is cut off or panics, the handler is
 /// lost.
 pub type AsyncRun<T = Output> = BoxFuture<'static, (Box<dyn AsyncInstance>, Result<T, HandlerError>)>;
-
-/// A [`BlockingHandler`] whose type is erased.
-pub trait BlockingInstance: Send {
-    /// Runs one job.
-    ///
-    /// # Errors
-    /// The error of the handler.
-    fn run(&mut self, job: Box<Job>, cx: Context) -> Result<Output, HandlerError>;
-
-    /// Releases the handler's resources.
-    fn close(self: Box<Self>, grace: Duration);
-}
 
 impl Instance {
     /// Closes the handler. Panics if the handler does.
@@ -182,16 +167,6 @@ impl<H: Handler> AsyncInstance for H {
 
     fn close(self: Box<Self>, grace: Duration) -> BoxFuture<'static, ()> {
         Box::pin(Handler::close(*self, grace))
-    }
-}
-
-impl<H: BlockingHandler> BlockingInstance for H {
-    fn run(&mut self, job: Box<Job>, cx: Context) -> Result<Output, HandlerError> {
-        self.handle(job, cx)
-    }
-
-    fn close(self: Box<Self>, grace: Duration) {
-        BlockingHandler::close(*self, grace);
     }
 }
 

@@ -1,25 +1,25 @@
 //! One run of one job. `outcome.rs` turns its end into the outcome, and `stop.rs` stops it.
 
 use std::{
+    panic::AssertUnwindSafe,
     pin::Pin,
     task::{Poll, ready},
     time::Duration,
 };
 
-use futures_util::FutureExt;
+use futures_util::{FutureExt, future::BoxFuture};
 use tokio::{sync::oneshot, time::Instant};
 use tracing::Span;
 
 use super::{
     blocking::{Done, Work},
-    factories::Try,
     lease::Lease,
-    outcome::{JobResult, conclude},
+    outcome::{Fault, JobResult, conclude, judge},
     shard::Shared,
     trace::attempt_span,
 };
 use crate::{
-    handler::{AsyncRun, Contained, Context, Instance, contain},
+    handler::{AsyncInstance, AsyncRun, Contained, Context, Instance, contain, panic_message},
     model::{HandlerError, Job, JobError, Outcome, Output},
     scheduler::JobKey,
 };
@@ -36,7 +36,7 @@ pub(super) struct Attempt {
     run: Run,
     /// Its own span; `None` if the call's span is enough.
     span: Option<Box<Span>>,
-    hold: Holder,
+    lease: Lease,
     pub(super) kind: usize,
     /// Time of the start or of the last poll.
     seen: Instant,
@@ -46,33 +46,12 @@ pub(super) struct Attempt {
 
 enum Run {
     /// Its handler is new, and starts on the serving thread.
-    Starting(Box<Starting>),
+    Starting(BoxFuture<'static, Result<AsyncRun, Fault>>),
     /// On the serving thread.
     Async(Contained<AsyncRun>),
     /// On the worker's own thread, which decides the outcome.
     Blocking(oneshot::Receiver<JobResult>),
     Over,
-}
-
-/// The start of a new handler, and the job that waits for it.
-struct Starting {
-    start: Contained<AsyncRun<()>>,
-    job: Box<Job>,
-    begun: Try,
-}
-
-/// The owner of the worker.
-enum Holder {
-    Lease(Lease),
-    /// The worker's thread, or the pool again.
-    Elsewhere(Shared, JobKey),
-}
-
-/// Why an attempt failed.
-pub(super) enum AttemptError {
-    Error(HandlerError),
-    /// There is no handler, or no thread for it, so the job did not start. Includes the retry time.
-    BeforeBegin(HandlerError, Option<Duration>),
 }
 
 impl Attempt {
@@ -94,20 +73,17 @@ impl Attempt {
                 }
                 Err(error) => {
                     let message = format!("the worker's thread could not be started: {error}");
-                    let raised = AttemptError::BeforeBegin(HandlerError::Crashed { message }, None);
-                    Err(not_begun(lease, kind, &cx, now, raised))
+                    let fault = Fault::not_begun(HandlerError::Crashed { message }, None);
+                    Err(not_begun(lease, kind, &cx, now, fault))
                 }
             };
         }
         let span = attempt_span(&cx, lease.worker());
         match entered(span.as_deref(), &cx, || begin_async(&mut lease, job, kind, &cx)) {
-            Ok(run) => {
-                let hold = Holder::Lease(lease);
-                Ok(Self { run, span, hold, kind, seen: now, is_polled: false, cx })
-            }
-            Err(raised) => {
+            Ok(run) => Ok(Self { run, span, lease, kind, seen: now, is_polled: false, cx }),
+            Err(fault) => {
                 drop(span);
-                Err(not_begun(lease, kind, &cx, now, raised))
+                Err(not_begun(lease, kind, &cx, now, fault))
             }
         }
     }
@@ -120,22 +96,16 @@ impl Attempt {
         cx: Context,
         ended: oneshot::Receiver<JobResult>,
     ) -> Self {
-        let (run, hold) = (Run::Blocking(ended), Holder::Elsewhere(inner, key));
-        Self { run, span: None, hold, kind, seen: Instant::now(), is_polled: false, cx }
+        let (run, lease) = (Run::Blocking(ended), Lease::of_thread(inner, key));
+        Self { run, span: None, lease, kind, seen: Instant::now(), is_polled: false, cx }
     }
 
     pub(super) fn inner(&self) -> &Shared {
-        match &self.hold {
-            Holder::Lease(lease) => lease.inner(),
-            Holder::Elsewhere(inner, _) => inner,
-        }
+        self.lease.inner()
     }
 
     pub(super) fn key(&self) -> JobKey {
-        match &self.hold {
-            Holder::Lease(lease) => lease.key(),
-            Holder::Elsewhere(_, key) => *key,
-        }
+        self.lease.key()
     }
 
     pub(super) fn is_blocking(&self) -> bool {
@@ -152,9 +122,11 @@ impl Attempt {
         self.inner().end(self.key(), outcome, self.run_time(), &self.cx)
     }
 
-    fn poll_async(&mut self, task: &mut std::task::Context<'_>) -> Poll<Result<Output, AttemptError>> {
-        if let Run::Starting(_) = self.run {
-            ready!(self.poll_start(task))?;
+    fn poll_async(&mut self, task: &mut std::task::Context<'_>) -> Poll<Result<Output, Fault>> {
+        if let Run::Starting(start) = &mut self.run {
+            let started = ready!(entered(self.span.as_deref(), &self.cx, || start.poll_unpin(task)));
+            self.run = Run::Over;
+            self.run = Run::Async(Contained::new(started?));
         }
         let Run::Async(run) = &mut self.run else { unreachable!("it runs on the serving thread until it is over") };
         let _entered = self.span.as_deref().unwrap_or(self.cx.span()).enter();
@@ -163,48 +135,16 @@ impl Attempt {
             Ok(Poll::Pending) => return Poll::Pending,
             Ok(Poll::Ready((handler, result))) => {
                 let handler = Contained::new(Instance::Async(handler));
-                if let Holder::Lease(lease) = &mut self.hold
-                    && is_kept(&result)
-                {
-                    lease.put_back(self.kind, handler);
+                if is_kept(&result) {
+                    self.lease.put_back(self.kind, handler);
                 }
-                result.map_err(AttemptError::Error)
+                result
             }
-            Err(message) => Err(AttemptError::Error(HandlerError::Panicked { message })),
+            Err(message) => Err(HandlerError::Panicked { message }),
         };
         // A future that panicked is dropped here, in the span of its run.
         self.run = Run::Over;
-        Poll::Ready(result)
-    }
-
-    /// Starts the run once the handler has started.
-    fn poll_start(&mut self, task: &mut std::task::Context<'_>) -> Poll<Result<(), AttemptError>> {
-        let Run::Starting(mut starting) = std::mem::replace(&mut self.run, Run::Over) else {
-            return Poll::Ready(Ok(()));
-        };
-        let polled = entered(self.span.as_deref(), &self.cx, || contain(|| starting.start.get_mut().poll_unpin(task)));
-        let started = match polled {
-            Ok(Poll::Pending) => {
-                self.run = Run::Starting(starting);
-                return Poll::Pending;
-            }
-            Ok(Poll::Ready((handler, result))) => Ok(result.map(|()| handler)),
-            Err(panic) => Err(panic),
-        };
-        let Starting { start: _, job, begun } = *starting;
-        let handler = self.inner().made(self.kind, &begun, started)?;
-        self.run = Run::Async(Contained::new(handler.run(job, self.cx.clone())));
-        Poll::Ready(Ok(()))
-    }
-
-    /// Gives the worker back, with the job's outcome unless it was decided before.
-    fn end(&mut self, result: Result<Output, AttemptError>) -> Option<JobResult> {
-        self.span = None;
-        let elsewhere = Holder::Elsewhere(self.inner().clone(), self.key());
-        match std::mem::replace(&mut self.hold, elsewhere) {
-            Holder::Lease(lease) => conclude(lease, self.kind, &self.cx, self.seen, result),
-            Holder::Elsewhere(..) => unreachable!("a run on a serving thread has its worker"),
-        }
+        Poll::Ready(judge(result, &self.cx, self.lease.inner()))
     }
 
     fn warn_slow(&self, took: Duration) {
@@ -240,7 +180,11 @@ impl Future for Attempt {
         if took > SLOW_POLL {
             self.warn_slow(took);
         }
-        polled.map(|result| self.end(result))
+        polled.map(|result| {
+            let this = &mut *self;
+            this.span = None;
+            conclude(&mut this.lease, this.kind, &this.cx, this.seen, result)
+        })
     }
 }
 
@@ -256,31 +200,34 @@ pub(super) fn entered<T>(own: Option<&Span>, cx: &Context, code: impl FnOnce() -
 }
 
 /// The answer for a job whose run did not start. It is sent at once, before the headers of a stream.
-fn not_begun(lease: Lease, kind: usize, cx: &Context, now: Instant, raised: AttemptError) -> JobError {
-    let ended = conclude(lease, kind, cx, now, Err(raised)).expect("no other decides a run that did not begin");
+fn not_begun(mut lease: Lease, kind: usize, cx: &Context, now: Instant, fault: Fault) -> JobError {
+    let ended = conclude(&mut lease, kind, cx, now, Err(fault)).expect("no other decides a run that did not begin");
     ended.expect_err("it did not begin")
 }
 
 /// The handler's own code runs only when the future is polled.
-fn begin_async(lease: &mut Lease, job: Box<Job>, kind: usize, cx: &Context) -> Result<Run, AttemptError> {
-    let kept = lease.take_handler(kind);
-    let inner = lease.inner();
-    let (instance, begun) = match kept {
-        Some(instance) => (instance, None),
-        None => {
-            let begun = inner.begin_to_make(kind)?;
-            match contain(|| inner.kinds[kind].make()) {
-                Ok(Ok(instance)) => (instance, Some(begun)),
-                failed => (inner.made(kind, &begun, failed)?, None),
-            }
-        }
+fn begin_async(lease: &mut Lease, job: Box<Job>, kind: usize, cx: &Context) -> Result<Run, Fault> {
+    if let Some(kept) = lease.take_handler(kind) {
+        return Ok(Run::Async(Contained::new(as_async(kept).run(job, cx.clone()))));
+    }
+    let (inner, cx) = (lease.inner().clone(), cx.clone());
+    let begun = inner.begin_to_make(kind)?;
+    let made = match contain(|| inner.kinds[kind].make()) {
+        Ok(Ok(made)) => as_async(made),
+        failed => as_async(inner.made(kind, &begun, failed)?),
     };
-    let Instance::Async(handler) = instance else { unreachable!("the kind says that it is asynchronous") };
-    Ok(match begun {
-        None => Run::Async(Contained::new(handler.run(job, cx.clone()))),
-        Some(begun) => {
-            let start = Contained::new(handler.start(inner.site(kind)));
-            Run::Starting(Box::new(Starting { start, job, begun }))
-        }
-    })
+    Ok(Run::Starting(Box::pin(async move {
+        let site = inner.site(kind);
+        let start = AssertUnwindSafe(async { Contained::new(made.start(site)).get_mut().await });
+        let started = start.catch_unwind().await.map_err(panic_message);
+        let handler = inner.made(kind, &begun, started.map(|(handler, result)| result.map(|()| handler)))?;
+        Ok(handler.run(job, cx))
+    })))
+}
+
+fn as_async(instance: Instance) -> Box<dyn AsyncInstance> {
+    match instance {
+        Instance::Async(handler) => handler,
+        Instance::Blocking(_) => unreachable!("the kind says that it is asynchronous"),
+    }
 }

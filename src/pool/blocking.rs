@@ -10,16 +10,16 @@ use tokio::{sync::oneshot, time::Instant};
 use tracing::Span;
 
 use super::{
-    attempt::{AttemptError, entered, is_kept},
+    attempt::{entered, is_kept},
     inner::PoolInner,
     lease::Lease,
-    outcome::{JobResult, conclude},
+    outcome::{Fault, JobResult, conclude, judge},
     reports::{Report, Reports},
     shard::work_for_shard,
     trace::attempt_span,
 };
 use crate::{
-    handler::{BlockingInstance, Contained, Context, Instance, contain},
+    handler::{Contained, Context, Instance, contain},
     model::{HandlerError, Job, Output},
     task::spawn_thread,
 };
@@ -88,7 +88,8 @@ impl Work {
         let Self { mut lease, job, kind, span, done, cx } = self;
         let result = entered(span.as_deref(), &cx, || run_handler(&mut lease, job, kind, &cx));
         drop(span);
-        let ended = cx.span().in_scope(|| conclude(lease, kind, &cx, Instant::now(), result));
+        let ended = cx.span().in_scope(|| conclude(&mut lease, kind, &cx, Instant::now(), result));
+        drop(lease);
         // By now the thread holds neither the pool nor the job. The job's span ends with the answer, and the process
         // may exit right after it.
         drop(cx);
@@ -98,7 +99,7 @@ impl Work {
     }
 }
 
-fn run_handler(lease: &mut Lease, job: Box<Job>, kind: usize, cx: &Context) -> Result<Output, AttemptError> {
+fn run_handler(lease: &mut Lease, job: Box<Job>, kind: usize, cx: &Context) -> Result<Output, Fault> {
     let handler = match lease.take_handler(kind) {
         Some(handler) => handler,
         None => {
@@ -109,13 +110,14 @@ fn run_handler(lease: &mut Lease, job: Box<Job>, kind: usize, cx: &Context) -> R
     };
     let mut handler = Contained::new(handler);
     let Instance::Blocking(running) = handler.get_mut() else { unreachable!("the kind says that it is blocking") };
-    match contain(|| BlockingInstance::run(&mut **running, job, cx.clone())) {
+    let result = match contain(|| running.handle(job, cx.clone())) {
         Ok(result) => {
             if is_kept(&result) {
                 lease.put_back(kind, handler);
             }
-            result.map_err(AttemptError::Error)
+            result
         }
-        Err(message) => Err(AttemptError::Error(HandlerError::Panicked { message })),
-    }
+        Err(message) => Err(HandlerError::Panicked { message }),
+    };
+    judge(result, cx, lease.inner())
 }

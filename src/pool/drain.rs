@@ -7,7 +7,6 @@ use super::{
     inner::PoolInner,
     lease::{Gone, WorkerHandlers},
     shard::Shared,
-    stop::forced,
 };
 use crate::{
     handler::{Contained, Context, Instance, Processes, ProgramStats, StopReason, panic_message},
@@ -16,7 +15,7 @@ use crate::{
 };
 use futures_util::{FutureExt, future::join_all};
 use rustc_hash::FxHashSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 use tracing::warn;
 
 /// Time for answers to be sent before the kill phase ends; a fifth of the phase if that is shorter.
@@ -185,7 +184,21 @@ async fn close(inner: &PoolInner, kind: usize, handler: Contained<Instance>) {
     warn!(pool = %inner.name, kind = %inner.kinds[kind].name(), cause = fault, "a handler was not closed in time");
 }
 
+/// Returns when the stop of the whole pool forces its jobs.
+pub(super) async fn forced(inner: &PoolInner) {
+    inner.phase.reached(Phase::Stopping).await;
+    match inner.force_by.get() {
+        Some(at) => sleep_until(*at).await,
+        None => std::future::pending().await,
+    }
+}
+
 impl PoolInner {
+    /// Time between the request to stop and the forced stop of a job of `kind`.
+    pub(super) fn grace(&self, kind: usize) -> Duration {
+        self.kinds[kind].get_options().cancel_grace.unwrap_or(self.settings.cancel_grace)
+    }
+
     /// Adjusts the number of processes of each program to the workers. Programs that serve no kind get none.
     pub(super) fn fit_processes(&self) {
         let workers = self.read(crate::scheduler::Core::configured_workers);

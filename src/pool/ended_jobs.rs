@@ -1,6 +1,6 @@
 //! The memory of ended jobs, for `explain` and `jobs`.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
@@ -60,27 +60,15 @@ pub struct EndedFailure {
 
 /// The last ended jobs. Half of the capacity is for jobs that did not complete, because completed jobs would replace
 /// them within seconds.
-#[derive(Default)]
 pub(super) struct EndedJobs {
     completed: Ring,
     failed: Ring,
 }
 
-/// A ring buffer of the last recorded jobs.
-#[derive(Default)]
+/// The last recorded jobs, the oldest first.
 struct Ring {
-    jobs: Vec<EndedJob>,
+    jobs: VecDeque<EndedJob>,
     capacity: usize,
-    /// Index to overwrite next, once the ring is full.
-    next: usize,
-}
-
-/// Index of a failed job, to add facts that become known later.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Mark {
-    pub(super) shard: usize,
-    place: usize,
-    job: JobId,
 }
 
 impl EndedJob {
@@ -167,25 +155,21 @@ impl EndedJobs {
         Self { completed: Ring::new(capacity - failed), failed: Ring::new(failed) }
     }
 
-    /// Records a job in place of the oldest one of its sort. The replaced job is returned, to be dropped outside of a
-    /// lock. Only failed jobs get a mark, because facts about others never come later.
-    pub(super) fn push(&mut self, shard: usize, ended: EndedJob) -> (Option<Mark>, Option<EndedJob>) {
-        if ended.outcome == Outcome::Completed {
-            return (None, self.completed.push(ended).1);
-        }
-        let job = ended.job;
-        let (place, oldest) = self.failed.push(ended);
-        (place.map(|place| Mark { shard, place, job }), oldest)
+    /// Records a job in place of the oldest one of its sort, which is returned, to be dropped outside of a lock.
+    pub(super) fn push(&mut self, ended: EndedJob) -> Option<EndedJob> {
+        let ring = if ended.outcome == Outcome::Completed { &mut self.completed } else { &mut self.failed };
+        ring.push(ended)
     }
 
-    /// Adds the last rung of an ended job, and how its program ended.
-    pub(super) fn stop_ended(&mut self, mark: Mark, rung: Rung, program: Option<&ProgramEnd>) {
-        if let Some(ended) = self.failed.jobs.get_mut(mark.place).filter(|ended| ended.job == mark.job) {
-            ended.rung = Some(rung);
-            if let Some(failure) = &mut ended.failure {
-                failure.program = program.map(EndedFailure::kept);
-            }
+    /// Adds the last rung of an ended job, and how its program ended. Returns whether the job is remembered.
+    pub(super) fn stop_ended(&mut self, job: JobId, rung: Rung, program: Option<&ProgramEnd>) -> bool {
+        // The job has ended a short while ago, so it is among the last.
+        let Some(ended) = self.failed.jobs.iter_mut().rev().find(|ended| ended.job == job) else { return false };
+        ended.rung = Some(rung);
+        if let Some(failure) = &mut ended.failure {
+            failure.program = program.map(EndedFailure::kept);
         }
+        true
     }
 
     pub(super) fn find(&self, job: JobId) -> Option<EndedJob> {
@@ -205,23 +189,21 @@ impl EndedJobs {
 
 impl Ring {
     fn new(capacity: usize) -> Self {
-        Self { jobs: Vec::new(), capacity, next: 0 }
+        Self { jobs: VecDeque::new(), capacity }
     }
 
-    /// Adds a job. Returns its index, and the job that was there before.
-    fn push(&mut self, ended: EndedJob) -> (Option<usize>, Option<EndedJob>) {
+    /// Adds a job. Returns the oldest one if the ring was full.
+    fn push(&mut self, ended: EndedJob) -> Option<EndedJob> {
         if self.capacity == 0 {
-            return (None, None);
+            return Some(ended);
         }
-        if self.jobs.len() < self.capacity {
+        if self.jobs.is_empty() {
             // Allocated at once with the first job, so that later ones do not allocate.
-            self.jobs.reserve_exact(self.capacity - self.jobs.len());
-            self.jobs.push(ended);
-            return (Some(self.jobs.len() - 1), None);
+            self.jobs.reserve_exact(self.capacity);
         }
-        let place = self.next;
-        self.next = if place + 1 < self.capacity { place + 1 } else { 0 };
-        (Some(place), Some(std::mem::replace(&mut self.jobs[place], ended)))
+        let oldest = if self.jobs.len() < self.capacity { None } else { self.jobs.pop_front() };
+        self.jobs.push_back(ended);
+        oldest
     }
 }
 
@@ -249,21 +231,19 @@ mod tests {
     fn the_last_jobs_are_kept_and_completed_ones_push_no_failure_out() {
         let jobs: Vec<JobId> = std::iter::repeat_with(JobId::next).take(10).collect();
         let mut kept = EndedJobs::new(5);
-        let mut fail = |job: JobId| kept.push(0, ended(job, Outcome::HandlerFailed)).0.expect("room");
-        let marks: Vec<Mark> = jobs[..5].iter().map(|job| fail(*job)).collect();
-        for job in &jobs[5..] {
-            assert!(kept.push(0, ended(*job, Outcome::Completed)).0.is_none());
+        for (index, job) in jobs.iter().enumerate() {
+            kept.push(ended(*job, if index < 5 { Outcome::HandlerFailed } else { Outcome::Completed }));
         }
         let rings = [&kept.completed.jobs, &kept.failed.jobs].map(|jobs| (jobs.len(), jobs.capacity()));
         assert_eq!(rings, [(2, 2), (3, 3)], "each allocates once");
         let known: Vec<JobId> = jobs.iter().copied().filter(|job| kept.find(*job).is_some()).collect();
         assert_eq!(known, [&jobs[2..5], &jobs[8..]].concat());
-        kept.stop_ended(marks[4], Rung::Forced, None);
-        // Its place is another one's.
-        kept.stop_ended(marks[0], Rung::Stuck, None);
+        assert!(kept.stop_ended(jobs[4], Rung::Forced, None));
+        assert!(!kept.stop_ended(jobs[0], Rung::Stuck, None), "it is forgotten");
         let rungs: Vec<_> = jobs[2..5].iter().map(|job| kept.find(*job).and_then(|ended| ended.rung)).collect();
         assert_eq!(rungs, [None, None, Some(Rung::Forced)]);
-        assert!(EndedJobs::new(0).push(0, ended(jobs[0], Outcome::HandlerFailed)).0.is_none());
+        let mut none = EndedJobs::new(0);
+        assert!(none.push(ended(jobs[0], Outcome::HandlerFailed)).is_some() && none.find(jobs[0]).is_none());
         assert!(size_of::<EndedJob>() <= 192, "{}", size_of::<EndedJob>());
     }
 }

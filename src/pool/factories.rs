@@ -7,7 +7,7 @@ use rand::RngExt;
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::{attempt::AttemptError, inner::PoolInner};
+use super::{inner::PoolInner, outcome::Fault};
 use crate::model::HandlerError;
 
 /// Back-off after the first failure.
@@ -100,11 +100,11 @@ impl Factories {
 
 impl PoolInner {
     /// Starts to make a handler of `kind`, unless that failed a short while ago.
-    pub(super) fn begin_to_make(&self, kind: usize) -> Result<Try, AttemptError> {
+    pub(super) fn begin_to_make(&self, kind: usize) -> Result<Try, Fault> {
         self.factories.begin(kind, Instant::now()).map_err(|BackOff { left, last }| {
             let name = self.kinds[kind].name();
             let message = format!("no handler of kind {name} could be made; the next attempt is later: {last}");
-            AttemptError::BeforeBegin(HandlerError::Unavailable { message }, Some(left))
+            Fault::not_begun(HandlerError::Unavailable { message }, Some(left))
         })
     }
 
@@ -114,7 +114,7 @@ impl PoolInner {
         kind: usize,
         begun: &Try,
         made: Result<Result<T, HandlerError>, String>,
-    ) -> Result<T, AttemptError> {
+    ) -> Result<T, Fault> {
         let name = self.kinds[kind].name();
         let failed = |message: &str| {
             let left = self.factories.fail(kind, begun, Instant::now(), message);
@@ -130,11 +130,11 @@ impl PoolInner {
             Ok(Err(error)) => {
                 let message = format!("no handler of kind {name} could be made: {error}");
                 let retry_after = failed(&error.to_string());
-                Err(AttemptError::BeforeBegin(HandlerError::Unavailable { message }, Some(retry_after)))
+                Err(Fault::not_begun(HandlerError::Unavailable { message }, Some(retry_after)))
             }
             Err(message) => {
                 failed(&message);
-                Err(AttemptError::BeforeBegin(HandlerError::Panicked { message }, None))
+                Err(Fault::not_begun(HandlerError::Panicked { message }, None))
             }
         }
     }

@@ -24,11 +24,13 @@ pub(super) struct WorkerHandlers {
 pub(super) type Gone = Vec<(usize, Contained<Instance>)>;
 
 /// A worker on loan to one job. Dropping the lease gives the worker back, even inside a message that is never read.
+/// Without a worker, it only names the job.
 #[must_use = "dropping a lease gives the worker back and counts the job as cancelled"]
 pub(super) struct Lease {
     inner: Shared,
     key: JobKey,
     worker: u32,
+    /// `None` once the worker is given back, and if its own thread has it.
     handlers: Option<Box<WorkerHandlers>>,
 }
 
@@ -64,6 +66,11 @@ impl WorkerHandlers {
 impl Lease {
     pub(super) fn new(inner: Shared, key: JobKey, worker: u32, handlers: Box<WorkerHandlers>) -> Self {
         Self { inner, key, worker, handlers: Some(handlers) }
+    }
+
+    /// Names the job of a worker whose own thread has the lease.
+    pub(super) fn of_thread(inner: Shared, key: JobKey) -> Self {
+        Self { inner, key, worker: 0, handlers: None }
     }
 
     pub(super) fn inner(&self) -> &Shared {
@@ -110,15 +117,17 @@ impl Lease {
 
     /// Gives the worker back and decides the outcome of its job. `lost` is the job, if a drain may have lost it.
     /// Returns false if the outcome was decided before.
-    pub(super) fn finish(mut self, outcome: Outcome, run: Duration, at: Instant, lost: Option<&Context>) -> bool {
-        let handlers = self.handlers.take().expect("the state stays until the lease is dropped");
+    pub(super) fn finish(&mut self, outcome: Outcome, run: Duration, at: Instant, lost: Option<&Context>) -> bool {
+        let handlers = self.handlers.take().expect(GIVEN_ONCE);
         self.inner.release(self.key, handlers, Some(End { outcome, run, at, lost }))
     }
 
     fn handlers(&mut self) -> &mut WorkerHandlers {
-        self.handlers.as_mut().expect("the state stays until the lease is dropped")
+        self.handlers.as_mut().expect(GIVEN_ONCE)
     }
 }
+
+const GIVEN_ONCE: &str = "the worker is given back once, at the end";
 
 impl Drop for Lease {
     fn drop(&mut self) {

@@ -4,12 +4,11 @@ use hdrhistogram::Histogram;
 use parking_lot::Mutex;
 
 use super::{
-    ended_jobs::{EndedJob, EndedJobs, Mark},
+    ended_jobs::{EndedJob, EndedJobs},
     shard::shard,
-    stats::Distribution,
 };
 use crate::{
-    model::{Durations, JobId, ProgramEnd, Rung, Waterfall},
+    model::{JobId, ProgramEnd, Rung, Waterfall},
     scheduler::{Smallest, smallest},
 };
 
@@ -21,26 +20,20 @@ pub(super) struct Meters {
     shards: Vec<Mutex<Part>>,
 }
 
+/// Queue wait and run time of a kind.
+type Histograms = [Histogram<u64>; 2];
+
 /// The part of one shard.
 struct Part {
-    /// The kinds up to the last one with an ended job here.
-    kinds: Vec<KindMeters>,
+    /// The kinds up to the last one with an ended job here. The first job allocates its histograms, because most
+    /// threads run few of the kinds.
+    kinds: Vec<Option<Box<Histograms>>>,
     ended: EndedJobs,
 }
 
-#[derive(Default)]
-struct KindMeters {
-    /// Allocated by the first job, because most threads run few of the kinds.
-    histograms: Option<Box<[Histogram<u64>; 2]>>,
-}
-
-impl KindMeters {
-    fn histograms(&mut self) -> &mut [Histogram<u64>; 2] {
-        self.histograms.get_or_insert_with(|| {
-            let histogram = || Histogram::new_with_max(MAX_DURATION, 2).expect("the bounds are valid constants");
-            Box::new([histogram(), histogram()])
-        })
-    }
+fn histograms() -> Histograms {
+    let histogram = || Histogram::new_with_max(MAX_DURATION, 2).expect("the bounds are valid constants");
+    [histogram(), histogram()]
 }
 
 impl Meters {
@@ -50,34 +43,28 @@ impl Meters {
         Self { shards: std::iter::repeat_with(part).take(shards).collect() }
     }
 
-    /// Records a job that ran and ended.
-    pub(super) fn record(&self, ended: EndedJob) -> Option<Mark> {
-        let at = shard() % self.shards.len();
-        let mut part = self.shards[at].lock();
-        let Waterfall { queue: wait, run, .. } = ended.waterfall;
-        if part.kinds.len() <= ended.kind {
-            part.kinds.resize_with(ended.kind + 1, KindMeters::default);
+    /// Records a job that ended, and its durations if it ran.
+    pub(super) fn record(&self, ended: EndedJob) {
+        let mut part = self.shards[shard() % self.shards.len()].lock();
+        if ended.started {
+            let Waterfall { queue, run, .. } = ended.waterfall;
+            if part.kinds.len() <= ended.kind {
+                part.kinds.resize_with(ended.kind + 1, || None);
+            }
+            let histograms = part.kinds[ended.kind].get_or_insert_with(|| Box::new(histograms()));
+            for (histogram, duration) in histograms.iter_mut().zip([queue, run]) {
+                let nanos = u64::try_from(duration.as_nanos()).unwrap_or(MAX_DURATION).clamp(1, MAX_DURATION);
+                histogram.saturating_record(nanos);
+            }
         }
-        for (histogram, duration) in part.kinds[ended.kind].histograms().iter_mut().zip([wait, run]) {
-            let nanos = u64::try_from(duration.as_nanos()).unwrap_or(MAX_DURATION).clamp(1, MAX_DURATION);
-            histogram.saturating_record(nanos);
-        }
-        let (mark, oldest) = part.ended.push(at, ended);
+        let oldest = part.ended.push(ended);
         drop(part);
-        drop(oldest);
-        mark
-    }
-
-    /// Records a job that ended without a run.
-    pub(super) fn note(&self, ended: EndedJob) {
-        let at = shard() % self.shards.len();
-        let (_, oldest) = self.shards[at].lock().ended.push(at, ended);
         drop(oldest);
     }
 
     /// Adds the last rung of a job that had ended.
-    pub(super) fn stop_ended(&self, mark: Mark, rung: Rung, program: Option<&ProgramEnd>) {
-        self.shards[mark.shard].lock().ended.stop_ended(mark, rung, program);
+    pub(super) fn stop_ended(&self, job: JobId, rung: Rung, program: Option<&ProgramEnd>) {
+        self.shards.iter().any(|shard| shard.lock().ended.stop_ended(job, rung, program));
     }
 
     /// The ended job with this id, if it is remembered.
@@ -93,50 +80,26 @@ impl Meters {
     }
 
     /// Queue wait and run time of `kind` over all shards.
-    pub(super) fn read(&self, kind: usize) -> [Distribution; 2] {
-        match self.merged(kind).histograms {
-            Some(histograms) => histograms.each_ref().map(Distribution::of),
-            None => [Distribution::default(); 2],
-        }
-    }
-
-    /// The same durations in buckets, within one per cent.
-    pub(super) fn durations(&self, kind: usize) -> [Durations; 2] {
-        match self.merged(kind).histograms {
-            Some(histograms) => histograms.each_ref().map(in_buckets),
-            None => <[Durations; 2]>::default(),
-        }
-    }
-
-    /// Discards the figures of a kind that is no longer served.
-    pub(super) fn forget(&self, kind: usize) {
+    pub(super) fn of_kind(&self, kind: usize) -> Histograms {
+        let mut merged = histograms();
         for shard in &self.shards {
-            if let Some(part) = shard.lock().kinds.get_mut(kind) {
-                *part = KindMeters::default();
-            }
-        }
-    }
-
-    fn merged(&self, kind: usize) -> KindMeters {
-        let mut merged = KindMeters::default();
-        for shard in &self.shards {
-            if let Some(part) = shard.lock().kinds.get(kind).and_then(|part| part.histograms.as_ref()) {
-                for (whole, part) in merged.histograms().iter_mut().zip(part.iter()) {
+            if let Some(Some(part)) = shard.lock().kinds.get(kind) {
+                for (whole, part) in merged.iter_mut().zip(part.iter()) {
                     whole.add(part).expect("all histograms have the same bounds");
                 }
             }
         }
         merged
     }
-}
 
-fn in_buckets(histogram: &Histogram<u64>) -> Durations {
-    let mut durations = Durations::default();
-    for recorded in histogram.iter_recorded() {
-        let nanos = histogram.median_equivalent(recorded.value_iterated_to());
-        durations.add(nanos, recorded.count_at_value());
+    /// Discards the figures of a kind that is no longer served.
+    pub(super) fn forget(&self, kind: usize) {
+        for shard in &self.shards {
+            if let Some(part) = shard.lock().kinds.get_mut(kind) {
+                *part = None;
+            }
+        }
     }
-    durations
 }
 
 #[cfg(test)]
@@ -145,7 +108,13 @@ mod tests {
 
     use tokio::time::Instant;
 
-    use super::{super::ended_jobs::JobNames, *};
+    use super::{
+        super::{
+            ended_jobs::JobNames,
+            stats::{Distribution, in_buckets},
+        },
+        *,
+    };
     use crate::model::Outcome;
 
     #[test]
@@ -168,10 +137,10 @@ mod tests {
                 kind: 0,
             });
         }
-        let [queue, run] = meters.read(0);
+        let [queue, run] = meters.of_kind(0).each_ref().map(Distribution::of);
         assert_eq!((queue.count, run.count, queue.max), (100, 100, Duration::from_nanos(1)));
         let off = |measured: Duration, truth: f64| (measured.as_secs_f64() / truth - 1.0).abs();
-        let [queue_buckets, run_buckets] = meters.durations(0);
+        let [queue_buckets, run_buckets] = meters.of_kind(0).each_ref().map(in_buckets);
         assert_eq!((queue_buckets.counts[0], run_buckets.count()), (100, 100));
         assert!((48..=51).contains(&run_buckets.counts[..=8].iter().sum::<u64>()), "{run_buckets:?}");
         assert!(off(run_buckets.sum, 5.050) < 0.01, "{run_buckets:?}");

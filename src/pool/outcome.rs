@@ -6,7 +6,6 @@ use tokio::time::Instant;
 use tracing::{debug, error, info};
 
 use super::{
-    attempt::AttemptError,
     drain::LostJob,
     ended_jobs::EndedJob,
     inner::{PoolInner, jittered},
@@ -43,6 +42,13 @@ impl From<Outcome> for Fault {
     }
 }
 
+impl Fault {
+    /// There is no handler, or no thread for it, so the job did not start.
+    pub(super) fn not_begun(error: HandlerError, retry_after: Option<Duration>) -> Self {
+        Self { retry_after, execution: Execution::NotStarted, ..error.into() }
+    }
+}
+
 impl From<HandlerError> for Fault {
     fn from(error: HandlerError) -> Self {
         let outcome = error.outcome();
@@ -54,14 +60,16 @@ impl From<HandlerError> for Fault {
 /// Turns the end of a run into the job's one outcome, and gives the worker back. Returns `None` if the outcome was
 /// decided before.
 pub(super) fn conclude(
-    lease: Lease,
+    lease: &mut Lease,
     kind: usize,
     cx: &Context,
     now: Instant,
-    result: Result<Output, AttemptError>,
+    result: Result<Output, Fault>,
 ) -> Option<JobResult> {
-    let inner = &lease.inner().clone();
-    let result = match judge(result, cx, inner) {
+    if let Err(Fault { error: Some(HandlerError::Panicked { message }), .. }) = &result {
+        log_panic(cx, message);
+    }
+    let result = match result {
         Ok(_) if now >= cx.deadline().end() => Err(Fault::from(Outcome::DeadlineExceeded)),
         other => other,
     };
@@ -77,7 +85,7 @@ pub(super) fn conclude(
         Ok(output) => {
             let ended = EndedJob::new(cx, kind, outcome, run, now);
             let waterfall = ended.waterfall;
-            inner.meters.record(ended);
+            lease.inner().meters.record(ended);
             debug!(
                 pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), request_id = %cx.request_id(),
                 run_ms = milliseconds(run), "job completed",
@@ -85,12 +93,8 @@ pub(super) fn conclude(
             Ok(Completed { job: cx.job(), output, waterfall })
         }
         Err(fault) => {
-            let failure = failure(inner, cx, fault, run, cx.is_cancelled().then_some(Rung::Yielded));
-            let ended = EndedJob::failed(cx, kind, &failure, now);
-            match execution {
-                Execution::Started => drop(inner.meters.record(ended)),
-                Execution::NotStarted => inner.meters.note(ended),
-            }
+            let failure = failure(cx, fault, run, cx.is_cancelled().then_some(Rung::Yielded));
+            lease.inner().meters.record(EndedJob::failed(cx, kind, &failure, now));
             Err(failure.into())
         }
     })
@@ -134,25 +138,24 @@ pub(super) fn refuse_waiting(inner: &PoolInner, cx: &Context, reason: RejectionR
 /// Records an accepted job that ended before it began.
 pub(super) fn note_queued(inner: &PoolInner, cx: &Context, outcome: Outcome, now: Instant) {
     if let Some(kind) = inner.kind_index(cx.kind()) {
-        inner.meters.note(EndedJob::of_queued(cx, kind, outcome, now));
+        inner.meters.record(EndedJob::of_queued(cx, kind, outcome, now));
     }
 }
 
-fn judge(result: Result<Output, AttemptError>, cx: &Context, inner: &PoolInner) -> Result<Output, Fault> {
-    let (error, retry_after, execution, has_run) = match result {
+/// What the result of a handler means for its job.
+pub(super) fn judge(result: Result<Output, HandlerError>, cx: &Context, inner: &PoolInner) -> Result<Output, Fault> {
+    let error = match result {
         Ok(Output { bytes, content_type }) => match cx.output().finish(bytes) {
             Ok(bytes) => return Ok(Output { bytes, content_type }),
             Err(error) => return Err(error.into()),
         },
-        Err(AttemptError::BeforeBegin(error, retry_after)) => (error, retry_after, Execution::NotStarted, false),
-        Err(AttemptError::Error(error @ HandlerError::Unavailable { .. })) => {
-            (error, Some(jittered(UNAVAILABLE_FOR)), Execution::NotStarted, true)
-        }
-        Err(AttemptError::Error(error)) => (error, None, Execution::Started, true),
+        Err(error) => error,
     };
-    if let HandlerError::Panicked { message } = &error {
-        log_panic(cx, message);
-    } else if has_run && cx.is_cancelled() {
+    let (retry_after, execution) = match error {
+        HandlerError::Unavailable { .. } => (Some(jittered(UNAVAILABLE_FOR)), Execution::NotStarted),
+        _ => (None, Execution::Started),
+    };
+    if cx.is_cancelled() && !matches!(error, HandlerError::Panicked { .. }) {
         // A handler that was asked to stop has stopped for that reason, whatever it returns.
         return Err(Fault { execution, ..stopped(cx, inner).into() });
     }
@@ -200,7 +203,7 @@ pub(super) fn milliseconds(duration: Duration) -> f64 {
 }
 
 /// Logs a panic of a job's handler.
-pub(super) fn log_panic(cx: &Context, message: &str) {
+fn log_panic(cx: &Context, message: &str) {
     cx.span().in_scope(|| {
         error!(
             pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), request_id = %cx.request_id(),
@@ -210,18 +213,12 @@ pub(super) fn log_panic(cx: &Context, message: &str) {
 }
 
 /// A failure of a job that had a worker.
-pub(super) fn failure(
-    inner: &PoolInner,
-    cx: &Context,
-    fault: impl Into<Fault>,
-    run: Duration,
-    rung: Option<Rung>,
-) -> Failure {
+pub(super) fn failure(cx: &Context, fault: impl Into<Fault>, run: Duration, rung: Option<Rung>) -> Failure {
     let Fault { outcome, error, retry_after, execution } = fault.into();
     let failure = Failure {
         job: cx.job(),
         kind: Arc::clone(cx.kind()),
-        pool: Arc::clone(&inner.name),
+        pool: Arc::clone(cx.pool()),
         outcome,
         error,
         retry_after,

@@ -1,21 +1,23 @@
-//! A running job whose caller waits. If a queued job's caller leaves, `queued_job.rs` takes the job out of the queue.
+//! A running job whose caller waits, and the stop ladder: ask, wait the grace, force. If a queued job's caller leaves,
+//! `queued_job.rs` takes the job out of the queue.
 
 use std::{
     pin::Pin,
-    task::{Context as TaskContext, Poll},
+    task::{Context as TaskContext, Poll, ready},
 };
 
 use futures_util::{FutureExt, future::BoxFuture};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{
     attempt::Attempt,
+    drain::forced,
     ended_jobs::EndedJob,
     outcome::{JobResult, failure, stopped, timed_out},
-    stop::{LadderEnd, wait_for_stop},
 };
 use crate::{
     handler::{Context, StopReason},
+    incidents::{self, Incident},
     model::{JobError, Outcome, Rung},
 };
 
@@ -37,8 +39,6 @@ enum Then {
     Stop(BoxFuture<'static, StopReason>),
     /// The end of the stop ladder.
     Stopping(BoxFuture<'static, JobResult>),
-    /// Nothing: the worker's thread has decided the outcome and is reporting it.
-    Decided,
 }
 
 impl RunningJob {
@@ -46,21 +46,24 @@ impl RunningJob {
         Self { attempt: Some(attempt), then: Then::Nothing }
     }
 
-    /// The job was asked to stop by an operator or a drain. The caller learns the result, but no later than the
-    /// deadline.
-    async fn stop(mut self) -> JobResult {
+    /// The job must stop. The caller learns the result, but no later than the deadline.
+    async fn stop(mut self, reason: StopReason) -> JobResult {
         let attempt = self.attempt.as_mut().expect("kept until it ends");
         let cx = attempt.cx.clone();
-        let end = tokio::select! {
-            biased;
-            end = wait_for_stop(&mut *attempt) => Some(end),
-            () = sleep_until(cx.deadline().reply_by()) => None,
+        let end = match reason {
+            StopReason::Deadline => None,
+            StopReason::Caller | StopReason::Drain | StopReason::Operator => tokio::select! {
+                biased;
+                end = wait_for_stop(&mut *attempt) => Some(end),
+                () = sleep_until(cx.deadline().reply_by()) => None,
+            },
         };
         let outcome = if end.is_some() { stopped(&cx, attempt.inner()) } else { timed_out(&cx) };
         let ended = match end {
-            Some(LadderEnd::Yielded(ended)) => ended,
+            Some(Ok(ended)) => ended,
+            // The worker's thread has decided the outcome, and is reporting it.
             _ if !attempt.decide(outcome) => attempt.await,
-            Some(LadderEnd::CutOff(rung)) => Some(Err(cut_off(attempt, outcome, rung))),
+            Some(Err(rung)) => Some(Err(record(attempt, outcome, rung))),
             None => {
                 return Err(detach(self.attempt.take().expect("kept until it ends"), StopReason::Deadline, outcome));
             }
@@ -73,11 +76,10 @@ impl RunningJob {
 /// The task of an attached job, or the worker's thread, decides the outcome. The thread reports it to the task.
 const REPORTED: &str = "the outcome of an attached job comes to its task";
 
-/// Records the outcome of a job whose handler ignored the request to stop.
-fn cut_off(attempt: &Attempt, outcome: Outcome, rung: Rung) -> JobError {
-    let failure = failure(attempt.inner(), &attempt.cx, outcome, attempt.run_time(), Some(rung));
-    let ended = EndedJob::failed(&attempt.cx, attempt.kind, &failure, Instant::now());
-    attempt.inner().meters.record(ended);
+/// Records the outcome of a job that is stopped.
+fn record(attempt: &Attempt, outcome: Outcome, rung: Rung) -> JobError {
+    let failure = failure(&attempt.cx, outcome, attempt.run_time(), Some(rung));
+    attempt.inner().meters.record(EndedJob::failed(&attempt.cx, attempt.kind, &failure, Instant::now()));
     failure.into()
 }
 
@@ -99,20 +101,9 @@ impl Future for RunningJob {
                 this.then = Then::Stop(reason_to_stop(attempt.cx.clone()).boxed());
             }
             let Then::Stop(reason) = &mut this.then else { return Poll::Pending };
-            match reason.poll_unpin(task) {
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(StopReason::Deadline) => match this.attempt.take_if(|it| it.decide(timed_out(&it.cx))) {
-                    Some(attempt) => {
-                        let outcome = timed_out(&attempt.cx);
-                        return Poll::Ready(Err(detach(attempt, StopReason::Deadline, outcome)));
-                    }
-                    None => this.then = Then::Decided,
-                },
-                Poll::Ready(StopReason::Caller | StopReason::Drain | StopReason::Operator) => {
-                    let rest = Self { attempt: self.attempt.take(), then: Then::Nothing };
-                    self.then = Then::Stopping(rest.stop().boxed());
-                }
-            }
+            let reason = ready!(reason.poll_unpin(task));
+            let rest = Self { attempt: self.attempt.take(), then: Then::Nothing };
+            self.then = Then::Stopping(rest.stop(reason).boxed());
         }
     }
 }
@@ -135,20 +126,48 @@ impl Drop for RunningJob {
 
 /// Records the outcome, and stops the handler in a separate task, so that the caller gets its answer in time.
 fn detach(mut attempt: Attempt, reason: StopReason, outcome: Outcome) -> JobError {
-    let inner = attempt.inner().clone();
-    let failure = failure(&inner, &attempt.cx, outcome, attempt.run_time(), Some(Rung::Asked));
-    let mark = inner.meters.record(EndedJob::failed(&attempt.cx, attempt.kind, &failure, Instant::now()));
+    let error = record(&attempt, outcome, Rung::Asked);
     attempt.cx.stop(reason);
+    let inner = attempt.inner().clone();
     inner.tasks.spawn(async move {
         // The end of the ladder, or dropping the attempt, gives the worker back.
-        let end = wait_for_stop(&mut attempt).await;
-        let rung = match &end {
-            LadderEnd::Yielded(_) => Rung::Yielded,
-            LadderEnd::CutOff(rung) => *rung,
-        };
-        if let Some(mark) = mark {
-            attempt.inner().meters.stop_ended(mark, rung, attempt.cx.program_end());
-        }
+        let rung = wait_for_stop(&mut attempt).await.err().unwrap_or(Rung::Yielded);
+        attempt.inner().meters.stop_ended(attempt.cx.job(), rung, attempt.cx.program_end());
     });
-    failure.into()
+    error
+}
+
+/// Waits on the stop ladder, from the request to stop to the end of the grace. Returns the end of an attempt that yields
+/// within the grace; it is `None` if the outcome was decided before. Cancel safe, but a second call restarts the grace.
+///
+/// # Errors
+/// The rung where the ladder ended. The attempt must be dropped: that cuts off an asynchronous handler, and leaves a
+/// blocking one to its thread.
+async fn wait_for_stop(attempt: &mut Attempt) -> Result<Option<JobResult>, Rung> {
+    let inner = attempt.inner().clone();
+    let grace = inner.grace(attempt.kind);
+    tokio::select! {
+        biased;
+        ended = &mut *attempt => return Ok(ended),
+        () = sleep(grace) => {}
+        () = forced(&inner) => {}
+    }
+    let (cx, is_blocking) = (&attempt.cx, attempt.is_blocking());
+    let is_replaced = is_blocking && inner.stick(attempt.key());
+    cx.span().in_scope(|| {
+        incidents::log(cx.pool(), "STOP_IGNORED", || Incident {
+            what: "handlers ignored the request to stop",
+            kind: cx.kind().to_string(),
+            job: cx.job().to_string(),
+            request_id: cx.request_id().to_string(),
+            tenant: cx.tenant().map(|tenant| tenant.to_string()).unwrap_or_default(),
+            cause: match (is_blocking, is_replaced) {
+                (false, _) => format!("it was forced after {} ms", grace.as_millis()),
+                (true, true) => "its thread was replaced".to_owned(),
+                (true, false) => "its thread is stuck, and was not replaced".to_owned(),
+            },
+            ..Incident::default()
+        });
+    });
+    Err(if is_blocking { Rung::Stuck } else { Rung::Forced })
 }

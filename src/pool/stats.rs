@@ -133,6 +133,16 @@ impl Distribution {
     }
 }
 
+/// The durations of a histogram in buckets, within one per cent.
+pub(super) fn in_buckets(histogram: &Histogram<u64>) -> Durations {
+    let mut durations = Durations::default();
+    for recorded in histogram.iter_recorded() {
+        let nanos = histogram.median_equivalent(recorded.value_iterated_to());
+        durations.add(nanos, recorded.count_at_value());
+    }
+    durations
+}
+
 impl PoolStats {
     pub(super) fn of(inner: &PoolInner) -> Self {
         let snapshot = inner.read(Core::snapshot);
@@ -155,7 +165,7 @@ impl PoolStats {
         } = snapshot;
         let settings = &inner.settings;
         let kinds = inner.served().map(|(index, kind)| {
-            let [queue_wait, run_time] = inner.meters.read(index);
+            let [queue_wait, run_time] = inner.meters.of_kind(index).each_ref().map(Distribution::of);
             let limit = limits.iter().find(|(kind, _)| *kind == index).map(|(_, limit)| *limit);
             let factory = inner.factories.stats(index, now);
             KindStats { name: Arc::clone(kind.name()), queue_wait, run_time, limit, factory }
@@ -262,7 +272,7 @@ impl Pool {
     pub fn durations(&self) -> Vec<KindDurations> {
         let inner = self.inner();
         let kinds = inner.served().map(|(index, kind)| {
-            let [queue_wait, run_time] = inner.meters.durations(index);
+            let [queue_wait, run_time] = inner.meters.of_kind(index).each_ref().map(in_buckets);
             KindDurations { kind: Arc::clone(kind.name()), queue_wait, run_time }
         });
         kinds.collect()

@@ -10,7 +10,11 @@ use tokio::{
     time::Instant,
 };
 
-use super::{outcome::failure, shard::Shared, ticket::Ticket};
+use super::{
+    outcome::{JobResult, failure},
+    shard::Shared,
+    ticket::Ticket,
+};
 use crate::{
     handler::{Context, Event, OutputSink, StopReason},
     model::{Completed, Job, JobError, JobId, Outcome},
@@ -31,7 +35,7 @@ pub struct JobStream {
 #[derive(Debug)]
 enum StreamEnd {
     /// Nothing yet.
-    Open(oneshot::Receiver<Result<Completed, JobError>>),
+    Open(oneshot::Receiver<JobResult>),
     /// The job completed; events may be left to read.
     Known(Completed),
     /// The outcome was returned.
@@ -80,7 +84,7 @@ impl JobStream {
             self.events.close();
             self.end = StreamEnd::Given;
             // A failed job drops its unread events, because its time is over.
-            self.end = StreamEnd::Known(outcome.expect("the job's task sends an outcome, even if it is dropped")?);
+            self.end = StreamEnd::Known(outcome.unwrap_or_else(|_| Err(self.cut_off()))?);
         }
         if matches!(self.end, StreamEnd::Given) {
             return Poll::Ready(Ok(None));
@@ -96,6 +100,12 @@ impl JobStream {
                 Poll::Pending
             }
         }
+    }
+
+    /// The outcome of a job whose task was dropped with its runtime, which cancels the job.
+    fn cut_off(&self) -> JobError {
+        let run = self.context.ran(Instant::now());
+        failure(&self.context, Outcome::Cancelled, run, None).into()
     }
 }
 
@@ -113,32 +123,7 @@ pub(super) async fn stream(inner: &Shared, kind: usize, job: Box<Job>) -> Result
     let cx = ticket.context().clone();
     let attached = ticket.begin().await?;
     let (done, end) = oneshot::channel();
-    let reporter = Reporter { inner: inner.clone(), cx: cx.clone(), done: Some(done) };
-    inner.tasks.spawn(async move { reporter.report(attached.await) });
+    // The reader may be gone.
+    inner.tasks.spawn(async move { drop(done.send(attached.await)) });
     Ok(JobStream { context: cx, events, end: StreamEnd::Open(end) })
-}
-
-/// Sends the outcome of a stream's job. If its task is dropped with its runtime, the job is cancelled.
-struct Reporter {
-    inner: Shared,
-    cx: Context,
-    done: Option<oneshot::Sender<Result<Completed, JobError>>>,
-}
-
-impl Reporter {
-    fn report(mut self, outcome: Result<Completed, JobError>) {
-        if let Some(done) = self.done.take() {
-            // The reader may be gone.
-            let _ = done.send(outcome);
-        }
-    }
-}
-
-impl Drop for Reporter {
-    fn drop(&mut self) {
-        if let Some(done) = self.done.take() {
-            let run = self.cx.ran(Instant::now());
-            let _ = done.send(Err(failure(&self.inner, &self.cx, Outcome::Cancelled, run, None).into()));
-        }
-    }
 }

@@ -180,7 +180,7 @@ impl Granted {
     }
 }
 
-fn not_begun(lease: Lease, cx: &Context, outcome: Outcome, now: Instant) -> JobError {
+fn not_begun(mut lease: Lease, cx: &Context, outcome: Outcome, now: Instant) -> JobError {
     let error = conclude_queued(lease.inner(), cx, outcome, None);
     lease.finish(outcome, Duration::ZERO, now, None);
     error

@@ -200,7 +200,7 @@ impl BlockingHandler for Blocks {
         Ok(Output::default())
     }
 
-    fn close(self, grace: Duration) {
+    fn close(self: Box<Self>, grace: Duration) {
         self.0.note("blocks", &format!("closes within {} s", grace.as_secs()));
         panic!("the close fails");
     }
