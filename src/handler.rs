@@ -1,4 +1,4 @@
-//! The handler traits, what a handler sees of its job, and the built-in kinds.
+//! The handler traits and kinds. The modules below have what a handler sees of its job, and the kinds of handlers.
 //!
 //! A [`Kind`] is a name, options, and a factory that makes one handler for each worker. The worker reuses its handler,
 //! and makes a new one after a panic or a forced stop.
@@ -9,10 +9,8 @@
 
 mod builtin;
 mod child;
-mod commands;
 mod context;
 mod exec;
-mod output;
 mod process;
 pub(crate) mod protocol;
 pub(crate) mod remote;
@@ -20,15 +18,282 @@ mod run;
 #[cfg(test)]
 mod tests;
 mod trace;
-mod traits;
 mod worker_job;
 
+use std::{fmt, sync::Arc, time::Duration};
+
+use futures_util::future::BoxFuture;
+
+use crate::{
+    model::{HandlerError, Job, KindLimits, Output},
+    task::off_thread,
+};
 pub use builtin::Builtin;
-pub use commands::{ExecCommand, InvalidExecCommand, Recycle, WorkerProgram};
 pub use context::{Context, ContextParts, Site};
-pub use output::{Event, OutputSink};
-pub use process::{ProcessState, ProcessStats, Processes, ProgramStats};
+pub use exec::{ExecCommand, InvalidExecCommand};
+pub use process::{ProcessState, ProcessStats, Processes, ProgramStats, Recycle, WorkerProgram};
 pub use remote::{AttachedWorkerStats, NewWorker, RemoteWorkers};
-pub use run::{RunStart, Runner, StopReason};
-pub use traits::{AsyncInstance, AsyncRun, BlockingHandler, Handler, Instance, Kind, KindOptions};
-pub(crate) use traits::{Contained, contain, panic_message};
+pub(crate) use run::{Contained, contain, panic_message};
+pub use run::{Event, OutputSink, RunStart, Runner, StopReason};
+
+/// Runs jobs that mostly wait: I/O-bound work on the serving threads.
+///
+/// The job is boxed because it is moved often, and a future may hold several copies of an argument.
+///
+/// A single poll must stay short: a poll that takes longer than 100 ms delays every call of its thread, and is logged.
+/// Use a [`BlockingHandler`] for work that computes or blocks.
+///
+/// A worker reuses its handler: one `start`, any number of jobs, one `close`. A handler that panics, is cut off, or
+/// ends with [`HandlerError::Crashed`] or [`HandlerError::Unavailable`] is dropped without `close`.
+pub trait Handler: Send + 'static {
+    /// Prepares the handler for its first job, for example by connecting or starting a process. The job waits
+    /// meanwhile. Does nothing by default.
+    ///
+    /// An error or a panic counts as one of the [factory](Kind::try_new). If the start takes longer than its job may,
+    /// the start and the handler are dropped.
+    fn start(&mut self, site: Arc<Site>) -> impl Future<Output = Result<(), HandlerError>> + Send {
+        drop(site);
+        std::future::ready(Ok(()))
+    }
+
+    /// Runs one job.
+    ///
+    /// When the job must stop, [`Context::cancelled`] returns; after the grace, the future is dropped.
+    fn handle(&mut self, job: Box<Job>, cx: Context) -> impl Future<Output = Result<Output, HandlerError>> + Send;
+
+    /// Releases the handler's resources: a drain or a resize removed its worker, or a reload replaced its kind. Does
+    /// nothing by default.
+    ///
+    /// A drain waits for the future. It is dropped after `grace`, the cancel grace of the kind.
+    fn close(self, grace: Duration) -> impl Future<Output = ()> + Send
+    where
+        Self: Sized,
+    {
+        let _ = grace;
+        drop(self);
+        std::future::ready(())
+    }
+}
+
+/// Runs jobs that compute or block, on the worker's own thread.
+pub trait BlockingHandler: Send + 'static {
+    /// Runs one job.
+    ///
+    /// # Errors
+    /// The error that the caller gets. A handler that sees [`Context::is_cancelled`] should return
+    /// [`HandlerError::Stopped`]; one that continues after the grace is counted as stuck.
+    fn handle(&mut self, job: Box<Job>, cx: Context) -> Result<Output, HandlerError>;
+
+    /// The same as [`Handler::close`], on a thread that may block. The drain does not wait longer than `grace`.
+    fn close(self: Box<Self>, grace: Duration) {
+        let _ = grace;
+    }
+}
+
+/// A name, its options, and the factory of its handlers.
+#[derive(Clone)]
+pub struct Kind {
+    name: Arc<str>,
+    options: KindOptions,
+    is_blocking: bool,
+    make: Arc<dyn Fn() -> Result<Instance, HandlerError> + Send + Sync>,
+    processes: Option<Arc<Processes>>,
+    remote_workers: Option<Arc<RemoteWorkers>>,
+}
+
+/// Operator settings of a kind.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Deserialize)]
+pub struct KindOptions {
+    /// Longest run of one job. `None` means that only the deadline limits it.
+    pub run_timeout: Option<Duration>,
+    /// Most bytes of output. `None` means the pool's default.
+    pub max_output: Option<usize>,
+    /// Whether a job may safely run twice. If a drain kills an idempotent job, it answers UNAVAILABLE, so that the
+    /// client retries.
+    pub idempotent: bool,
+    /// Time between the request to stop and the forced stop. `None` means the pool's default.
+    #[serde(skip)]
+    pub cancel_grace: Option<Duration>,
+    /// Limits that protect what the jobs call. None by default.
+    #[serde(skip)]
+    pub limits: KindLimits,
+}
+
+/// One worker's handler of one kind.
+pub enum Instance {
+    /// Runs on the serving threads.
+    Async(Box<dyn AsyncInstance>),
+    /// Runs on the worker's own thread.
+    Blocking(Box<dyn BlockingHandler>),
+}
+
+/// A [`Handler`] whose type is erased.
+pub trait AsyncInstance: Send {
+    /// Prepares the handler for its first job.
+    fn start(self: Box<Self>, site: Arc<Site>) -> AsyncRun<()>;
+
+    /// Runs one job.
+    fn run(self: Box<Self>, job: Box<Job>, cx: Context) -> AsyncRun;
+
+    /// Releases the handler's resources.
+    fn close(self: Box<Self>, grace: Duration) -> BoxFuture<'static, ()>;
+}
+
+/// A call of an asynchronous handler. It returns the handler at its end; if it is cut off or panics, the handler is
+/// lost.
+pub type AsyncRun<T = Output> = BoxFuture<'static, (Box<dyn AsyncInstance>, Result<T, HandlerError>)>;
+
+impl Instance {
+    /// Closes the handler. Panics if the handler does.
+    pub(crate) fn close(self, grace: Duration) -> BoxFuture<'static, ()> {
+        match self {
+            Self::Async(handler) => handler.close(grace),
+            // If the runtime shuts down, the handler is dropped.
+            Self::Blocking(handler) => Box::pin(async move {
+                if let Err(error) = off_thread(move || handler.close(grace)).await
+                    && let Ok(panic) = error.try_into_panic()
+                {
+                    std::panic::resume_unwind(panic);
+                }
+            }),
+        }
+    }
+}
+
+impl<H: Handler> AsyncInstance for H {
+    fn start(self: Box<Self>, site: Arc<Site>) -> AsyncRun<()> {
+        Box::pin(async move {
+            let mut handler = Contained::new(self);
+            let result = Handler::start(&mut **handler.get_mut(), site).await;
+            (handler.into_inner() as Box<dyn AsyncInstance>, result)
+        })
+    }
+
+    fn run(self: Box<Self>, job: Box<Job>, cx: Context) -> AsyncRun {
+        Box::pin(async move {
+            // A run that is cut off may panic in its drop. A second panic, in the handler's own drop, would abort the
+            // process.
+            let mut handler = Contained::new(self);
+            let result = handler.get_mut().handle(job, cx).await;
+            (handler.into_inner() as Box<dyn AsyncInstance>, result)
+        })
+    }
+
+    fn close(self: Box<Self>, grace: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(Handler::close(*self, grace))
+    }
+}
+
+impl Kind {
+    /// A kind whose jobs mostly wait. `factory` makes one handler for each worker.
+    pub fn new<H: Handler>(name: impl Into<Arc<str>>, factory: impl Fn() -> H + Send + Sync + 'static) -> Self {
+        Self::try_new(name, move || Ok(factory()))
+    }
+
+    /// A kind whose jobs mostly wait, and whose factory may fail. A serving thread calls `factory` for the first job of
+    /// each worker and after a panic, a cut-off or a [crash](HandlerError::Crashed). A failing factory is retried with
+    /// a growing back-off. Meanwhile its jobs end with
+    /// [`Outcome::HandlerUnavailable`](crate::model::Outcome::HandlerUnavailable).
+    pub fn try_new<H: Handler>(
+        name: impl Into<Arc<str>>,
+        factory: impl Fn() -> Result<H, HandlerError> + Send + Sync + 'static,
+    ) -> Self {
+        Self::of(name.into(), false, move || Ok(Instance::Async(Box::new(factory()?))))
+    }
+
+    /// A kind whose jobs compute or block. `factory` makes one handler for each worker.
+    pub fn blocking<H: BlockingHandler>(
+        name: impl Into<Arc<str>>,
+        factory: impl Fn() -> H + Send + Sync + 'static,
+    ) -> Self {
+        Self::try_blocking(name, move || Ok(factory()))
+    }
+
+    /// A kind whose jobs compute or block, and whose factory may fail, as in [`try_new`](Self::try_new). The worker's
+    /// own thread calls `factory`.
+    pub fn try_blocking<H: BlockingHandler>(
+        name: impl Into<Arc<str>>,
+        factory: impl Fn() -> Result<H, HandlerError> + Send + Sync + 'static,
+    ) -> Self {
+        Self::of(name.into(), true, move || Ok(Instance::Blocking(Box::new(factory()?))))
+    }
+
+    fn of(
+        name: Arc<str>,
+        is_blocking: bool,
+        make: impl Fn() -> Result<Instance, HandlerError> + Send + Sync + 'static,
+    ) -> Self {
+        let options = KindOptions::default();
+        Self { name, options, is_blocking, make: Arc::new(make), processes: None, remote_workers: None }
+    }
+
+    /// Sets the options.
+    #[must_use]
+    pub fn options(mut self, options: KindOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Lets `processes` run its jobs. The pool adjusts their number to its workers.
+    fn run_by(mut self, processes: Arc<Processes>) -> Self {
+        self.options.cancel_grace = Some(processes.program().cancel_grace);
+        self.processes = Some(processes);
+        self
+    }
+
+    /// Lets attached `workers` run its jobs. The pool has as many workers as these have slots.
+    fn run_remotely(mut self, workers: Arc<RemoteWorkers>) -> Self {
+        self.remote_workers = Some(workers);
+        self
+    }
+
+    /// The processes that run its jobs, if processes do.
+    #[must_use]
+    pub fn processes(&self) -> Option<&Arc<Processes>> {
+        self.processes.as_ref()
+    }
+
+    /// The attached workers that run its jobs, if such workers do.
+    #[must_use]
+    pub fn remote_workers(&self) -> Option<&Arc<RemoteWorkers>> {
+        self.remote_workers.as_ref()
+    }
+
+    /// Name of the kind.
+    #[must_use]
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// Operator settings.
+    #[must_use]
+    pub fn get_options(&self) -> &KindOptions {
+        &self.options
+    }
+
+    /// Whether both kinds run jobs in the same way, whatever their names.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.make, &other.make) && self.options == other.options
+    }
+
+    /// Whether jobs run on the worker's own thread.
+    #[must_use]
+    pub fn is_blocking(&self) -> bool {
+        self.is_blocking
+    }
+
+    /// Makes a handler for one worker. Panics if the factory does.
+    ///
+    /// # Errors
+    /// The error of the factory.
+    pub fn make(&self) -> Result<Instance, HandlerError> {
+        (self.make)()
+    }
+}
+
+impl fmt::Debug for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kind").field("name", &self.name).field("options", &self.options).finish_non_exhaustive()
+    }
+}

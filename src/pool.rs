@@ -13,7 +13,7 @@
 //! the run moves to a task of its own and down the stop ladder ([`running_job`]).
 //!
 //! A job of a blocking kind runs on the thread of its worker ([`blocking`]). The thread decides its outcome and takes
-//! the next job itself. Its messages to the tasks of callers are sent in batches ([`reports`]).
+//! the next job itself. It sends its messages to the tasks of callers in batches.
 
 mod attempt;
 mod blocking;
@@ -26,13 +26,10 @@ mod inner;
 mod lease;
 mod listing;
 mod meters;
-mod operate;
 mod outcome;
 mod pools;
 mod queued_job;
 mod remote;
-mod replaceable;
-mod reports;
 mod running_job;
 mod shard;
 mod stats;
@@ -47,9 +44,8 @@ pub use builder::{PoolBuilder, Settings};
 pub use drain::{DrainReport, LostJob, LostWhile};
 pub use ended_jobs::{EndedFailure, EndedJob, JobNames};
 pub use factories::FactoryStats;
-pub use handle::Pool;
+pub use handle::{Hold, Pool};
 pub use listing::{Explanation, JobFilter, JobOrder, ListedJob, Listing, Stage};
-pub use operate::Hold;
 pub use pools::Pools;
 pub use queued_job::Room;
 pub use remote::AttachError;

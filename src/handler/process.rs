@@ -1,12 +1,18 @@
 //! Handlers of programs that keep running: one process runs many jobs, in any language.
 //!
-//! [`WorkerProgram`](super::WorkerProgram) describes the program. The handlers of all its kinds in one pool share its
+//! [`WorkerProgram`] describes the program. The handlers of all its kinds in one pool share its
 //! [`Processes`], each with slots for one or more jobs. One task (`supervise`) starts each process, and restarts it after
 //! its exit; a [`session`] is one life of it. They speak the [`protocol`](super::protocol). A handler takes a
 //! [`JobSlot`]. It writes its job to the pipe of the process and reads the answer, both on its own thread: no message
 //! crosses threads.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use tokio::time::timeout;
@@ -16,8 +22,8 @@ use self::{
     session::{Events, Session},
 };
 use super::{
-    Context, Handler, Kind, Runner,
-    child::quoting,
+    Context, ExecCommand, Handler, InvalidExecCommand, Kind, Runner,
+    child::{self, Program, quoting},
     protocol::{Failed, ToWorker},
     worker_job::{JobEvent, WorkerJob, follow},
 };
@@ -32,6 +38,115 @@ pub use processes::{ProcessState, ProcessStats, Processes, ProgramStats};
 
 /// Time that a job waits beyond its grace, so that the pool's stop ladder acts first and reports its rung.
 const SLACK: Duration = Duration::from_millis(500);
+
+/// A program that keeps running and runs many jobs. It speaks the protocol of `docs/workers.md`.
+///
+/// The program starts without a shell, as the leader of its own process group. Standard input is `/dev/null`; standard
+/// output and standard error go to the log. It reads messages from descriptor 3 and writes messages to descriptor 4. It
+/// inherits no other descriptors. Its variables are `PATH=/usr/local/bin:/usr/bin:/bin` and those of
+/// [`env`](Self::env), and no others.
+///
+/// `Debug` shows the names of the variables, not their values.
+#[derive(Clone, PartialEq, Eq)]
+pub struct WorkerProgram {
+    /// Name in logs and metrics.
+    pub name: String,
+    /// Absolute path of the program.
+    pub path: PathBuf,
+    /// Its arguments, without the program's name.
+    pub args: Vec<String>,
+    /// Working directory. Default `/`.
+    pub directory: Option<PathBuf>,
+    /// Additional variables.
+    pub env: BTreeMap<String, String>,
+    /// Kinds that the program must run. A process that does not announce all of them when it is ready is not used.
+    pub kinds: BTreeSet<String>,
+    /// Jobs that one process runs at the same time. Default 1.
+    pub jobs_per_process: usize,
+    /// Time limit from the start of a process until it is ready. Default 10 s.
+    pub start_timeout: Duration,
+    /// When a process is replaced by a new one. Default never.
+    pub recycle: Recycle,
+    /// Most bytes of its output that a failure quotes. Default 2 KiB, at most 3 KiB.
+    pub stderr_tail: usize,
+    /// Time between asking a job to stop and killing its process, and for a process to leave. Default 1 s.
+    pub cancel_grace: Duration,
+}
+
+/// Limits after which a process is replaced, once it has finished its jobs.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Deserialize)]
+pub struct Recycle {
+    /// Largest number of jobs.
+    pub jobs: Option<u64>,
+    /// Longest time since its start.
+    pub age: Option<Duration>,
+    /// Largest resident memory of the process itself, in bytes. It is read after each job.
+    pub memory: Option<u64>,
+}
+
+impl WorkerProgram {
+    /// A program at `path` with `args` for `kinds`, and defaults for the rest.
+    #[must_use]
+    pub fn new(
+        name: impl Into<String>,
+        path: impl Into<PathBuf>,
+        args: impl IntoIterator<Item = String>,
+        kinds: impl IntoIterator<Item = String>,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            path: path.into(),
+            args: args.into_iter().collect(),
+            directory: None,
+            env: BTreeMap::new(),
+            kinds: kinds.into_iter().collect(),
+            jobs_per_process: 1,
+            start_timeout: Duration::from_secs(10),
+            recycle: Recycle::default(),
+            stderr_tail: 2 << 10,
+            cancel_grace: Duration::from_secs(1),
+        }
+    }
+
+    /// All faults of the command; empty for a valid one.
+    #[must_use]
+    pub fn faults(&self) -> Vec<InvalidExecCommand> {
+        let (env, stderr_tail) = (self.env.clone(), self.stderr_tail);
+        ExecCommand { env, stderr_tail, ..ExecCommand::new(&self.path, self.args.clone()) }.faults()
+    }
+
+    /// The program to start.
+    fn command(&self) -> Program {
+        Program {
+            path: self.path.clone(),
+            args: self.args.clone(),
+            variables: child::for_program(&self.env),
+            directory: self.directory.clone(),
+            workspace: false,
+            input: Bytes::new(),
+            messages: true,
+        }
+    }
+
+    /// The last part of the grace, between SIGTERM to the process group and SIGKILL.
+    fn terminate_grace(&self) -> Duration {
+        (self.cancel_grace / 4).min(Duration::from_millis(500))
+    }
+
+    /// The first part of the grace, in which a worker may comply by itself.
+    fn ask_grace(&self) -> Duration {
+        self.cancel_grace - self.terminate_grace()
+    }
+}
+
+impl fmt::Debug for WorkerProgram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, path, args, env, .. } = self;
+        let mut shown = f.debug_struct("WorkerProgram");
+        shown.field("name", name).field("path", path).field("args", args).field("env", &env.keys());
+        shown.finish_non_exhaustive()
+    }
+}
 
 /// Sends each job to a process with a free slot.
 struct WorkerHandler {

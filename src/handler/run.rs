@@ -1,17 +1,27 @@
-//! The state of one run: its start, its runner, and the reason to stop. The stop ladder is in `src/pool/running_job.rs`.
+//! One run of a handler: its start, its runner, its output, the reason to stop, and the code that catches its panics.
+//! `src/pool/attempt.rs` and `src/pool/blocking.rs` run the handlers, `src/pool/outcome.rs` turns a panic into the job's
+//! outcome, and the stop ladder is in `src/pool/running_job.rs`.
 
 use std::{
+    any::Any,
     fmt,
+    mem::ManuallyDrop,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
-        atomic::{AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
-use tokio::time::Instant;
+use bytes::{Bytes, BytesMut};
+use parking_lot::Mutex;
+use tokio::{sync::mpsc, time::Instant};
 
-use crate::model::Deadline;
+use crate::model::{Deadline, HandlerError};
+
+/// Characters of a panic's message that are kept.
+const LONGEST_MESSAGE: usize = 512;
 
 /// Why a job must stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -113,6 +123,157 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).min(u64::MAX - 1)
 }
 
+/// What a running job sends to a streaming caller.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// A piece of the output; never empty.
+    Chunk(Bytes),
+    /// Progress of the job.
+    Progress {
+        /// Share of the work that is done, from 0 to 1.
+        fraction: f64,
+        /// What the handler is doing, for people.
+        message: String,
+    },
+}
+
+/// Receives the output chunks of a job.
+#[derive(Debug)]
+pub struct OutputSink {
+    /// Receives the chunks at once; `None` if the caller waits for the whole output.
+    reader: Option<mpsc::Sender<Event>>,
+    limit: usize,
+    /// Bytes written so far.
+    written: AtomicUsize,
+    /// The collected chunks. They are counted under this lock.
+    collected: Mutex<BytesMut>,
+}
+
+impl OutputSink {
+    /// Collects up to `limit` bytes, for a caller that waits for the whole output.
+    #[must_use]
+    pub fn collect(limit: usize) -> Self {
+        Self { reader: None, limit, written: AtomicUsize::new(0), collected: Mutex::default() }
+    }
+
+    /// Passes on up to `limit` bytes, as fast as `events` is read.
+    #[must_use]
+    pub fn stream(limit: usize, events: mpsc::Sender<Event>) -> Self {
+        Self { reader: Some(events), limit, written: AtomicUsize::new(0), collected: Mutex::default() }
+    }
+
+    /// Bytes written so far.
+    #[must_use]
+    pub fn written(&self) -> usize {
+        self.written.load(Ordering::Relaxed)
+    }
+
+    pub(super) async fn write(&self, chunk: Bytes) -> Result<(), HandlerError> {
+        if chunk.is_empty() {
+            return Ok(());
+        }
+        self.admit(&chunk)?;
+        match &self.reader {
+            // The caller no longer reads.
+            Some(events) => events.send(Event::Chunk(chunk)).await.map_err(|_| HandlerError::Stopped),
+            None => Ok(()),
+        }
+    }
+
+    /// Drops the report if the reader is behind, so that progress never slows a handler.
+    pub(super) fn progress(&self, fraction: f64, message: String) {
+        if let Some(events) = &self.reader {
+            let _ = events.try_send(Event::Progress { fraction, message });
+        }
+    }
+
+    /// Ends the output of a job with `last`. Returns the whole output, or for a streaming caller the part that is not
+    /// sent yet.
+    ///
+    /// # Errors
+    /// [`HandlerError::OutputTooLarge`] if `last` exceeds the limit.
+    pub fn finish(&self, last: Bytes) -> Result<Bytes, HandlerError> {
+        // Most handlers wrote nothing before, and need no lock. A task that a handler left running may still write;
+        // such late chunks are not part of the output.
+        if self.written() == 0 {
+            self.count(last.len())?;
+            return Ok(last);
+        }
+        let mut collected = self.collected.lock();
+        self.count(last.len())?;
+        if self.reader.is_some() || collected.is_empty() {
+            return Ok(last);
+        }
+        collected.extend_from_slice(&last);
+        Ok(collected.split().freeze())
+    }
+
+    /// Counts a chunk, and collects it unless the output is streamed.
+    fn admit(&self, chunk: &Bytes) -> Result<(), HandlerError> {
+        let mut collected = self.collected.lock();
+        self.count(chunk.len())?;
+        if self.reader.is_none() {
+            collected.extend_from_slice(chunk);
+        }
+        Ok(())
+    }
+
+    fn count(&self, more: usize) -> Result<(), HandlerError> {
+        let written = self.written();
+        if more > self.limit.saturating_sub(written) {
+            return Err(HandlerError::OutputTooLarge { limit: self.limit });
+        }
+        self.written.store(written + more, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// A value that belongs to a handler, and may panic when it is dropped. The panic is logged and not propagated.
+pub(crate) struct Contained<T>(Option<T>);
+
+impl<T> Contained<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self(Some(value))
+    }
+
+    pub(crate) fn get_mut(&mut self) -> &mut T {
+        self.0.as_mut().expect("the value stays until it is taken for good")
+    }
+
+    pub(crate) fn into_inner(mut self) -> T {
+        self.0.take().expect("the value stays until it is taken for good")
+    }
+}
+
+impl<T> Drop for Contained<T> {
+    fn drop(&mut self) {
+        let Some(value) = self.0.take() else { return };
+        if let Err(panic) = contain(|| drop(value)) {
+            tracing::error!(panic, "a handler panicked while it was dropped");
+        }
+    }
+}
+
+/// Runs code of a handler. Returns the message of a panic as an error.
+pub(crate) fn contain<T>(code: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(code)).map_err(panic_message)
+}
+
+/// The message of a panic, shortened.
+pub(crate) fn panic_message(panic: Box<dyn Any + Send>) -> String {
+    let text = panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("a value that is no text");
+    let text = text.chars().take(LONGEST_MESSAGE).collect();
+    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
+        // Dropping this panic payload may panic as well, without end, so it is leaked.
+        let _ = ManuallyDrop::new(again);
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -138,5 +299,24 @@ mod tests {
             let start = RunStart { worker: 7, at: arrival + waited, until };
             assert_eq!((mark.get(deadline), mark.waited()), (Some(start), Some(waited)), "{limit:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn collects_in_order_and_keeps_the_limit() {
+        let sink = OutputSink::collect(5);
+        sink.write("ab".into()).await.expect("fits");
+        sink.write("c".into()).await.expect("fits");
+        assert_eq!(sink.write("def".into()).await, Err(HandlerError::OutputTooLarge { limit: 5 }));
+        assert_eq!(sink.finish("de".into()), Ok(Bytes::from("abcde")));
+    }
+
+    #[tokio::test]
+    async fn a_reader_that_left_stops_the_handler() {
+        let (events, reader) = mpsc::channel(1);
+        let sink = OutputSink::stream(10, events);
+        sink.write("ab".into()).await.expect("room for one");
+        sink.progress(0.5, "half".into());
+        drop(reader);
+        assert_eq!(sink.write("c".into()).await, Err(HandlerError::Stopped));
     }
 }

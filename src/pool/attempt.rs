@@ -1,4 +1,4 @@
-//! One run of one job. `outcome.rs` turns its end into the outcome, and `stop.rs` stops it.
+//! One run of one job. `outcome.rs` turns its end into the outcome, and `running_job.rs` stops it.
 
 use std::{
     panic::AssertUnwindSafe,

@@ -15,15 +15,14 @@ use tokio::{sync::Notify, time::Instant};
 
 use super::{
     Settings,
+    blocking::{Report, Reports},
     drain::LostJob,
     factories::Factories,
     lease::{End, Gone, Lease, WorkerHandlers},
     meters::Meters,
     outcome::note_lost,
     queued_job::{QueuedJob, Signal, Waiter},
-    replaceable::Replaceable,
-    reports::{Report, Reports},
-    shard::{Shards, Shared, shard},
+    shard::{Replaceable, Shards, Shared, shard},
     ticket::{Granted, Ticket, log_arrival},
     timers::{Timer, keep_size},
 };

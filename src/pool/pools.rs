@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 use super::{
     JobStream, Pool, Ticket,
     outcome::JobResult,
-    replaceable::Replaceable,
+    shard::Replaceable,
     ticket::{check, outcome},
 };
 use crate::{

@@ -9,10 +9,9 @@ use tracing::Span;
 
 use super::{
     attempt::Attempt,
-    blocking::{Done, Work},
+    blocking::{Done, Reports, Work},
     lease::Lease,
     outcome::{JobResult, conclude_queued, note_queued, refuse_waiting},
-    reports::Reports,
     running_job::RunningJob,
     shard::Shared,
     ticket::{Granted, run_timeout},

@@ -1,9 +1,12 @@
-//! Shards: the serving threads, each with its own reference counts and figures of a pool.
+//! The shared state of a pool as each serving thread, its shard, uses it; and values that are read without a lock.
 
 use std::{
     cell::Cell,
     ops::Deref,
-    sync::{Arc, Weak},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use super::inner::PoolInner;
@@ -80,5 +83,39 @@ impl Shards {
     /// For the shard of the calling thread.
     pub(super) fn here(&self) -> &Shared {
         self.0.get(shard()).unwrap_or(&self.0[0])
+    }
+}
+
+/// A value that an operator replaces now and then, and that is read without a lock.
+///
+/// Old values are kept, because readers may still use them. Operators replace values so rarely that the memory does not
+/// matter.
+#[derive(Debug)]
+pub(super) struct Replaceable<T> {
+    all: boxcar::Vec<T>,
+    last: AtomicUsize,
+}
+
+impl<T> Replaceable<T> {
+    pub(super) fn new(first: T) -> Self {
+        Self { all: boxcar::vec![first], last: AtomicUsize::new(0) }
+    }
+
+    /// Replaces the value. Of two concurrent calls, either may win.
+    pub(super) fn replace(&self, value: T) {
+        self.last.store(self.all.push(value), Ordering::Release);
+    }
+
+    /// Number of replacements.
+    pub(super) fn version(&self) -> usize {
+        self.last.load(Ordering::Acquire)
+    }
+}
+
+impl<T> Deref for Replaceable<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.all[self.version()]
     }
 }

@@ -12,7 +12,7 @@ use tokio::{
     sync::mpsc,
 };
 
-use super::{Exec, ExecCommand};
+use super::{Exec, ExecCommand, InvalidExecCommand};
 use crate::{
     handler::{
         Event, Handler, StopReason,
@@ -355,4 +355,32 @@ fn processes_called(name: &str) -> Vec<String> {
         fs::read_to_string(entry.ok()?.path().join("stat")).ok()
     });
     stats.filter(|stat| stat.contains(&format!("({name})"))).collect()
+}
+
+#[test]
+fn every_fault_is_found() {
+    let mut command = ExecCommand::new("convert", ["a\0b"]);
+    command.stderr_tail = 3_073;
+    for name in ["", "A=B", "WATERWHEEL_JOB_ID"] {
+        command.env.insert(name.into(), "x".into());
+    }
+    assert_eq!(
+        command.faults(),
+        [
+            InvalidExecCommand::RelativeProgram("convert".into()),
+            InvalidExecCommand::StderrTail(3_073),
+            InvalidExecCommand::VariableName(String::new()),
+            InvalidExecCommand::VariableName("A=B".into()),
+            InvalidExecCommand::ReservedVariable("WATERWHEEL_JOB_ID".into()),
+            InvalidExecCommand::ZeroByte("a\0b".into()),
+        ]
+    );
+    assert!(command.kind("k").is_err());
+}
+
+#[test]
+fn a_sound_command_is_an_async_kind() {
+    let kind = ExecCommand::new("/bin/cat", ["-u"]).kind("cat").expect("sound");
+    assert!(!kind.is_blocking());
+    assert_eq!(&**kind.name(), "cat");
 }
