@@ -1,10 +1,8 @@
 //! Generated code of the protos in `proto/waterwheel/v1`, and its codec.
 
 mod codec;
-mod envelope;
 
-pub(crate) use codec::{CopyingDecoder, decode};
-pub(crate) use envelope::MAX_ENVELOPE;
+pub(crate) use codec::{CopyingDecoder, MAX_ENVELOPE, decode};
 pub use generated::*;
 
 /// Generated code of the health proto.

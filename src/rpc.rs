@@ -11,7 +11,6 @@ mod calls;
 mod context;
 mod convert;
 mod edge;
-mod framing;
 #[cfg(any(test, fuzzing))]
 #[path = "rpc/tests/fuzzing.rs"]
 pub(crate) mod fuzzing;
@@ -21,7 +20,6 @@ mod load;
 mod message_stream;
 pub mod propagate;
 mod reflection;
-mod request_id;
 mod routes;
 mod stats;
 mod status;

@@ -1,4 +1,4 @@
-//! Request ids: their syntax, and how they are generated. `src/rpc/request_id.rs` uses the caller's id, or generates one.
+//! Request ids: their syntax, and how they are generated. `src/rpc/context.rs` uses the caller's id, or generates one.
 
 use std::{fmt, str::FromStr, sync::Arc, time::SystemTime};
 

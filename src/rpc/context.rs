@@ -1,15 +1,15 @@
-//! Metadata of a call: deadline, trace, caller, and the request id (`request_id.rs`). `timeout.rs` parses
-//! `grpc-timeout`, and `src/model/deadline.rs` computes the deadline from it.
+//! Metadata of a call: deadline, trace, caller, and request id. `timeout.rs` parses `grpc-timeout`, and
+//! `src/model/deadline.rs` computes the deadline from it. `src/model/request_id.rs` generates and parses ids.
 
 use std::{borrow::Borrow, sync::Arc, time::Duration};
 
+use http::HeaderValue;
 use tokio::time::Instant;
 use tonic::{Code, Request, Response, Status, metadata::MetadataValue};
 
 use super::{
     calls::{Calls, Meter},
     message_stream::Inbound,
-    request_id::{REQUEST_ID, request_id},
     status::{self, invalid_field},
     timeout::{self, GRPC_TIMEOUT},
     trace::{self, Sampler, extract},
@@ -19,6 +19,15 @@ use crate::{
     memory::ConnectionMemory,
     model::{Call, Deadline, DeadlinePolicy, FieldViolation, Job, JobError, Peer, RequestId},
 };
+
+/// Header with the id of a request.
+pub(super) const REQUEST_ID: &str = "x-request-id";
+
+/// The id that the caller sent if it is valid, or a new one.
+pub(super) fn request_id(sent: Option<&HeaderValue>) -> RequestId {
+    let sent = sent.and_then(|value| value.to_str().ok()).and_then(|text| text.parse().ok());
+    sent.unwrap_or_else(RequestId::generate)
+}
 
 /// What the edge knows about a call. It is one extension of the request, so that it takes one allocation.
 #[derive(Debug, Clone)]

@@ -10,7 +10,7 @@ use tonic::{Request, Status, Streaming, body::Body, codec::CompressionEncoding};
 
 use super::{
     context::Arrival,
-    framing::{CUT, HEAD},
+    upload::{CUT, HEAD},
 };
 use crate::proto::{CopyingDecoder, MAX_ENVELOPE, decode};
 

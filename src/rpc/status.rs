@@ -11,7 +11,7 @@ use tonic_types::{ErrorDetails, FieldViolation as WireViolation, StatusExt};
 
 pub(super) use self::job::{job_exists, status, store_fails, store_full, store_is_away, wrong_state};
 use super::{
-    request_id::REQUEST_ID,
+    context::REQUEST_ID,
     status_message::{shorten, shorten_encoded},
 };
 use crate::{

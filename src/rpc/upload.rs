@@ -12,18 +12,25 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
+use tonic::Status;
 use tower::BoxError;
 
-use super::{
-    framing::{Cutter, Framing, length},
-    status,
-};
+use super::status;
 use crate::{
     memory::{self, ConnectionMemory, HeldBack, UploadState},
     model::Reason,
 };
+
+/// Length of a gRPC message's prefix: a flag, and the length of the message.
+pub(super) const HEAD: usize = 5;
+/// The flag of a message that was cut.
+pub(super) const CUT: u8 = 0x80;
+/// Bytes that are kept of a message that is too large: enough for the id of its job.
+const KEPT_BYTES: usize = 64;
+/// Received bytes at which the rest of a message is reserved.
+const RESERVE_FROM: usize = 64 << 10;
 
 /// The messages of one call.
 #[derive(Debug)]
@@ -32,18 +39,19 @@ pub(super) struct Upload<B> {
     memory: Arc<ConnectionMemory>,
     /// Largest message, in bytes.
     largest: usize,
-    /// Cuts larger messages. Without it, they end the call.
-    cutter: Option<Cutter>,
-    /// Whether only one message is allowed.
-    is_single: bool,
+    expected: Expected,
     has_one: bool,
-    framing: Framing,
-    count: Option<memory::Upload>,
-    /// Received bytes that are not yet returned to the flow-control window.
-    held: usize,
+    /// The rest of the last chunk, and the bytes of the whole chunk.
+    chunk: Bytes,
+    received: usize,
     /// Received bytes of the incomplete message. They are copied, because a chunk may be a small part of a large
     /// buffer.
     kept: BytesMut,
+    /// Bytes to drop, of a message that was cut.
+    dropped: usize,
+    count: Option<memory::Upload>,
+    /// Received bytes that are not yet returned to the flow-control window.
+    held: usize,
     /// Complete messages that wait until their answers have capacity.
     whole: Bytes,
     /// The frame after a message that stays incomplete.
@@ -56,12 +64,26 @@ pub(super) enum Expected {
     /// One message. The codec reads the first, and would ignore others.
     One,
     Many,
-    /// Any number. Too large messages are cut, and the call continues.
+    /// Any number. Too large messages are cut to their first bytes, and the call continues.
     ManyCut,
 }
 
-/// Received bytes at which the rest of a message is reserved.
-const RESERVE_FROM: usize = 64 << 10;
+/// Length of the message after the prefix.
+fn length([_, a, b, c, d]: [u8; HEAD]) -> usize {
+    usize::try_from(u32::from_be_bytes([a, b, c, d])).unwrap_or(usize::MAX)
+}
+
+/// Bytes of the complete messages at the start of a chunk, up to one that is too large.
+fn complete(chunk: &[u8], largest: usize) -> usize {
+    let mut rest = chunk;
+    while let Some((head, after)) = rest.split_first_chunk()
+        && length(*head) <= largest
+        && let Some(next) = after.get(length(*head)..)
+    {
+        rest = next;
+    }
+    chunk.len() - rest.len()
+}
 
 impl<B: HeldBack> Upload<B> {
     pub(super) fn new(mut body: B, memory: Arc<ConnectionMemory>, largest: usize, expected: Expected) -> Self {
@@ -70,35 +92,91 @@ impl<B: HeldBack> Upload<B> {
             body,
             memory,
             largest,
-            cutter: (expected == Expected::ManyCut).then(Cutter::default),
-            is_single: expected == Expected::One,
+            expected,
             has_one: false,
-            framing: Framing::default(),
+            chunk: Bytes::new(),
+            received: 0,
+            kept: BytesMut::new(),
+            dropped: 0,
             count: None,
             held: 0,
-            kept: BytesMut::new(),
             whole: Bytes::new(),
             last: None,
         }
     }
 
-    /// Counts the remaining part of a chunk of `received` bytes. Returns these bytes to the window if the sender may
-    /// continue.
-    fn count(&mut self, piece: &Bytes, received: usize) -> Result<(), BoxError> {
-        self.framing.read(piece);
-        if let Some(length) = self.framing.longest.filter(|length| *length > self.largest) {
-            return Err(status::message_too_large(length, self.largest).into());
+    /// The next complete messages in the chunk; `None` once all of it is read.
+    fn next_complete(&mut self) -> Result<Option<Bytes>, Status> {
+        while !self.chunk.is_empty() {
+            let complete = self.read()?;
+            if self.chunk.is_empty() {
+                self.count()?;
+            }
+            if complete.is_some() {
+                return Ok(complete);
+            }
         }
-        let unfinished = self.framing.unfinished;
-        if unfinished == 0 || self.framing.is_new {
-            // The previous message is complete.
-            self.count = None;
+        Ok(None)
+    }
+
+    /// Reads the complete messages at the start of the chunk, or its part of an incomplete one.
+    fn read(&mut self) -> Result<Option<Bytes>, Status> {
+        if self.kept.is_empty() {
+            let dropped = self.dropped.min(self.chunk.len());
+            self.dropped -= dropped;
+            self.chunk.advance(dropped);
+            let complete = self.chunk.split_to(complete(&self.chunk, self.largest));
+            if !complete.is_empty() {
+                return Ok(Some(complete));
+            }
         }
-        let mut state = UploadState::Go;
-        if unfinished > 0 {
-            let count = self.count.get_or_insert_with(|| self.memory.upload(self.framing.length()));
-            state = count.hold(unfinished);
+        if self.kept.len() < HEAD {
+            self.keep(HEAD);
+            let Some(head) = self.kept.first_chunk() else { return Ok(None) };
+            let length = length(*head);
+            if length > self.largest {
+                if self.expected != Expected::ManyCut {
+                    return Err(status::message_too_large(length, self.largest));
+                }
+                self.kept.copy_from_slice(&[CUT, 0, 0, 0, KEPT_BYTES as u8]);
+                self.dropped = length - KEPT_BYTES;
+            }
         }
+        let length = self.length();
+        self.keep(length);
+        if self.kept.len() < length {
+            return Ok(None);
+        }
+        self.count = None;
+        Ok(Some(mem::take(&mut self.kept).freeze()))
+    }
+
+    /// Length of the incomplete message, including its prefix.
+    fn length(&self) -> usize {
+        self.kept.first_chunk().map_or(HEAD, |head| HEAD.saturating_add(length(*head)))
+    }
+
+    /// Keeps a part of the chunk, so that `length` bytes of the message are kept if they have arrived.
+    fn keep(&mut self, length: usize) {
+        let missing = length - self.kept.len();
+        if self.kept.len() >= RESERVE_FROM {
+            // Reserved at once, instead of copying between growing buffers. The system provides unwritten memory only
+            // when it is used.
+            self.kept.reserve(missing);
+        }
+        let part = self.chunk.split_to(missing.min(self.chunk.len()));
+        self.kept.extend_from_slice(&part);
+    }
+
+    /// Counts the incomplete message. Returns the bytes of the chunk to the window if the sender may continue.
+    fn count(&mut self) -> Result<(), Status> {
+        let received = mem::take(&mut self.received);
+        let (kept, length) = (self.kept.len(), self.length());
+        let state = if kept < HEAD {
+            UploadState::Go
+        } else {
+            self.count.get_or_insert_with(|| self.memory.upload(length)).hold(kept)
+        };
         match state {
             UploadState::Go => {
                 self.body.give_back(received);
@@ -108,7 +186,7 @@ impl<B: HeldBack> Upload<B> {
                 self.held += received;
                 self.memory.hold(received);
             }
-            UploadState::Evicted => return Err(status::uploads_full().into()),
+            UploadState::Evicted => return Err(status::uploads_full()),
         }
         Ok(())
     }
@@ -122,51 +200,16 @@ impl<B: HeldBack> Upload<B> {
         }
     }
 
-    /// Whether the call still has the expected messages after this frame.
+    /// Whether a call for one message still has it after this frame: exactly one, before the end.
     fn is_sound(&mut self, frame: &Option<Result<Frame<Bytes>, BoxError>>) -> bool {
-        if !self.is_single {
-            return true;
-        }
-        match frame {
-            Some(Ok(frame)) => match frame.data_ref() {
-                Some(piece) => piece.is_empty() || self.is_first(piece),
-                None => self.has_one,
-            },
-            Some(Err(_)) => true,
-            None => self.has_one,
-        }
-    }
-
-    /// Whether a chunk is exactly the first message.
-    fn is_first(&mut self, piece: &Bytes) -> bool {
-        let first = piece.first_chunk().map_or(usize::MAX, |head| length(*head).saturating_add(head.len()));
-        !mem::replace(&mut self.has_one, true) && piece.len() <= first
-    }
-
-    /// Keeps the incomplete part, and returns the complete messages.
-    fn whole(&mut self, mut piece: Bytes) -> Bytes {
-        let unfinished = self.framing.unfinished;
-        if unfinished == 0 && self.kept.is_empty() {
-            return piece;
-        }
-        let rest = if unfinished == 0 || self.framing.is_new {
-            piece.split_off(piece.len() - unfinished)
-        } else {
-            mem::take(&mut piece)
+        let messages = match frame {
+            Some(Ok(frame)) => frame.data_ref(),
+            Some(Err(_)) => return true,
+            None => None,
         };
-        let whole = if self.kept.is_empty() || piece.is_empty() {
-            piece
-        } else {
-            self.kept.extend_from_slice(&piece);
-            mem::take(&mut self.kept).freeze()
-        };
-        self.kept.extend_from_slice(&rest);
-        if unfinished >= RESERVE_FROM {
-            // Reserved at once, instead of copying between growing buffers. The system provides unwritten memory only
-            // when it is used.
-            self.kept.reserve(self.framing.length() - unfinished);
-        }
-        whole
+        let Some(messages) = messages else { return self.has_one };
+        let first = messages.first_chunk().map_or(usize::MAX, |head| length(*head).saturating_add(HEAD));
+        !mem::replace(&mut self.has_one, true) && messages.len() <= first
     }
 }
 
@@ -181,37 +224,26 @@ where
             return Poll::Ready(Some(Ok(last)));
         }
         loop {
+            if let Some(complete) = self.next_complete()? {
+                return Poll::Ready(Some(Ok(Frame::data(complete))));
+            }
             let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) else {
                 ready!(self.poll_state(cx))?;
                 continue;
             };
-            let frame = match frame {
-                Some(Ok(frame)) => frame.into_data(),
-                Some(Err(error)) => return Poll::Ready(Some(Err(error.into()))),
+            match frame.transpose().map_err(Into::into)?.map(Frame::into_data) {
+                Some(Ok(chunk)) => (self.received, self.chunk) = (chunk.len(), chunk),
+                Some(Err(last)) if self.kept.is_empty() => return Poll::Ready(Some(Ok(last))),
+                Some(Err(last)) => {
+                    self.last = Some(last);
+                    return Poll::Ready(Some(Ok(Frame::data(mem::take(&mut self.kept).freeze()))));
+                }
                 None => {
                     self.count = None;
                     self.give_back();
                     let kept = mem::take(&mut self.kept);
                     return Poll::Ready((!kept.is_empty()).then(|| Ok(Frame::data(kept.freeze()))));
                 }
-            };
-            let piece = match frame {
-                Ok(piece) => piece,
-                Err(last) if self.kept.is_empty() => return Poll::Ready(Some(Ok(last))),
-                Err(last) => {
-                    self.last = Some(last);
-                    return Poll::Ready(Some(Ok(Frame::data(mem::take(&mut self.kept).freeze()))));
-                }
-            };
-            let received = piece.len();
-            let piece = match &mut self.cutter {
-                Some(cutter) => cutter.cut(piece, self.largest),
-                None => piece,
-            };
-            self.count(&piece, received)?;
-            let whole = self.whole(piece);
-            if !whole.is_empty() {
-                return Poll::Ready(Some(Ok(Frame::data(whole))));
             }
         }
     }
@@ -260,17 +292,17 @@ where
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = self.get_mut();
         let frame = ready!(this.poll_whole(cx));
-        if this.is_sound(&frame) {
+        if this.expected != Expected::One || this.is_sound(&frame) {
             return Poll::Ready(frame);
         }
         // The fault is reported once.
-        this.is_single = false;
+        this.expected = Expected::Many;
         Poll::Ready(Some(Err(status::of(Reason::NotOneMessage).into())))
     }
 
     fn is_end_stream(&self) -> bool {
-        let is_read = self.whole.is_empty() && self.kept.is_empty() && self.last.is_none();
-        is_read && (self.has_one || !self.is_single) && self.body.is_end_stream()
+        let is_read = self.whole.is_empty() && self.chunk.is_empty() && self.kept.is_empty() && self.last.is_none();
+        is_read && (self.has_one || self.expected != Expected::One) && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -297,12 +329,12 @@ mod tests {
     impl<S> HeldBack for http_body_util::StreamBody<S> {}
 
     /// Reads a body that comes in pieces of `size`. Returns what is handed on.
-    async fn pass(bytes: &[u8], size: usize, trailers: bool) -> Vec<Frame<Bytes>> {
+    async fn pass(bytes: &[u8], size: usize, trailers: bool, expected: Expected) -> Vec<Frame<Bytes>> {
         let mut frames: Vec<_> = bytes.chunks(size).map(Bytes::copy_from_slice).map(Frame::data).collect();
         frames.extend(trailers.then(|| Frame::trailers(http::HeaderMap::new())));
         let frames = frames.into_iter().map(Ok::<_, std::convert::Infallible>);
         let body = http_body_util::StreamBody::new(futures_util::stream::iter(frames));
-        let mut upload = Upload::new(body, Memory::default().of(1), 1000, Expected::Many);
+        let mut upload = Upload::new(body, Memory::default().of(1), 1000, expected);
         let mut passed = Vec::new();
         while let Some(frame) = http_body_util::BodyExt::frame(&mut upload).await {
             passed.push(frame.expect("nothing gives way"));
@@ -317,7 +349,7 @@ mod tests {
             .into();
         let (all, cut) = (messages.concat(), [&messages.concat()[..], &[0, 0, 0, 0, 9, 9, 9]].concat());
         for size in 1..=all.len() {
-            let passed = pass(&all, size, false).await;
+            let passed = pass(&all, size, false, Expected::Many).await;
             let mut rest = messages.iter();
             for piece in &passed {
                 let mut piece = &piece.data_ref().expect("data")[..];
@@ -328,12 +360,29 @@ mod tests {
             }
             assert_eq!(rest.next(), None, "pieces of {size}");
             for trailers in [false, true] {
-                let mut passed = pass(&cut, size, trailers).await;
+                let mut passed = pass(&cut, size, trailers, Expected::Many).await;
                 assert_eq!(passed.pop_if(|frame| frame.is_trailers()).is_some(), trailers);
                 let last = passed.pop().expect("the end").into_data().expect("data");
                 assert_eq!(last, [0, 0, 0, 0, 9, 9, 9][..], "what stays unfinished is the codec's to refuse");
                 assert_eq!(passed.iter().map(|frame| frame.data_ref().expect("data").len()).sum::<usize>(), all.len());
             }
+        }
+    }
+
+    #[tokio::test]
+    async fn only_what_is_too_large_is_cut_however_it_comes() {
+        let message = |flag: u8, length: u32| {
+            let body = (0..length).map(|byte| byte as u8);
+            [flag].into_iter().chain(length.to_be_bytes()).chain(body).collect::<Vec<u8>>()
+        };
+        let lengths = [0, 3, 1000, 1001, 7, 1, 2000, 70_000, 1000];
+        let all = lengths.map(|length| message(0, length)).concat();
+        let cut = |length| if length > 1000 { message(CUT, 64) } else { message(0, length) };
+        let expected = lengths.map(cut).concat();
+        for size in [1, 2, 3, 5, 7, 64, 100, 1003, 16_384, all.len()] {
+            let passed = pass(&all, size, false, Expected::ManyCut).await;
+            let left = passed.iter().map(|frame| &frame.data_ref().expect("data")[..]).collect::<Vec<_>>().concat();
+            assert_eq!(left, expected, "pieces of {size}");
         }
     }
 }

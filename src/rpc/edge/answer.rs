@@ -21,8 +21,8 @@ use crate::{
     memory::{AnswersFull, ConnectionMemory},
     rpc::{
         Calls,
+        context::{REQUEST_ID, request_id},
         load::{Load, TRAILER},
-        request_id::{REQUEST_ID, request_id},
         status,
         status_message::decode_message,
     },
@@ -32,7 +32,6 @@ use crate::{
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 
 /// Adds the request id to answers without one, because calls may end before they reach their service.
-/// `request_id.rs` reads the id from the metadata, or generates it.
 #[derive(Clone)]
 pub struct RequestIds<S> {
     pub(super) inner: S,

@@ -12,7 +12,7 @@ use crate::{
     model::{Origin, Peer},
     proto::{admin_service_server, job_service_server, worker_pool_service_server, worker_service_server},
     rpc::{
-        request_id::{REQUEST_ID, request_id},
+        context::{REQUEST_ID, request_id},
         routes::Catalog,
         status,
     },

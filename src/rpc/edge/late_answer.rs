@@ -17,7 +17,7 @@ use super::route::Arrived;
 use crate::{
     model::{Deadline, DeadlinePolicy},
     rpc::{
-        request_id::{REQUEST_ID, request_id},
+        context::{REQUEST_ID, request_id},
         status,
         timeout::{self, GRPC_TIMEOUT},
     },

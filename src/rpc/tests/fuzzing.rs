@@ -5,10 +5,8 @@ use prost::Message;
 use tonic::{Code, Request, Status};
 
 use super::{
-    context::CallContext,
-    convert,
-    request_id::{self, REQUEST_ID},
-    status,
+    context::{self, CallContext, REQUEST_ID},
+    convert, status,
     status_message::decode_message,
     timeout,
     trace::{self, BAGGAGE, Sampler, TRACEPARENT, TRACESTATE},
@@ -37,7 +35,7 @@ pub(crate) fn grpc_timeout(data: &[u8]) {
 /// `x-request-id`: kept if valid, else generated; the result always fits in a header.
 pub(crate) fn request_id(data: &[u8]) {
     let Ok(sent) = HeaderValue::from_bytes(data) else { return };
-    let id = request_id::request_id(Some(&sent));
+    let id = context::request_id(Some(&sent));
     let valid = (1..=128).contains(&data.len()) && data.iter().all(u8::is_ascii_graphic);
     assert_eq!(id.as_str().as_bytes() == data, valid);
     assert_eq!(id.as_str().parse(), Ok(id.clone()));
