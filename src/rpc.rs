@@ -24,7 +24,6 @@ mod routes;
 mod stats;
 mod status;
 mod status_message;
-mod submit;
 mod submit_many;
 pub mod timeout;
 pub mod trace;

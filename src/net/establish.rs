@@ -10,10 +10,10 @@ use tokio::{
 use super::{
     limits::Transport,
     proxy::read_header,
-    stream::{BoundedStream, Io, Stream},
+    stream::{BoundedStream, Stream},
     tracker::{Closed, Entry},
 };
-use crate::model::Peer;
+use crate::model::{Origin, Peer};
 
 /// The first bytes of every HTTP/2 client.
 pub(super) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -87,11 +87,13 @@ pub(super) async fn establish(
         return Err(Unestablished::PerAddress);
     }
     let mut http1 = transport.http1;
-    if let Some(tls) = transport.tls.as_ref().filter(|_| stream.is_of_network()) {
+    // A Unix socket stays on the machine.
+    let is_of_network = matches!(peer.origin, Origin::Address(_));
+    if let Some(tls) = transport.tls.as_ref().filter(|_| is_of_network) {
         // The handshake has its own time limit.
         let secured = tls.accept(stream).await?;
         (peer.certificate, peer.certificate_request) = (secured.certificate, secured.certificate_request);
-        stream = Stream::new(Io::Tls(Box::new(secured.stream)));
+        stream = Stream::new(secured.stream);
         end = Instant::now() + within;
         // ALPN selected the protocol.
         http1 = secured.http1;

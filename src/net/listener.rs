@@ -32,7 +32,7 @@ use super::{
     address::{DEFAULT_MODE, ListenAddress},
     proxy::proxy_address,
     server::{Deal, Stage, reached},
-    stream::{Carrier, Io, Stream},
+    stream::{Carrier, Stream},
     tracker::{ConnectionTracker, Entry, Refused},
 };
 use crate::{incidents::Throttle, model::Origin};
@@ -247,11 +247,11 @@ pub(super) enum Socket {
 impl Socket {
     /// Registers the socket with the current runtime.
     pub(super) fn into_stream(self) -> io::Result<Stream> {
-        Ok(Stream::new(match self {
-            Self::Tcp(socket) => Io::Tcp(TcpStream::from_std(socket)?),
-            Self::Unix(socket) => Io::Unix(UnixStream::from_std(socket)?),
-            Self::Own(carrier) => Io::Own(carrier),
-        }))
+        Ok(match self {
+            Self::Tcp(socket) => Stream::new(TcpStream::from_std(socket)?),
+            Self::Unix(socket) => Stream::new(UnixStream::from_std(socket)?),
+            Self::Own(carrier) => Stream::new(carrier),
+        })
     }
 }
 

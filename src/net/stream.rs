@@ -21,43 +21,28 @@ use std::{
 use bytes::{Buf, BytesMut};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf},
-    net::{TcpStream, UnixStream},
     time::{Sleep, sleep},
 };
-use tokio_rustls::server::TlsStream;
 
 /// Longest time between closing the two halves.
 const MAX_LINGER: Duration = Duration::from_secs(1);
 /// Most bytes that are discarded: several times what a peer that respects its windows has in flight.
 const MAX_DISCARDED: usize = 4 << 20;
 
-/// A byte stream without a system socket.
+/// A transport: TCP, a Unix socket, TLS over one of them, or one of the caller's.
 pub(super) trait Carrier: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<C: AsyncRead + AsyncWrite + Send + Unpin> Carrier for C {}
 
 /// The byte stream of a connection. Bytes that were read ahead are returned first.
 pub(super) struct Stream {
-    io: Io,
+    io: Box<dyn Carrier>,
     ahead: BytesMut,
 }
 
-/// The underlying transport. A stage that wraps a connection, such as TLS, adds a variant.
-pub(super) enum Io {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-    Tls(Box<TlsStream<Stream>>),
-    Own(Box<dyn Carrier>),
-}
-
 impl Stream {
-    pub(super) fn new(io: Io) -> Self {
-        Self { io, ahead: BytesMut::new() }
-    }
-
-    /// Whether it may come from a network. Other streams stay on the machine.
-    pub(super) fn is_of_network(&self) -> bool {
-        matches!(self.io, Io::Tcp(_) | Io::Own(_))
+    pub(super) fn new(io: impl Carrier + 'static) -> Self {
+        Self { io: Box::new(io), ahead: BytesMut::new() }
     }
 
     /// Bytes that were read ahead.
@@ -84,17 +69,6 @@ impl Stream {
     }
 }
 
-macro_rules! with_io {
-    ($stream:expr, $io:ident => $call:expr) => {
-        match $stream {
-            Io::Tcp($io) => $call,
-            Io::Unix($io) => $call,
-            Io::Tls($io) => $call,
-            Io::Own($io) => $call,
-        }
-    };
-}
-
 impl AsyncRead for Stream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if self.ahead.is_empty() {
@@ -113,7 +87,7 @@ impl AsyncRead for Stream {
 
 impl AsyncWrite for Stream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        with_io!(&mut self.io, io => Pin::new(io).poll_write(cx, buf))
+        Pin::new(&mut self.io).poll_write(cx, buf)
     }
 
     fn poll_write_vectored(
@@ -121,25 +95,19 @@ impl AsyncWrite for Stream {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        with_io!(&mut self.io, io => Pin::new(io).poll_write_vectored(cx, bufs))
+        Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
     }
 
     fn is_write_vectored(&self) -> bool {
-        with_io!(&self.io, io => io.is_write_vectored())
+        self.io.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        with_io!(&mut self.io, io => Pin::new(io).poll_flush(cx))
+        Pin::new(&mut self.io).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        with_io!(&mut self.io, io => Pin::new(io).poll_shutdown(cx))
-    }
-}
-
-impl AsyncRead for Io {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        with_io!(self.get_mut(), io => Pin::new(io).poll_read(cx, buf))
+        Pin::new(&mut self.io).poll_shutdown(cx)
     }
 }
 
