@@ -1,6 +1,6 @@
 //! gRPC: turns calls into jobs, and outcomes into answers. Each RPC, or a few similar ones, has a file. A new RPC needs
 //! a method in the file of its service (`*_service.rs`), and a row in `src/auth/rule.rs`. One whose callers stream also
-//! needs a case in `edge/route.rs`.
+//! needs a case in `edge.rs`.
 //!
 //! [`Edge`] handles a call before its service does: it records the arrival, chooses the request id, and routes the
 //! call. [`context`] converts metadata, [`convert`] converts messages, and [`status`] converts errors.
@@ -39,8 +39,8 @@ pub use context::Arrival;
 pub use edge::{Browsers, Edge, Front, Hosts};
 pub use health::Health;
 pub use job_service::detached_job;
-pub use load::{Load, Orca};
-pub use routes::{Pages, PublicServices, ops_services, public_services};
+pub use load::Load;
+pub use routes::{Pages, ops_services, public_services};
 pub use timeout::stream_limit;
 pub use watches::Watches;
 pub use worker_pool_service::{CallerServices, ServiceState};

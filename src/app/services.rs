@@ -18,8 +18,8 @@ use crate::{
     pool::Pools,
     proto::MAX_ENVELOPE,
     rpc::{
-        AccessControl, Admin, Browsers, CallerServices, Calls, Edge, Health, Hosts, Load, Orca, PublicServices,
-        ServiceState, Watches, ops_services, public_services, trace::Sampler,
+        AccessControl, Admin, Browsers, CallerServices, Calls, Edge, Health, Hosts, Load, ServiceState, Watches,
+        ops_services, public_services, trace::Sampler,
     },
     store::{JobStore, MemoryStore, StoreError, open_postgres, open_sqlite},
     task::{Tasks, spawn_thread},
@@ -73,17 +73,13 @@ pub(super) fn build(
         access: access.clone(),
         started,
         calls: calls.clone(),
+        load_in_answers: config.server.load_reports.then(|| load.clone()),
         watches: Watches::new(phase.clone(), MAX_WATCHES),
         max_attached: config.server.connections.max_age,
     });
-    let public = public_services(PublicServices {
-        worker_pool,
-        health: health.clone(),
-        orca: Orca::new(load.clone(), phase.clone()),
-        load_in_answers: config.server.load_reports.then_some(load),
-        browsers: Browsers::of(&config.server.grpc_web_origins),
-        max_header_list: config.server.http2.max_header_list as usize,
-    });
+    let browsers = Browsers::of(&config.server.grpc_web_origins);
+    let max_header_list = config.server.http2.max_header_list as usize;
+    let public = public_services(worker_pool, health.clone(), load, browsers, max_header_list);
     let runtimes = Runtimes::default();
     runtimes.add_current("main".into());
     let listeners = Arc::default();

@@ -1,4 +1,4 @@
-//! Authorization of jobs and workers, and quotas. `src/rpc/edge/credentials.rs` authenticates callers, and
+//! Authorization of jobs and workers, and quotas. `src/rpc/edge/checks.rs` authenticates callers, and
 //! `src/auth/caller.rs` applies the rules.
 
 use std::{sync::Arc, time::Duration};

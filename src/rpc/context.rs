@@ -15,7 +15,7 @@ use super::{
     trace::{self, Sampler, extract},
 };
 use crate::{
-    auth::Caller,
+    auth::{Caller, Rpc},
     memory::ConnectionMemory,
     model::{Call, Deadline, DeadlinePolicy, FieldViolation, Job, JobError, Peer, RequestId},
 };
@@ -34,6 +34,8 @@ pub(super) fn request_id(sent: Option<&HeaderValue>) -> RequestId {
 pub struct Arrival {
     /// When the head of the call arrived.
     pub at: Instant,
+    /// Its method, if it is one of the worker pool.
+    pub(super) method: Option<Rpc>,
     /// The other end of the connection.
     pub peer: Arc<Peer>,
     /// The authenticated caller.

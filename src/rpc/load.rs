@@ -126,15 +126,14 @@ const MAX_INTERVAL: Duration = Duration::from_secs(3600);
 
 /// `xds.service.orca.v3.OpenRcaService`: load reports for clients with few calls.
 #[derive(Clone)]
-pub struct Orca {
+pub(super) struct Orca {
     load: Load,
     watches: Watches,
 }
 
 impl Orca {
     /// Reports `load` until the process has stopped.
-    #[must_use]
-    pub fn new(load: Load, phase: PhaseCell) -> Self {
+    pub(super) fn new(load: Load, phase: PhaseCell) -> Self {
         Self { load, watches: Watches::new(phase, usize::MAX) }
     }
 }

@@ -9,8 +9,8 @@ use tonic_reflection::pb::v1::server_reflection_server::ServerReflectionServer;
 use tower::ServiceExt;
 
 use super::{
-    AccessControl, Admin, Browsers, CallerServices, Edge, Health, Load, Orca, ServiceState,
-    edge::Hot,
+    AccessControl, Admin, Browsers, CallerServices, Edge, Health, Load, ServiceState,
+    load::Orca,
     reflection::{DESCRIPTORS, Reflection},
     status,
 };
@@ -35,27 +35,17 @@ const MAX_OPS_HEADER_LIST: usize = 16 << 10;
 /// Largest message of operators' calls: the codec's default, although these messages are small.
 const MAX_OPS_MESSAGE: usize = 4 << 20;
 
-/// The services for callers.
-pub struct PublicServices {
-    /// The worker pool, and the detached jobs.
-    pub worker_pool: CallerServices,
-    /// Health.
-    pub health: Health,
-    /// Out-of-band load reports.
-    pub orca: Orca,
-    /// The same load, if answers include it.
-    pub load_in_answers: Option<Load>,
-    /// Web pages that may call.
-    pub browsers: Option<Browsers>,
-    /// Largest header list of one call, in bytes as HTTP/2 counts them.
-    pub max_header_list: usize,
-}
-
-/// The services for callers: worker pool, health, load reports and reflection.
+/// The services for callers: worker pool, detached jobs, health, reports of `load` and reflection, for web pages of
+/// `browsers` too. `max_header_list` limits the headers of a call, in bytes as HTTP/2 counts them.
 #[must_use]
-pub fn public_services(services: PublicServices) -> Edge {
-    let PublicServices { worker_pool, health, orca, load_in_answers: load, browsers, max_header_list } = services;
-    let ServiceState { largest_message: max_message, ref access, .. } = *worker_pool.0;
+pub fn public_services(
+    worker_pool: CallerServices,
+    health: Health,
+    load: Load,
+    browsers: Option<Browsers>,
+    max_header_list: usize,
+) -> Edge {
+    let ServiceState { largest_message: max_message, ref access, ref phase, .. } = *worker_pool.0;
     let authenticator = access.authenticator.clone();
     let jobs = JobServiceServer::new(worker_pool.clone())
         .max_decoding_message_size(max_message)
@@ -75,12 +65,12 @@ pub fn public_services(services: PublicServices) -> Edge {
         open_rca_service_server::SERVICE_NAME,
     ];
     let routes = Routes::new(HealthServer::new(health))
-        .add_service(OpenRcaServiceServer::new(orca))
+        .add_service(OpenRcaServiceServer::new(Orca::new(load, phase.clone())))
         .add_service(workers)
         .add_service(jobs);
     let (routes, names) = with_reflection(routes, &names);
     Edge {
-        hot: Some(Hot { worker_pool, load }),
+        worker_pool: Some(worker_pool),
         others: routes.prepare(),
         catalog: Arc::new(Catalog::new(&names, Vec::new())),
         browsers,
@@ -98,7 +88,7 @@ pub fn ops_services(admin: Admin, health: Health, pages: Pages, access: &AccessC
     let routes = Routes::new(HealthServer::new(health)).add_service(AdminServiceServer::new(admin));
     let (routes, names) = with_reflection(routes, &[admin_service_server::SERVICE_NAME]);
     Edge {
-        hot: None,
+        worker_pool: None,
         others: Routes::from(routes.into_axum_router().merge(router)).prepare(),
         catalog: Arc::new(Catalog::new(&names, paths)),
         browsers: None,

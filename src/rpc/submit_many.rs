@@ -44,8 +44,8 @@ pub(super) fn submit_many(
     let call = CallContext::read(&request, "SubmitMany", &service.sampler).inspect_err(refused)?;
     let meter = Calls::begin(service.calls.clone(), Rpc::SubmitMany, None, call.at);
     let memory = request.extensions().get().map(|arrival: &Arrival| Arc::clone(&arrival.memory));
-    let (outbox, answers) = Outbox::new();
-    let response = call.answer(Box::pin(answers) as _);
+    let (outbox, results) = Outbox::new();
+    let response = call.answer(Box::pin(results) as _);
     let driver = Driver {
         service: Arc::clone(service),
         inbound: Messages::of(&request, service.largest_message),

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use tonic::{Code, Request, Response, Status, Streaming, async_trait};
 
 use super::{
-    AccessControl, Watches,
+    AccessControl, Load, Watches,
     calls::{Calls, Meter},
     context::CallContext,
     convert, stats, status, submit_many,
@@ -65,6 +65,8 @@ pub struct ServiceState {
     pub started: Instant,
     /// Records the durations of calls.
     pub calls: Calls,
+    /// The load report of answers; `None` if they carry none.
+    pub load_in_answers: Option<Load>,
     /// Open watches of the stats.
     pub watches: Watches,
     /// Time after which an attached worker is asked to leave and to attach again.

@@ -1,145 +1,154 @@
-//! Completes every answer: adds a request id, the load report, and the details of refusals by the codec, and counts
-//! unread bytes.
+//! Completes every answer: ends calls at their deadline and calls that panic, adds a request id, the load report, and
+//! the details of refusals by the codec, and counts unread bytes.
 
 use std::{
     convert::Infallible,
+    panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
 };
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use http_body::{Frame, SizeHint};
 use hyper::service::Service;
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::{Status, body::Body};
 
-use super::route::Arrived;
+use super::checks::Refused;
 use crate::{
     auth::{Hold, Rpc},
     memory::{AnswersFull, ConnectionMemory},
+    model::{Deadline, DeadlinePolicy, Peer},
     rpc::{
-        Calls,
-        context::{REQUEST_ID, request_id},
+        CallerServices, calls,
+        context::{Arrival, REQUEST_ID, request_id},
         load::{Load, TRAILER},
         status,
         status_message::decode_message,
+        timeout::{self, GRPC_TIMEOUT},
     },
 };
 
 /// Only answers without a body have this header.
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 
-/// Adds the request id to answers without one, because calls may end before they reach their service.
+/// Records the arrival of a call, and completes its answer.
 #[derive(Clone)]
-pub struct RequestIds<S> {
-    pub(super) inner: S,
-}
-
-/// The answer to one call.
-pub struct RequestIdFuture<F> {
-    answer: F,
-    /// The request id that the caller sent.
-    sent: Option<HeaderValue>,
-}
-
-impl<B, S> Service<Request<B>> for RequestIds<S>
-where
-    S: Service<Request<B>, Response = Response<AnswerBody>, Error = Infallible>,
-    S::Future: Unpin,
-{
-    type Response = Response<AnswerBody>;
-    type Error = Infallible;
-    type Future = RequestIdFuture<S::Future>;
-
-    fn call(&self, request: Request<B>) -> Self::Future {
-        let sent = request.headers().get(REQUEST_ID).cloned();
-        RequestIdFuture { answer: self.inner.call(request), sent }
-    }
-}
-
-impl<F> Future for RequestIdFuture<F>
-where
-    F: Future<Output = Result<Response<AnswerBody>, Infallible>> + Unpin,
-{
-    type Output = F::Output;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Ok(mut answer) = ready!(Pin::new(&mut self.answer).poll(cx));
-        name(answer.headers_mut(), self.sent.as_ref());
-        decode_message(answer.headers_mut());
-        Poll::Ready(Ok(answer))
-    }
-}
-
-fn name(headers: &mut HeaderMap, sent: Option<&HeaderValue>) {
-    let header = HeaderName::from_static(REQUEST_ID);
-    if !headers.contains_key(&header)
-        && let Ok(id) = HeaderValue::from_str(request_id(sent).as_str())
-    {
-        headers.insert(header, id);
-    }
-}
-
-/// Counters that the calls of one connection share.
-pub(super) struct Meters {
-    pub(super) calls: Calls,
-    /// The load report; `None` if answers carry none.
-    pub(super) load: Option<Load>,
-}
-
-/// Adds the load of the process to answers, if configured. Replaces a refusal by the codec with one of the service.
-#[derive(Clone)]
-pub struct Finished<S> {
-    pub(super) meters: Option<Arc<Meters>>,
+pub struct Answers<S> {
+    /// Measures calls; `None` on the operators' listener.
+    pub(super) worker_pool: Option<Arc<CallerServices>>,
+    /// The other end of the connection.
+    pub(super) peer: Arc<Peer>,
     pub(super) memory: Arc<ConnectionMemory>,
     pub(super) inner: S,
 }
 
-/// The answer to one call.
-pub struct FinishedFuture<F> {
+/// The answer to one call. At the deadline of the call it is DEADLINE_EXCEEDED, because the message may never arrive. If
+/// the call panics, it is INTERNAL.
+pub struct AnswerFuture<F> {
     answer: F,
-    /// The counters and method of a measured call; `None` for services other than the worker pool.
-    measured: Option<(Arc<Meters>, Rpc)>,
+    /// The request id that the caller sent.
+    sent: Option<HeaderValue>,
+    give_up: Option<Instant>,
+    /// Created only for calls that wait.
+    alarm: Option<Pin<Box<Sleep>>>,
     memory: Arc<ConnectionMemory>,
+    /// The method of a call of the worker pool, which is measured.
+    measured: Option<(Arc<CallerServices>, Rpc)>,
 }
 
-impl<B, S> Service<Arrived<B>> for Finished<S>
+impl<B, S> Service<Request<B>> for Answers<S>
 where
-    S: Service<Arrived<B>, Response = Response<Body>, Error = Infallible>,
+    S: Service<Request<B>, Response = Response<Body>, Error = Infallible>,
     S::Future: Unpin,
 {
     type Response = Response<AnswerBody>;
     type Error = Infallible;
-    type Future = FinishedFuture<S::Future>;
+    type Future = AnswerFuture<S::Future>;
 
-    fn call(&self, call: Arrived<B>) -> Self::Future {
-        let measured = self.meters.clone().zip(call.method);
-        FinishedFuture { answer: self.inner.call(call), measured, memory: Arc::clone(&self.memory) }
+    fn call(&self, mut request: Request<B>) -> Self::Future {
+        let measured = self.worker_pool.as_ref().and_then(|worker_pool| {
+            let method = calls::of_worker_pool(request.uri().path())?;
+            Some((Arc::clone(worker_pool), method))
+        });
+        let method = measured.as_ref().map(|(_, method)| *method);
+        let (peer, memory) = (Arc::clone(&self.peer), Arc::clone(&self.memory));
+        let arrival = Arrival { at: Instant::now(), method, peer, caller: None, memory, inbound: None };
+        let (sent, give_up) = (request.headers().get(REQUEST_ID).cloned(), give_up(request.headers(), arrival.at));
+        request.extensions_mut().insert(arrival);
+        let (answer, memory) = (self.inner.call(request), Arc::clone(&self.memory));
+        AnswerFuture { answer, sent, give_up, alarm: None, memory, measured }
     }
 }
 
-impl<F> Future for FinishedFuture<F>
+/// When to give a call up: within the reply margin before the deadline, after the service's own answer is due.
+fn give_up(headers: &HeaderMap, now: Instant) -> Option<Instant> {
+    let asked = timeout::parse(headers.get(GRPC_TIMEOUT)?.to_str().ok()?).ok()?;
+    // A deadline beyond the range of the clock is no deadline.
+    now.checked_add(asked)?;
+    let deadline = Deadline::new(now, asked, DeadlinePolicy::default().reply_margin);
+    Some(deadline.reply_by() + (deadline.end() - deadline.reply_by()) / 2)
+}
+
+impl<F> AnswerFuture<F>
+where
+    F: Future<Output = Result<Response<Body>, Infallible>> + Unpin,
+{
+    /// Ready with the answer, or at the deadline of the call.
+    fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<Response<Body>> {
+        Poll::Ready(match catch_unwind(AssertUnwindSafe(|| self.answer.poll_unpin(cx))) {
+            Ok(Poll::Ready(Ok(answer))) => answer,
+            Ok(Poll::Pending) => {
+                let Some(give_up) = self.give_up else { return Poll::Pending };
+                ready!(self.alarm.get_or_insert_with(|| Box::pin(sleep_until(give_up))).poll_unpin(cx));
+                status::too_late(&request_id(self.sent.as_ref())).into_http()
+            }
+            Err(_) => {
+                tracing::error!(request_id = ?self.sent, "a call panicked");
+                status::panicked().into_http()
+            }
+        })
+    }
+}
+
+impl<F> Future for AnswerFuture<F>
 where
     F: Future<Output = Result<Response<Body>, Infallible>> + Unpin,
 {
     type Output = Result<Response<AnswerBody>, Infallible>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Poll::Ready(Ok(mut answer)) = Pin::new(&mut self.answer).poll(cx) else { return Poll::Pending };
-        let measured = self.measured.take();
+        let mut answer = ready!(self.poll_answer(cx));
+        let is_refused = answer.extensions_mut().remove::<Refused>().is_some();
+        let measured = self.measured.take().filter(|_| !is_refused);
         if let Some(refusal) = refusal_by_codec(&answer) {
-            if let Some((meters, method)) = &measured {
-                meters.calls.refuse(*method, refusal.code());
+            if let Some((worker_pool, method)) = &measured {
+                worker_pool.0.calls.refuse(*method, refusal.code());
             }
             answer = refusal.into_http();
         }
-        let load = measured.and_then(|(meters, _)| meters.load.clone());
-        if let Some(load) = load.as_ref().filter(|_| answer.headers().contains_key(GRPC_STATUS)) {
-            answer.headers_mut().insert(TRAILER, load.trailer(Instant::now()));
+        let load = measured.and_then(|(worker_pool, _)| worker_pool.0.load_in_answers.clone());
+        let headers = answer.headers_mut();
+        if let Some(load) = load.as_ref().filter(|_| headers.contains_key(GRPC_STATUS)) {
+            headers.insert(TRAILER, load.trailer(Instant::now()));
         }
-        Poll::Ready(Ok(AnswerBody::new(answer, load, Some(Arc::clone(&self.memory)))))
+        add_request_id(headers, self.sent.as_ref());
+        decode_message(headers);
+        let memory = (!is_refused).then(|| Arc::clone(&self.memory));
+        Poll::Ready(Ok(AnswerBody::new(answer, load, memory)))
+    }
+}
+
+/// Adds a request id to an answer without one, because calls may end before they reach their service.
+fn add_request_id(headers: &mut HeaderMap, sent: Option<&HeaderValue>) {
+    let header = HeaderName::from_static(REQUEST_ID);
+    if !headers.contains_key(&header)
+        && let Ok(id) = HeaderValue::from_str(request_id(sent).as_str())
+    {
+        headers.insert(header, id);
     }
 }
 

@@ -3,7 +3,10 @@
 use std::{convert::Infallible, fmt, net::IpAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use futures_util::{FutureExt, future::Either};
+use futures_util::{
+    FutureExt,
+    future::{BoxFuture, Either},
+};
 use http::{
     HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version,
     header::{self, CONTENT_TYPE, HOST},
@@ -15,10 +18,7 @@ use tonic_web::GrpcWebLayer;
 use tower::{BoxError, Layer, ServiceExt, service_fn};
 use tower_http::cors::CorsLayer;
 
-use super::{
-    answer::AnswerBody,
-    checks::{Check, Made},
-};
+use super::answer::AnswerBody;
 use crate::{
     memory::ConnectionMemory,
     model::Reason,
@@ -79,12 +79,10 @@ impl Browsers {
         content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc-web"))
             || request.method() == Method::OPTIONS
     }
-}
 
-/// Refuses requests from pages of other origins. Browsers refuse them too, unless the page's own host name resolves to
-/// this address. The answer to a preflight request denies the permission.
-impl<B> Check<Request<B>> for Browsers {
-    fn refuse(&self, request: &mut Request<B>) -> Option<Response<Body>> {
+    /// The refusal of a request from a page of another origin. Browsers refuse them too, unless the page's own host name
+    /// resolves to this address. The answer to a preflight request denies the permission.
+    pub(super) fn refuse<B>(&self, request: &Request<B>) -> Option<Response<Body>> {
         let mut said = request.headers().get_all(header::ORIGIN).into_iter();
         let is_foreign = said.any(|origin| !self.origins.contains(origin)) && request.method() != Method::OPTIONS;
         is_foreign.then(|| {
@@ -93,6 +91,9 @@ impl<B> Check<Request<B>> for Browsers {
         })
     }
 }
+
+/// The answer to a web page. Boxed, so that other calls need no space for it.
+type Translated = BoxFuture<'static, Result<Response<AnswerBody>, Infallible>>;
 
 /// Translates gRPC-Web calls to gRPC, if web pages may call.
 #[derive(Clone)]
@@ -115,7 +116,7 @@ where
 {
     type Response = Response<AnswerBody>;
     type Error = Infallible;
-    type Future = Either<Made, <S as Service<Request<B>>>::Future>;
+    type Future = Either<Translated, <S as Service<Request<B>>>::Future>;
 
     fn call(&self, mut request: Request<B>) -> Self::Future {
         let Some(browsers) = self.browsers.as_ref().filter(|browsers| browsers.apply_to(&request)) else {
@@ -154,11 +155,9 @@ impl Hosts {
             || host.eq_ignore_ascii_case("localhost")
             || self.0.iter().any(|name| host.eq_ignore_ascii_case(name))
     }
-}
 
-/// Refuses requests with other host names. A request without a host name does not come from a browser.
-impl<B> Check<Request<B>> for Hosts {
-    fn refuse(&self, request: &mut Request<B>) -> Option<Response<Body>> {
+    /// The refusal of a request with another host name. A request without a host name does not come from a browser.
+    pub(super) fn refuse<B>(&self, request: &Request<B>) -> Option<Response<Body>> {
         let asked = request.uri().authority().map(Authority::as_str).map(str::as_bytes);
         let mut said = request.headers().get_all(HOST).into_iter().map(HeaderValue::as_bytes).chain(asked);
         if said.all(|host| host.is_empty() || self.has(host)) {
@@ -192,7 +191,7 @@ mod tests {
         for host in hosts {
             request.headers_mut().append(HOST, host.parse().unwrap());
         }
-        Hosts::new(&names).refuse(&mut request).map(|refusal| refusal.status().as_u16())
+        Hosts::new(&names).refuse(&request).map(|refusal| refusal.status().as_u16())
     }
 
     #[test]

@@ -26,7 +26,7 @@ const MAX_UNREAD_BYTES: usize = 4 << 20;
 pub(super) struct Outbox(Arc<Mutex<State>>);
 
 /// The reader's end: returns results, and then the status of the call. Dropping it notifies the driver.
-pub(super) struct Answers {
+pub(super) struct Results {
     state: Arc<Mutex<State>>,
     /// Results that were taken in one batch.
     taken: VecDeque<(SubmitManyResponse, Kept)>,
@@ -73,9 +73,9 @@ fn output_bytes(response: &SubmitManyResponse) -> usize {
 }
 
 impl Outbox {
-    pub(super) fn new() -> (Self, Answers) {
+    pub(super) fn new() -> (Self, Results) {
         let state = Arc::<Mutex<State>>::default();
-        (Self(Arc::clone(&state)), Answers { state, taken: VecDeque::new() })
+        (Self(Arc::clone(&state)), Results { state, taken: VecDeque::new() })
     }
 
     /// Adds a result. Returns the number of unread results.
@@ -145,7 +145,7 @@ impl Drop for Outbox {
     }
 }
 
-impl Stream for Answers {
+impl Stream for Results {
     type Item = Result<SubmitManyResponse, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -174,7 +174,7 @@ impl Stream for Answers {
     }
 }
 
-impl Drop for Answers {
+impl Drop for Results {
     fn drop(&mut self) {
         let (driver, unread) = {
             let mut state = self.state.lock();
@@ -203,7 +203,7 @@ mod tests {
         SubmitManyResponse { tag: tag.to_owned(), outcome: None }
     }
 
-    fn read(answers: &mut Answers) -> Option<String> {
+    fn read(answers: &mut Results) -> Option<String> {
         let answer = answers.next().now_or_never()?;
         Some(answer.map_or("end".to_owned(), |answer| answer.map_or_else(|end| end.to_string(), |answer| answer.tag)))
     }
