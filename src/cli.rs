@@ -9,7 +9,6 @@ mod access;
 mod advise;
 mod advise_formulas;
 mod bench;
-mod call;
 mod check;
 mod config;
 mod connect;
@@ -75,6 +74,10 @@ pub struct Cli {
     /// When to use colour.
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto", display_order = 900)]
     color: ColorChoice,
+    /// Output format: text, or JSON lines with the field names of the contract. "serve" and "dev" do not use it.
+    // Without this, clap prints it under the heading of the flags before it.
+    #[arg(id = "output", long, global = true, value_name = "FORMAT", default_value = "text", help_heading = None::<&str>)]
+    format: Format,
     #[command(subcommand)]
     command: Command,
 }
@@ -160,31 +163,32 @@ fn print_clap_error(error: &clap::Error) -> Exit {
 
 /// Runs one command to its end on the calling thread.
 pub fn run(cli: Cli) -> Exit {
-    console::choose_color(cli.color);
-    match cli.command {
+    let Cli { color, format, command } = cli;
+    console::choose_color(color);
+    match command {
         Command::Serve(args) => serve::run(&args),
         Command::Dev(args) => dev::run(&args),
-        Command::Submit(args) => client(args.output.format, args, submit::run),
-        Command::Stream(args) => client(args.output.format, args, stream::run),
-        Command::Stats(args) => client(args.output.format, args, stats::run),
-        Command::Drain(args) => client(args.change.operator.output.format, args, drain::run),
-        Command::Jobs(args) => client(args.format(), *args, jobs::run),
-        Command::Explain(args) => client(args.operator.output.format, args, explain::run),
-        Command::Pause(args) => client(args.change.operator.output.format, args, operate::pause),
-        Command::Resume(args) => client(args.change.operator.output.format, args, operate::resume),
-        Command::Resize(args) => client(args.change.operator.output.format, args, operate::resize),
-        Command::Cancel(args) => client(args.change.operator.output.format, args, operate::cancel),
-        Command::Reload(args) => client(args.change.operator.output.format, args, operate::reload),
-        Command::Probe(args) => client(args.output.format, args, probe::run),
-        Command::Bench(args) => client(args.output.format, args, bench::run),
-        Command::Sim(args) => client(args.output.format, args, sim::run),
-        Command::Advise(args) => client(args.output.format, args, advise::run),
-        Command::Check(args) => client(args.output.format, args, check::run),
-        Command::Config(args) => client(args.format(), args, config::run),
-        Command::Proto(args) => client(Format::Text, args, proto::run),
-        Command::Store(args) => client(args.format(), args, store::run),
-        Command::Worker(args) => client(args.format(), args, worker::run),
-        Command::Completions(args) => client(Format::Text, args, help::completions),
+        Command::Submit(args) => client(format, args, submit::run),
+        Command::Stream(args) => client(format, args, stream::run),
+        Command::Stats(args) => client(format, args, stats::run),
+        Command::Drain(args) => client(format, args, drain::run),
+        Command::Jobs(args) => client(format, *args, jobs::run),
+        Command::Explain(args) => client(format, args, explain::run),
+        Command::Pause(args) => client(format, args, operate::pause),
+        Command::Resume(args) => client(format, args, operate::resume),
+        Command::Resize(args) => client(format, args, operate::resize),
+        Command::Cancel(args) => client(format, args, operate::cancel),
+        Command::Reload(args) => client(format, args, operate::reload),
+        Command::Probe(args) => client(format, args, probe::run),
+        Command::Bench(args) => client(format, args, bench::run),
+        Command::Sim(args) => client(format, args, sim::run),
+        Command::Advise(args) => client(format, args, advise::run),
+        Command::Check(args) => client(format, args, check::run),
+        Command::Config(args) => client(format, args, config::run),
+        Command::Proto(args) => client(format, args, proto::run),
+        Command::Store(args) => client(format, args, store::run),
+        Command::Worker(args) => client(format, args, worker::run),
+        Command::Completions(args) => client(format, args, help::completions),
     }
 }
 

@@ -43,13 +43,16 @@ impl FileFault {
 
 impl From<io::Error> for FileFault {
     fn from(error: io::Error) -> Self {
-        let text = error.to_string();
-        // The error number adds nothing to the text.
-        let words = text.split_once(" (os error ").map_or(&*text, |(words, _)| words);
-        let mut letters = words.chars();
-        let text = letters.next().map_or_else(String::new, |first| first.to_lowercase().chain(letters).collect());
-        Self::Unreadable { kind: error.kind(), text }
+        Self::Unreadable { kind: error.kind(), text: explain(&error) }
     }
+}
+
+/// A system error as the end of a sentence, without its number.
+pub(crate) fn explain(error: &io::Error) -> String {
+    let text = error.to_string();
+    let words = text.split_once(" (os error ").map_or(&*text, |(words, _)| words);
+    let mut letters = words.chars();
+    letters.next().map_or_else(String::new, |first| first.to_lowercase().chain(letters).collect())
 }
 
 /// Reads a regular file of at most `max` bytes. May block as long as the file system does.

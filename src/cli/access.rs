@@ -1,13 +1,14 @@
-//! TLS and token of a command's connection. `connect.rs` uses them.
+//! How a command reaches a server: its address, TLS and the token. `connect.rs` connects.
 
 use std::{
     fmt, io,
     path::{Path, PathBuf},
+    str::FromStr,
     sync::Arc,
 };
 
 use clap::Args;
-use http::HeaderValue;
+use http::{HeaderValue, Uri, uri::Authority};
 use tokio::net::TcpStream;
 use tokio_rustls::{
     TlsConnector,
@@ -20,13 +21,85 @@ use tokio_rustls::{
 };
 use zeroize::Zeroizing;
 
-use super::{connect::Address, failure::Failure};
+use super::failure::Failure;
 use crate::file::{self, FileFault};
 
 /// Largest file with certificates, a private key or a token, in bytes.
 const MAX_CERTIFICATES: u64 = 4 << 20;
 const MAX_KEY: u64 = 64 << 10;
 const MAX_TOKEN: u64 = 64 << 10;
+
+/// The flag that names the server.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ServerArgs {
+    /// Address of the server: HOST:PORT, http://HOST:PORT, https://HOST:PORT or unix:PATH.
+    #[arg(long, value_name = "ADDR", env = "WATERWHEEL_SERVER", default_value = "127.0.0.1:7070")]
+    pub(crate) server: Address,
+    #[command(flatten)]
+    pub(crate) access: AccessArgs,
+}
+
+/// Address of a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Address {
+    /// A host and a port; with or without TLS, if the address says so.
+    Tcp { authority: Authority, tls: Option<bool> },
+    /// A socket file.
+    Unix(PathBuf),
+}
+
+impl FromStr for Address {
+    type Err = &'static str;
+
+    /// The error says what to pass instead.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        const MALFORMED: &str = "not an address; pass HOST:PORT, http://HOST:PORT, https://HOST:PORT or unix:PATH";
+        if let Some(path) = text.strip_prefix("unix:") {
+            return match path.strip_prefix("//").unwrap_or(path) {
+                "" => Err("no path after unix:; pass unix:PATH"),
+                path => Ok(Self::Unix(path.into())),
+            };
+        }
+        let (tls, text) = match text.split_once("://") {
+            Some(("https", text)) => (Some(true), text),
+            Some(("http", text)) => (Some(false), text),
+            _ => (None, text),
+        };
+        let text = text.strip_suffix('/').unwrap_or(text);
+        let authority = Authority::from_str(text).map_err(|_| MALFORMED)?;
+        if authority.host().is_empty() || text.contains('@') {
+            Err(MALFORMED)
+        } else if authority.port_u16().is_none() {
+            Err("no port; pass HOST:PORT, such as 127.0.0.1:7070")
+        } else {
+            Ok(Self::Tcp { authority, tls })
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp { authority, tls: Some(true) } => write!(f, "https://{authority}"),
+            Self::Tcp { authority, .. } => write!(f, "{authority}"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+impl Address {
+    /// Whether the address is on this machine.
+    fn is_local(&self) -> bool {
+        let Self::Tcp { authority, .. } = self else { return true };
+        let host = without_brackets(authority.host());
+        host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+    }
+}
+
+/// An IPv6 address of a URL, or any other host, as it is.
+fn without_brackets(host: &str) -> &str {
+    host.trim_start_matches('[').trim_end_matches(']')
+}
 
 /// Flags for a server with TLS or authentication.
 #[derive(Debug, Clone, Default, Args)]
@@ -49,11 +122,13 @@ pub(crate) struct AccessArgs {
     pub(crate) token_file: Option<PathBuf>,
 }
 
-/// TLS settings and the token, read from the files of [`AccessArgs`].
-#[derive(Clone, Default)]
+/// A server, with TLS settings and the token that were read from the files of [`AccessArgs`].
+#[derive(Clone)]
 pub(crate) struct Access {
+    pub(super) address: Address,
     tls: Option<Arc<ClientConfig>>,
-    token: Option<HeaderValue>,
+    /// The value of `authorization`.
+    pub(super) token: Option<HeaderValue>,
 }
 
 impl AccessArgs {
@@ -64,11 +139,11 @@ impl AccessArgs {
     pub(crate) fn load(&self, address: &Address) -> Result<Access, Failure> {
         let Self { tls, ca, cert, key: _, token_file } = self;
         let wants_tls = match address {
-            Address::Tls(_) => true,
-            Address::Tcp(_) => *tls || ca.is_some() || cert.is_some(),
+            Address::Tcp { tls: Some(true), .. } => true,
+            Address::Tcp { tls: None, .. } => *tls || ca.is_some() || cert.is_some(),
             // The files are ignored: WATERWHEEL_CA and WATERWHEEL_CERT may be set for other servers.
-            Address::Plain(_) | Address::Unix(_) if !tls => false,
-            Address::Plain(_) => {
+            _ if !tls => false,
+            Address::Tcp { .. } => {
                 let help = format!("write https://{address}, or leave out --tls");
                 return Err(Failure::usage(format!("http://{address} is without TLS, which --tls asks for"), help));
             }
@@ -82,7 +157,7 @@ impl AccessArgs {
             return Err(Failure::usage(format!("the token would be sent to {address} in plaintext"), "pass --tls"));
         }
         let tls = if wants_tls { Some(Arc::new(self.client_config()?)) } else { None };
-        Ok(Access { tls, token })
+        Ok(Access { address: address.clone(), tls, token })
     }
 
     fn client_config(&self) -> Result<ClientConfig, Failure> {
@@ -123,19 +198,25 @@ impl AccessArgs {
 
 impl fmt::Debug for Access {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Access").field("scheme", &self.scheme()).finish_non_exhaustive()
+        f.debug_struct("Access").field("address", &self.address).finish_non_exhaustive()
     }
 }
 
 impl Access {
-    /// The value of `authorization`, if there is a token.
-    pub(crate) fn token(&self) -> Option<&HeaderValue> {
-        self.token.as_ref()
+    /// Whether calls are secured by TLS.
+    pub(crate) fn has_tls(&self) -> bool {
+        self.tls.is_some()
     }
 
-    /// `https` or `http`.
-    pub(crate) fn scheme(&self) -> &'static str {
-        if self.tls.is_some() { "https" } else { "http" }
+    /// The origin of all calls.
+    pub(crate) fn origin(&self) -> Uri {
+        let authority = match &self.address {
+            Address::Tcp { authority, .. } => authority.clone(),
+            Address::Unix(_) => Authority::from_static("localhost"),
+        };
+        let scheme = if self.has_tls() { "https" } else { "http" };
+        let origin = Uri::builder().scheme(scheme).authority(authority).path_and_query("/").build();
+        origin.expect("scheme, authority and path make a URI")
     }
 
     /// Performs the TLS handshake with the server `host`. Without TLS, returns the socket unchanged.
@@ -144,8 +225,7 @@ impl Access {
     /// The error of the handshake, such as an untrusted certificate.
     pub(crate) async fn secure(&self, host: &str, socket: TcpStream) -> io::Result<Secured> {
         let Some(config) = &self.tls else { return Ok(Secured::Left(socket)) };
-        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-        let name = ServerName::try_from(host).map_err(io::Error::other)?;
+        let name = ServerName::try_from(without_brackets(host).to_owned()).map_err(io::Error::other)?;
         let stream = TlsConnector::from(Arc::clone(config)).connect(name, socket).await?;
         if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
             return Err(io::Error::other("the server does not speak HTTP/2 over TLS"));
@@ -201,139 +281,5 @@ fn no_pem(path: &Path, what: &str) -> Failure {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::fs;
-
-    use super::*;
-
-    fn file(text: &str) -> tempfile::NamedTempFile {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        fs::write(file.path(), text).unwrap();
-        file
-    }
-
-    fn with_token(text: &str, address: &str) -> Result<Access, Failure> {
-        let file = file(text);
-        let args = AccessArgs { token_file: Some(file.path().into()), ..AccessArgs::default() };
-        args.load(&address.parse().unwrap())
-    }
-
-    #[test]
-    fn a_token_is_sent_as_it_stands_in_its_file_and_never_shown() {
-        let access = with_token("abc.def.ghi\n", "127.0.0.1:1").unwrap();
-        let token = access.token().unwrap();
-        assert_eq!(token, "Bearer abc.def.ghi");
-        assert_eq!(format!("{token:?}"), "Sensitive");
-        for wrong in ["", "two words", "\u{e9}"] {
-            let error = with_token(wrong, "127.0.0.1:1").unwrap_err().to_string();
-            assert!(error.ends_with(" contains no token"), "{wrong}: {error}");
-        }
-    }
-
-    /// Tokens, keys, certificates and CAs must be regular files: a FIFO would block.
-    #[test]
-    fn only_regular_files_of_a_sound_size_are_read() {
-        let dir = tempfile::tempdir().unwrap();
-        let (fifo, huge) = (dir.path().join("fifo"), dir.path().join("huge"));
-        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
-        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).unwrap();
-        fs::File::create(&huge).unwrap().set_len(1 << 40).unwrap();
-        let key = rcgen::KeyPair::generate().unwrap();
-        let valid = file(&rcgen::CertificateParams::default().self_signed(&key).unwrap().pem());
-        let cases = [
-            (&*fifo, ["it is a pipe, and only regular files are read"; 4]),
-            (Path::new("/dev/zero"), ["it is a device, and only regular files are read"; 4]),
-            (
-                &*huge,
-                [
-                    "it is larger than 64 KiB",
-                    "it is larger than 4 MiB",
-                    "it is larger than 4 MiB",
-                    "it is larger than 64 KiB",
-                ],
-            ),
-        ];
-        for (path, whats) in cases {
-            let (path, valid) = (Some(path.to_path_buf()), Some(valid.path().to_path_buf()));
-            let none = AccessArgs::default();
-            let args = [
-                AccessArgs { token_file: path.clone(), ..none.clone() },
-                AccessArgs { ca: path.clone(), ..none.clone() },
-                AccessArgs { ca: valid.clone(), cert: path.clone(), key: valid.clone(), ..none.clone() },
-                AccessArgs { ca: valid.clone(), cert: valid, key: path.clone(), ..none },
-            ];
-            for (args, what) in args.into_iter().zip(whats) {
-                let error = args.load(&"127.0.0.1:1".parse().unwrap()).err().unwrap();
-                assert_eq!(error.to_string(), format!("cannot read {}: {what}", path.as_ref().unwrap().display()));
-                assert_eq!(error.help().unwrap(), "write it to a regular file, and pass that file");
-            }
-        }
-    }
-
-    /// Made by OpenSSL 3.0, by `openssl x509 -req` without extensions.
-    const VERSION_1: &str = "\
-        -----BEGIN CERTIFICATE-----\n\
-        MIIBGjCBwgIUf8It/duLbn6oNAw7v2lt7olmXYgwCgYIKoZIzj0EAwIwDTELMAkG\n\
-        A1UEAwwCY2EwHhcNMjYxMTIzMjM0OTMyWhcNMjYxMjIzMjM0OTMyWjAUMRIwEAYD\n\
-        VQQDDAlsb2NhbGhvc3QwWTATBgcqhkjOPQIBBggqhkjOPQMBBwNCAAQARxLuZZRb\n\
-        FshFyOlEhR1RGMrQPX3UeXq2ZZHEttc5N+0fNaOlzI76i+OW1XV8H0IdEQRDzhy4\n\
-        RaeRFXUy/O9cMAoGCCqGSM49BAMCA0cAMEQCIAz6nc77Jf9GvNYDLvEHOXoDwqxc\n\
-        8KgUzYrcZapwhu6FAiAkmhyfiuPuwMryYfQ1KC2HpYx3VgC/26CQ8Qs3kOr0Kw==\n\
-        -----END CERTIFICATE-----\n";
-
-    #[test]
-    fn what_is_wrong_with_a_certificate_has_its_own_help() {
-        let (key, other) = (rcgen::KeyPair::generate().unwrap(), rcgen::KeyPair::generate().unwrap());
-        let new = file(&rcgen::CertificateParams::default().self_signed(&key).unwrap().pem());
-        let (old, key) = (file(VERSION_1), file(&other.serialize_pem()));
-        for (cert, key, help) in [
-            (&old, &key, "issue the certificate anew, as X.509 version 3"),
-            (&new, &key, "pass the key that the certificate was made for"),
-            (&key, &key, "pass a file with a block BEGIN CERTIFICATE"),
-            (&new, &new, "pass a file with a block BEGIN PRIVATE KEY"),
-        ] {
-            let [ca, cert, key] = [&new, cert, key].map(|file| Some(file.path().into()));
-            let args = AccessArgs { ca, cert, key, ..AccessArgs::default() };
-            let error = args.load(&"127.0.0.1:1".parse().unwrap()).unwrap_err();
-            assert!(error.help().unwrap().starts_with(help), "{error:?}");
-        }
-    }
-
-    #[test]
-    fn an_address_without_tls_is_called_without_it() {
-        for (address, help) in [
-            ("http://127.0.0.1:1", "write https://127.0.0.1:1, or leave out --tls"),
-            ("unix:/run/ww.sock", "leave out --tls"),
-        ] {
-            let address = address.parse().unwrap();
-            let args = AccessArgs { tls: true, ..AccessArgs::default() };
-            assert_eq!(args.load(&address).unwrap_err().help(), Some(help));
-            let args = AccessArgs { ca: Some("/nowhere".into()), ..AccessArgs::default() };
-            assert_eq!(args.load(&address).unwrap().scheme(), "http");
-        }
-    }
-
-    #[test]
-    fn a_token_does_not_travel_in_plaintext() {
-        for local in ["localhost:1", "[::1]:1", "unix:/run/ww.sock"] {
-            assert!(with_token("abc", local).is_ok(), "{local}");
-        }
-        for far in ["10.0.0.1:1", "host.example:1", "127.0.0.1.example:1"] {
-            let error = with_token("abc", far).unwrap_err().to_string();
-            assert_eq!(error, format!("the token would be sent to {far} in plaintext"));
-        }
-    }
-
-    #[test]
-    fn contents_of_a_bad_file_are_not_quoted() {
-        let secret = file("hunter2");
-        let path = secret.path().to_path_buf();
-        for args in [
-            AccessArgs { ca: Some(path.clone()), ..AccessArgs::default() },
-            AccessArgs { cert: Some(path.clone()), key: Some(path), ..AccessArgs::default() },
-        ] {
-            let error = args.load(&"127.0.0.1:1".parse().unwrap()).err().unwrap();
-            assert!(!format!("{error} {error:?}").contains("hunter2"), "{error:?}");
-        }
-    }
-}
+#[path = "tests/access.rs"]
+mod tests;

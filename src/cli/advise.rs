@@ -7,12 +7,12 @@ use serde::Serialize;
 use tokio::time::sleep;
 
 use super::{
+    access::ServerArgs,
     advise_formulas::{Advice, Goals, KindTimes, advise, arrived},
-    connect::ServerArgs,
     console::{Console, STRONG, paint},
     exit::Exit,
     failure::Failure,
-    output::{OutputArgs, duration, exact, sanitized, short_duration},
+    output::{duration, exact, sanitized, short_duration},
     stats,
     values::{any_duration, duration_in, number_in},
 };
@@ -40,8 +40,6 @@ pub(super) struct AdviseArgs {
     max_wait: Option<Duration>,
     #[command(flatten)]
     server: ServerArgs,
-    #[command(flatten)]
-    pub(super) output: OutputArgs,
 }
 
 /// The figures of the observed time, and the advice for each pool.
@@ -179,18 +177,12 @@ mod tests {
     use crate::{
         cli::{
             exit::Exit,
-            fake::{self, Ran, ReadBy, Script},
+            fake::{self, Line, Ran, ReadBy, Script},
         },
         proto::{
             Distribution, JobCounts, KindStats, PoolStats, QueueStats, RejectedCount, Stats, WorkerState, WorkerStats,
         },
     };
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: AdviseArgs,
-    }
 
     /// A pool of 4 workers after so many seconds: 60 jobs came in each, 20 of them were refused, and runs took 100 ms.
     fn snapshot(seconds: u64) -> Stats {
@@ -229,8 +221,8 @@ mod tests {
     }
 
     async fn advise(line: &[&str], snapshots: Vec<Stats>) -> Ran {
-        let line = Line::try_parse_from(["advise", "--over", "100ms"].iter().chain(line)).unwrap();
-        let format = line.args.output.format;
+        let line = Line::<AdviseArgs>::try_parse_from(["advise", "--over", "100ms"].iter().chain(line)).unwrap();
+        let format = line.format;
         fake::run(Script { snapshots, ..Script::default() }, ReadBy::Program, format, async |address, console| {
             let mut args = line.args;
             args.server.server = address;

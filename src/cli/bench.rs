@@ -21,12 +21,11 @@ use tonic::{Code, Request, Status};
 use tonic_types::StatusExt;
 
 use super::{
-    access::Access,
-    connect::{Address, CONNECT_TIMEOUT, Connection, ServerArgs},
+    access::{Access, ServerArgs},
+    connect::{CONNECT_TIMEOUT, Connection},
     console::Console,
     exit::Exit,
     failure::Failure,
-    output::OutputArgs,
     values::any_duration,
 };
 use crate::{
@@ -81,8 +80,6 @@ pub(super) struct BenchArgs {
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = positive)]
     deadline: Duration,
     #[command(flatten)]
-    pub(super) output: OutputArgs,
-    #[command(flatten)]
     server: ServerArgs,
 }
 
@@ -99,7 +96,6 @@ enum Rpc {
 /// A load, and its results so far.
 struct Load<'a> {
     args: &'a BenchArgs,
-    address: Address,
     access: Access,
     job: Job,
     measured_from: Instant,
@@ -132,9 +128,8 @@ pub(super) async fn run(args: BenchArgs, console: &mut Console<'_>) -> Result<Ex
 }
 
 async fn measure(args: &BenchArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
-    let ServerArgs { server, access } = &args.server;
-    let (address, access) = (server.clone(), access.load(server)?);
-    let open = || Connection::open(&address, &access, CONNECT_TIMEOUT);
+    let access = args.server.access.load(&args.server.server)?;
+    let open = || Connection::open(&access, CONNECT_TIMEOUT);
     let connections = try_join_all((0..args.connections).map(|_| open())).await?;
     let latencies = Histogram::new_with_bounds(1_000, MAX_LATENCY, 3).expect("the bounds are ordered, the digits few");
     let measured_from = Instant::now() + args.warm_up;
@@ -145,7 +140,6 @@ async fn measure(args: &BenchArgs, console: &mut Console<'_>) -> Result<Exit, Fa
         end: measured_from + args.duration,
         unanswered: Cell::new(0),
         counts: RefCell::new(Counts { latencies, errors: BTreeMap::new() }),
-        address,
         access,
     };
     let connections: FuturesUnordered<_> = connections.into_iter().map(|connection| load.keep_up(connection)).collect();
@@ -173,7 +167,7 @@ impl Load<'_> {
                 return;
             }
             sleep(RECONNECT).await;
-            match Connection::open(&self.address, &self.access, CONNECT_TIMEOUT).await {
+            match Connection::open(&self.access, CONNECT_TIMEOUT).await {
                 Ok(opened) => connection = opened,
                 Err(_) => self.count(Instant::now(), Err("CONNECT_FAILED".to_owned())),
             }

@@ -17,7 +17,7 @@ use super::{
     console::{BAD, Console, FAINT, GOOD, WARN, paint},
     exit::Exit,
     failure::Failure,
-    output::{Align, OutputArgs, contents, pluralized, table},
+    output::{Align, contents, pluralized, table},
 };
 use crate::{
     config::{Config, Faults, Loaded, Pool, Warning},
@@ -46,8 +46,6 @@ pub(super) struct CheckArgs {
     /// detached jobs.
     #[arg(long)]
     env: bool,
-    #[command(flatten)]
-    pub(super) output: OutputArgs,
     #[command(flatten)]
     config: ConfigArgs,
 }
@@ -182,14 +180,8 @@ mod tests {
     use clap::Parser;
 
     use super::{CheckArgs, check};
-    use crate::cli::{config::Process, output::Format};
+    use crate::cli::{config::Process, fake::Line, output::Format};
     use crate::config::starter;
-
-    #[derive(Parser)]
-    struct Command {
-        #[command(flatten)]
-        check: CheckArgs,
-    }
 
     fn checked(args: &[&str]) -> Result<String, String> {
         checked_in(Path::new("/"), &[], args).map(|(text, _)| text)
@@ -198,10 +190,10 @@ mod tests {
     /// What is printed on the machine below `root`, and whether it falls short.
     fn checked_in(root: &Path, env: &[(&str, &str)], args: &[&str]) -> Result<(String, bool), String> {
         let args = ["check"].iter().chain(args);
-        let args = Command::try_parse_from(args).unwrap().check;
+        let Line { args, format } = Line::<CheckArgs>::try_parse_from(args).unwrap();
         let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let checked = check(&args, &Process { env, cpus: 2 }, root).map_err(|faults| faults.to_string())?;
-        let text = match args.output.format {
+        let text = match format {
             Format::Text => checked.text(),
             Format::Json => checked.json().to_string(),
         };

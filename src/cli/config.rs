@@ -5,12 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
 
-use super::{
-    console::Console,
-    exit::Exit,
-    failure::Failure,
-    output::{Format, OutputArgs},
-};
+use super::{console::Console, exit::Exit, failure::Failure, output::Format};
 use crate::{
     config::{Faults, Flag, Loaded, SourceFile, Sources, load, starter, to_json, to_toml, to_toml_with_origins},
     file,
@@ -46,23 +41,12 @@ pub(super) struct ShowArgs {
     #[arg(long)]
     dev: bool,
     #[command(flatten)]
-    pub(super) output: OutputArgs,
-    #[command(flatten)]
     config: ConfigArgs,
-}
-
-impl ConfigCommand {
-    pub(super) fn format(&self) -> Format {
-        match &self.action {
-            ConfigAction::Show(args) => args.output.format,
-            ConfigAction::Init => Format::Text,
-        }
-    }
 }
 
 pub(super) async fn run(args: ConfigCommand, console: &mut Console<'_>) -> Result<Exit, Failure> {
     let text = match args.action {
-        ConfigAction::Show(args) => show(&args, &Process::current())?,
+        ConfigAction::Show(args) => show(&args, console.format, &Process::current())?,
         ConfigAction::Init => starter::text(),
     };
     console.out.text(&text).await?;
@@ -70,11 +54,11 @@ pub(super) async fn run(args: ConfigCommand, console: &mut Console<'_>) -> Resul
 }
 
 /// The output.
-fn show(args: &ShowArgs, process: &Process) -> Result<String, Faults> {
+fn show(args: &ShowArgs, format: Format, process: &Process) -> Result<String, Faults> {
     let loaded =
         if args.dev { args.config.load_dev(process, starter::dev_file())? } else { args.config.load(process, None)? };
     let settings = loaded.settings;
-    Ok(match args.output.format {
+    Ok(match format {
         Format::Json => format!("{}\n", to_json(&settings)),
         Format::Text if args.origin => to_toml_with_origins(&settings),
         Format::Text => to_toml(&settings),
@@ -208,18 +192,13 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-
-    #[derive(Parser)]
-    struct Command {
-        #[command(flatten)]
-        show: ShowArgs,
-    }
+    use crate::cli::fake::Line;
 
     fn shown(args: &[&str]) -> Result<String, String> {
         let args = ["show"].iter().chain(args);
-        let args = Command::try_parse_from(args).unwrap().show;
+        let Line { args, format } = Line::<ShowArgs>::try_parse_from(args).unwrap();
         let env = vec![("WATERWHEEL_DRAIN__KILL".to_owned(), "1s".to_owned())];
-        show(&args, &Process { env, cpus: 2 }).map_err(|faults| faults.to_string())
+        show(&args, format, &Process { env, cpus: 2 }).map_err(|faults| faults.to_string())
     }
 
     #[test]
@@ -256,7 +235,7 @@ mod tests {
 
     fn parse(args: &[&str]) -> Result<ConfigArgs, clap::Error> {
         let args = ["waterwheel"].iter().chain(args);
-        Ok(Command::try_parse_from(args)?.show.config)
+        Ok(Line::<ShowArgs>::try_parse_from(args)?.args.config)
     }
 
     fn process() -> Process {

@@ -1,24 +1,21 @@
-//! The connection of a command to a server.
+//! The connection of a command to a server, and its calls with their metadata and deadline.
 //!
 //! tonic's own channel stops exactly when `grpc-timeout` passes, and so misses the server's answer, which explains why.
-//! This connection has no timer; [`super::call`] owns the deadline.
+//! This connection has no timer; [`Call`] owns the deadline.
 
 use std::{
     collections::HashMap,
     error::Error,
-    fmt, io,
-    path::PathBuf,
+    io,
     pin::Pin,
-    str::FromStr,
     task::{Context, Poll, ready},
     time::Duration,
 };
 
 use clap::Args;
 use http::{
-    HeaderValue, Request, Response, StatusCode, Uri,
+    HeaderValue, StatusCode, Uri,
     header::{AUTHORIZATION, USER_AGENT},
-    uri::Authority,
 };
 use hyper::{
     body::Incoming,
@@ -30,16 +27,24 @@ use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpStream, UnixStream},
     sync::oneshot,
+    time::Instant,
 };
-use tonic::{Code, Status, body::Body};
+use tonic::{
+    Code, Request, Response, Status,
+    body::Body,
+    metadata::{Ascii, MetadataValue},
+};
 use tonic_types::{ErrorDetails, StatusExt};
 
 use super::{
-    access::{Access, AccessArgs},
+    access::{Access, AccessArgs, Address, ServerArgs},
+    exit::Exit,
     failure::Failure,
     output::setting,
+    values::any_duration,
 };
 use crate::{
+    file::explain,
     model::Reason,
     proto::{
         admin_service_client::AdminServiceClient, health::health_client::HealthClient,
@@ -54,79 +59,101 @@ const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 4 << 20;
 const KEEPALIVE: Duration = Duration::from_secs(30);
 
-/// The flag that names the server.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct ServerArgs {
-    /// Address of the server: HOST:PORT, http://HOST:PORT, https://HOST:PORT or unix:PATH.
-    #[arg(long, value_name = "ADDR", env = "WATERWHEEL_SERVER", default_value = "127.0.0.1:7070")]
-    pub(crate) server: Address,
-    #[command(flatten)]
-    pub(crate) access: AccessArgs,
+/// Time after the deadline in which the server's answer may still arrive.
+const SLACK: Duration = Duration::from_millis(250);
+
+/// Longest wait for an answer that the server gives at once.
+pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Flags that become metadata.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct CallArgs {
+    /// Deadline of the job: queue and run together, such as 2s or 500ms [default: the server's].
+    #[arg(long, value_name = "DURATION", value_parser = any_duration)]
+    deadline: Option<Duration>,
+    /// Id of the job in logs and traces [default: chosen by the server].
+    #[arg(long, value_name = "ID", value_parser = request_id)]
+    request_id: Option<MetadataValue<Ascii>>,
 }
 
-/// Address of a server.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Address {
-    /// A host and a port.
-    Tcp(Authority),
-    /// A host and a port without TLS.
-    Plain(Authority),
-    /// A host and a port with TLS.
-    Tls(Authority),
-    /// A socket file.
-    Unix(PathBuf),
+impl CallArgs {
+    /// With this deadline.
+    pub(crate) fn within(deadline: Duration) -> Self {
+        Self { deadline: Some(deadline), request_id: None }
+    }
 }
 
-impl FromStr for Address {
-    type Err = &'static str;
+/// One call on its own connection.
+///
+/// It sends its deadline to the server, and also ends itself if the server does not answer.
+pub(crate) struct Call {
+    pub(crate) connection: Connection,
+    address: Address,
+    args: CallArgs,
+    give_up: Option<Instant>,
+}
 
-    /// The error says what to pass instead.
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        const MALFORMED: &str = "not an address; pass HOST:PORT, http://HOST:PORT, https://HOST:PORT or unix:PATH";
-        if let Some(path) = text.strip_prefix("unix:") {
-            let path = path.strip_prefix("//").unwrap_or(path);
-            return match path {
-                "" => Err("no path after unix:; pass unix:PATH"),
-                path => Ok(Self::Unix(path.into())),
-            };
+impl Call {
+    /// Connects, and starts the clock once the connection is open.
+    ///
+    /// # Errors
+    /// If a file for the access cannot be used, or the server is unreachable.
+    pub(crate) async fn begin(address: &Address, access: &AccessArgs, args: CallArgs) -> Result<Self, Failure> {
+        let limit = args.deadline.map_or(CONNECT_TIMEOUT, |it| it.min(CONNECT_TIMEOUT));
+        let connection = Connection::open(&access.load(address)?, limit).await?;
+        let give_up = args.deadline.and_then(|it| Instant::now().checked_add(it + SLACK));
+        Ok(Self { connection, address: address.clone(), args, give_up })
+    }
+
+    /// Sends `message` with the metadata of this call, and waits for the answer.
+    ///
+    /// # Errors
+    /// The errors of [`wait`](Self::wait).
+    pub(crate) async fn ask<M, A>(
+        &self,
+        message: M,
+        send: impl AsyncFnOnce(&Connection, Request<M>) -> Result<Response<A>, Status>,
+    ) -> Result<A, Failure> {
+        let mut request = Request::new(message);
+        if let Some(deadline) = self.args.deadline {
+            request.set_timeout(deadline);
         }
-        let (form, text): (fn(Authority) -> Self, _) = match text.split_once("://") {
-            Some(("https", text)) => (Self::Tls, text),
-            Some(("http", text)) => (Self::Plain, text),
-            _ => (Self::Tcp, text),
+        if let Some(id) = &self.args.request_id {
+            request.metadata_mut().insert("x-request-id", id.clone());
+        }
+        Ok(self.wait(send(&self.connection, request)).await?.into_inner())
+    }
+
+    /// Waits for the server's answer, at most until the deadline.
+    ///
+    /// # Errors
+    /// If the deadline passes, or the status is a failure.
+    pub(crate) async fn wait<T>(&self, answer: impl Future<Output = Result<T, Status>>) -> Result<T, Failure> {
+        let answered = match (self.give_up, self.args.deadline) {
+            (Some(at), Some(deadline)) => tokio::time::timeout_at(at, answer).await.map_err(|_| {
+                let deadline = setting(deadline);
+                let what = format!("no answer by the deadline of {deadline}; whether the job started is unknown");
+                Failure::new(Exit::DeadlineExceeded, what, "see \"waterwheel stats\" for the state of the server")
+            })?,
+            _ => answer.await,
         };
-        let text = text.strip_suffix('/').unwrap_or(text);
-        let authority = Authority::from_str(text).map_err(|_| MALFORMED)?;
-        if authority.host().is_empty() || text.contains('@') {
-            Err(MALFORMED)
-        } else if authority.port_u16().is_none() {
-            Err("no port; pass HOST:PORT, such as 127.0.0.1:7070")
-        } else {
-            Ok(form(authority))
-        }
+        answered.map_err(|status| Failure::of_status(status, &self.address))
     }
 }
 
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp(authority) | Self::Plain(authority) => write!(f, "{authority}"),
-            Self::Tls(authority) => write!(f, "https://{authority}"),
-            Self::Unix(path) => write!(f, "unix:{}", path.display()),
-        }
+impl ServerArgs {
+    /// Connects for one call.
+    pub(crate) async fn call(&self, args: CallArgs) -> Result<Call, Failure> {
+        Call::begin(&self.server, &self.access, args).await
     }
-}
 
-impl Address {
-    /// Whether the address is on this machine.
-    pub(super) fn is_local(&self) -> bool {
-        match self {
-            Self::Unix(_) => true,
-            Self::Tcp(authority) | Self::Plain(authority) | Self::Tls(authority) => {
-                let host = authority.host().trim_start_matches('[').trim_end_matches(']');
-                host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
-            }
-        }
+    /// Makes one call that the server answers at once.
+    pub(crate) async fn ask<M, A>(
+        &self,
+        message: M,
+        send: impl AsyncFnOnce(&Connection, Request<M>) -> Result<Response<A>, Status>,
+    ) -> Result<A, Failure> {
+        self.call(CallArgs::within(ANSWER_TIMEOUT)).await?.ask(message, send).await
     }
 }
 
@@ -146,11 +173,12 @@ impl Connection {
     ///
     /// # Errors
     /// The system's error, or that of TLS, or that the peer speaks something else.
-    pub(crate) async fn open(address: &Address, access: &Access, limit: Duration) -> Result<Self, Failure> {
+    pub(crate) async fn open(access: &Access, limit: Duration) -> Result<Self, Failure> {
+        let address = &access.address;
         let unreachable = |error: io::Error| Failure::unreachable(address, &explain(&error));
         let connected = tokio::time::timeout(limit, async {
             let spoken = match address {
-                Address::Tcp(authority) | Address::Plain(authority) | Address::Tls(authority) => {
+                Address::Tcp { authority, .. } => {
                     let socket = TcpStream::connect(authority.as_str()).await.map_err(unreachable)?;
                     socket.set_nodelay(true).map_err(unreachable)?;
                     let secured = access.secure(authority.host(), socket).await;
@@ -158,24 +186,14 @@ impl Connection {
                 }
                 Address::Unix(path) => handshake(UnixStream::connect(path).await.map_err(unreachable)?).await,
             };
-            spoken.map_err(|error| match access.scheme() {
-                "https" => Failure::no_tls(address, &error),
-                _ => Failure::not_plain(address),
+            spoken.map_err(|error| match access.has_tls() {
+                true => Failure::no_tls(address, &error),
+                false => Failure::not_plain(address),
             })
         });
         let late = |_| Failure::unreachable(address, &format!("no connection within {}", setting(limit)));
         let requests = connected.await.map_err(late)??;
-        let authority = match address {
-            Address::Tcp(authority) | Address::Plain(authority) | Address::Tls(authority) => authority.clone(),
-            Address::Unix(_) => Authority::from_static("localhost"),
-        };
-        let origin = Uri::builder()
-            .scheme(access.scheme())
-            .authority(authority)
-            .path_and_query("/")
-            .build()
-            .expect("scheme, authority and path make a URI");
-        Ok(Self { requests, origin, token: access.token().cloned() })
+        Ok(Self { requests, origin: access.origin(), token: access.token.clone() })
     }
 
     /// A client for callers, without limits on message sizes.
@@ -203,8 +221,8 @@ impl Connection {
     }
 }
 
-impl tower::Service<Request<Body>> for Connection {
-    type Response = Response<Incoming>;
+impl tower::Service<http::Request<Body>> for Connection {
+    type Response = http::Response<Incoming>;
     type Error = Box<dyn Error + Send + Sync>;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
 
@@ -212,7 +230,7 @@ impl tower::Service<Request<Body>> for Connection {
         self.requests.poll_ready(cx).map_err(Into::into)
     }
 
-    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+    fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
         const AGENT: HeaderValue = HeaderValue::from_static(concat!("waterwheel/", env!("CARGO_PKG_VERSION")));
         request.headers_mut().insert(USER_AGENT, AGENT);
         if let Some(token) = &self.token {
@@ -220,13 +238,12 @@ impl tower::Service<Request<Body>> for Connection {
         }
         let answer = self.requests.send_request(request);
         Box::pin(async move {
-            match answer.await {
+            match answer.await? {
                 // HTTP/2 itself answers this, before gRPC reads the headers.
-                Ok(response) if response.status() == StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => {
+                response if response.status() == StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => {
                     Err(headers_too_large().into())
                 }
-                Ok(response) => Ok(response),
-                Err(error) => Err(error.into()),
+                response => Ok(response),
             }
         })
     }
@@ -239,29 +256,6 @@ fn headers_too_large() -> Status {
     let mut details = ErrorDetails::with_error_info(reason.name(), "waterwheel", metadata);
     details.add_help_link(reason.help(), "");
     Status::with_error_details(Code::ResourceExhausted, reason.words(), details)
-}
-
-/// The innermost error, which describes the cause.
-pub(super) fn root_cause(error: &(dyn Error + 'static)) -> String {
-    let mut innermost = error;
-    while let Some(source) = innermost.source() {
-        innermost = source;
-    }
-    match innermost.downcast_ref::<io::Error>() {
-        Some(error) => explain(error),
-        None => innermost.to_string(),
-    }
-}
-
-/// A system error as text, without its number.
-pub(super) fn explain(error: &io::Error) -> String {
-    let text = error.to_string();
-    let text = match text.split_once(" (os error ") {
-        Some((words, _)) => words,
-        None => &text,
-    };
-    let mut letters = text.chars();
-    letters.next().map_or_else(String::new, |first| first.to_lowercase().chain(letters).collect())
 }
 
 /// Begins to speak HTTP/2, and waits for the first byte of the peer: in TLS 1.3 a peer that wants a certificate says so
@@ -320,41 +314,27 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for FirstByte<S> {
     }
 }
 
+fn request_id(text: &str) -> Result<MetadataValue<Ascii>, String> {
+    const MAX: usize = 128;
+    let visible = text.bytes().all(|byte| byte.is_ascii_graphic());
+    if text.is_empty() || text.len() > MAX || !visible {
+        return Err(format!("pass 1 to {MAX} visible ASCII characters"));
+    }
+    text.parse().map_err(|_| "pass visible ASCII characters".to_owned())
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Access, Address, Connection};
-    use crate::cli::{exit::Exit, fake};
-    use std::time::Duration;
-
-    #[test]
-    fn addresses_are_read_in_every_form() {
-        const MALFORMED: &str = "not an address; pass HOST:PORT, http://HOST:PORT, https://HOST:PORT or unix:PATH";
-        let cases = [
-            ("127.0.0.1:7070", Ok("127.0.0.1:7070")),
-            ("http://127.0.0.1:7071", Ok("127.0.0.1:7071")),
-            ("http://host.example:80/", Ok("host.example:80")),
-            ("[::1]:7070", Ok("[::1]:7070")),
-            ("unix:/run/ww.sock", Ok("unix:/run/ww.sock")),
-            ("unix:///run/ww.sock", Ok("unix:/run/ww.sock")),
-            ("https://host:1", Ok("https://host:1")),
-            ("host", Err("no port; pass HOST:PORT, such as 127.0.0.1:7070")),
-            ("unix:", Err("no path after unix:; pass unix:PATH")),
-            ("", Err(MALFORMED)),
-            (":7070", Err(MALFORMED)),
-            ("user@host:1", Err(MALFORMED)),
-            ("host:1/path", Err(MALFORMED)),
-            ("host:99999", Err("no port; pass HOST:PORT, such as 127.0.0.1:7070")),
-        ];
-        for (text, expected) in cases {
-            let read = text.parse::<Address>().map(|address| address.to_string());
-            assert_eq!(read, expected.map(str::to_owned), "{text}");
-        }
-    }
+    use super::*;
+    use crate::cli::fake;
 
     #[tokio::test]
     async fn a_closed_port_is_unreachable_in_words() {
         let address = fake::closed_address().await;
-        let failure = Connection::open(&address, &Access::default(), Duration::from_secs(1)).await.err().unwrap();
+        let failure = Connection::open(&AccessArgs::default().load(&address).unwrap(), Duration::from_secs(1))
+            .await
+            .err()
+            .unwrap();
         assert_eq!(failure.exit(), Exit::Unreachable);
         assert_eq!(
             anstream::adapter::strip_str(&failure.text()).to_string(),
@@ -363,5 +343,15 @@ mod tests {
                  --server"
             )
         );
+    }
+
+    #[test]
+    fn request_ids_are_what_the_server_keeps() {
+        assert!(request_id("req-1/α").is_err());
+        assert!(request_id("a b").is_err());
+        assert!(request_id("").is_err());
+        assert!(request_id(&"x".repeat(129)).is_err());
+        assert_eq!(request_id("req-1").unwrap(), "req-1");
+        assert!(request_id(&"x".repeat(128)).is_ok());
     }
 }

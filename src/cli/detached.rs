@@ -4,16 +4,16 @@ use std::time::{Duration, SystemTime};
 
 use clap::{Args, Subcommand};
 use tokio::time::{Instant, sleep};
-use tonic::{Code, Request, Response, Status};
+use tonic::{Code, Response, Status};
 
 use super::{
-    call::{Call, CallArgs},
-    connect::{Connection, ServerArgs},
+    access::ServerArgs,
+    connect::{ANSWER_TIMEOUT, CallArgs},
     console::{BAD, Console, FAINT, GOOD, STRONG, WARN, paint},
     exit::Exit,
     failure::Failure,
     job::{JobArgs, message},
-    output::{Align, Format, OutputArgs, fitted, message_json, percent, pluralized, sanitized},
+    output::{Align, Format, fitted, message_json, percent, pluralized, sanitized},
     values::{any_duration, duration_in, one_of},
 };
 use crate::{
@@ -25,8 +25,6 @@ use crate::{
     },
 };
 
-/// Longest wait for an answer.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest `--expire-in`.
 const YEAR: Duration = Duration::from_secs(365 * 86_400);
 /// Time between two attempts to reach the server.
@@ -88,7 +86,7 @@ pub(super) struct CreateArgs {
     #[arg(long)]
     wait: bool,
     #[command(flatten)]
-    to: ToArgs,
+    server: ServerArgs,
 }
 
 #[derive(Debug, Args)]
@@ -96,7 +94,7 @@ pub(super) struct OneArgs {
     /// Id of the job.
     id: String,
     #[command(flatten)]
-    to: ToArgs,
+    server: ServerArgs,
 }
 
 #[derive(Debug, Args)]
@@ -107,7 +105,7 @@ pub(super) struct WatchArgs {
     #[arg(long, value_name = "SEQUENCE", default_value = "0", hide_default_value = true)]
     from: u64,
     #[command(flatten)]
-    to: ToArgs,
+    server: ServerArgs,
 }
 
 #[derive(Debug, Args)]
@@ -118,7 +116,7 @@ pub(super) struct ListArgs {
     #[arg(long, value_name = "NUMBER", default_value = "100", value_parser = clap::value_parser!(u32).range(1..=1000))]
     limit: u32,
     #[command(flatten)]
-    to: ToArgs,
+    server: ServerArgs,
 }
 
 #[derive(Debug, Args)]
@@ -126,7 +124,7 @@ pub(super) struct PurgeArgs {
     #[command(flatten)]
     filter: FilterArgs,
     #[command(flatten)]
-    to: ToArgs,
+    server: ServerArgs,
 }
 
 #[derive(Debug, Args)]
@@ -151,61 +149,36 @@ struct FilterArgs {
     tenant: Option<String>,
 }
 
-/// The server, and the output format.
-#[derive(Debug, Args)]
-struct ToArgs {
-    #[command(flatten)]
-    server: ServerArgs,
-    #[command(flatten)]
-    output: OutputArgs,
-}
-
-impl DetachedCommand {
-    pub(super) fn format(&self) -> Format {
-        match self {
-            Self::Create(args) => args.to.output.format,
-            Self::List(ListArgs { to, .. })
-            | Self::Purge(PurgeArgs { to, .. })
-            | Self::Watch(WatchArgs { to, .. })
-            | Self::Get(OneArgs { to, .. })
-            | Self::Wait(OneArgs { to, .. })
-            | Self::Cancel(OneArgs { to, .. })
-            | Self::Retry(OneArgs { to, .. })
-            | Self::Delete(OneArgs { to, .. }) => to.output.format,
-        }
-    }
-}
-
 pub(super) async fn run(command: DetachedCommand, console: &mut Console<'_>) -> Result<Exit, Failure> {
     match command {
         DetachedCommand::Create(args) => return create(*args, console).await,
         DetachedCommand::List(args) => list(args, console).await?,
-        DetachedCommand::Get(OneArgs { id, to }) => {
+        DetachedCommand::Get(OneArgs { id, server }) => {
             let request = GetJobRequest { job_id: id, with_payload: false };
-            let answer = to.ask(request, async |server, request| server.jobs().get_job(request).await).await?;
+            let answer = server.ask(request, async |server, request| server.jobs().get_job(request).await).await?;
             console.message(&answer.job.unwrap_or_default(), text).await?;
         }
-        DetachedCommand::Wait(OneArgs { id, to }) => return to.wait(id, console).await,
+        DetachedCommand::Wait(OneArgs { id, server }) => return await_end(&server, id, console).await,
         DetachedCommand::Watch(args) => return watch(args, console).await,
-        DetachedCommand::Cancel(OneArgs { id, to }) => {
+        DetachedCommand::Cancel(OneArgs { id, server }) => {
             let request = JobServiceCancelJobRequest { job_id: id.clone() };
-            let answer = to.ask(request, async |server, request| server.jobs().cancel_job(request).await).await?;
+            let answer = server.ask(request, async |server, request| server.jobs().cancel_job(request).await).await?;
             let how = if answer.state() == JobState::Running { "it runs, and is asked to stop" } else { "cancelled" };
             console.message(&answer, |_| format!("{}: {how}", sanitized(&id))).await?;
         }
-        DetachedCommand::Retry(OneArgs { id, to }) => {
+        DetachedCommand::Retry(OneArgs { id, server }) => {
             let request = RetryJobRequest { job_id: id.clone() };
-            let answer = to.ask(request, async |server, request| server.jobs().retry_job(request).await).await?;
+            let answer = server.ask(request, async |server, request| server.jobs().retry_job(request).await).await?;
             console.message(&answer, |_| format!("{}: it runs again", sanitized(&id))).await?;
         }
-        DetachedCommand::Delete(OneArgs { id, to }) => {
+        DetachedCommand::Delete(OneArgs { id, server }) => {
             let request = DeleteJobRequest { job_id: id.clone() };
-            let answer = to.ask(request, async |server, request| server.jobs().delete_job(request).await).await?;
+            let answer = server.ask(request, async |server, request| server.jobs().delete_job(request).await).await?;
             console.message(&answer, |_| format!("{}: removed", sanitized(&id))).await?;
         }
-        DetachedCommand::Purge(PurgeArgs { filter, to }) => {
+        DetachedCommand::Purge(PurgeArgs { filter, server }) => {
             let request = PurgeJobsRequest { filter: Some(filter.into_filter()) };
-            let answer = to.ask(request, async |server, request| server.jobs().purge_jobs(request).await).await?;
+            let answer = server.ask(request, async |server, request| server.jobs().purge_jobs(request).await).await?;
             console.message(&answer, |answer| format!("{} removed", pluralized(answer.removed, "job"))).await?;
         }
     }
@@ -213,7 +186,7 @@ pub(super) async fn run(command: DetachedCommand, console: &mut Console<'_>) -> 
 }
 
 async fn create(args: CreateArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
-    let CreateArgs { job, id, delay, expire_in, attempts, retain, wait, to } = args;
+    let CreateArgs { job, id, delay, expire_in, attempts, retain, wait, server } = args;
     let options = JobOptions {
         start: delay.map(|delay| Start::Delay(message(delay))),
         expire_time: expire_in.map(|after| (SystemTime::from(wall_clock()()) + after).into()),
@@ -221,9 +194,9 @@ async fn create(args: CreateArgs, console: &mut Console<'_>) -> Result<Exit, Fai
         retain_for: retain.map(message),
     };
     let request = CreateJobRequest { job: Some(job.into_job().await?), job_id: id, options: Some(options) };
-    let created = to.ask(request, async |server, request| server.jobs().create_job(request).await).await?;
+    let created = server.ask(request, async |server, request| server.jobs().create_job(request).await).await?;
     if wait {
-        return to.wait(created.job_id, console).await;
+        return await_end(&server, created.job_id, console).await;
     }
     console.message(&created, |created| sanitized(&created.job_id)).await?;
     Ok(Exit::Done)
@@ -231,10 +204,10 @@ async fn create(args: CreateArgs, console: &mut Console<'_>) -> Result<Exit, Fai
 
 async fn list(args: ListArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     use Align::{Left, Right};
-    let ListArgs { filter, limit, to } = args;
+    let ListArgs { filter, limit, server } = args;
     let filter = Some(filter.into_filter());
     let request = JobServiceListJobsRequest { filter, page_size: limit, page_token: String::new() };
-    let answer = to.ask(request, async |server, request| server.jobs().list_jobs(request).await).await?;
+    let answer = server.ask(request, async |server, request| server.jobs().list_jobs(request).await).await?;
     if console.format == Format::Json {
         return Ok(console.out.line(&message_json(&answer)?).await?);
     }
@@ -278,38 +251,23 @@ impl FilterArgs {
     }
 }
 
-impl ToArgs {
-    async fn call(&self, args: CallArgs) -> Result<Call, Failure> {
-        Call::begin(&self.server.server, &self.server.access, args).await
-    }
-
-    /// Makes one call, and returns its answer.
-    async fn ask<M, A>(
-        &self,
-        message: M,
-        send: impl AsyncFnOnce(&Connection, Request<M>) -> Result<Response<A>, Status>,
-    ) -> Result<A, Failure> {
-        self.call(CallArgs::within(ANSWER_TIMEOUT)).await?.ask(message, send).await
-    }
-
-    /// Waits for the end of a job. Calls again whenever a call reaches its deadline.
-    async fn wait(&self, job_id: String, console: &mut Console<'_>) -> Result<Exit, Failure> {
-        let call = self.call(CallArgs::default()).await?;
-        let job = loop {
-            let request = WaitJobRequest { job_id: job_id.clone() };
-            let answer = call.ask(request, async |server, request| server.jobs().wait_job(request).await).await?;
-            let job = answer.job.unwrap_or_default();
-            if job.state() >= JobState::Succeeded {
-                break job;
-            }
-        };
-        if job.state() != JobState::Succeeded || console.format == Format::Json {
-            console.message(&job, text).await?;
-        } else {
-            console.out.output(&job.output).await?;
+/// Waits for the end of a job. Calls again whenever a call reaches its deadline.
+async fn await_end(server: &ServerArgs, job_id: String, console: &mut Console<'_>) -> Result<Exit, Failure> {
+    let call = server.call(CallArgs::default()).await?;
+    let job = loop {
+        let request = WaitJobRequest { job_id: job_id.clone() };
+        let answer = call.ask(request, async |server, request| server.jobs().wait_job(request).await).await?;
+        let job = answer.job.unwrap_or_default();
+        if job.state() >= JobState::Succeeded {
+            break job;
         }
-        Ok(exit_of(job.state()))
+    };
+    if job.state() != JobState::Succeeded || console.format == Format::Json {
+        console.message(&job, text).await?;
+    } else {
+        console.out.output(&job.output).await?;
     }
+    Ok(exit_of(job.state()))
 }
 
 /// The job with its attempts.
@@ -338,8 +296,8 @@ fn exit_of(end: JobState) -> Exit {
 
 /// Follows a job over broken connections. Output goes to standard output, everything else to standard error.
 async fn watch(args: WatchArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
-    let WatchArgs { id, from, to } = args;
-    let call = to.call(CallArgs::within(ANSWER_TIMEOUT)).await?;
+    let WatchArgs { id, from, server } = args;
+    let call = server.call(CallArgs::within(ANSWER_TIMEOUT)).await?;
     let mut client = call.connection.jobs();
     let (mut from_sequence, mut heard_at) = (from, Instant::now());
     loop {
@@ -360,7 +318,7 @@ async fn watch(args: WatchArgs, console: &mut Console<'_>) -> Result<Exit, Failu
             },
         };
         if broken.code() != Code::Unavailable || heard_at.elapsed() > ANSWER_TIMEOUT {
-            return Err(Failure::of_status(broken, &to.server.server));
+            return Err(Failure::of_status(broken, &server.server));
         }
         sleep(AGAIN).await;
     }

@@ -4,8 +4,7 @@ use clap::Args;
 use tonic::Streaming;
 
 use super::{
-    call::{Call, CallArgs},
-    connect::Connection,
+    connect::{Call, CallArgs, Connection},
     console::{BAD, Console, GOOD, WARN, paint},
     exit::Exit,
     failure::Failure,
@@ -178,24 +177,18 @@ mod tests {
         cli::{
             console::Console,
             exit::Exit,
-            fake::{self, DrainEnd, Ran, ReadBy, Script},
+            fake::{self, DrainEnd, Line, Ran, ReadBy, Script},
         },
         proto::{DrainResponse, Phase},
     };
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: DrainArgs,
-    }
 
     async fn drain(line: &[&str], drain_end: DrainEnd, reports: Vec<DrainResponse>) -> Ran {
         drain_for(ReadBy::Program, line, drain_end, reports).await
     }
 
     async fn drain_for(read_by: ReadBy, line: &[&str], drain_end: DrainEnd, reports: Vec<DrainResponse>) -> Ran {
-        let line = Line::try_parse_from(["drain"].iter().chain(line)).unwrap();
-        let format = line.args.change.operator.output.format;
+        let line = Line::<DrainArgs>::try_parse_from(["drain"].iter().chain(line)).unwrap();
+        let format = line.format;
         let script = Script { reports, drain_end, ..Script::default() };
         fake::run(script, read_by, format, async |address, console| {
             let mut args = line.args;
@@ -337,7 +330,7 @@ mod tests {
 
     #[tokio::test]
     async fn nothing_there_names_the_flag_for_it() {
-        let mut line = Line::try_parse_from(["drain"]).unwrap();
+        let mut line = Line::<DrainArgs>::try_parse_from(["drain"]).unwrap();
         line.args.change.operator.ops = fake::closed_address().await;
         let mut console = Console::pipes(tokio::io::sink(), tokio::io::sink());
         let failure = run(line.args, &mut console).await.unwrap_err();

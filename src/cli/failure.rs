@@ -10,12 +10,12 @@ use tonic::Status;
 
 use self::status::CallError;
 use super::{
-    connect::{Address, explain, root_cause},
+    access::Address,
     console::{BAD, FAINT, STRONG, paint},
     exit::Exit,
     output::{self, pluralized},
 };
-use crate::{config::Faults, sim::RecordingError, store::StoreError};
+use crate::{config::Faults, file::explain, sim::RecordingError, store::StoreError};
 
 /// Why a command failed.
 #[derive(Debug)]
@@ -215,6 +215,15 @@ impl From<io::Error> for Failure {
         let exit = if error.kind() == io::ErrorKind::BrokenPipe { Exit::OutputClosed } else { Exit::Failed };
         Self::bare(exit, format!("cannot write the output: {}", explain(&error)))
     }
+}
+
+/// The innermost error, which describes the cause.
+fn root_cause(error: &(dyn Error + 'static)) -> String {
+    let mut innermost = error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    innermost.downcast_ref().map_or_else(|| innermost.to_string(), explain)
 }
 
 /// Indents all lines after the first.

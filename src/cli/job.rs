@@ -137,20 +137,14 @@ mod tests {
 
     use super::{JobArgs, to_the_end};
     use crate::{
-        cli::exit::Exit,
+        cli::{exit::Exit, fake::Line},
         file::FileFault,
         proto::{self, Job},
     };
 
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        job: JobArgs,
-    }
-
     async fn job(line: &str) -> Job {
-        let line = Line::try_parse_from(line.split(' ')).unwrap();
-        line.job.into_job().await.unwrap()
+        let line = Line::<JobArgs>::try_parse_from(line.split(' ')).unwrap();
+        line.args.into_job().await.unwrap()
     }
 
     #[tokio::test]
@@ -190,8 +184,8 @@ mod tests {
         let line = format!("x echo --file {}", file.path().display());
         assert_eq!(job(&line).await.payload.as_ref(), [0, 159, 146, 150]);
 
-        let line = Line::try_parse_from(["x", "echo", "--file", "/no/such/file"]).unwrap();
-        let failure = line.job.into_job().await.unwrap_err();
+        let line = Line::<JobArgs>::try_parse_from(["x", "echo", "--file", "/no/such/file"]).unwrap();
+        let failure = line.args.into_job().await.unwrap_err();
         assert_eq!(failure.exit(), Exit::Usage);
         assert!(
             failure.text().starts_with("cannot read /no/such/file: no such file or directory"),
@@ -212,8 +206,8 @@ mod tests {
             (Path::new("/dev/zero"), "it is a device, and only regular files are read", "pass a file that can be read"),
             (&huge, "it is larger than 1 GiB", "pass a file that can be read"),
         ] {
-            let line = Line::try_parse_from(["x", "echo", "--file", path.to_str().unwrap()]).unwrap();
-            let report = line.job.into_job().await.unwrap_err().text();
+            let line = Line::<JobArgs>::try_parse_from(["x", "echo", "--file", path.to_str().unwrap()]).unwrap();
+            let report = line.args.into_job().await.unwrap_err().text();
             assert!(report.starts_with(&format!("cannot read {}: {what}", path.display())), "{report}");
             assert!(report.contains(help), "{report}");
         }
@@ -228,7 +222,7 @@ mod tests {
     #[test]
     fn clashes_and_malformed_labels_are_refused() {
         for line in ["x echo p --file f", "x echo --label a", "x echo --label =v"] {
-            assert!(Line::try_parse_from(line.split(' ')).is_err(), "{line}");
+            assert!(Line::<JobArgs>::try_parse_from(line.split(' ')).is_err(), "{line}");
         }
     }
 }

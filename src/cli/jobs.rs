@@ -64,12 +64,6 @@ pub(super) struct JobsArgs {
     operator: OperatorArgs,
 }
 
-impl JobsArgs {
-    pub(super) fn format(&self) -> Format {
-        self.action.as_ref().map_or_else(|| self.operator.output.format, DetachedCommand::format)
-    }
-}
-
 pub(super) async fn run(args: JobsArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
     let JobsArgs { action, state, pool, kind, tenant, request_id, older, oldest, limit, operator } = args;
     if let Some(action) = action {

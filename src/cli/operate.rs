@@ -1,26 +1,20 @@
 //! `waterwheel pause`, `resume`, `resize`, `cancel` and `reload`, and the flags of all commands for operators.
 
-use std::time::Duration;
-
 use clap::Args;
 use tonic::{Request, Response, Status};
 
 use super::{
-    access::AccessArgs,
-    call::{Call, CallArgs},
-    connect::{Address, Connection},
+    access::{AccessArgs, Address},
+    connect::{ANSWER_TIMEOUT, Call, CallArgs, Connection},
     console::{BAD, Console, FAINT, GOOD, STRONG, WARN, paint},
     exit::Exit,
     failure::Failure,
-    output::{OutputArgs, duration, pluralized, sanitized, short_duration},
+    output::{duration, pluralized, sanitized, short_duration},
 };
 use crate::proto::{
     CancelJobRequest, CancelJobResponse, JobStage, PauseRequest, Phase, PoolState, ReloadRequest, ReloadResponse,
     ResizeRequest, ResumeRequest, SettingChange, SizeStats,
 };
-
-/// Longest wait for an answer.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 const RELOAD_CODES: &str = "\
 Exit codes:
@@ -39,8 +33,6 @@ pub(super) struct OperatorArgs {
     pub(super) ops: Address,
     #[command(flatten)]
     access: AccessArgs,
-    #[command(flatten)]
-    pub(super) output: OutputArgs,
 }
 
 /// Flags of a command that changes something.

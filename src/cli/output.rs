@@ -2,7 +2,7 @@
 
 use std::{fmt::Display, io, sync::LazyLock, time::Duration};
 
-use clap::{Args, ValueEnum};
+use clap::ValueEnum;
 use prost::Name;
 use prost_reflect::{DescriptorPool, DynamicMessage, SerializeOptions};
 
@@ -20,15 +20,6 @@ static MESSAGES: LazyLock<DescriptorPool> =
 pub(crate) enum Format {
     Text,
     Json,
-}
-
-/// The flag that chooses the format.
-#[derive(Debug, Clone, Copy, Args)]
-pub(crate) struct OutputArgs {
-    /// Output format: text, or JSON lines with the field names of the contract.
-    // Without this, clap prints it under the heading of the flags before it.
-    #[arg(id = "output", long, value_name = "FORMAT", default_value = "text", help_heading = None::<&str>)]
-    pub(crate) format: Format,
 }
 
 /// Milliseconds, such as `0.02ms`, `0.4ms`, `1503ms`.

@@ -7,12 +7,12 @@ use tokio::time::Instant;
 use tonic::Code;
 
 use super::{
-    access::Access,
-    connect::{Address, Connection, ServerArgs},
+    access::{Access, Address, ServerArgs},
+    connect::Connection,
     console::{BAD, Console, GOOD, paint},
     exit::Exit,
     failure::Failure,
-    output::{Format, OutputArgs, setting},
+    output::{Format, setting},
     values::any_duration,
 };
 use crate::proto::health::{HealthCheckRequest, health_check_response::ServingStatus};
@@ -45,19 +45,16 @@ pub(super) struct ProbeArgs {
     wait: Option<Duration>,
     #[command(flatten)]
     server: ServerArgs,
-    #[command(flatten)]
-    pub(super) output: OutputArgs,
 }
 
 /// The result of one check, or why there was no answer.
 type Health = Result<ServingStatus, String>;
 
 pub(super) async fn run(args: ProbeArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
-    let address = &args.server.server;
-    let access = args.server.access.load(address)?;
+    let access = args.server.access.load(&args.server.server)?;
     let until = args.wait.map(|wait| Instant::now() + wait);
     let health = loop {
-        let health = check(address, &access, &args.service, args.timeout).await;
+        let health = check(&access, &args.service, args.timeout).await;
         let more = until.is_some_and(|until| Instant::now() + POLL < until);
         if health == Ok(ServingStatus::Serving) || !more {
             break health;
@@ -66,7 +63,7 @@ pub(super) async fn run(args: ProbeArgs, console: &mut Console<'_>) -> Result<Ex
     };
     let printed = match (&health, console.format) {
         (Err(cause), Format::Text) => console.err.line(cause).await,
-        (Ok(status), Format::Text) => console.out.line(&text(*status, &args.service, address)).await,
+        (Ok(status), Format::Text) => console.out.line(&text(*status, &args.service, &access.address)).await,
         (_, Format::Json) => console.out.line(&json(&health, &args.service).to_string()).await,
     };
     if let Err(failure) = printed.map_err(Failure::from)
@@ -82,24 +79,21 @@ pub(super) async fn run(args: ProbeArgs, console: &mut Console<'_>) -> Result<Ex
     })
 }
 
-async fn check(address: &Address, access: &Access, service: &str, timeout: Duration) -> Health {
+async fn check(access: &Access, service: &str, timeout: Duration) -> Health {
     let asked = tokio::time::timeout(timeout, async {
-        let connection = Connection::open(address, access, timeout).await?;
+        let connection = Connection::open(access, timeout).await?;
         let request = HealthCheckRequest { service: service.to_owned() };
         match connection.health().check(request).await {
             Ok(response) => Ok(response.into_inner().status()),
             Err(status) if status.code() == Code::NotFound => Ok(ServingStatus::ServiceUnknown),
-            Err(status) => Err(Failure::of_status(status, address)),
+            Err(status) => Err(Failure::of_status(status, &access.address)),
         }
     });
     match asked.await {
         Ok(Ok(ServingStatus::Unknown)) => Ok(ServingStatus::ServiceUnknown),
         Ok(Ok(status)) => Ok(status),
         Ok(Err(failure)) => Err(failure.to_string()),
-        Err(_) => {
-            let waited = setting(timeout);
-            Err(format!("cannot reach {address}: no answer within {waited}"))
-        }
+        Err(_) => Err(format!("cannot reach {}: no answer within {}", access.address, setting(timeout))),
     }
 }
 
@@ -125,20 +119,14 @@ mod tests {
         cli::{
             console::Console,
             exit::Exit,
-            fake::{self, Ran, ReadBy, Script},
+            fake::{self, Line, Ran, ReadBy, Script},
         },
         proto::health::health_check_response::ServingStatus::{self, NotServing, Serving},
     };
 
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: ProbeArgs,
-    }
-
     async fn probe(line: &[&str], script: Script) -> Ran {
-        let line = Line::try_parse_from(["probe"].iter().chain(line)).unwrap();
-        let format = line.args.output.format;
+        let line = Line::<ProbeArgs>::try_parse_from(["probe"].iter().chain(line)).unwrap();
+        let format = line.format;
         fake::run(script, ReadBy::Program, format, async |address, console| {
             let mut args = line.args;
             args.server.server = address;
@@ -189,7 +177,7 @@ mod tests {
         assert!(ran.err.ends_with(": no answer within 50ms\n"), "{}", ran.err);
         assert_eq!(ran.exit.code(), 2);
 
-        let mut line = Line::try_parse_from(["probe"]).unwrap();
+        let mut line = Line::<ProbeArgs>::try_parse_from(["probe"]).unwrap();
         line.args.server.server = fake::closed_address().await;
         let mut err = Vec::new();
         let mut console = Console::pipes(tokio::io::sink(), &mut err);

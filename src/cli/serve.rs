@@ -8,13 +8,13 @@ use tracing::{info, warn};
 
 use super::{
     config::{ConfigArgs, Process},
-    connect::explain,
     console::{complain, say},
     exit::Exit,
 };
 use crate::{
     app::{App, Control, OwnKind, Receipt, ServiceManager, StartError},
     config::{Config, Faults, Loaded, Warning},
+    file::explain,
     net::ListenAddress,
     task::off_thread,
     telemetry::{self, TelemetryError},

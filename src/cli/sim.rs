@@ -8,7 +8,7 @@ use super::{
     console::Console,
     exit::Exit,
     failure::Failure,
-    output::{Format, OutputArgs, pluralized, setting},
+    output::{Format, pluralized, setting},
     sim_report::{Figures, json, row, table},
     values::{duration_in, number_in},
 };
@@ -103,8 +103,6 @@ pub(super) struct SimArgs {
     /// The pool to replay, if the log has several.
     #[arg(long, value_name = "POOL", requires = "replay")]
     pool: Option<String>,
-    #[command(flatten)]
-    pub(super) output: OutputArgs,
 }
 
 /// One load without its seed, and its name.
@@ -287,15 +285,10 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-
-    #[derive(Debug, Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: SimArgs,
-    }
+    use crate::cli::fake::Line;
 
     fn check(line: &str) -> Result<(), Failure> {
-        let args = Line::try_parse_from(["sim"].into_iter().chain(line.split_whitespace())).unwrap().args;
+        let args = Line::<SimArgs>::try_parse_from(["sim"].into_iter().chain(line.split_whitespace())).unwrap().args;
         args.check(&args.cases(None))
     }
 
@@ -317,7 +310,7 @@ mod tests {
 
     #[test]
     fn the_shortest_mean_is_a_microsecond() {
-        let parse = |mean| Line::try_parse_from(["sim", "--mean", mean]);
+        let parse = |mean| Line::<SimArgs>::try_parse_from(["sim", "--mean", mean]);
         assert!(parse("999ns").unwrap_err().to_string().contains("must be from 1us to 1day"));
         assert!(parse("1us").is_ok());
     }

@@ -25,21 +25,18 @@ use self::{
     text::snapshot,
 };
 use super::{
-    access::AccessArgs,
-    call::{Call, CallArgs},
-    connect::{Address, Connection, ServerArgs},
+    access::{AccessArgs, Address, ServerArgs},
+    connect::{Call, CallArgs, Connection},
     console::Console,
     exit::Exit,
     failure::Failure,
-    output::{Format, OutputArgs},
+    output::Format,
     values::duration_in,
 };
 use crate::proto::{
     JobOrder, JobStage, ListJobsRequest, ListJobsResponse, Stats, StatsRequest, WatchStatsRequest, WatchStatsResponse,
 };
 
-/// Longest wait for a snapshot.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bounds of `--interval`, the same as the server's.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
 const MAX_INTERVAL: Duration = Duration::from_secs(60);
@@ -67,8 +64,6 @@ pub(super) struct StatsArgs {
     ops: Address,
     #[command(flatten)]
     server: ServerArgs,
-    #[command(flatten)]
-    pub(super) output: OutputArgs,
 }
 
 pub(super) async fn run(args: StatsArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
@@ -82,15 +77,13 @@ async fn once(args: StatsArgs, console: &mut Console<'_>) -> Result<Exit, Failur
 
 /// A snapshot of a pool, or of all.
 pub(super) async fn ask(server: &ServerArgs, pool: String) -> Result<Stats, Failure> {
-    let ServerArgs { server, access } = server;
-    let call = Call::begin(server, access, CallArgs::within(ANSWER_TIMEOUT)).await?;
     let send = async |server: &Connection, request| server.worker_pool().stats(request).await;
-    let answer = call.ask(StatsRequest { pool }, send).await?;
-    answer.stats.ok_or_else(|| Failure::incomplete(server, "snapshot"))
+    let answer = server.ask(StatsRequest { pool }, send).await?;
+    answer.stats.ok_or_else(|| Failure::incomplete(&server.server, "snapshot"))
 }
 
 async fn watch(args: StatsArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
-    let call = Call::begin(&args.server.server, &args.server.access, CallArgs::default()).await?;
+    let call = args.server.call(CallArgs::default()).await?;
     let interval_ms = u32::try_from(args.interval.as_millis()).unwrap_or(u32::MAX);
     let request = WatchStatsRequest { pool: args.pool.clone(), interval_ms };
     let send = async |server: &Connection, request| server.worker_pool().watch_stats(request).await;
@@ -154,14 +147,11 @@ fn views(
 
 /// The oldest jobs and the tenants with the highest request rates, from the operators' listener.
 async fn jobs(args: &StatsArgs) -> Result<ListJobsResponse, Failure> {
-    let access = &args.server.access;
-    let access = match args.ops {
-        Address::Tls(_) => access.clone(),
+    let mut access = args.server.access.clone();
+    if !matches!(args.ops, Address::Tcp { tls: Some(true), .. }) {
         // That listener has no TLS of its own.
-        Address::Tcp(_) | Address::Plain(_) | Address::Unix(_) => {
-            AccessArgs { token_file: access.token_file.clone(), ..AccessArgs::default() }
-        }
-    };
+        access = AccessArgs { token_file: access.token_file, ..AccessArgs::default() };
+    }
     let request = ListJobsRequest {
         stages: [JobStage::Waiting, JobStage::Queued, JobStage::Running].map(i32::from).to_vec(),
         pool: args.pool.clone(),

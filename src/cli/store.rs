@@ -9,7 +9,7 @@ use super::{
     console::{Console, GOOD, paint},
     exit::Exit,
     failure::Failure,
-    output::{Format, OutputArgs, bytes, message_json, pluralized},
+    output::{bytes, message_json, pluralized},
 };
 use crate::{
     detached::wall_clock,
@@ -28,41 +28,24 @@ pub(super) struct StoreCommand {
 enum StoreAction {
     /// Check a file: whether it is intact, the version of its schema, and what it holds. It is not changed.
     #[command(after_help = "Example:\n  waterwheel store check waterwheel.db")]
-    Check(FileCheckArgs),
+    Check(FileArgs),
     /// Print all jobs of a file with payloads and outputs, the newest first: one line of JSON for each.
     ///
     /// The fields are those of DetachedJob in job_service.proto. The file is opened as by a server: an old schema is
     /// updated, and jobs that ran at a crash are ready again.
     #[command(after_help = "Example:\n  waterwheel store export waterwheel.db")]
-    Export(FileExportArgs),
+    Export(FileArgs),
 }
 
 #[derive(Debug, Args)]
-struct FileCheckArgs {
+struct FileArgs {
     /// The file: store.path of the configuration.
     file: PathBuf,
-    #[command(flatten)]
-    output: OutputArgs,
-}
-
-#[derive(Debug, Args)]
-struct FileExportArgs {
-    /// The file: store.path of the configuration.
-    file: PathBuf,
-}
-
-impl StoreCommand {
-    pub(super) fn format(&self) -> Format {
-        match &self.action {
-            StoreAction::Check(args) => args.output.format,
-            StoreAction::Export(_) => Format::Text,
-        }
-    }
 }
 
 pub(super) async fn run(command: StoreCommand, console: &mut Console<'_>) -> Result<Exit, Failure> {
     match command.action {
-        StoreAction::Check(FileCheckArgs { file, output: _ }) => {
+        StoreAction::Check(FileArgs { file }) => {
             let facts = inspect_sqlite(&file)?;
             let SqliteFacts { version, known, jobs, unfinished, file_bytes } = &facts;
             let report = json!({
@@ -71,7 +54,7 @@ pub(super) async fn run(command: StoreCommand, console: &mut Console<'_>) -> Res
             });
             console.report(&report, || text(&facts)).await?;
         }
-        StoreAction::Export(FileExportArgs { file }) => export(file, console).await?,
+        StoreAction::Export(FileArgs { file }) => export(file, console).await?,
     }
     Ok(Exit::Done)
 }

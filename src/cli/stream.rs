@@ -4,13 +4,13 @@ use clap::Args;
 use tonic::Streaming;
 
 use super::{
-    call::{Call, CallArgs},
-    connect::{Connection, ServerArgs},
+    access::ServerArgs,
+    connect::{Call, CallArgs, Connection},
     console::{Console, FAINT, paint},
     exit::Exit,
     failure::Failure,
     job::JobArgs,
-    output::{self, Format, OutputArgs, bytes, message_json, percent, sanitized},
+    output::{self, Format, bytes, message_json, percent, sanitized},
 };
 use crate::proto::{Finished, Progress, StreamRequest, StreamResponse, stream_response::Event};
 
@@ -29,14 +29,12 @@ pub(super) struct StreamArgs {
     call: CallArgs,
     #[command(flatten)]
     server: ServerArgs,
-    #[command(flatten)]
-    pub(super) output: OutputArgs,
 }
 
 pub(super) async fn run(args: StreamArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
-    let StreamArgs { job, progress, call, server: ServerArgs { server, access }, output: _ } = args;
+    let StreamArgs { job, progress, call, server } = args;
     let job = Some(job.into_job().await?);
-    let call = Call::begin(&server, &access, call).await?;
+    let call = server.call(call).await?;
     let send = async |server: &Connection, request| server.worker_pool().stream(request).await;
     let mut events = call.ask(StreamRequest { job }, send).await?;
     let mut display = ProgressDisplay::new(progress, console);
@@ -45,7 +43,7 @@ pub(super) async fn run(args: StreamArgs, console: &mut Console<'_>) -> Result<E
     if display.is_mid_line && console.out.is_terminal() {
         console.out.bytes(b"\n").await?;
     }
-    let finished = followed?.ok_or_else(|| Failure::incomplete(&server, "end of the job"))?;
+    let finished = followed?.ok_or_else(|| Failure::incomplete(&server.server, "end of the job"))?;
     if console.format == Format::Text {
         console.err.line(&output::waterfall(&finished.waterfall.unwrap_or_default())).await?;
     }
@@ -168,7 +166,7 @@ mod tests {
     use crate::{
         cli::{
             exit::Exit,
-            fake::{self, Ran, ReadBy, Script},
+            fake::{self, Line, Ran, ReadBy, Script},
         },
         proto::{Finished, OutputChunk, Progress, Started, StreamResponse, stream_response::Event},
     };
@@ -176,15 +174,9 @@ mod tests {
     const JOB: &str = "  job j1\n";
     const WATERFALL: &str = "done in 1.503s   budget 2s = queue 0.4ms + run 1503ms + left 497ms\n";
 
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: StreamArgs,
-    }
-
     async fn stream(line: &[&str], read_by: ReadBy, events: Vec<Result<Event, Status>>) -> Ran {
-        let line = Line::try_parse_from(["stream"].iter().chain(line)).unwrap();
-        let format = line.args.output.format;
+        let line = Line::<StreamArgs>::try_parse_from(["stream"].iter().chain(line)).unwrap();
+        let format = line.format;
         let numbered = |(event, sequence): (Result<Event, Status>, u64)| {
             event.map(|event| StreamResponse { sequence, event: Some(event) })
         };

@@ -3,13 +3,13 @@
 use clap::Args;
 
 use super::{
-    call::{Call, CallArgs},
-    connect::{Connection, ServerArgs},
+    access::ServerArgs,
+    connect::{CallArgs, Connection},
     console::Console,
     exit::Exit,
     failure::Failure,
     job::JobArgs,
-    output::{Format, OutputArgs, job_id, message_json, waterfall},
+    output::{Format, job_id, message_json, waterfall},
 };
 use crate::proto::SubmitRequest;
 
@@ -26,17 +26,15 @@ pub(super) struct SubmitArgs {
     call: CallArgs,
     #[command(flatten)]
     server: ServerArgs,
-    #[command(flatten)]
-    pub(super) output: OutputArgs,
 }
 
 pub(super) async fn run(args: SubmitArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
-    let SubmitArgs { job, call, server: ServerArgs { server, access }, output: _ } = args;
+    let SubmitArgs { job, call, server } = args;
     let job = Some(job.into_job().await?);
-    let call = Call::begin(&server, &access, call).await?;
+    let call = server.call(call).await?;
     let send = async |server: &Connection, request| server.worker_pool().submit(request).await;
     let answer = call.ask(SubmitRequest { job }, send).await?;
-    let result = answer.result.ok_or_else(|| Failure::incomplete(&server, "result"))?;
+    let result = answer.result.ok_or_else(|| Failure::incomplete(&server.server, "result"))?;
     match console.format {
         Format::Json => console.out.line(&message_json(&result)?).await?,
         Format::Text => {
@@ -58,20 +56,14 @@ mod tests {
     use super::{SubmitArgs, run};
     use crate::cli::{
         exit::Exit,
-        fake::{self, Ran, ReadBy, Script},
+        fake::{self, Line, Ran, ReadBy, Script},
     };
 
     const WATERFALL: &str = "done in 1.503s   budget 2s = queue 0.4ms + run 1503ms + left 497ms\n";
 
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: SubmitArgs,
-    }
-
     async fn submit(line: &[&str], read_by: ReadBy, script: Script) -> Ran {
-        let line = Line::try_parse_from(["submit"].iter().chain(line)).unwrap();
-        let format = line.args.output.format;
+        let line = Line::<SubmitArgs>::try_parse_from(["submit"].iter().chain(line)).unwrap();
+        let format = line.format;
         fake::run(script, read_by, format, async |address, console| {
             let mut args = line.args;
             args.server.server = address;

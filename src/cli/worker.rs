@@ -19,7 +19,7 @@ use sha2::{Digest, Sha256};
 use tokio::{runtime, time::timeout};
 
 use self::peer::Peer;
-use super::{config::Process, console::Console, exit::Exit, failure::Failure, output::Format};
+use super::{config::Process, console::Console, exit::Exit, failure::Failure};
 use crate::config::valid_name;
 
 /// The kind that the examples serve.
@@ -45,15 +45,6 @@ pub(super) struct WorkerCommand {
 enum WorkerAction {
     New(NewArgs),
     Test(conformance::TestArgs),
-}
-
-impl WorkerCommand {
-    pub(super) fn format(&self) -> Format {
-        match &self.action {
-            WorkerAction::New(_) => Format::Text,
-            WorkerAction::Test(args) => args.output.format,
-        }
-    }
 }
 
 pub(super) async fn run(args: WorkerCommand, console: &mut Console<'_>) -> Result<Exit, Failure> {

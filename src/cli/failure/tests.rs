@@ -7,7 +7,7 @@ use tonic_types::{ErrorDetails, StatusExt};
 
 use super::Failure;
 use crate::{
-    cli::{connect::Address, exit::Exit},
+    cli::{access::Address, exit::Exit},
     model::Reason,
 };
 

@@ -4,18 +4,12 @@ use clap::Parser;
 
 use super::*;
 use crate::{
-    cli::fake::{self, Ran, ReadBy, Script},
+    cli::fake::{self, Line, Ran, ReadBy, Script},
     proto::{
         AttachedWorkerStats, Distribution, FactoryStats, JobCounts, KindStats, Phase, PoolStats, ProcessState,
         ProcessStats, ProgramStats, QueueStats, RejectedCount, SizeStats, WorkerState, WorkerStats,
     },
 };
-
-#[derive(Parser)]
-struct Line {
-    #[command(flatten)]
-    args: StatsArgs,
-}
 
 fn in_phase(phase: Phase) -> Stats {
     Stats {
@@ -41,8 +35,8 @@ fn in_phase(phase: Phase) -> Stats {
 }
 
 async fn stats(line: &[&str], read_by: ReadBy, snapshots: Vec<Stats>) -> Ran {
-    let line = Line::try_parse_from(["stats"].iter().chain(line)).unwrap();
-    let format = line.args.output.format;
+    let line = Line::<StatsArgs>::try_parse_from(["stats"].iter().chain(line)).unwrap();
+    let format = line.format;
     let script = Script { snapshots, ..Script::default() };
     fake::run(script, read_by, format, async |address, console| {
         let mut args = line.args;
@@ -99,10 +93,10 @@ async fn an_answer_without_a_snapshot_is_reported() {
 fn intervals_are_those_of_the_server() {
     for interval in ["99ms", "61s", "soon"] {
         let line = ["stats", "--watch", "--interval", interval];
-        assert!(Line::try_parse_from(line).is_err(), "{interval}");
+        assert!(Line::<StatsArgs>::try_parse_from(line).is_err(), "{interval}");
     }
-    assert!(Line::try_parse_from(["stats", "--interval", "1s"]).is_err());
-    assert!(Line::try_parse_from(["stats", "--watch", "--interval", "60s"]).is_ok());
+    assert!(Line::<StatsArgs>::try_parse_from(["stats", "--interval", "1s"]).is_err());
+    assert!(Line::<StatsArgs>::try_parse_from(["stats", "--watch", "--interval", "60s"]).is_ok());
 }
 
 #[test]

@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use clap::{Args, Parser};
 use futures_util::{Stream, StreamExt, stream};
 use hyper::{rt::Executor, server::conn::http2};
 use hyper_util::{
@@ -22,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming, metadata::MetadataMap, service::Routes};
 
 use super::{
-    connect::Address,
+    access::Address,
     console::{Console, Sink},
     exit::Exit,
     failure::Failure,
@@ -81,6 +82,15 @@ pub(crate) struct Received {
     pub(crate) jobs: Vec<(Job, MetadataMap)>,
     /// The pools that `Stats` and `WatchStats` asked for, with the interval.
     pub(crate) stats: Vec<(String, u32)>,
+}
+
+/// The line of one command, with the format that all commands have.
+#[derive(Debug, Parser)]
+pub(crate) struct Line<A: Args> {
+    #[command(flatten)]
+    pub(crate) args: A,
+    #[arg(long = "output", default_value = "text")]
+    pub(crate) format: Format,
 }
 
 /// What a command wrote and how it ended.

@@ -13,7 +13,7 @@ use crate::{
         console::{BAD, Console, FAINT, GOOD, paint},
         exit::Exit,
         failure::Failure,
-        output::{OutputArgs, exact},
+        output::exact,
         values::any_duration,
     },
     handler::protocol::{Failed, FromWorker, VERSION},
@@ -48,8 +48,6 @@ pub(super) struct TestArgs {
     /// Test a worker that attaches over gRPC, and not one that is a child of the server.
     #[arg(long)]
     attach: bool,
-    #[command(flatten)]
-    pub(super) output: OutputArgs,
     /// Command that starts the worker.
     #[arg(value_name = "COMMAND", required = true, last = true)]
     command: Vec<String>,
