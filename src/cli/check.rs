@@ -1,17 +1,13 @@
 //! `waterwheel check`: checks a configuration, and with `--env` compares it with the machine.
 
 mod fit;
-mod machine;
 
-use std::{collections::BTreeMap, iter, path::Path};
+use std::{collections::BTreeMap, iter};
 
 use clap::Args;
 use serde_json::json;
 
-use self::{
-    fit::{Finding, Verdict},
-    machine::Limits,
-};
+use self::fit::{Finding, Limits, Verdict};
 use super::{
     config::{ConfigArgs, Process},
     console::{BAD, Console, FAINT, GOOD, WARN, paint},
@@ -42,8 +38,7 @@ Example:
 #[command(after_help = EXAMPLE)]
 pub(super) struct CheckArgs {
     /// Compare it with this machine: the time to stop (WATERWHEEL_GRACE) with the drain, memory
-    /// with the pools, open files with connections and programs, CPUs with threads. Connects to the database of
-    /// detached jobs.
+    /// with the pools, open files with connections and programs. Connects to the database of detached jobs.
     #[arg(long)]
     env: bool,
     #[command(flatten)]
@@ -61,7 +56,8 @@ struct Checked {
 }
 
 pub(super) async fn run(args: CheckArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
-    let mut checked = check(&args, &Process::current(), Path::new("/"))?;
+    let process = Process::current();
+    let mut checked = check(&args, &process, &Limits::read(&process))?;
     if let Some(options) = checked.config.store.postgres().filter(|_| args.env) {
         checked.database = Some(inspect_postgres(&options).await);
     }
@@ -69,11 +65,11 @@ pub(super) async fn run(args: CheckArgs, console: &mut Console<'_>) -> Result<Ex
     Ok(if checked.falls_short() { Exit::Failed } else { Exit::Done })
 }
 
-/// Checks the configuration, and with `--env` the machine whose files are below `root`.
-fn check(args: &CheckArgs, process: &Process, root: &Path) -> Result<Checked, Faults> {
+/// Checks the configuration, and with `--env` compares it with the limits of the machine.
+fn check(args: &CheckArgs, process: &Process, limits: &Limits) -> Result<Checked, Faults> {
     let Loaded { config, settings: _, warnings } = args.config.load(process, None)?;
     let findings = args.env.then(|| {
-        let mut findings = fit::findings(&config, &Limits::read(root, process));
+        let mut findings = fit::findings(&config, limits);
         findings.extend(config.store.sqlite().and_then(|options| fit::disk(&options)));
         findings
     });
@@ -175,24 +171,28 @@ fn summary_json(config: &Config) -> serde_json::Value {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use clap::Parser;
 
-    use super::{CheckArgs, check};
+    use super::{CheckArgs, Limits, check, fit::Given};
     use crate::cli::{config::Process, fake::Line, output::Format};
     use crate::config::starter;
 
     fn checked(args: &[&str]) -> Result<String, String> {
-        checked_in(Path::new("/"), &[], args).map(|(text, _)| text)
+        compared(42, args).map(|(text, _)| text)
     }
 
-    /// What is printed on the machine below `root`, and whether it falls short.
-    fn checked_in(root: &Path, env: &[(&str, &str)], args: &[&str]) -> Result<(String, bool), String> {
+    /// What is printed on a small machine with this many seconds to stop, and whether it falls short.
+    fn compared(grace: u64, args: &[&str]) -> Result<(String, bool), String> {
+        let given = |limit, source: &str| Given { limit: Some(limit), source: source.to_owned() };
+        let limits = Limits {
+            grace: Ok(Some(given(grace * 1000, "WATERWHEEL_GRACE"))),
+            files: given(50, "RLIMIT_NOFILE"),
+            memory: Some(given(2 << 30, "/proc/meminfo")),
+        };
         let args = ["check"].iter().chain(args);
         let Line { args, format } = Line::<CheckArgs>::try_parse_from(args).unwrap();
-        let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        let checked = check(&args, &Process { env, cpus: 2 }, root).map_err(|faults| faults.to_string())?;
+        let process = Process { env: Vec::new(), cpus: 2 };
+        let checked = check(&args, &process, &limits).map_err(|faults| faults.to_string())?;
         let text = match format {
             Format::Text => checked.text(),
             Format::Json => checked.json().to_string(),
@@ -253,21 +253,13 @@ kinds  sha256 gzip sleep echo";
     fn the_place_is_compared_line_by_line() {
         let file = starter_file();
         let path = file.path().to_str().unwrap();
-        let root = tempfile::tempdir().unwrap();
-        std::fs::create_dir_all(root.path().join("proc/self")).unwrap();
-        std::fs::write(root.path().join("proc/self/limits"), "Max open files 50 60 files").unwrap();
-        std::fs::write(root.path().join("proc/meminfo"), "MemTotal: 2097152 kB").unwrap();
-        let env = [("WATERWHEEL_GRACE", "42")];
-        let (text, short) =
-            checked_in(root.path(), &env, &["--env", "--config", path, "--set", "server.threads=3"]).unwrap();
+        let (text, short) = compared(42, &["--env", "--config", path]).unwrap();
         let lines: Vec<&str> = text.lines().skip(3).collect();
         let expected = [
             "grace   fits   42s of 42s needed      drain 40s and 2s to end (WATERWHEEL_GRACE)",
             "memory  fits   2GiB of 1.4GiB needed  520MiB of payloads, 18.8MiB of calls that wait or run, 576MiB of unfinished messages and unread answers, 259.9MiB of results in the making, 64MiB besides (/proc/meminfo)",
-            "files   short  50 of 4172 needed      4096 connections, 76 of its own (/proc/self/limits)",
-            "  help: raise LimitNOFILE or `ulimit -n` to 4172, or lower server.connections.max",
-            "cpus    tight  2 of 3 needed          server.threads 3 (the CPUs of this process)",
-            "  help: lower server.threads, or leave it out, for one thread per CPU",
+            "files   short  50 of 4168 needed      4096 connections, 72 of its own (RLIMIT_NOFILE)",
+            "  help: raise LimitNOFILE or `ulimit -n` to 4168, or lower server.connections.max",
         ];
         assert_eq!(lines, expected);
         assert!(short);
@@ -277,12 +269,10 @@ kinds  sha256 gzip sleep echo";
     fn only_what_is_asked_for_is_compared() {
         let file = starter_file();
         let path = file.path().to_str().unwrap();
-        let env = [("WATERWHEEL_GRACE", "1")];
         let args = ["--config", path, "--output", "json"];
-        let (printed, short) = checked_in(Path::new("/"), &env, &args).unwrap();
+        let (printed, short) = compared(1, &args).unwrap();
         assert!(!printed.contains("\"env\"") && !short, "{printed}");
-        let (printed, short) =
-            checked_in(Path::new("/"), &env, &["--env", args[0], args[1], args[2], args[3]]).unwrap();
+        let (printed, short) = compared(1, &["--env", args[0], args[1], args[2], args[3]]).unwrap();
         let json: serde_json::Value = serde_json::from_str(&printed).unwrap();
         assert_eq!((&json["ok"], &json["env"][0]["verdict"]), (&true.into(), &"short".into()));
         assert!(short);

@@ -1,13 +1,20 @@
-//! Compares the needs of a configuration with the limits of the machine, which `machine.rs` reads.
+//! Compares the needs of a configuration with the limits of this machine: the time to stop, memory, open files and the
+//! disk of detached jobs. A limit that cannot be read is unknown, never guessed.
 
-use std::time::Duration;
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
+use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 use serde_json::json;
 
-use super::machine::{Given, Limits, StopTime, VARIABLE};
 use crate::{
-    cli::output::{bytes, setting},
+    cli::{
+        config::Process,
+        output::{bytes, setting},
+    },
     config::{Config, Handler, Pool},
     store::SqliteOptions,
 };
@@ -28,8 +35,31 @@ const FILES_OF_THREAD: u64 = 4;
 /// Both ends of three pipes while a program starts, the pipe that reports its start, and its pidfd.
 const FILES_OF_PROGRAM: u64 = 9;
 
+/// The variable with the time between SIGTERM and SIGKILL, in seconds or as a duration such as `90s`. A process cannot
+/// find out that time, so deployments copy it into this variable.
+const VARIABLE: &str = "WATERWHEEL_GRACE";
+
 /// The settings of Kubernetes and systemd for the time to stop.
 const STOP_SETTINGS: &str = "terminationGracePeriodSeconds or TimeoutStopSec";
+
+/// The limits of this process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Limits {
+    /// Milliseconds between SIGTERM and SIGKILL, or a value of the variable that is not a duration.
+    pub(super) grace: Result<Option<Given>, String>,
+    /// Open files: the soft limit, which the process does not raise.
+    pub(super) files: Given,
+    /// Bytes of memory.
+    pub(super) memory: Option<Given>,
+}
+
+/// A limit, and where it was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Given {
+    /// `None` if unlimited.
+    pub(super) limit: Option<u64>,
+    pub(super) source: String,
+}
 
 /// Result of comparing a need with a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +81,6 @@ pub(super) enum Unit {
     Milliseconds,
     Files,
     Bytes,
-    Cpus,
 }
 
 /// One comparison.
@@ -70,7 +99,7 @@ pub(super) struct Finding {
 
 /// All comparisons, the most important first.
 pub(super) fn findings(config: &Config, limits: &Limits) -> Vec<Finding> {
-    vec![stop_time(config, limits), memory(config, limits), files(config, limits), cpus(config, limits)]
+    vec![stop_time(config, limits), memory(config, limits), files(config, limits)]
 }
 
 /// Room for the file of detached jobs; `None` if its disk cannot be read.
@@ -87,6 +116,56 @@ pub(super) fn disk(options: &SqliteOptions) -> Option<Finding> {
     let verdict = if found.verdict == Verdict::Short && free > reserve { Verdict::Tight } else { found.verdict };
     let help = |_: &str| "lower `store.max_bytes` or move `store.path`: a full disk refuses new jobs".to_owned();
     Some(Finding { verdict, ..found }.help(help))
+}
+
+impl Given {
+    fn holds(&self, need: u64) -> bool {
+        self.limit.is_none_or(|limit| need <= limit)
+    }
+}
+
+impl Limits {
+    /// Reads the limits of `process`.
+    pub(super) fn read(process: &Process) -> Self {
+        Self {
+            grace: grace(&process.env),
+            files: Given { limit: getrlimit(Resource::Nofile).current, source: "RLIMIT_NOFILE".to_owned() },
+            memory: memory_limit(Path::new("/")),
+        }
+    }
+}
+
+/// The time to stop in the variables `env`.
+fn grace(env: &[(String, String)]) -> Result<Option<Given>, String> {
+    let Some((_, value)) = env.iter().find(|(name, _)| name == VARIABLE) else { return Ok(None) };
+    let seconds = || value.trim().parse::<u32>().ok().map(|seconds| Duration::from_secs(seconds.into()));
+    let limit = match seconds().or_else(|| humantime::parse_duration(value).ok()) {
+        Some(time) => Some(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
+        None if value == "infinity" => None,
+        None => return Err(value.clone()),
+    };
+    Ok(Some(Given { limit, source: VARIABLE.to_owned() }))
+}
+
+/// The lowest memory limit of this process's control group and of those above it, which all apply, or the installed
+/// memory. A container may see the path of its group on the host, of which only the last part exists. Files are read
+/// below `root`, so that tests can simulate a machine.
+fn memory_limit(root: &Path) -> Option<Given> {
+    let text = |file: &str| std::fs::read_to_string(root.join(file)).unwrap_or_default();
+    let groups = text("proc/self/cgroup");
+    let group = groups.lines().find_map(|line| line.strip_prefix("0::/")).map(Path::new);
+    let of_group = |group: &Path| {
+        let file = PathBuf::from("sys/fs/cgroup").join(group).join("memory.max").display().to_string();
+        let limit = text(&file).trim().parse().ok()?;
+        Some(Given { limit: Some(limit), source: format!("/{file}") })
+    };
+    let installed = || {
+        let file = text("proc/meminfo");
+        let kib: u64 = file.strip_prefix("MemTotal:")?.split_whitespace().next()?.parse().ok()?;
+        Some(Given { limit: Some(kib << 10), source: "/proc/meminfo".to_owned() })
+    };
+    let groups = group.into_iter().flat_map(Path::ancestors).filter_map(of_group);
+    groups.chain(installed()).min_by_key(|given| given.limit)
 }
 
 impl Finding {
@@ -155,7 +234,7 @@ impl Unit {
     fn show(self, figure: u64) -> String {
         match self {
             Self::Milliseconds => setting(Duration::from_millis(figure)),
-            Self::Files | Self::Cpus => figure.to_string(),
+            Self::Files => figure.to_string(),
             Self::Bytes => bytes(figure),
         }
     }
@@ -166,17 +245,16 @@ fn stop_time(config: &Config, limits: &Limits) -> Finding {
     let need = u64::try_from((drain + END).as_millis()).unwrap_or(u64::MAX);
     let need_for = format!("drain {} and {} to end", setting(drain), setting(END));
     let finding = |have| Finding::new("grace", Unit::Milliseconds, need, need_for, have);
-    match &limits.stop_time {
-        StopTime::Known(given) => finding(Some(given))
+    match &limits.grace {
+        Ok(Some(given)) => finding(Some(given))
             .help(|needed| format!("raise {STOP_SETTINGS} and {VARIABLE} to {needed}, or lower drain.finish")),
-        StopTime::Malformed(value) => Finding {
-            verdict: Verdict::Short,
-            ..finding(None)
-                .help(|_| format!("{VARIABLE} is {value:?}, which is not a duration; write it like 45 or 45s"))
-        },
-        StopTime::Unknown => finding(None).help(|needed| {
+        Ok(None) => finding(None).help(|needed| {
             format!("set {VARIABLE} to the time between SIGTERM and SIGKILL ({STOP_SETTINGS}); it needs {needed}")
         }),
+        Err(value) => {
+            let help = format!("{VARIABLE} is {value:?}, which is not a duration; write it like 45 or 45s");
+            Finding { verdict: Verdict::Short, help: Some(help), ..finding(None) }
+        }
     }
 }
 
@@ -251,142 +329,10 @@ fn files(config: &Config, limits: &Limits) -> Finding {
     if programs > 0 {
         need_for.push_str(&format!(", {FILES_OF_PROGRAM} for each of {programs} programs"));
     }
-    Finding::new("files", Unit::Files, need, need_for, limits.files.as_ref())
+    Finding::new("files", Unit::Files, need, need_for, Some(&limits.files))
         .help(|needed| format!("raise LimitNOFILE or `ulimit -n` to {needed}, or lower server.connections.max"))
 }
 
-/// More threads than CPUs are slower, but work.
-fn cpus(config: &Config, limits: &Limits) -> Finding {
-    let threads = config.server.threads as u64;
-    let mut finding =
-        Finding::new("cpus", Unit::Cpus, threads, format!("server.threads {threads}"), Some(&limits.cpus));
-    if finding.verdict == Verdict::Short {
-        finding.verdict = Verdict::Tight;
-    }
-    finding.help(|_| "lower server.threads, or leave it out, for one thread per CPU".to_owned())
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config::{SourceFile, Sources, load, starter};
-
-    /// The starter configuration with more lines: a drain of 40 s, pools for 4 × 64 + 8 + 256 MiB of payloads and 8 + 256 MiB
-    /// of results, 256 MiB of unfinished messages, and 4096 connections.
-    fn config(more: &str) -> Config {
-        let file = SourceFile { name: "ww.toml".into(), text: format!("{}\n{more}", starter::text()) };
-        load(&Sources { file: Some(file), cpus: 2, ..Sources::default() })
-            .unwrap_or_else(|faults| panic!("{faults}"))
-            .config
-    }
-
-    fn given(limit: u64) -> Given {
-        Given { limit: Some(limit), source: "here".into() }
-    }
-
-    fn of(limit: u64) -> Option<Given> {
-        Some(given(limit))
-    }
-
-    fn roomy() -> Limits {
-        Limits {
-            stop_time: StopTime::Known(Given { limit: None, source: VARIABLE.into() }),
-            files: of(1 << 20),
-            memory: of(1 << 40),
-            cpus: given(64),
-        }
-    }
-
-    /// The verdict and the help of one comparison with limits that have room for everything else.
-    fn found(name: &str, config: &Config, limits: Limits) -> (Verdict, Option<String>) {
-        let findings = findings(config, &limits);
-        let fitting = |finding: &&Finding| finding.name != name;
-        assert!(findings.iter().filter(fitting).all(Finding::fits), "{findings:?}");
-        let finding = findings.into_iter().find(|finding| finding.name == name).expect("every comparison is made");
-        (finding.verdict, finding.help)
-    }
-
-    fn known(milliseconds: u64) -> Limits {
-        let limit = Some(milliseconds);
-        Limits { stop_time: StopTime::Known(Given { limit, source: VARIABLE.into() }), ..roomy() }
-    }
-
-    #[test]
-    fn the_time_to_stop_holds_the_drain_and_the_end() {
-        let config = config("");
-        assert_eq!(found("grace", &config, known(42_000)), (Verdict::Fits, None));
-        let help =
-            "raise terminationGracePeriodSeconds or TimeoutStopSec and WATERWHEEL_GRACE to 42s, or lower drain.finish";
-        assert_eq!(found("grace", &config, known(41_999)), (Verdict::Short, Some(help.into())));
-    }
-
-    #[test]
-    fn an_unknown_time_to_stop_is_reported_with_help() {
-        let config = config("");
-        let limits = |stop_time| Limits { stop_time, ..roomy() };
-        let help = "set WATERWHEEL_GRACE to the time between SIGTERM and SIGKILL (terminationGracePeriodSeconds or TimeoutStopSec); it needs 42s";
-        assert_eq!(found("grace", &config, limits(StopTime::Unknown)), (Verdict::Unknown, Some(help.into())));
-        let malformed = StopTime::Malformed("soon".into());
-        let help = "WATERWHEEL_GRACE is \"soon\", which is not a duration; write it like 45 or 45s";
-        assert_eq!(found("grace", &config, limits(malformed)), (Verdict::Short, Some(help.into())));
-    }
-
-    /// One result of each worker, of the size that a server lets them have.
-    const RESULTS: u64 = 66 * (4_032 << 10);
-    /// Those that two pools queue, that wait for room in them, and that their workers run.
-    const CALLS: u64 = (64 + 1_024 + 2 * 1_024 + 66) * (6 << 10);
-
-    #[test]
-    fn memory_holds_payloads_at_least_and_results_under_full_load() {
-        let config = config("");
-        let verdict = |limit| found("memory", &config, Limits { memory: of(limit), ..roomy() });
-        let mib = |count: u64| count << 20;
-        assert_eq!(verdict(mib(64 + 576 + 520) + CALLS + RESULTS), (Verdict::Fits, None));
-        let help =
-            Some("raise the limit to 1.4GiB, or lower queue.bytes, workers, server.memory.total, server.max_payload or max_output".to_owned());
-        assert_eq!(verdict(mib(64 + 576 + 520) + CALLS + RESULTS - 1), (Verdict::Tight, help.clone()));
-        assert_eq!(verdict(mib(64 + 576 + 520) + CALLS), (Verdict::Tight, help.clone()));
-        assert_eq!(verdict(mib(64 + 576 + 520) + CALLS - 1), (Verdict::Short, help));
-        let unknown = found("memory", &config, Limits { memory: None, ..roomy() });
-        assert_eq!(unknown, (Verdict::Unknown, Some("give it 1.4GiB".into())));
-    }
-
-    #[test]
-    fn a_kind_bounds_the_results_of_its_pool() {
-        let config =
-            config("[pool.big]\nworkers = 2\n[kind.big]\npool = \"big\"\nbuiltin = \"gzip\"\nmax_output = \"1GiB\"");
-        let need = findings(&config, &roomy())[1].need;
-        let big = config.pools.iter().find(|pool| &*pool.name == "big").expect("it was written");
-        let calls = CALLS + (big.settings.queue_jobs as u64 + 1_024 + 2) * (6 << 10);
-        assert_eq!(need, RESULTS + calls + ((64 + 576 + 520 + (2 * 64 + 8) + 2_048) << 20));
-    }
-
-    #[test]
-    fn each_program_needs_files() {
-        let config = config("[pool.run]\nworkers = 100\n[kind.run]\npool = \"run\"\nexec = [\"/bin/sh\"]");
-        let verdict = |limit| found("files", &config, Limits { files: of(limit), ..roomy() });
-        assert_eq!(verdict(4_096 + 72 + 900), (Verdict::Fits, None));
-        let help = "raise LimitNOFILE or `ulimit -n` to 5068, or lower server.connections.max";
-        assert_eq!(verdict(4_096 + 72 + 899), (Verdict::Short, Some(help.into())));
-    }
-
-    #[test]
-    fn more_threads_than_cpus_are_no_fault() {
-        let config = config("");
-        let verdict = |limit| found("cpus", &config, Limits { cpus: given(limit), ..roomy() }).0;
-        assert_eq!(verdict(2), Verdict::Fits);
-        assert_eq!(verdict(1), Verdict::Tight);
-    }
-
-    #[test]
-    fn json_has_both_figures_and_what_to_do() {
-        let findings = findings(&config(""), &known(30_000));
-        let expected = json!({
-            "name": "grace", "verdict": "short", "unit": "ms",
-            "have": 30_000, "unlimited": false, "source": "WATERWHEEL_GRACE",
-            "need": 42_000, "need_for": "drain 40s and 2s to end",
-            "help": "raise terminationGracePeriodSeconds or TimeoutStopSec and WATERWHEEL_GRACE to 42s, or lower drain.finish",
-        });
-        assert_eq!(findings[0].to_json(), expected);
-    }
-}
+#[path = "tests.rs"]
+mod tests;
