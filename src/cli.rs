@@ -16,7 +16,6 @@ mod console;
 mod detached;
 mod dev;
 mod drain;
-mod exit;
 mod explain;
 mod failure;
 #[cfg(test)]
@@ -56,7 +55,7 @@ use self::{
 };
 use crate::model::{WITHHELD, without_userinfo};
 
-pub use exit::Exit;
+pub use failure::Exit;
 pub use serve::run_server;
 
 /// The arguments of the program.
@@ -65,7 +64,7 @@ pub use serve::run_server;
     name = "waterwheel",
     version,
     about = "A gRPC worker pool: bounded queue, bounded workers, deadlines kept, every caller answered once",
-    after_help = exit::TABLE,
+    after_help = failure::TABLE,
     max_term_width = 100,
     subcommand_required = true,
     arg_required_else_help = true

@@ -31,13 +31,10 @@ pub(crate) mod fuzzing;
 mod handler;
 mod keys_and_defaults;
 mod model;
-mod program;
 mod redact;
-mod settings;
 mod show;
 mod source;
 pub mod starter;
-mod syntax;
 mod tree;
 mod value_type;
 mod values;
@@ -51,7 +48,7 @@ pub use fault::{Fault, Faults};
 pub use model::{Config, Drain, Handler, Kind, Pool, Server, Store};
 pub use show::{Setting, to_json, to_toml, to_toml_with_origins};
 pub use source::{Flag, Origin, SourceFile, Sources};
-pub(crate) use syntax::name as valid_name;
+pub(crate) use value_type::name as valid_name;
 
 use contradictions::NoKinds;
 use source::{Medium, Texts};
@@ -116,7 +113,7 @@ fn read(sources: &Sources, no_kinds: NoKinds) -> Result<Loaded, Faults> {
     if !values.faults.is_empty() {
         return Err(Faults::new(values.texts, values.faults));
     }
-    let config = settings::read(&values, env);
+    let config = model::read(&values, env);
     Ok(Loaded { config, settings: values.settings, warnings: values.warnings })
 }
 

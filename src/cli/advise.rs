@@ -10,8 +10,7 @@ use super::{
     access::ServerArgs,
     advise_formulas::{Advice, Goals, KindTimes, advise, arrived},
     console::{Console, STRONG, paint},
-    exit::Exit,
-    failure::Failure,
+    failure::{Exit, Failure},
     output::{duration, exact, sanitized, short_duration},
     stats,
     values::{any_duration, duration_in, number_in},
@@ -176,7 +175,7 @@ mod tests {
     use super::{AdviseArgs, run};
     use crate::{
         cli::{
-            exit::Exit,
+            failure::Exit,
             fake::{self, Line, Ran, ReadBy, Script},
         },
         proto::{

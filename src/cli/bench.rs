@@ -24,8 +24,7 @@ use super::{
     access::{Access, ServerArgs},
     connect::{CONNECT_TIMEOUT, Connection},
     console::Console,
-    exit::Exit,
-    failure::Failure,
+    failure::{Exit, Failure},
     values::any_duration,
 };
 use crate::{

@@ -11,8 +11,7 @@ use self::fit::{Finding, Limits, Verdict};
 use super::{
     config::{ConfigArgs, Process},
     console::{BAD, Console, FAINT, GOOD, WARN, paint},
-    exit::Exit,
-    failure::Failure,
+    failure::{Exit, Failure},
     output::{Align, contents, pluralized, table},
 };
 use crate::{

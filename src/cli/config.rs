@@ -5,7 +5,11 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
 
-use super::{console::Console, exit::Exit, failure::Failure, output::Format};
+use super::{
+    console::Console,
+    failure::{Exit, Failure},
+    output::Format,
+};
 use crate::{
     config::{Faults, Flag, Loaded, SourceFile, Sources, load, starter, to_json, to_toml, to_toml_with_origins},
     file,

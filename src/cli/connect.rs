@@ -38,8 +38,7 @@ use tonic_types::{ErrorDetails, StatusExt};
 
 use super::{
     access::{Access, AccessArgs, Address, ServerArgs},
-    exit::Exit,
-    failure::Failure,
+    failure::{Exit, Failure},
     output::setting,
     values::any_duration,
 };

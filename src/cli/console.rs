@@ -16,8 +16,7 @@ use serde::Serialize;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use super::{
-    exit::Exit,
-    failure::Failure,
+    failure::{Exit, Failure},
     output::{Format, message_json},
 };
 

@@ -12,7 +12,7 @@ use tonic::Request;
 use super::{
     config::{ConfigArgs, Process},
     console::complain,
-    exit::Exit,
+    failure::Exit,
     output,
     serve::{announcement, print, run_server},
     worker::{WorkerFile, on_path},

@@ -6,8 +6,7 @@ use tonic::Streaming;
 use super::{
     connect::{Call, CallArgs, Connection},
     console::{BAD, Console, GOOD, WARN, paint},
-    exit::Exit,
-    failure::Failure,
+    failure::{Exit, Failure},
     operate::ChangeArgs,
     output::{Format, countdown, duration, message_json, short_duration},
 };
@@ -176,7 +175,7 @@ mod tests {
     use crate::{
         cli::{
             console::Console,
-            exit::Exit,
+            failure::Exit,
             fake::{self, DrainEnd, Line, Ran, ReadBy, Script},
         },
         proto::{DrainResponse, Phase},

@@ -4,8 +4,7 @@ use clap::Args;
 
 use super::{
     console::{BAD, Console, GOOD, STRONG, WARN, paint},
-    exit::Exit,
-    failure::Failure,
+    failure::{Exit, Failure},
     operate::OperatorArgs,
     output::{duration, sanitized, seconds, short_duration},
 };

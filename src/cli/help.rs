@@ -8,8 +8,7 @@ use clap_complete::Shell;
 use super::{
     Cli,
     console::{Console, STRONG, paint},
-    exit::Exit,
-    failure::Failure,
+    failure::{Exit, Failure},
 };
 
 /// The commands, by purpose.

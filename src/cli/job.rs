@@ -137,7 +137,7 @@ mod tests {
 
     use super::{JobArgs, to_the_end};
     use crate::{
-        cli::{exit::Exit, fake::Line},
+        cli::{failure::Exit, fake::Line},
         file::FileFault,
         proto::{self, Job},
     };

@@ -7,8 +7,7 @@ use clap::Args;
 use super::{
     console::{BAD, Console, FAINT, GOOD, STRONG, WARN, paint},
     detached::{self, DetachedCommand},
-    exit::Exit,
-    failure::Failure,
+    failure::{Exit, Failure},
     job::message,
     operate::OperatorArgs,
     output::{Align, Format, duration, fitted, message_json, pluralized, sanitized, short_duration},

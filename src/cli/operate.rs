@@ -7,8 +7,7 @@ use super::{
     access::{AccessArgs, Address},
     connect::{ANSWER_TIMEOUT, Call, CallArgs, Connection},
     console::{BAD, Console, FAINT, GOOD, STRONG, WARN, paint},
-    exit::Exit,
-    failure::Failure,
+    failure::{Exit, Failure},
     output::{duration, pluralized, sanitized, short_duration},
 };
 use crate::proto::{

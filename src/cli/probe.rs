@@ -10,8 +10,7 @@ use super::{
     access::{Access, Address, ServerArgs},
     connect::Connection,
     console::{BAD, Console, GOOD, paint},
-    exit::Exit,
-    failure::Failure,
+    failure::{Exit, Failure},
     output::{Format, setting},
     values::any_duration,
 };
@@ -118,7 +117,7 @@ mod tests {
     use crate::{
         cli::{
             console::Console,
-            exit::Exit,
+            failure::Exit,
             fake::{self, Line, Ran, ReadBy, Script},
         },
         proto::health::health_check_response::ServingStatus::{self, NotServing, Serving},

@@ -4,7 +4,10 @@ use std::{fs, path::PathBuf};
 
 use clap::Args;
 
-use super::{console::Console, exit::Exit, failure::Failure};
+use super::{
+    console::Console,
+    failure::{Exit, Failure},
+};
 
 macro_rules! files {
     ($($path:literal),* $(,)?) => {

@@ -9,7 +9,7 @@ use tracing::{info, warn};
 use super::{
     config::{ConfigArgs, Process},
     console::{complain, say},
-    exit::Exit,
+    failure::Exit,
 };
 use crate::{
     app::{App, Control, OwnKind, Receipt, ServiceManager, StartError},

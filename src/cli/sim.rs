@@ -6,8 +6,7 @@ use clap::{Args, ValueEnum};
 
 use super::{
     console::Console,
-    exit::Exit,
-    failure::Failure,
+    failure::{Exit, Failure},
     output::{Format, pluralized, setting},
     sim_report::{Figures, json, row, table},
     values::{duration_in, number_in},

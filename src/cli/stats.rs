@@ -28,8 +28,7 @@ use super::{
     access::{AccessArgs, Address, ServerArgs},
     connect::{Call, CallArgs, Connection},
     console::Console,
-    exit::Exit,
-    failure::Failure,
+    failure::{Exit, Failure},
     output::Format,
     values::duration_in,
 };

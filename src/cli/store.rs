@@ -7,8 +7,7 @@ use serde_json::json;
 
 use super::{
     console::{Console, GOOD, paint},
-    exit::Exit,
-    failure::Failure,
+    failure::{Exit, Failure},
     output::{bytes, message_json, pluralized},
 };
 use crate::{

@@ -7,8 +7,7 @@ use super::{
     access::ServerArgs,
     connect::{Call, CallArgs, Connection},
     console::{Console, FAINT, paint},
-    exit::Exit,
-    failure::Failure,
+    failure::{Exit, Failure},
     job::JobArgs,
     output::{self, Format, bytes, message_json, percent, sanitized},
 };
@@ -165,7 +164,7 @@ mod tests {
     use super::{StreamArgs, run};
     use crate::{
         cli::{
-            exit::Exit,
+            failure::Exit,
             fake::{self, Line, Ran, ReadBy, Script},
         },
         proto::{Finished, OutputChunk, Progress, Started, StreamResponse, stream_response::Event},

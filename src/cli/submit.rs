@@ -6,8 +6,7 @@ use super::{
     access::ServerArgs,
     connect::{CallArgs, Connection},
     console::Console,
-    exit::Exit,
-    failure::Failure,
+    failure::{Exit, Failure},
     job::JobArgs,
     output::{Format, job_id, message_json, waterfall},
 };
@@ -55,7 +54,7 @@ mod tests {
 
     use super::{SubmitArgs, run};
     use crate::cli::{
-        exit::Exit,
+        failure::Exit,
         fake::{self, Line, Ran, ReadBy, Script},
     };
 

@@ -19,7 +19,11 @@ use sha2::{Digest, Sha256};
 use tokio::{runtime, time::timeout};
 
 use self::peer::Peer;
-use super::{config::Process, console::Console, exit::Exit, failure::Failure};
+use super::{
+    config::Process,
+    console::Console,
+    failure::{Exit, Failure},
+};
 use crate::config::valid_name;
 
 /// The kind that the examples serve.

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
 use super::{
     fault::closest,
-    handler, keys_and_defaults, program, redact, settings,
+    handler, keys_and_defaults, model, redact,
     value_type::{plain, size},
     values::Values,
 };
@@ -51,8 +51,8 @@ fn report_listeners(values: &mut Values) {
         (&["server.listen"][..], any || has_tls, "add [server.tls], or set `server.allow_plaintext = true`"),
         (&["server.ops_listen", "server.listen"], any || ops, "or set `server.ops_allow_plaintext = true`"),
     ] {
-        let mut claimed = keys[1..].iter().flat_map(|key| settings::addresses(values, key)).collect::<Vec<_>>();
-        for address in settings::addresses(values, keys[0]) {
+        let mut claimed = keys[1..].iter().flat_map(|key| model::addresses(values, key)).collect::<Vec<_>>();
+        for address in model::addresses(values, keys[0]) {
             if claimed.iter().any(|other| overlap(other, &address)) {
                 let message = format!("two listeners claim {address}");
                 values.contradiction(keys, message, "give each listener an address of its own");
@@ -108,7 +108,7 @@ fn report_tls(values: &mut Values) {
     if !values.is_set(key) {
         report_need(values, ca, &[cert]);
     }
-    let Some(config) = settings::tls(values) else { return };
+    let Some(config) = model::tls(values) else { return };
     for error in Tls::open(config).err().into_iter().flat_map(|errors| errors.0) {
         let file = match error.file {
             TlsFile::Cert => cert,
@@ -126,7 +126,7 @@ fn report_auth(values: &mut Values) {
     for key in [issuer, audience, "auth.jwt.tenant_claim"] {
         report_need(values, key, &[jwks]);
     }
-    if let Some(error) = settings::jwt(values).and_then(|jwt| auth::check_keys(&jwt).err()) {
+    if let Some(error) = model::jwt(values).and_then(|jwt| auth::check_keys(&jwt).err()) {
         let help = "put the issuer's public keys there, as a JSON Web Key Set";
         values.contradiction(&[jwks], format!("`{jwks}`: {error}"), help);
     }
@@ -260,7 +260,7 @@ fn report_kinds(values: &mut Values, no_kinds: NoKinds, env: &[(String, String)]
         }
         handler::report(kind, values);
         report_pool_of(values, kind);
-        program::report(&table, "exec", values, env);
+        handler::report_program(&table, "exec", values, env);
     }
     report_programs(values, &kinds, env);
 }
@@ -285,7 +285,7 @@ fn report_programs(values: &mut Values, kinds: &[(String, bool)], env: &[(String
     for (program, _) in &programs {
         let table = format!("program.{program}");
         report_lack(values, &format!("{table}.command"), &table);
-        program::report(&table, "command", values, env);
+        handler::report_program(&table, "command", values, env);
         if !used.contains(program) && !values.is_faulty_within("kind") {
             let help = format!("add `program = \"{program}\"` to a [kind.NAME], or remove it");
             values.contradiction(&[&table], format!("program `{program}` runs no kind"), help);

@@ -1,10 +1,30 @@
 //! The keys of a kind that choose its handler, and the other keys that each of them allows. A new way of running jobs
-//! is a variant of [`HandlerKey`]; the compiler then finds what else it needs here.
+//! is a variant of [`HandlerKey`]; the compiler then finds what else it needs here. Also checks and reads the programs
+//! of `exec` and of `[program.NAME]`.
 
-use super::{model::Handler, program, values::Values};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::{Access, access};
+
+use super::{
+    Warning,
+    model::Handler,
+    redact::quote as shown,
+    source::Span,
+    tree::{Data, Node},
+    value_type::{Invalid, unmasked},
+    values::Values,
+};
+use crate::handler::{ExecCommand, WorkerProgram};
 
 /// Keys that only `exec` uses. They are the last keys of a kind in `keys_and_defaults.rs`.
 pub(super) const EXEC_KEYS: [&str; 6] = ["workspace", "env", "pass_env", "exit_codes", "stderr_tail", "kill_grace"];
+
+/// Placeholder for the directory of the configuration file.
+const CONFIG_DIR: &str = "{config_dir}";
 
 /// A key of `[kind.NAME]` that chooses what runs the jobs. Each kind has exactly one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,9 +71,9 @@ pub(super) fn keys_of(kind: &str, values: &Values) -> Vec<HandlerKey> {
 pub(super) fn read(kind: &str, pool: &str, values: &Values, env: &[(String, String)]) -> Handler {
     let key = keys_of(kind, values)[0];
     match key {
-        HandlerKey::Exec => Handler::Exec(program::read(kind, values, env)),
+        HandlerKey::Exec => Handler::Exec(read_exec(kind, values, env)),
         HandlerKey::Program => {
-            Handler::Program(program::read_worker(&values.required::<String>(&key.path(kind)), pool, values, env))
+            Handler::Program(read_worker(&values.required::<String>(&key.path(kind)), pool, values, env))
         }
         HandlerKey::Remote => Handler::Remote {
             kinds: values.kinds_of(pool).into_iter().collect(),
@@ -82,4 +102,130 @@ pub(super) fn report(kind: &str, values: &mut Values) {
         }
         [_] => {}
     }
+}
+
+/// A command-line word with the placeholder replaced.
+pub(super) fn word(word: &str, directory: &Path) -> Result<String, Invalid> {
+    let word = unmasked(word)?;
+    if !word.contains(CONFIG_DIR) {
+        return Ok(word);
+    }
+    let directory = std::path::absolute(Path::new(".").join(directory));
+    Ok(directory.map_or(word.clone(), |directory| word.replace(CONFIG_DIR, &directory.to_string_lossy())))
+}
+
+/// Why the program cannot be started, if it cannot.
+pub(super) fn program_fault(path: &Path) -> Option<Invalid> {
+    let program = path.to_string_lossy();
+    let chmod = format!("`chmod +x {program}`, or run the server as a user with that permission");
+    let (expected, help) = match std::fs::metadata(path) {
+        _ if !path.is_absolute() => {
+            ("an absolute path", "there is no shell and no search path; `command -v NAME` prints the whole path")
+        }
+        Err(_) => ("the path of a file", "install it, or correct the path"),
+        Ok(metadata) if !metadata.is_file() => ("a file", "name the program itself"),
+        Ok(_) if access(path, Access::EXEC_OK).is_err() => ("executable for this user", &*chmod),
+        Ok(_) => return None,
+    };
+    Some(Invalid::text(&program, expected, Some(help.to_owned())))
+}
+
+/// Checks the program of a table such as `kind.NAME`, if it has one. `command` is the key of its command line.
+pub(super) fn report_program(table: &str, command: &str, values: &mut Values, server_env: &[(String, String)]) {
+    warn_of_relative(&format!("{table}.{command}"), values);
+    let env = format!("{table}.env");
+    let mut names: BTreeSet<String> = values.section::<BTreeMap<_, String>>(&env).into_keys().collect();
+    let (what, owner) = table.split_once('.').expect("a table of tables");
+    for (name, span) in words(&format!("{table}.pass_env"), values) {
+        let is_set = server_env.iter().any(|(other, _)| *other == name);
+        let (message, help) = if names.contains(&name) {
+            (
+                format!("variable `{name}` of {what} `{owner}` is given twice"),
+                "name it once, in `env` or in `pass_env`".to_owned(),
+            )
+        } else if is_set {
+            names.insert(name);
+            continue;
+        } else {
+            let help = format!("set `{}` before the start, or give it a value in `env`, or remove it", shown(&name));
+            (format!("`{}` is not set in the server's environment", shown(&name)), help)
+        };
+        values.contradiction_at(&[span], message, help);
+    }
+}
+
+/// The program of a kind with `exec`.
+fn read_exec(kind: &str, values: &Values, server_env: &[(String, String)]) -> ExecCommand {
+    let key = |key: &str| format!("kind.{kind}.{key}");
+    let (program, args) = command(&key("exec"), values);
+    let codes: BTreeMap<String, _> = values.section(&key("exit_codes"));
+    ExecCommand {
+        program,
+        args,
+        workspace: values.required(&key("workspace")),
+        env: environment(&format!("kind.{kind}"), values, server_env),
+        exit_codes: codes.into_iter().filter_map(|(code, failure)| Some((code.parse().ok()?, failure))).collect(),
+        content_type: String::new(),
+        stderr_tail: values.required(&key("stderr_tail")),
+        kill_grace: values.required(&key("kill_grace")),
+    }
+}
+
+/// A program and its arguments.
+fn command(key: &str, values: &Values) -> (PathBuf, Vec<String>) {
+    let mut words = values.required::<Vec<String>>(key).into_iter();
+    (words.next().expect("a command has a program").into(), words.collect())
+}
+
+/// The program that runs the jobs of a kind in `pool`, and of other kinds of the pool.
+fn read_worker(name: &str, pool: &str, values: &Values, server_env: &[(String, String)]) -> WorkerProgram {
+    let table = format!("program.{name}");
+    let key = |key: &str| format!("{table}.{key}");
+    let (path, args) = command(&key("command"), values);
+    let runs = |kind: &String| values.get::<String>(&format!("kind.{kind}.program")).as_deref() == Some(name);
+    WorkerProgram {
+        name: name.to_owned(),
+        path,
+        args,
+        directory: values.get(&key("directory")),
+        env: environment(&table, values, server_env),
+        kinds: values.kinds_of(pool).into_iter().filter(runs).collect(),
+        jobs_per_process: values.required(&key("jobs_per_process")),
+        start_timeout: values.required(&key("start_timeout")),
+        recycle: values.section(&key("recycle")),
+        stderr_tail: values.required(&key("stderr_tail")),
+        cancel_grace: values.required(&format!("pool.{pool}.cancel_grace")),
+    }
+}
+
+/// The variables that a table sets for its program.
+fn environment(table: &str, values: &Values, server_env: &[(String, String)]) -> BTreeMap<String, String> {
+    let passed: Vec<String> = values.required(&format!("{table}.pass_env"));
+    let passed = server_env.iter().filter(|(name, _)| passed.contains(name)).cloned();
+    values.section::<BTreeMap<_, _>>(&format!("{table}.env")).into_iter().chain(passed).collect()
+}
+
+/// Warns about a relative file name, because jobs do not run in the directory of the configuration.
+fn warn_of_relative(key: &str, values: &mut Values) {
+    for (word, span) in words(key, values).into_iter().skip(1) {
+        let is_beside = Path::new(&word).is_relative() && values.texts.directory(&span).join(&word).is_file();
+        if is_beside && !word.is_empty() {
+            let word = shown(&word);
+            let message = format!(
+                "`{key}` has `{word}`, which is relative, but jobs do not run in the directory of the configuration"
+            );
+            let help = format!("write `{CONFIG_DIR}/{word}` for the file in the directory of the configuration");
+            values.warnings.push(Warning { message, help });
+        }
+    }
+}
+
+/// The strings of an array as a source has them, with their positions.
+fn words(key: &str, values: &Values) -> Vec<(String, Span)> {
+    let Some(Node { data: Data::Array(items), .. }) = values.node(key) else { return Vec::new() };
+    let word = |item: &Node| match &item.data {
+        Data::String(word) => Some((word.clone(), item.span.clone())),
+        _ => None,
+    };
+    items.iter().filter_map(word).collect()
 }

@@ -1,11 +1,10 @@
 //! The table of keys: the type, default, example and purpose of each. Every check of a value comes from it, and so do
 //! `config init`, `config show` and docs/configuration.md. A new key needs a row here and a field in the settings.
 
-use super::syntax::{
-    ADDRESS, COLLECTOR, CRON, DATABASE, ENV_COPY, HOST, LOG_FILTER, NETWORK, ORIGIN, PRINCIPAL, RPC, STRING, TENANT,
-    TIMEZONE, WORD,
+use super::value_type::{
+    ADDRESS, COLLECTOR, CRON, DATABASE, ENV_COPY, HOST, LOG_FILTER, NETWORK, ORIGIN, PRINCIPAL, RPC, STRING, Syntax,
+    Syntax::OneOf, TENANT, TIMEZONE, ValueType, ValueType::*, WORD,
 };
-use super::value_type::{Syntax, Syntax::OneOf, ValueType, ValueType::*};
 use std::time::Duration as Time;
 
 /// One key.

@@ -13,9 +13,8 @@ use super::{
     handler::{EXEC_KEYS, HandlerKey},
     keys_and_defaults::{KEYS, Key},
     source::{Origin, Span, Texts},
-    syntax::{ENV_NAME, EXIT_CODE, NAME},
     tree::{Data, Entry, Node, Table},
-    value_type::{Invalid, Value, ValueType, size},
+    value_type::{ENV_NAME, EXIT_CODE, Invalid, NAME, Value, ValueType, size},
 };
 
 /// All values, from the sources and the defaults. A key with an invalid value has no value.

@@ -8,7 +8,7 @@ use tonic_types::{FieldViolation, StatusExt};
 
 use crate::{
     cli::{
-        exit::Exit,
+        failure::Exit,
         output::{sanitized, setting, short_duration},
     },
     model::{CODE_NAMES, Reason},

@@ -5,11 +5,8 @@ use std::{collections::HashMap, time::Duration};
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
-use super::Failure;
-use crate::{
-    cli::{access::Address, exit::Exit},
-    model::Reason,
-};
+use super::{Exit, Failure, TABLE};
+use crate::{cli::access::Address, model::Reason};
 
 fn address() -> Address {
     "127.0.0.1:7070".parse().unwrap()
@@ -205,4 +202,23 @@ fn json_has_what_a_program_needs() {
             "retry_after": "0.500s",
         }})
     );
+}
+
+#[test]
+fn the_table_names_every_code() {
+    let all = [
+        Exit::Done,
+        Exit::Failed,
+        Exit::Usage,
+        Exit::JobsLost,
+        Exit::Refused,
+        Exit::DeadlineExceeded,
+        Exit::Unreachable,
+        Exit::Interrupted,
+        Exit::OutputClosed,
+    ];
+    for exit in all {
+        let row = format!("{:>5}  ", exit.code());
+        assert!(TABLE.lines().any(|line| line.starts_with(&row)), "no row for {exit:?}");
+    }
 }

@@ -25,8 +25,7 @@ use tonic::{Request, Response, Status, Streaming, metadata::MetadataMap, service
 use super::{
     access::Address,
     console::{Console, Sink},
-    exit::Exit,
-    failure::Failure,
+    failure::{Exit, Failure},
     output::Format,
 };
 use crate::proto::{

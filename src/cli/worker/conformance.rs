@@ -11,8 +11,7 @@ use super::peer::{Answer, Peer};
 use crate::{
     cli::{
         console::{BAD, Console, FAINT, GOOD, paint},
-        exit::Exit,
-        failure::Failure,
+        failure::{Exit, Failure},
         output::exact,
         values::any_duration,
     },
