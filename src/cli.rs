@@ -7,7 +7,6 @@
 
 mod access;
 mod advise;
-mod advise_formulas;
 mod bench;
 mod check;
 mod config;
@@ -30,7 +29,6 @@ mod probe;
 mod proto;
 mod serve;
 mod sim;
-mod sim_report;
 mod stats;
 mod store;
 mod stream;

@@ -1,4 +1,4 @@
-//! `waterwheel advise`: measures a server and advises sizes. `advise_formulas.rs` has the formulas.
+//! `waterwheel advise`: measures a server, and advises sizes by Little's law and Erlang's C formula.
 
 use std::{collections::BTreeMap, fmt::Write, time::Duration};
 
@@ -8,14 +8,20 @@ use tokio::time::sleep;
 
 use super::{
     access::ServerArgs,
-    advise_formulas::{Advice, Goals, KindTimes, advise, arrived},
     console::{Console, STRONG, paint},
     failure::{Exit, Failure},
-    output::{duration, exact, sanitized, short_duration},
+    output::{duration, exact, sanitized, seconds, short_duration},
     stats,
     values::{any_duration, duration_in, number_in},
 };
-use crate::proto::Stats;
+use crate::proto::{PoolStats, Stats, WorkerStats};
+
+/// Reasons of refusals that a larger pool would have prevented.
+const POOL_TOO_SMALL: [&str; 3] = ["QUEUE_FULL", "DEADLINE_UNREACHABLE", "TENANT_SHARE"];
+/// Default of the longest wait, in mean run times. Admission uses the same bound.
+const MAX_WAIT_IN_RUNS: f64 = 20.0;
+/// Lower bound of that default, in seconds.
+const MIN_MAX_WAIT_S: f64 = 0.1;
 
 /// Advise sizes of pools and queues from what a server measures.
 ///
@@ -59,6 +65,43 @@ struct Idle {
     arrived: u64,
 }
 
+/// Figures of a pool during the observed time, and the advice.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+struct Advice {
+    pool: String,
+    /// Arrived jobs, and those among them that were refused because the pool is too small.
+    arrived: u64,
+    refused: u64,
+    arrivals_per_s: f64,
+    /// Jobs that ended after a run, and their mean run time.
+    ended: u64,
+    mean_run_s: f64,
+    /// Arrivals per second × mean run time: busy workers on average, if all arrivals run.
+    busy_workers: f64,
+    workers: usize,
+    workers_advised: usize,
+    /// For the advised number of workers: their busy share, the share of jobs that wait, and the mean wait (Erlang's C
+    /// formula).
+    utilization: f64,
+    waiting_share: f64,
+    mean_wait_s: f64,
+    max_wait_s: f64,
+    queue_jobs: u64,
+    /// Jobs that the advised workers start within the longest wait.
+    queue_jobs_advised: u64,
+    kinds: Vec<KindTimes>,
+}
+
+/// The histograms of a kind since the start of the server.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+struct KindTimes {
+    kind: String,
+    count: u64,
+    run_p50_s: f64,
+    run_p99_s: f64,
+    wait_p99_s: f64,
+}
+
 pub(super) async fn run(args: AdviseArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
     let before = stats::ask(&args.server, args.pool.clone()).await?;
     sleep(args.over).await;
@@ -75,18 +118,108 @@ fn compare(args: &AdviseArgs, before: &Stats, after: &Stats) -> Result<Report, F
     };
     let watched = duration(after.uptime.as_ref()).checked_sub(duration(before.uptime.as_ref()));
     let watched = watched.filter(|watched| !watched.is_zero()).ok_or_else(restarted)?;
-    let goals = Goals { busy: args.busy, max_wait: args.max_wait };
     let earlier: BTreeMap<&str, _> = before.pools.iter().map(|pool| (pool.name.as_str(), pool)).collect();
     let mut report =
         Report { watched_s: watched.as_secs_f64(), busy_goal: args.busy, pools: Vec::new(), idle: Vec::new() };
     for pool in &after.pools {
         let before = earlier.get(pool.name.as_str()).ok_or_else(restarted)?;
-        match advise(before, pool, watched, &goals) {
+        match advise(before, pool, watched, args) {
             Some(advice) => report.pools.push(advice),
             None => report.idle.push(Idle { pool: pool.name.clone(), arrived: arrived(before, pool) }),
         }
     }
     Ok(report)
+}
+
+/// The advice from two snapshots of a pool; `None` if no job arrived or ended between them.
+fn advise(before: &PoolStats, after: &PoolStats, watched: Duration, args: &AdviseArgs) -> Option<Advice> {
+    let seconds = watched.as_secs_f64();
+    let refused = refused(after).saturating_sub(refused(before));
+    let arrived = arrived(before, after);
+    let (ended, ran) = worked(before, after);
+    if arrived == 0 || ended == 0 || ran.is_zero() {
+        return None;
+    }
+    let arrivals_per_s = arrived as f64 / seconds;
+    let mean_run_s = ran.as_secs_f64() / ended as f64;
+    let busy_workers = arrivals_per_s * mean_run_s;
+    let workers_advised = round_up(busy_workers / args.busy).max(1);
+    let default_wait = (MAX_WAIT_IN_RUNS * mean_run_s).max(MIN_MAX_WAIT_S);
+    let max_wait_s = args.max_wait.map_or(default_wait, |wait| wait.as_secs_f64());
+    let waiting_share = erlang_c(workers_advised, busy_workers);
+    Some(Advice {
+        pool: after.name.clone(),
+        arrived,
+        refused,
+        arrivals_per_s,
+        ended,
+        mean_run_s,
+        busy_workers,
+        workers: stats::live_workers(after),
+        workers_advised,
+        utilization: busy_workers / workers_advised as f64,
+        waiting_share,
+        mean_wait_s: waiting_share * mean_run_s / (workers_advised as f64 - busy_workers),
+        max_wait_s,
+        queue_jobs: after.queue.map_or(0, |queue| queue.jobs_capacity),
+        queue_jobs_advised: round_up(workers_advised as f64 / mean_run_s * max_wait_s).max(1) as u64,
+        kinds: kinds(after),
+    })
+}
+
+/// Jobs that arrived between the snapshots, without refusals that a larger pool would not have prevented.
+fn arrived(before: &PoolStats, after: &PoolStats) -> u64 {
+    (accepted(after) + refused(after)).saturating_sub(accepted(before) + refused(before))
+}
+
+/// Share of the arrivals that find all `workers` busy, if `busy` of them are busy on average: Erlang's C formula.
+///
+/// It holds for independent arrivals and exponential run times.
+fn erlang_c(workers: usize, busy: f64) -> f64 {
+    // Erlang's B formula, by recursion over the number of workers; it stays between 0 and 1.
+    let blocked = (1..=workers).fold(1.0, |blocked, n| busy * blocked / (n as f64 + busy * blocked));
+    let utilization = busy / workers as f64;
+    blocked / (1.0 - utilization * (1.0 - blocked))
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "rounded up, and not negative")]
+fn round_up(number: f64) -> usize {
+    // Ignore rounding error.
+    (number - 1e-9).ceil() as usize
+}
+
+fn accepted(pool: &PoolStats) -> u64 {
+    pool.jobs.as_ref().map_or(0, |jobs| jobs.accepted)
+}
+
+fn refused(pool: &PoolStats) -> u64 {
+    let counts = pool.jobs.iter().flat_map(|jobs| &jobs.rejected);
+    counts.filter(|count| POOL_TOO_SMALL.contains(&count.reason.as_str())).map(|count| count.count).sum()
+}
+
+/// Jobs that ended between the snapshots, and their total run time. Retired workers are not counted.
+fn worked(before: &PoolStats, after: &PoolStats) -> (u64, Duration) {
+    let sums = |worker: &WorkerStats| (worker.completed + worker.failed, duration(worker.total_run_time.as_ref()));
+    let earlier: BTreeMap<u32, _> = before.workers.iter().map(|worker| (worker.id, sums(worker))).collect();
+    after.workers.iter().fold((0, Duration::ZERO), |(ended, ran), worker| {
+        let (jobs, time) = sums(worker);
+        let (jobs_before, time_before) = earlier.get(&worker.id).copied().unwrap_or_default();
+        (ended + jobs.saturating_sub(jobs_before), ran + time.saturating_sub(time_before))
+    })
+}
+
+fn kinds(pool: &PoolStats) -> Vec<KindTimes> {
+    let kinds = pool.kinds.iter().filter_map(|kind| {
+        let (run, wait) = (kind.run_time.as_ref()?, kind.queue_wait.as_ref()?);
+        (run.count > 0).then(|| KindTimes {
+            kind: kind.name.clone(),
+            count: run.count,
+            run_p50_s: duration(run.p50.as_ref()).as_secs_f64(),
+            run_p99_s: duration(run.p99.as_ref()).as_secs_f64(),
+            wait_p99_s: duration(wait.p99.as_ref()).as_secs_f64(),
+        })
+    });
+    kinds.collect()
 }
 
 fn text(report: &Report) -> String {
@@ -164,134 +297,6 @@ fn settings(advice: &Advice) -> String {
     if settings.is_empty() { "leave workers and queue as they are".to_owned() } else { settings.join("; ") }
 }
 
-fn seconds(seconds: f64) -> Duration {
-    Duration::try_from_secs_f64(seconds).unwrap_or_default()
-}
-
 #[cfg(test)]
-mod tests {
-    use clap::Parser;
-
-    use super::{AdviseArgs, run};
-    use crate::{
-        cli::{
-            failure::Exit,
-            fake::{self, Line, Ran, ReadBy, Script},
-        },
-        proto::{
-            Distribution, JobCounts, KindStats, PoolStats, QueueStats, RejectedCount, Stats, WorkerState, WorkerStats,
-        },
-    };
-
-    /// A pool of 4 workers after so many seconds: 60 jobs came in each, 20 of them were refused, and runs took 100 ms.
-    fn snapshot(seconds: u64) -> Stats {
-        let rejected = |reason: &str, count| RejectedCount { reason: reason.to_owned(), count };
-        let worker = |id| WorkerStats {
-            id,
-            state: WorkerState::Busy as i32,
-            completed: 9 * seconds,
-            failed: seconds,
-            total_run_time: Some(format!("{seconds}s").parse().unwrap()),
-            ..WorkerStats::default()
-        };
-        let runs =
-            Distribution { count: 40 * seconds, p50: Some("0.070s".parse().unwrap()), ..Distribution::default() };
-        Stats {
-            uptime: Some(format!("{}s", 1000 + seconds).parse().unwrap()),
-            pools: vec![PoolStats {
-                name: "io".to_owned(),
-                queue: Some(QueueStats { jobs_capacity: 64, ..QueueStats::default() }),
-                jobs: Some(JobCounts {
-                    accepted: 40 * seconds,
-                    rejected: vec![rejected("QUEUE_FULL", 20 * seconds), rejected("INVALID_FIELD", 7 * seconds)],
-                    ..JobCounts::default()
-                }),
-                kinds: vec![KindStats {
-                    name: "resize".to_owned(),
-                    queue_wait: Some(Distribution::default()),
-                    run_time: Some(runs),
-                    ..KindStats::default()
-                }],
-                workers: (0..4).map(worker).collect(),
-                ..PoolStats::default()
-            }],
-            ..Stats::default()
-        }
-    }
-
-    async fn advise(line: &[&str], snapshots: Vec<Stats>) -> Ran {
-        let line = Line::<AdviseArgs>::try_parse_from(["advise", "--over", "100ms"].iter().chain(line)).unwrap();
-        let format = line.format;
-        fake::run(Script { snapshots, ..Script::default() }, ReadBy::Program, format, async |address, console| {
-            let mut args = line.args;
-            args.server.server = address;
-            run(args, console).await
-        })
-        .await
-    }
-
-    #[tokio::test]
-    async fn each_step_is_shown() {
-        let ran = advise(&[], vec![snapshot(10), snapshot(20)]).await;
-        let text = ran.text();
-        for step in [
-            "watched for 10s",
-            "600 jobs, 200 of them refused because the pool is too small: 60.0/s",
-            "100ms on average of 400 jobs",
-            "resize: 800 since the start, run p50 70ms",
-            "60.0/s × 100ms = 6.00 workers",
-            "6.00 / 0.7 busy = 9; there are 4",
-            "9 workers / 100ms × 2.0s of wait = 180 jobs (L = λ · W); it holds 64",
-            "set pool.io.workers = 9",
-            "set pool.io.queue.jobs = 180",
-        ] {
-            assert!(text.contains(step), "{step}: {text}");
-        }
-        assert_eq!(ran.exit, Exit::Done);
-    }
-
-    #[tokio::test]
-    async fn goals_are_the_operators() {
-        let ran =
-            advise(&["--busy", "0.5", "--max-wait", "500ms", "--output", "json"], vec![snapshot(1), snapshot(2)]).await;
-        let report: serde_json::Value = serde_json::from_str(&ran.text()).unwrap();
-        let pool = &report["pools"][0];
-        assert_eq!(
-            (pool["workers_advised"].as_u64(), pool["queue_jobs_advised"].as_u64()),
-            (Some(12), Some(60)),
-            "{pool}"
-        );
-        assert_eq!(pool["utilization"].as_f64(), Some(0.5), "{pool}");
-    }
-
-    #[tokio::test]
-    async fn a_pool_that_rests_is_named_without_advice() {
-        let later = Stats { uptime: Some("1011s".parse().unwrap()), ..snapshot(10) };
-        let ran = advise(&[], vec![snapshot(10), later]).await;
-        assert!(ran.text().contains("pool io: no job arrived; watch"), "{}", ran.text());
-        let mut busy = Stats { uptime: Some("1011s".parse().unwrap()), ..snapshot(10) };
-        busy.pools[0].jobs.as_mut().unwrap().accepted += 3;
-        let ran = advise(&[], vec![snapshot(10), busy]).await;
-        assert!(ran.text().contains("pool io: no job ended; watch"), "{}", ran.text());
-    }
-
-    #[tokio::test]
-    async fn workers_that_retired_do_not_count() {
-        let mut earlier = snapshot(10);
-        let gone = WorkerStats {
-            id: 9,
-            completed: 5000,
-            total_run_time: Some("9000s".parse().unwrap()),
-            ..WorkerStats::default()
-        };
-        earlier.pools[0].workers.push(gone);
-        let ran = advise(&[], vec![earlier, snapshot(20)]).await;
-        assert!(ran.text().contains("100ms on average of 400 jobs"), "{}", ran.text());
-    }
-
-    #[tokio::test]
-    async fn a_restart_between_the_snapshots_is_reported() {
-        let ran = advise(&[], vec![snapshot(20), snapshot(10)]).await;
-        assert!(ran.err.contains("restarted while it was watched"), "{}", ran.err);
-    }
-}
+#[path = "tests/advise.rs"]
+mod tests;

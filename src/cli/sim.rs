@@ -1,20 +1,23 @@
-//! `waterwheel sim`. `src/sim.rs` has the simulation itself.
+//! `waterwheel sim`, and its results as a table and as JSON. `src/sim.rs` has the simulation itself.
 
 use std::{ops::RangeInclusive, path::PathBuf, sync::Arc, time::Duration};
 
 use clap::{Args, ValueEnum};
+use serde_json::{Value, json};
 
 use super::{
     console::Console,
     failure::{Exit, Failure},
-    output::{Format, pluralized, setting},
-    sim_report::{Figures, json, row, table},
+    output::{
+        Align::{Left, Right},
+        Format, elapsed, headed, pluralized, setting,
+    },
     values::{duration_in, number_in},
 };
 use crate::{
     file,
     model::Criticality,
-    sim::{self, Disturbance, Load, PassedOver, Pattern, Recording, RecordingError, Retry, Service, Source},
+    sim::{self, Disturbance, Load, Outcome, PassedOver, Pattern, Recording, RecordingError, Retry, Service, Source},
 };
 
 /// Largest log that is replayed, in bytes.
@@ -32,6 +35,11 @@ const MAX_JOBS_OF_A_RUN: f64 = 10e6;
 const MAX_RUN: Duration = Duration::from_secs(8 * 24 * 3600);
 /// Bounds of loads and other factors.
 const TIMES: RangeInclusive<f64> = 0.01..=100.0;
+/// Columns of the table. `tries` are submissions per job.
+const HEADS: [&str; 9] =
+    ["service", "arrivals", "load", "useful", "missed", "refused", "wait p99", "recovery", "tries"];
+/// Columns for the tenants that do not flood the workers, with `--flood`.
+const OTHERS: [&str; 2] = ["others served", "others p99"];
 
 /// Simulate a pool under load, on virtual time.
 ///
@@ -105,13 +113,13 @@ pub(super) struct SimArgs {
 }
 
 /// One load without its seed, and its name.
-pub(super) struct Case {
-    pub(super) load: Load,
+struct Case {
+    load: Load,
     /// The load without the flooding tenant.
-    pub(super) times: f64,
-    pub(super) flood: Option<f64>,
-    pub(super) service: String,
-    pub(super) arrivals: String,
+    times: f64,
+    flood: Option<f64>,
+    service: String,
+    arrivals: String,
 }
 
 impl SimArgs {
@@ -215,7 +223,7 @@ pub(super) async fn run(args: SimArgs, console: &mut Console<'_>) -> Result<Exit
     }
     if let Some(recording) = recording.as_deref().filter(|_| console.format == Format::Text) {
         let (jobs, measured) = recording.counts();
-        let lasts = setting(Duration::from_millis(u64::try_from(recording.lasts().as_millis()).unwrap_or(u64::MAX)));
+        let lasts = elapsed(recording.lasts());
         let line =
             format!("{jobs} jobs in {lasts}; {measured} of them completed, and lend the others their service times");
         console.out.line(&line).await?;
@@ -224,20 +232,111 @@ pub(super) async fn run(args: SimArgs, console: &mut Console<'_>) -> Result<Exit
     for case in cases {
         let mut figures = Vec::new();
         for seed in 0..args.seeds {
-            let outcome = sim::run(&Load { seed, ..case.load.clone() });
+            let of_seed = self::figures(&case, seed, &sim::run(&Load { seed, ..case.load.clone() }));
             if console.format == Format::Json {
-                console.out.line(&json(&case, seed, &outcome).to_string()).await?;
+                console.out.line(&of_seed.to_string()).await?;
             }
-            figures.push(Figures::new(&case, &outcome));
+            figures.push(of_seed);
             // Lets Ctrl-C be noticed.
             tokio::task::yield_now().await;
         }
         rows.push(row(&case, &figures));
     }
     if console.format == Format::Text {
-        console.out.line(&table(args.flood.is_some(), rows)).await?;
+        let heads = HEADS.into_iter().chain(OTHERS.into_iter().filter(|_| args.flood.is_some()));
+        let columns = [Left, Left].into_iter().chain([Right; HEADS.len() + OTHERS.len() - 2]);
+        let heads: Vec<_> = heads.collect();
+        let columns: Vec<_> = columns.take(heads.len()).collect();
+        console.out.line(&headed(&heads, &columns, rows).join("\n")).await?;
     }
     Ok(Exit::Done)
+}
+
+/// Means over the seeds of a case.
+fn row(case: &Case, seeds: &[Value]) -> Vec<String> {
+    let of = |name: &str| mean(seeds, |figures| figures[name].as_f64());
+    let ratio = |part: &str, whole: &str| {
+        mean(seeds, |figures| Some(figures[part].as_f64()? / figures[whole].as_f64()?.max(1.0)))
+    };
+    // The longest recovery, if all runs recovered.
+    let recoveries: Option<Vec<f64>> = seeds.iter().map(|figures| figures["recovery_ms"].as_f64()).collect();
+    let recovery = recoveries.map(|all| all.into_iter().fold(0.0, f64::max));
+    let mut row = vec![
+        case.service.clone(),
+        case.arrivals.clone(),
+        format!("{}x", case.times),
+        // Unknown if nothing could be served.
+        percent(of("useful_share")),
+        percent(of("admitted_then_missed")),
+        percent(ratio("refused", "attempts")),
+        milliseconds(of("wait_p99_ms")),
+        milliseconds(recovery),
+        format!("{:.2}", ratio("attempts", "arrived").unwrap_or_default()),
+    ];
+    if case.flood.is_some() {
+        row.extend([percent(of("others_served")), milliseconds(of("others_wait_p99_ms"))]);
+    }
+    row
+}
+
+/// `None` if a run has no such figure.
+fn mean(seeds: &[Value], figure: impl Fn(&Value) -> Option<f64>) -> Option<f64> {
+    let all: Option<Vec<f64>> = seeds.iter().map(figure).collect();
+    all.map(|all| all.iter().sum::<f64>() / all.len() as f64)
+}
+
+fn percent(share: Option<f64>) -> String {
+    share.map_or("-".to_owned(), |share| format!("{:.1} %", share * 100.0))
+}
+
+fn milliseconds(time: Option<f64>) -> String {
+    time.map_or("-".to_owned(), |time| format!("{time:.0}ms"))
+}
+
+/// All figures of one run.
+fn figures(case: &Case, seed: u64, outcome: &Outcome) -> Value {
+    let Case { load, .. } = case;
+    let tally = &outcome.tally;
+    let served = |(arrived, served): (u64, u64)| (arrived > 0).then(|| served as f64 / arrived as f64);
+    let waits = (0..tally.tenants.len()).map(|tenant| outcome.wait(tenant, 0.99));
+    let (others_served, others_wait_p99_ms) = case.flood.map(|_| outcome.of_others(0.99)).unzip();
+    json!({
+        "load": case.times,
+        "service": case.service,
+        "arrivals": case.arrivals,
+        "tenants": tally.tenants.len(),
+        // The load of the flooding tenant alone.
+        "flood": case.flood,
+        "workers": load.workers,
+        "deadline_ms": load.deadline.as_secs_f64() * 1e3,
+        // Time during which jobs arrived.
+        "lasts_s": load.lasts.as_secs_f64(),
+        "queue": load.queue,
+        "retry": name(&load.retry),
+        "seed": seed,
+        "useful_share": outcome.useful_share,
+        "admitted_then_missed": outcome.admitted_then_missed,
+        // `null` without a disturbance, or without a recovery.
+        "recovery_ms": outcome.recovery.map(|recovery| recovery.as_secs_f64() * 1e3),
+        // Jobs, submissions, refused submissions, and accepted jobs.
+        "arrived": tally.arrived,
+        "attempts": tally.attempts,
+        "refused": tally.refused,
+        "admitted": tally.admitted,
+        "useful_s": tally.useful.as_secs_f64(),
+        "wasted_s": tally.wasted.as_secs_f64(),
+        "wait_p50_ms": outcome.wait_of_all(0.5),
+        "wait_p99_ms": outcome.wait_of_all(0.99),
+        // The longest 99th percentile of any tenant.
+        "worst_tenant_wait_p99_ms": waits.fold(0.0, f64::max),
+        // Jain's index over the tenants' served shares.
+        "fairness": outcome.fairness,
+        // Served share by class, the most important first; `null` without arrivals.
+        "served_by_class": tally.classes.map(served),
+        // For all tenants except the flooding one; `null` if no tenant floods.
+        "others_served": others_served,
+        "others_wait_p99_ms": others_wait_p99_ms,
+    })
 }
 
 /// The parts of a log that were left out, if any.
@@ -257,7 +356,7 @@ fn passed_over(PassedOver { lines, first, is_cut }: PassedOver) -> Option<String
 }
 
 /// Name of a value in its flag.
-pub(super) fn name(value: &impl ValueEnum) -> String {
+fn name(value: &impl ValueEnum) -> String {
     value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
@@ -280,47 +379,5 @@ fn count(jobs: f64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use clap::Parser;
-
-    use super::*;
-    use crate::cli::fake::Line;
-
-    fn check(line: &str) -> Result<(), Failure> {
-        let args = Line::<SimArgs>::try_parse_from(["sim"].into_iter().chain(line.split_whitespace())).unwrap().args;
-        args.check(&args.cases(None))
-    }
-
-    #[test]
-    fn what_is_too_much_is_refused_with_how_much_it_is() {
-        check("").expect("what is done without any flag");
-        let of = |line: &str| {
-            let refused = check(line).unwrap_err();
-            (refused.to_string(), refused.help().unwrap().to_owned())
-        };
-        let (error, help) = of("--load 100 --duration 1h --workers 65535 --mean 1us --seeds 1");
-        assert!(error.starts_with("one run would simulate 23592829.4 billion jobs; at most 10 million"), "{error}");
-        assert!(help.contains("--workers"), "{help}");
-        // 8,000 each second for 1,000 s, and once 560 for five; four times.
-        let (error, _) = of("--load 1 --duration 1000s --mean 1ms --seeds 7 --service exponential");
-        assert_eq!(error, "that would simulate 56.2 million jobs in 7 runs; at most 50 million are simulated");
-        check("--load 1 --duration 1000s --mean 1ms --seeds 6 --service exponential").unwrap();
-    }
-
-    #[test]
-    fn the_shortest_mean_is_a_microsecond() {
-        let parse = |mean| Line::<SimArgs>::try_parse_from(["sim", "--mean", mean]);
-        assert!(parse("999ns").unwrap_err().to_string().contains("must be from 1us to 1day"));
-        assert!(parse("1us").is_ok());
-    }
-
-    #[test]
-    fn what_is_left_out_of_a_log_is_told_in_one_line() {
-        let note = |lines, first, is_cut| passed_over(PassedOver { lines, first, is_cut });
-        assert_eq!(note(0, None, false), None);
-        assert_eq!(note(0, None, true).as_deref(), Some("note: left out of the log: its last line has no end"));
-        let both = "note: left out of the log: 2 lines are not from the server, first line 7, and its last line \
-                    has no end";
-        assert_eq!(note(2, Some(7), true).as_deref(), Some(both));
-    }
-}
+#[path = "tests/sim.rs"]
+mod tests;

@@ -20,6 +20,7 @@ use crossterm::{
 use futures_util::{Stream, StreamExt, stream};
 use tonic::Streaming;
 
+pub(super) use self::text::live_workers;
 use self::{
     screen::{View, lines},
     text::snapshot,

@@ -1,6 +1,6 @@
 //! Counts the results of a simulated load, and compares them with the best possible results.
 
-use std::{collections::VecDeque, time::Duration};
+use std::time::Duration;
 
 use super::load::{Arrival, Load};
 
@@ -159,48 +159,35 @@ const STEP: Duration = Duration::from_millis(100);
 
 /// The largest useful worker time that any policy could reach under a load.
 ///
-/// It treats work as a fluid: each tenth of a second serves the oldest work that is still in time. Under a steady load
-/// this is `min(demand, capacity)`. Under a varying load, a lull cannot serve work that has missed its deadline.
+/// It treats work as a fluid: each tenth of a second serves what has arrived, and work beyond what the workers can do
+/// within the longest deadline is lost. Under a steady load this is `min(demand, capacity)`. Under a varying load, a lull
+/// cannot serve work that has missed its deadline.
 #[derive(Debug, Clone, Default)]
 struct Bound {
-    /// Demanded worker seconds, and the longest deadline in steps, by step of arrival.
-    demand: Vec<(f64, usize)>,
+    /// Demanded worker seconds, by step of arrival.
+    demand: Vec<f64>,
+    /// The longest deadline, in whole steps.
+    longest: Duration,
 }
 
 impl Bound {
     fn ask(&mut self, at: Duration, service: Duration, deadline: Duration) {
         let step = tenth(at);
-        if self.demand.len() <= step {
-            self.demand.resize(step + 1, (0.0, 0));
-        }
-        let (demand, longest) = &mut self.demand[step];
+        self.demand.resize(self.demand.len().max(step + 1), 0.0);
         // A job that takes longer than its deadline is not useful.
-        *demand += if service < deadline { service.as_secs_f64() } else { 0.0 };
-        *longest = (*longest).max(tenth(deadline) + 1);
+        self.demand[step] += if service < deadline { service.as_secs_f64() } else { 0.0 };
+        self.longest = self.longest.max(Duration::from_millis(100 * (tenth(deadline) as u64 + 1)));
     }
 
     /// Useful worker seconds that were possible until `end`.
     fn could(&self, load: &Load, end: Duration) -> f64 {
-        let mut left: VecDeque<(usize, f64)> = VecDeque::new();
-        let mut used = 0.0;
-        let mut at = Duration::ZERO;
-        for (step, (demand, longest)) in self.demand.iter().copied().chain(std::iter::repeat((0.0, 0))).enumerate() {
-            if at >= end {
-                break;
-            }
-            left.push_back((step + longest, demand));
-            let mut room = load.workers_at(at) as f64 * STEP.min(end - at).as_secs_f64();
-            while let Some((until, work)) = left.front_mut()
-                && (room > 0.0 || *until < step)
-            {
-                let done = if *until < step { 0.0 } else { work.min(room) };
-                used += done;
-                room -= done;
-                *work -= done;
-                if *work <= 0.0 || *until < step {
-                    left.pop_front();
-                }
-            }
+        let (mut waiting, mut used, mut at) = (0.0, 0.0, Duration::ZERO);
+        while at < end {
+            let workers = load.workers_at(at) as f64;
+            waiting += self.demand.get(tenth(at)).copied().unwrap_or_default();
+            let done = f64::min(waiting, workers * STEP.min(end - at).as_secs_f64());
+            used += done;
+            waiting = f64::min(waiting - done, workers * self.longest.as_secs_f64());
             at += STEP;
         }
         used

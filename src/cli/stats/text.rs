@@ -30,7 +30,7 @@ pub(super) fn snapshot(stats: &Stats) -> String {
 }
 
 fn pool_block(pool: &PoolStats) -> Vec<String> {
-    let workers = pool.workers.iter().filter(|it| counts_as_worker(it)).count();
+    let workers = live_workers(pool);
     let mut lines = vec![
         format!(
             "{}  {}  {} of {workers} workers busy, {}",
@@ -223,9 +223,10 @@ fn together(idle: &[&WorkerStats]) -> String {
     paint(FAINT, format!("{} idle workers  {completed} completed  {failed} failed", idle.len()))
 }
 
-/// Stuck workers were replaced, and stopped ones are gone.
-fn counts_as_worker(worker: &WorkerStats) -> bool {
-    !matches!(worker.state(), WorkerState::Stuck | WorkerState::Stopped)
+/// Number of workers. Stuck ones were replaced, and stopped ones are gone.
+pub(in crate::cli) fn live_workers(pool: &PoolStats) -> usize {
+    let is_gone = |worker: &&WorkerStats| matches!(worker.state(), WorkerState::Stuck | WorkerState::Stopped);
+    pool.workers.len() - pool.workers.iter().filter(is_gone).count()
 }
 
 fn indented(lines: Vec<String>) -> impl Iterator<Item = String> {
