@@ -1,7 +1,7 @@
 //! The command line: all commands, their output, and the exit codes.
 //!
 //! A command is one file with its arguments and a `run`; the short commands of operators share `operate.rs`. A new
-//! command also needs a row in [`Command`], in [`run`], and in the groups of the help in `help.rs`. Commands write to a
+//! command also needs a row in [`Command`], in [`run`], and in the groups of the help. Commands write to a
 //! [`console::Console`], never to the process's own streams, so that tests can run them against a buffer and their own
 //! server.
 
@@ -20,7 +20,6 @@ mod failure;
 #[cfg(test)]
 #[path = "cli/tests/fake.rs"]
 mod fake;
-mod help;
 mod job;
 mod jobs;
 mod operate;
@@ -31,23 +30,25 @@ mod serve;
 mod sim;
 mod stats;
 mod store;
-mod stream;
 mod submit;
 mod values;
 mod worker;
 
 use std::{
-    io::{self, Write},
+    fmt::Write as _,
+    io::{self, Write as _},
     process::ExitCode,
 };
 
 use clap::{
-    ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand,
+    Args, ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand,
+    builder::StyledStr,
     error::{ContextKind, ContextValue},
 };
+use clap_complete::Shell;
 
 use self::{
-    console::{Console, complain},
+    console::{Console, STRONG, complain, paint},
     failure::Failure,
     output::Format,
 };
@@ -84,7 +85,7 @@ enum Command {
     Serve(serve::ServeArgs),
     Dev(dev::DevArgs),
     Submit(submit::SubmitArgs),
-    Stream(stream::StreamArgs),
+    Stream(submit::StreamArgs),
     Stats(stats::StatsArgs),
     Drain(drain::DrainArgs),
     Jobs(Box<jobs::JobsArgs>),
@@ -111,8 +112,24 @@ enum Command {
     Proto(proto::ProtoArgs),
     Store(store::StoreCommand),
     Worker(worker::WorkerCommand),
-    Completions(help::CompletionsArgs),
+    Completions(CompletionsArgs),
 }
+
+/// Print the completions of a shell.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  waterwheel completions bash > waterwheel.bash")]
+struct CompletionsArgs {
+    /// The shell.
+    shell: Shell,
+}
+
+/// The commands, by purpose.
+const GROUPS: [(&str, &[&str]); 4] = [
+    ("Serve", &["serve", "dev", "check", "config", "worker", "proto", "completions"]),
+    ("Call", &["submit", "stream", "probe"]),
+    ("Operate", &["stats", "jobs", "explain", "cancel", "pause", "resume", "resize", "reload", "drain", "store"]),
+    ("Study", &["bench", "sim", "advise"]),
+];
 
 /// Parses the process's arguments and runs the named command.
 ///
@@ -120,12 +137,35 @@ enum Command {
 pub fn main() -> ExitCode {
     // Child processes must not inherit this process's descriptors, such as sockets of the service manager.
     close_fds::set_fds_cloexec(3, &[]);
-    let parsed = help::grouped(Cli::command()).try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    let parsed = grouped(Cli::command()).try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
     let exit = match parsed {
         Ok(cli) => run(cli),
         Err(error) => print_clap_error(&without_secrets(error)),
     };
     exit.into()
+}
+
+/// The same command, with a grouped list of commands in its help.
+fn grouped(command: clap::Command) -> clap::Command {
+    let list = list(&command);
+    let template = format!("{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{list}{{options}}{{after-help}}");
+    command.help_template(StyledStr::from(template))
+}
+
+fn list(command: &clap::Command) -> String {
+    let mut text = String::new();
+    for (group, names) in GROUPS {
+        writeln!(text, "{}:", paint(STRONG.underline(), group)).expect("a string takes all");
+        for name in names {
+            let about = command.find_subcommand(name).and_then(clap::Command::get_about);
+            let about = about.expect("each command of a group exists and has a description");
+            let name = paint(STRONG, format!("{name:<12}"));
+            writeln!(text, "  {name} {about}").expect("a string takes all");
+        }
+        text.push('\n');
+    }
+    writeln!(text, "{}:", paint(STRONG.underline(), "Options")).expect("a string takes all");
+    text
 }
 
 /// The same error without the value of `--set`, which may be secret, and without the userinfo of URLs.
@@ -165,8 +205,8 @@ pub fn run(cli: Cli) -> Exit {
     match command {
         Command::Serve(args) => serve::run(&args),
         Command::Dev(args) => dev::run(&args),
-        Command::Submit(args) => client(format, args, submit::run),
-        Command::Stream(args) => client(format, args, stream::run),
+        Command::Submit(args) => client(format, args, submit::submit),
+        Command::Stream(args) => client(format, args, submit::stream),
         Command::Stats(args) => client(format, args, stats::run),
         Command::Drain(args) => client(format, args, drain::run),
         Command::Jobs(args) => client(format, *args, jobs::run),
@@ -185,7 +225,7 @@ pub fn run(cli: Cli) -> Exit {
         Command::Proto(args) => client(format, args, proto::run),
         Command::Store(args) => client(format, args, store::run),
         Command::Worker(args) => client(format, args, worker::run),
-        Command::Completions(args) => client(format, args, help::completions),
+        Command::Completions(args) => client(format, args, completions),
     }
 }
 
@@ -216,6 +256,13 @@ fn client<A>(format: Format, args: A, command: impl AsyncFnOnce(A, &mut Console<
     exit
 }
 
+async fn completions(args: CompletionsArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "waterwheel", &mut script);
+    console.out.bytes(&script).await?;
+    Ok(Exit::Done)
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -244,5 +291,45 @@ mod tests {
     #[test]
     fn the_tree_of_commands_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn each_command_is_in_one_group_and_each_line_fits_a_terminal() {
+        let command = Cli::command();
+        let mut commands: Vec<_> = command.get_subcommands().map(clap::Command::get_name).collect();
+        let mut grouped_names: Vec<_> = GROUPS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
+        commands.sort_unstable();
+        grouped_names.sort_unstable();
+        assert_eq!(grouped_names, commands);
+        let help = grouped(command).render_help().to_string();
+        for line in help.lines().filter(|line| line.starts_with("  ")).take(grouped_names.len()) {
+            assert!(line.chars().count() <= 80, "{line}");
+        }
+        for heading in
+            ["\nServe:\n  serve ", "\nCall:\n", "\nOperate:\n", "\nStudy:\n", "\nOptions:\n", "\nExit codes:\n"]
+        {
+            assert!(help.contains(heading), "{heading}: {help}");
+        }
+    }
+
+    /// A heading goes over to the flags that follow.
+    #[test]
+    fn flags_of_access_stand_alone_under_their_heading() {
+        let command = Cli::command();
+        let args = command.get_subcommands().flat_map(clap::Command::get_arguments);
+        let under = args.filter(|arg| arg.get_help_heading() == Some("Access"));
+        let names: std::collections::BTreeSet<_> = under.map(|arg| arg.get_id().as_str()).collect();
+        assert_eq!(names.into_iter().collect::<Vec<_>>(), ["ca", "cert", "key", "tls", "token_file"]);
+    }
+
+    #[tokio::test]
+    async fn completions_name_the_commands() {
+        let mut out = Vec::new();
+        let mut console = Console::pipes(&mut out, tokio::io::sink());
+        let args = CompletionsArgs { shell: Shell::Bash };
+        assert_eq!(completions(args, &mut console).await.unwrap(), Exit::Done);
+        drop(console);
+        let script = String::from_utf8(out).unwrap();
+        assert!(script.contains("submit") && script.contains("drain"));
     }
 }

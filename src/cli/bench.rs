@@ -1,10 +1,6 @@
 //! `waterwheel bench`: a closed-loop load generator over the ordinary client.
 
-use std::{
-    cell::{Cell, RefCell},
-    collections::BTreeMap,
-    time::Duration,
-};
+use std::{cell::RefCell, collections::BTreeMap, ops::RangeInclusive, time::Duration};
 
 use clap::{Args, ValueEnum, builder::RangedU64ValueParser};
 use futures_util::{StreamExt, future::try_join_all, stream::FuturesUnordered};
@@ -25,7 +21,7 @@ use super::{
     connect::{CONNECT_TIMEOUT, Connection},
     console::Console,
     failure::{Exit, Failure},
-    values::any_duration,
+    values::{any_duration, duration_in},
 };
 use crate::{
     model::CODE_NAMES,
@@ -34,6 +30,8 @@ use crate::{
 
 /// Largest payload, in bytes.
 const MAX_PAYLOAD: u64 = 64 << 20;
+/// Bounds of times.
+const TIMES: RangeInclusive<Duration> = Duration::from_nanos(1)..=Duration::from_secs(31_557_600);
 /// Time between two attempts to connect again.
 const RECONNECT: Duration = Duration::from_millis(100);
 /// Time after the deadline in which late answers are accepted.
@@ -70,13 +68,13 @@ pub(super) struct BenchArgs {
     #[arg(long, value_name = "BYTES", default_value = "64", value_parser = RangedU64ValueParser::<usize>::new().range(0..=MAX_PAYLOAD))]
     payload: usize,
     /// How long to measure.
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = positive)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration_in(TIMES))]
     duration: Duration,
     /// Load before the measurement.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = any_duration)]
     warm_up: Duration,
     /// Deadline of each call. A submit-many call ends this long after the load.
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = positive)]
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration_in(TIMES))]
     deadline: Duration,
     #[command(flatten)]
     server: ServerArgs,
@@ -99,7 +97,6 @@ struct Load<'a> {
     job: Job,
     measured_from: Instant,
     end: Instant,
-    unanswered: Cell<u64>,
     counts: RefCell<Counts>,
 }
 
@@ -109,6 +106,7 @@ struct Counts {
     latencies: Histogram<u64>,
     /// Failed calls, by the server's reason, or by the name of the code.
     errors: BTreeMap<String, u64>,
+    unanswered: u64,
 }
 
 /// Runs the load and prints its report.
@@ -137,17 +135,15 @@ async fn measure(args: &BenchArgs, console: &mut Console<'_>) -> Result<Exit, Fa
         job: Job { kind: args.kind.clone(), payload: vec![b'w'; args.payload].into(), ..Job::default() },
         measured_from,
         end: measured_from + args.duration,
-        unanswered: Cell::new(0),
-        counts: RefCell::new(Counts { latencies, errors: BTreeMap::new() }),
+        counts: RefCell::new(Counts { latencies, errors: BTreeMap::new(), unanswered: 0 }),
         access,
     };
     let connections: FuturesUnordered<_> = connections.into_iter().map(|connection| load.keep_up(connection)).collect();
     let give_up = load.end + args.deadline.saturating_add(GRACE);
     // Calls without an answer by then count as unanswered.
     let _ = timeout_at(give_up, connections.collect::<()>()).await;
-    let Load { counts, unanswered, .. } = load;
-    let (counts, unanswered) = (counts.into_inner(), unanswered.get());
-    console.report(&json(args, &counts, unanswered), || text(args, &counts, unanswered)).await?;
+    let counts = load.counts.into_inner();
+    console.report(&json(args, &counts), || text(args, &counts)).await?;
     Ok(if counts.latencies.is_empty() { Exit::Failed } else { Exit::Done })
 }
 
@@ -227,12 +223,12 @@ impl Load<'_> {
     }
 
     fn sent(&self) -> Instant {
-        self.unanswered.set(self.unanswered.get() + 1);
+        self.counts.borrow_mut().unanswered += 1;
         Instant::now()
     }
 
     fn answered(&self, sent: Instant, ended: Result<(), String>) {
-        self.unanswered.set(self.unanswered.get() - 1);
+        self.counts.borrow_mut().unanswered -= 1;
         self.count(sent, ended);
     }
 
@@ -253,8 +249,8 @@ impl Load<'_> {
     }
 }
 
-fn json(args: &BenchArgs, counts: &Counts, unanswered: u64) -> Value {
-    let Counts { latencies, errors } = counts;
+fn json(args: &BenchArgs, counts: &Counts) -> Value {
+    let Counts { latencies, errors, unanswered } = counts;
     let micros = QUANTILES.map(|(name, at)| (name.replace('.', "_"), latencies.value_at_quantile(at) as f64 / 1e3));
     let elapsed_s = args.duration.as_secs_f64();
     json!({
@@ -276,9 +272,9 @@ fn json(args: &BenchArgs, counts: &Counts, unanswered: u64) -> Value {
     })
 }
 
-fn text(args: &BenchArgs, counts: &Counts, unanswered: u64) -> String {
+fn text(args: &BenchArgs, counts: &Counts) -> String {
     let BenchArgs { server: ServerArgs { server, .. }, kind, connections, in_flight, payload, .. } = args;
-    let Counts { latencies, errors } = counts;
+    let Counts { latencies, errors, unanswered } = counts;
     let method = match args.rpc {
         Rpc::Submit => "Submit",
         Rpc::SubmitMany => "SubmitMany",
@@ -292,7 +288,7 @@ fn text(args: &BenchArgs, counts: &Counts, unanswered: u64) -> String {
         format!("latency     {}", points.join("   ")),
     ];
     lines.extend(errors.iter().map(|(reason, count)| format!("error       {reason} × {count}")));
-    if unanswered > 0 {
+    if *unanswered > 0 {
         lines.push(format!("unanswered  {unanswered} calls, a second past their deadline"));
     }
     lines.push(format!("client      {BUILD} build of {}", env!("CARGO_PKG_VERSION")));
@@ -315,13 +311,6 @@ fn reason(status: &Status) -> String {
         Some(info) if !info.reason.is_empty() => info.reason,
         _ if is_lost(status) => "CONNECTION_LOST".to_owned(),
         _ => CODE_NAMES[status.code() as usize].to_owned(),
-    }
-}
-
-fn positive(text: &str) -> Result<Duration, &'static str> {
-    match any_duration(text)? {
-        Duration::ZERO => Err("must be longer than zero"),
-        duration => Ok(duration),
     }
 }
 

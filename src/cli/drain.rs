@@ -1,14 +1,15 @@
 //! `waterwheel drain`: starts a drain and follows it. `src/app/drain.rs` carries it out.
 
+use std::time::Duration;
+
 use clap::Args;
-use tonic::Streaming;
 
 use super::{
-    connect::{Call, CallArgs, Connection},
+    connect::{CallArgs, Connection},
     console::{BAD, Console, GOOD, WARN, paint},
     failure::{Exit, Failure},
     operate::ChangeArgs,
-    output::{Format, countdown, duration, message_json, short_duration},
+    output::{Format, duration, message_json, setting, short_duration},
 };
 use crate::proto::{DrainRequest, DrainResponse, Phase};
 
@@ -32,15 +33,28 @@ pub(super) struct DrainArgs {
 
 pub(super) async fn run(args: DrainArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
     let DrainArgs { pool, watch, change: ChangeArgs { reason, operator } } = args;
-    let call = operator.call(CallArgs::default()).await?;
     let send = async |server: &Connection, request| server.admin().drain(request).await;
-    let reports = call.ask(DrainRequest { pool, reason }, send).await;
-    let mut reports = reports.map_err(|failure| failure.of_ops(&operator.ops))?;
-    let mut seen = Reports::default();
-    let followed = seen.follow(&call, &mut reports, watch, console).await;
-    seen.leave(console).await?;
+    let (call, mut reports) = operator.call(CallArgs::default(), DrainRequest { pool, reason }, send).await?;
+    let (mut last, mut shown) = (DrainResponse::default(), String::new());
+    let followed = loop {
+        match call.wait(reports.message()).await {
+            Ok(Some(report)) => {
+                last = report;
+                show(&report, &mut shown, console).await?;
+                if !watch {
+                    break Ok(());
+                }
+            }
+            Ok(None) => break Ok(()),
+            // The server closes the connection when it exits.
+            Err(failure) if failure.is_lost() => break Ok(()),
+            Err(failure) => break Err(failure),
+        }
+    };
+    if console.out.is_terminal() && !shown.is_empty() {
+        console.out.bytes(b"\n").await?;
+    }
     followed?;
-    let last = seen.last.unwrap_or_default();
     if watch || last.phase() == Phase::Unspecified {
         check_end(&last)?;
     }
@@ -69,64 +83,22 @@ fn check_end(last: &DrainResponse) -> Result<(), Failure> {
     }
 }
 
-/// The reports so far.
-#[derive(Default)]
-struct Reports {
-    last: Option<DrainResponse>,
-    shown: String,
-}
-
-impl Reports {
-    /// Shows the first report, and with `watch` all of them.
-    async fn follow(
-        &mut self,
-        call: &Call,
-        reports: &mut Streaming<DrainResponse>,
-        watch: bool,
-        console: &mut Console<'_>,
-    ) -> Result<(), Failure> {
-        loop {
-            match call.wait(reports.message()).await {
-                Ok(Some(report)) => {
-                    self.show(report, console).await?;
-                    if !watch {
-                        return Ok(());
-                    }
-                }
-                Ok(None) => return Ok(()),
-                // The server closes the connection when it exits.
-                Err(failure) if failure.is_lost() => return Ok(()),
-                Err(failure) => return Err(failure),
-            }
-        }
+/// Shows a report, on a terminal in place of the line that is `shown`.
+async fn show(report: &DrainResponse, shown: &mut String, console: &mut Console<'_>) -> Result<(), Failure> {
+    if console.format == Format::Json {
+        return Ok(console.out.line(&message_json(report)?).await?);
     }
-
-    async fn show(&mut self, report: DrainResponse, console: &mut Console<'_>) -> Result<(), Failure> {
-        self.last = Some(report);
-        if console.format == Format::Json {
-            return Ok(console.out.line(&message_json(&report)?).await?);
+    let line = progress(report);
+    if report.phase() != Phase::Stopped && line != *shown {
+        if console.out.is_terminal() {
+            console.out.bytes(b"\r\x1b[K").await?;
+            console.out.text(&line).await?;
+        } else {
+            console.out.line(&line).await?;
         }
-        let line = progress(&report);
-        if report.phase() != Phase::Stopped && line != self.shown {
-            if console.out.is_terminal() {
-                // Overwrites the previous line.
-                console.out.bytes(b"\r\x1b[K").await?;
-                console.out.text(&line).await?;
-            } else {
-                console.out.line(&line).await?;
-            }
-            self.shown = line;
-        }
-        Ok(())
+        *shown = line;
     }
-
-    /// Ends the line on the terminal.
-    async fn leave(&self, console: &mut Console<'_>) -> Result<(), Failure> {
-        if console.out.is_terminal() && !self.shown.is_empty() {
-            console.out.bytes(b"\n").await?;
-        }
-        Ok(())
-    }
+    Ok(())
 }
 
 fn progress(report: &DrainResponse) -> String {
@@ -136,18 +108,21 @@ fn progress(report: &DrainResponse) -> String {
         phase => phase.as_str_name().trim_start_matches("PHASE_").to_owned(),
     };
     let mut line = format!("{phase}  {} queued  {} running", report.queued, report.running);
-    let expected = duration(report.expected.as_ref());
-    if !expected.is_zero() {
-        line.push_str(&format!("  expected to end in {}", countdown(expected)));
+    if !duration(report.expected.as_ref()).is_zero() {
+        line.push_str(&format!("  expected to end in {}", countdown(report.expected.as_ref())));
     }
     if report.hard_stop.is_some() {
-        let stop = countdown(duration(report.hard_stop.as_ref()));
-        line.push_str(&format!("  hard stop {stop}"));
+        line.push_str(&format!("  hard stop {}", countdown(report.hard_stop.as_ref())));
     }
     if report.lost > 0 {
         line.push_str(&format!("  {}", paint(BAD, format!("{} lost", report.lost))));
     }
     line
+}
+
+/// Time left, rounded up to whole seconds, such as `7s`.
+fn countdown(left: Option<&prost_types::Duration>) -> String {
+    setting(Duration::from_secs(duration(left).as_secs_f64().ceil() as u64))
 }
 
 fn receipt(last: &DrainResponse) -> String {

@@ -31,7 +31,7 @@ pub(super) struct OperatorArgs {
     #[arg(long, value_name = "ADDR", env = "WATERWHEEL_OPS", default_value = "127.0.0.1:7071")]
     pub(super) ops: Address,
     #[command(flatten)]
-    access: AccessArgs,
+    pub(super) access: AccessArgs,
 }
 
 /// Flags of a command that changes something.
@@ -106,19 +106,28 @@ pub(super) struct ReloadArgs {
 }
 
 impl OperatorArgs {
-    /// Connects for one call.
-    pub(super) async fn call(&self, args: CallArgs) -> Result<Call, Failure> {
-        Call::begin(&self.ops, &self.access, args).await.map_err(|failure| failure.of_ops(&self.ops))
+    /// Connects, and makes one call.
+    pub(super) async fn call<M, A>(
+        &self,
+        args: CallArgs,
+        message: M,
+        send: impl AsyncFnOnce(&Connection, Request<M>) -> Result<Response<A>, Status>,
+    ) -> Result<(Call, A), Failure> {
+        let called = async {
+            let call = Call::begin(&self.ops, &self.access, args).await?;
+            let answer = call.ask(message, send).await?;
+            Ok((call, answer))
+        };
+        called.await.map_err(|failure: Failure| failure.of_ops(&self.ops))
     }
 
-    /// Makes one call, and returns its answer.
+    /// Makes one call that the server answers at once.
     pub(super) async fn ask<M, A>(
         &self,
         message: M,
         send: impl AsyncFnOnce(&Connection, Request<M>) -> Result<Response<A>, Status>,
     ) -> Result<A, Failure> {
-        let call = self.call(CallArgs::within(ANSWER_TIMEOUT)).await?;
-        call.ask(message, send).await.map_err(|failure| failure.of_ops(&self.ops))
+        self.call(CallArgs::within(ANSWER_TIMEOUT), message, send).await.map(|(_, answer)| answer)
     }
 }
 

@@ -59,12 +59,6 @@ pub(crate) fn short_duration(duration: Duration) -> String {
     }
 }
 
-/// Time left, rounded up to whole seconds, such as `7s`, `1m 30s`.
-pub(crate) fn countdown(duration: Duration) -> String {
-    let whole = Duration::from_secs(duration.as_secs_f64().ceil() as u64);
-    if whole.as_secs() < 60 { format!("{}s", whole.as_secs()) } else { clock(whole) }
-}
-
 /// A duration in the format of flags, such as `2s`, `1.6s`, `500ms`, `10m`.
 pub(crate) fn setting(duration: Duration) -> String {
     let seconds = duration.as_secs();

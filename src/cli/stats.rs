@@ -30,6 +30,7 @@ use super::{
     connect::{Call, CallArgs, Connection},
     console::Console,
     failure::{Exit, Failure},
+    operate::OperatorArgs,
     output::Format,
     values::duration_in,
 };
@@ -67,10 +68,9 @@ pub(super) struct StatsArgs {
 }
 
 pub(super) async fn run(args: StatsArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
-    if args.watch { watch(args, console).await } else { once(args, console).await }
-}
-
-async fn once(args: StatsArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
+    if args.watch {
+        return watch(args, console).await;
+    }
     console.message(&ask(&args.server, args.pool).await?, snapshot).await?;
     Ok(Exit::Done)
 }
@@ -138,7 +138,7 @@ fn views(
         loop {
             let Some(response) = call.wait(snapshots.message()).await? else { return Ok(None) };
             if let Some(stats) = response.stats {
-                let jobs = jobs(args).await.map_err(|failure| failure.of_ops(&args.ops).to_string());
+                let jobs = jobs(args).await.map_err(|failure| failure.to_string());
                 return Ok(Some((View { stats: stats.clone(), before, jobs }, (snapshots, Some(stats)))));
             }
         }
@@ -159,8 +159,9 @@ async fn jobs(args: &StatsArgs) -> Result<ListJobsResponse, Failure> {
         limit: MAX_JOBS,
         ..ListJobsRequest::default()
     };
-    let call = Call::begin(&args.ops, &access, CallArgs::within(JOBS_TIMEOUT)).await?;
-    call.ask(request, async |server, request| server.admin().list_jobs(request).await).await
+    let (operator, within) = (OperatorArgs { ops: args.ops.clone(), access }, CallArgs::within(JOBS_TIMEOUT));
+    let send = async |server: &Connection, request| server.admin().list_jobs(request).await;
+    operator.call(within, request, send).await.map(|(_, jobs)| jobs)
 }
 
 /// Whether a key ends the watch. The terminal is in raw mode, so Ctrl-C arrives as a key.

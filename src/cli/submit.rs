@@ -1,16 +1,17 @@
-//! `waterwheel submit`.
+//! `waterwheel submit` and `waterwheel stream`: run one job.
 
 use clap::Args;
+use tonic::Streaming;
 
 use super::{
     access::ServerArgs,
-    connect::{CallArgs, Connection},
-    console::Console,
+    connect::{Call, CallArgs, Connection},
+    console::{Console, FAINT, paint},
     failure::{Exit, Failure},
     job::JobArgs,
-    output::{Format, job_id, message_json, waterfall},
+    output::{Format, bytes, job_id, message_json, percent, sanitized, waterfall},
 };
-use crate::proto::SubmitRequest;
+use crate::proto::{Finished, Progress, StreamRequest, StreamResponse, SubmitRequest, stream_response::Event};
 
 /// Run one job and print its output.
 ///
@@ -27,7 +28,24 @@ pub(super) struct SubmitArgs {
     server: ServerArgs,
 }
 
-pub(super) async fn run(args: SubmitArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
+/// Run one job and print its output as it arrives.
+///
+/// The output goes to standard output piece by piece. Progress and timing go to standard error.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  waterwheel stream gzip --file README.md > README.md.gz")]
+pub(super) struct StreamArgs {
+    #[command(flatten)]
+    job: JobArgs,
+    /// Show progress even without a terminal.
+    #[arg(long)]
+    progress: bool,
+    #[command(flatten)]
+    call: CallArgs,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+pub(super) async fn submit(args: SubmitArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
     let SubmitArgs { job, call, server } = args;
     let job = Some(job.into_job().await?);
     let call = server.call(call).await?;
@@ -45,138 +63,132 @@ pub(super) async fn run(args: SubmitArgs, console: &mut Console<'_>) -> Result<E
     Ok(Exit::Done)
 }
 
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use clap::Parser;
-    use tonic::Status;
-
-    use super::{SubmitArgs, run};
-    use crate::cli::{
-        failure::Exit,
-        fake::{self, Line, Ran, ReadBy, Script},
-    };
-
-    const WATERFALL: &str = "done in 1.503s   budget 2s = queue 0.4ms + run 1503ms + left 497ms\n";
-
-    async fn submit(line: &[&str], read_by: ReadBy, script: Script) -> Ran {
-        let line = Line::<SubmitArgs>::try_parse_from(["submit"].iter().chain(line)).unwrap();
-        let format = line.format;
-        fake::run(script, read_by, format, async |address, console| {
-            let mut args = line.args;
-            args.server.server = address;
-            run(args, console).await
-        })
-        .await
+pub(super) async fn stream(args: StreamArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
+    let StreamArgs { job, progress, call, server } = args;
+    let job = Some(job.into_job().await?);
+    let call = server.call(call).await?;
+    let send = async |server: &Connection, request| server.worker_pool().stream(request).await;
+    let mut events = call.ask(StreamRequest { job }, send).await?;
+    let mut display = ProgressDisplay::new(progress, console);
+    let followed = display.follow(&call, &mut events, console).await;
+    display.clear(console).await?;
+    if display.is_mid_line && console.out.is_terminal() {
+        console.out.bytes(b"\n").await?;
     }
-
-    fn answers(output: &'static [u8]) -> Script {
-        Script { result: Some(Ok(fake::result(output))), ..Script::default() }
+    let finished = followed?.ok_or_else(|| Failure::incomplete(&server.server, "end of the job"))?;
+    if console.format == Format::Text {
+        console.err.line(&waterfall(&finished.waterfall.unwrap_or_default())).await?;
     }
+    Ok(Exit::Done)
+}
 
-    #[tokio::test]
-    async fn a_program_gets_exactly_the_bytes() {
-        let ran = submit(&["echo", "x"], ReadBy::Program, answers(b"a\0\xff")).await;
-        assert_eq!(ran.out, b"a\0\xff");
-        assert_eq!(ran.err, format!("{WATERFALL}  job j1\n"));
-        assert_eq!(ran.exit, Exit::Done);
-    }
+/// Progress: redrawn in place on a terminal, otherwise a line per report of the handler.
+struct ProgressDisplay {
+    style: DisplayStyle,
+    /// Whether output and progress go to one terminal. Then progress is not drawn while the output is within a line.
+    shares_terminal: bool,
+    /// Whether the last byte of output was not a newline.
+    is_mid_line: bool,
+    written: u64,
+    progress: Option<Progress>,
+}
 
-    #[tokio::test]
-    async fn a_person_gets_the_end_of_the_line() {
-        let ran = submit(&["echo", "x"], ReadBy::Person, answers(b"abc")).await;
-        assert_eq!(ran.text(), "abc\n");
-        let ran = submit(&["echo", "x"], ReadBy::Person, answers(b"abc\n")).await;
-        assert_eq!(ran.text(), "abc\n");
-    }
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum DisplayStyle {
+    Hidden,
+    Redrawn,
+    Lines,
+}
 
-    #[tokio::test]
-    async fn json_holds_the_whole_result() {
-        let line = ["echo", "x", "--output", "json"];
-        let ran = submit(&line, ReadBy::Program, answers(b"abc")).await;
-        let value: serde_json::Value = serde_json::from_str(&ran.text()).unwrap();
-        assert_eq!(
-            value,
-            serde_json::json!({
-                "job_id": "j1",
-                "output": "YWJj",
-                "content_type": "text/plain",
-                "waterfall": {
-                    "budget_seconds": 2.0,
-                    "queue_seconds": 0.0004,
-                    "run_seconds": 1.503,
-                    "left_seconds": 0.4966,
-                    "worker": 3,
-                },
-            })
-        );
-        assert_eq!(ran.err, "");
-    }
-
-    #[tokio::test]
-    async fn the_deadline_and_the_request_id_travel_as_metadata() {
-        let line = ["echo", "x", "--deadline", "1.5s", "--request-id", "req-7"];
-        let ran = submit(&line, ReadBy::Program, answers(b"")).await;
-        let (job, metadata) = &ran.seen.jobs[0];
-        assert_eq!(job.payload.as_ref(), b"x");
-        assert_eq!(metadata.get("grpc-timeout").unwrap(), "1500000u");
-        assert_eq!(metadata.get("x-request-id").unwrap(), "req-7");
-        let agent = metadata.get("user-agent").unwrap().to_str().unwrap();
-        assert!(agent.starts_with("waterwheel/"), "{agent}");
-
-        let ran = submit(&["echo"], ReadBy::Program, answers(b"")).await;
-        let (_, metadata) = &ran.seen.jobs[0];
-        assert!(metadata.get("grpc-timeout").is_none());
-        assert!(metadata.get("x-request-id").is_none());
-    }
-
-    #[tokio::test]
-    async fn messages_may_be_larger_than_the_usual_limit() {
-        const SIZE: usize = 9 << 20;
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), vec![7; SIZE]).unwrap();
-        let output: &'static [u8] = Box::leak(vec![9; SIZE].into_boxed_slice());
-        let path = file.path().to_str().unwrap();
-        let ran = submit(&["echo", "--file", path], ReadBy::Program, answers(output)).await;
-        assert_eq!(ran.exit, Exit::Done, "{}", ran.err);
-        assert_eq!(ran.seen.jobs[0].0.payload.len(), SIZE);
-        assert_eq!(ran.out.len(), SIZE);
-    }
-
-    #[tokio::test]
-    async fn a_refusal_is_told_on_standard_error() {
-        let refuses = || Script { result: Some(Err(Status::unavailable("not now"))), ..Script::default() };
-        let ran = submit(&["echo"], ReadBy::Program, refuses()).await;
-        assert_eq!(ran.err, "UNAVAILABLE  not now\n");
-        assert_eq!((ran.text().as_str(), ran.exit), ("", Exit::Failed));
-
-        let ran = submit(&["echo", "--output", "json"], ReadBy::Program, refuses()).await;
-        let value: serde_json::Value = serde_json::from_str(&ran.err).unwrap();
-        assert_eq!(value["error"]["code"], "UNAVAILABLE");
-    }
-
-    #[tokio::test]
-    async fn an_answer_soon_after_the_deadline_still_counts() {
-        let script = Script {
-            result: Some(Err(Status::deadline_exceeded("too slow"))),
-            delay: Duration::from_millis(150),
-            ..Script::default()
+impl ProgressDisplay {
+    /// Shows progress on a terminal, and elsewhere only with `progress`.
+    fn new(progress: bool, console: &Console<'_>) -> Self {
+        let shared = console.out.is_terminal() && console.err.is_terminal();
+        let style = match console.err.is_terminal() {
+            _ if console.format == Format::Json => DisplayStyle::Hidden,
+            is_terminal if progress && (shared || !is_terminal) => DisplayStyle::Lines,
+            true => DisplayStyle::Redrawn,
+            false => DisplayStyle::Hidden,
         };
-        let ran = submit(&["sleep", "--deadline", "50ms"], ReadBy::Program, script).await;
-        assert_eq!(ran.err, "DEADLINE_EXCEEDED  too slow\n");
-        assert_eq!(ran.exit, Exit::DeadlineExceeded);
+        Self { style, shares_terminal: shared, is_mid_line: false, written: 0, progress: None }
     }
 
-    #[tokio::test]
-    async fn a_server_that_never_answers_is_given_up() {
-        let line = ["sleep", "--deadline", "50ms"];
-        let ran = submit(&line, ReadBy::Program, Script::default()).await;
-        assert_eq!(
-            ran.err,
-            "no answer by the deadline of 50ms; whether the job started is unknown\n  \
-             help: see \"waterwheel stats\" for the state of the server\n"
-        );
-        assert_eq!(ran.exit, Exit::DeadlineExceeded);
+    /// Shows all events. Returns the last one if the job completed.
+    async fn follow(
+        &mut self,
+        call: &Call,
+        events: &mut Streaming<StreamResponse>,
+        console: &mut Console<'_>,
+    ) -> Result<Option<Finished>, Failure> {
+        let mut end = None;
+        while let Some(response) = call.wait(events.message()).await? {
+            if console.format == Format::Json {
+                console.out.line(&message_json(&response)?).await?;
+            }
+            match response.event {
+                Some(Event::Finished(finished)) => end = Some(finished),
+                Some(event) if console.format == Format::Text => self.show(event, console).await?,
+                _ => {}
+            }
+        }
+        Ok(end)
+    }
+
+    async fn show(&mut self, event: Event, console: &mut Console<'_>) -> Result<(), Failure> {
+        match event {
+            Event::OutputChunk(chunk) => {
+                if self.shares_terminal {
+                    self.clear(console).await?;
+                }
+                console.out.bytes(&chunk.data).await?;
+                self.written += chunk.data.len() as u64;
+                self.is_mid_line = chunk.data.last().map_or(self.is_mid_line, |last| *last != b'\n');
+                self.redraw(console).await
+            }
+            Event::Progress(progress) => {
+                self.progress = Some(progress);
+                if self.style == DisplayStyle::Lines {
+                    console.err.line(&self.line()).await?;
+                }
+                self.redraw(console).await
+            }
+            Event::Started(started) => Ok(console.err.line(&job_id(&started.job_id)).await?),
+            Event::Finished(_) => Ok(()),
+        }
+    }
+
+    async fn redraw(&self, console: &mut Console<'_>) -> Result<(), Failure> {
+        self.clear(console).await?;
+        if self.is_drawn() {
+            console.err.text(&self.line()).await?;
+        }
+        Ok(())
+    }
+
+    async fn clear(&self, console: &mut Console<'_>) -> Result<(), Failure> {
+        if self.is_drawn() {
+            console.err.bytes(b"\r\x1b[K").await?;
+        }
+        Ok(())
+    }
+
+    fn is_drawn(&self) -> bool {
+        self.style == DisplayStyle::Redrawn && !(self.shares_terminal && self.is_mid_line)
+    }
+
+    fn line(&self) -> String {
+        let written = format!("{} written", bytes(self.written));
+        match &self.progress {
+            Some(progress) => {
+                let message = sanitized(&progress.message).replace('\n', " ");
+                let text = format!("{}  {written}  {message}", percent(progress.fraction));
+                paint(FAINT, text.trim_end())
+            }
+            None => paint(FAINT, written),
+        }
     }
 }
+
+#[cfg(test)]
+#[path = "tests/submit.rs"]
+mod tests;

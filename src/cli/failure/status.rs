@@ -144,12 +144,12 @@ impl CallError {
     pub(super) fn what(&self) -> String {
         let what = match self.known() {
             Some(Reason::InvalidField) if !self.violations.is_empty() => Reason::InvalidField.words().to_owned(),
-            Some(Reason::HandlerFailed) => self.message.clone(),
+            // The handler's own words.
+            Some(Reason::HandlerFailed) => return self.message.trim_end().to_owned(),
             _ => format!("{}{}", self.message.trim_end(), self.figures()),
         };
         let started = match (self.execution, self.code) {
             _ if self.reason.is_none() => "",
-            (Execution::Started, _) if self.known().is_some_and(implies_the_start) => "",
             (Execution::Started, _) => "; the job had started",
             // There is nothing to say if no retry helps, or if there is no job.
             (
@@ -229,20 +229,6 @@ fn allows_no_retry(reason: Reason) -> bool {
             | Reason::AmbiguousId
             | Reason::NoConfig
             | Reason::NoStore
-    )
-}
-
-/// Whether the reason itself says that the job had started.
-fn implies_the_start(reason: Reason) -> bool {
-    matches!(
-        reason,
-        Reason::DrainKilled
-            | Reason::RunTimeout
-            | Reason::HandlerFailed
-            | Reason::HandlerPanicked
-            | Reason::WorkerCrashed
-            | Reason::WorkerLost
-            | Reason::OutputTooLarge
     )
 }
 

@@ -77,13 +77,13 @@ $ Refused Unavailable DRAINING execution=NOT_STARTED
 DRAINING  what the server says; the job did not start
   help: use another server, or this one when it serves again
 $ Failed Aborted DRAIN_KILLED execution=STARTED run_ms=750.4
-DRAIN_KILLED  what the server says (run 750ms)
+DRAIN_KILLED  what the server says (run 750ms); the job had started
   help: send it again if the work may run twice
 $ DeadlineExceeded DeadlineExceeded EXPIRED_IN_QUEUE execution=NOT_STARTED queue_ms=990
 EXPIRED_IN_QUEUE  what the server says (queue 990ms); the job did not start
   help: give it a longer deadline or queue timeout; Stats shows the wait
 $ DeadlineExceeded DeadlineExceeded RUN_TIMEOUT execution=STARTED run_ms=990
-RUN_TIMEOUT  what the server says (run 990ms)
+RUN_TIMEOUT  what the server says (run 990ms); the job had started
   help: give it a longer deadline or run timeout
 $ Failed Unknown HANDLER_FAILED execution=STARTED job=j1
 HANDLER_FAILED  what the server says
@@ -94,7 +94,7 @@ HANDLER_FAILED  what the server says
   job j1
   help: correct the payload if the message blames it; Explain and the server's log say more
 $ Failed Internal HANDLER_PANICKED execution=STARTED job=j1
-HANDLER_PANICKED  what the server says
+HANDLER_PANICKED  what the server says; the job had started
   job j1
   help: report a bug of the handler; the server's log says more
 $ Failed Internal WORKER_CRASHED execution=UNKNOWN
@@ -107,7 +107,7 @@ $ Usage ResourceExhausted PAYLOAD_TOO_LARGE execution=NOT_STARTED size_bytes=700
 PAYLOAD_TOO_LARGE  what the server says (limit bytes 65536, size bytes 70000); the job did not start
   help: send less, or ask the operator to raise server.max_payload
 $ Failed ResourceExhausted OUTPUT_TOO_LARGE execution=STARTED
-OUTPUT_TOO_LARGE  what the server says
+OUTPUT_TOO_LARGE  what the server says; the job had started
   help: use Stream, or ask the operator to raise max_output
 $ Usage NotFound NOT_FOUND
 NOT_FOUND  what the server says

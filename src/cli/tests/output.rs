@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    Align, bytes, countdown, duration, elapsed, exact, message_json, percent, sanitized, setting, short_duration,
-    table, waterfall,
+    Align, bytes, duration, elapsed, exact, message_json, percent, sanitized, setting, short_duration, table, waterfall,
 };
 use crate::{
     cli::console::{BAD, paint},
@@ -65,14 +64,6 @@ fn rough_keeps_two_or_three_digits() {
             (11_040_000_000, "3h 4m"),
             (183_600_000_000, "2d 3h"),
         ],
-    );
-}
-
-#[test]
-fn countdown_rounds_up() {
-    check(
-        countdown,
-        &[(0, "0s"), (1, "1s"), (6_100_000, "7s"), (30_000_000, "30s"), (59_500_000, "1m 0s"), (90_000_000, "1m 30s")],
     );
 }
 
