@@ -34,7 +34,8 @@ python() {
     rm -rf "$gen" && mkdir -p "$gen"
     "$venv/bin/python" -m grpc_tools.protoc --proto_path=proto --python_out="$gen" --grpc_python_out="$gen" \
         proto/waterwheel/v1/*.proto
-    PYTHONPATH="$gen" PYTHONDONTWRITEBYTECODE=1 "$venv/bin/python" -m pytest tests/clients/python
+    PYTHONPATH="$gen" PYTHONDONTWRITEBYTECODE=1 "$venv/bin/python" -m pytest -p no:cacheprovider -W error \
+        --timeout=60 --strict-markers -ra tests/clients/python
 }
 
 node() {
@@ -47,11 +48,13 @@ node() {
 }
 
 go() {
-    bash "$ROOT/tests/clients/go/run.sh"
+    bash examples/go/stubs.sh
+    # This function has the name of the program.
+    (cd tests/clients/go && command go vet ./... && command go test -count=1 -v -timeout 5m ./...)
 }
 
 java() {
-    bash "$ROOT/tests/clients/java/run.sh"
+    mvn --batch-mode --no-transfer-progress --file tests/clients/java/pom.xml test
 }
 
 # Each name is a known language; prints those whose toolchain is there.

@@ -33,52 +33,55 @@ func sticky(config map[string]any) {
 	config["loadBalancingConfig"] = []any{map[string]any{"pick_first": map[string]any{}}}
 }
 
-// TestDrainOfOneOfTwoBackendsFailsNoCall keeps calls in flight over both from before the drain until after its end.
-func TestDrainOfOneOfTwoBackendsFailsNoCall(t *testing.T) {
-	changes := map[string]func(map[string]any){"as shipped": asShipped, "health checks": balanced, "retries": sticky}
-	for name, change := range changes {
-		t.Run(name, func(t *testing.T) {
-			leaver, stayer := start(t, leaving), start(t, leaving)
-			backends := manual.NewBuilderWithScheme("backends")
-			backends.InitialState(resolver.State{Endpoints: []resolver.Endpoint{
-				{Addresses: []resolver.Address{{Addr: leaver.address}}},
-				{Addresses: []resolver.Address{{Addr: stayer.address}}},
-			}})
-			config := grpc.WithDefaultServiceConfig(serviceConfig(t, change))
-			connection := connect(t, "backends:///waterwheel", grpc.WithResolvers(backends), config)
-			client := pb.NewWorkerPoolServiceClient(connection)
-			ctx, stop := context.WithCancel(within(t))
-			var callers sync.WaitGroup
-			var completed, failed atomic.Int64
-			for range 8 {
-				callers.Go(func() {
-					for ctx.Err() == nil {
-						// A context of its own: the last calls are let finish.
-						if _, err := client.Submit(within(t), submission("sleep", "20")); err != nil {
-							failed.Add(1)
-							t.Log(err)
-						}
-						completed.Add(1)
-					}
-				})
+// leaving is the everyday server with a notice that is long enough to look around in.
+const leaving = everyday + `
+[drain]
+notice = "1500ms"
+finish = "15s"
+kill = "1s"
+`
+
+// TestDrainOfOneOfTwoBackendsFailsNoCallThatIsRetried keeps calls in flight from before the drain until after its end.
+func TestDrainOfOneOfTwoBackendsFailsNoCallThatIsRetried(t *testing.T) {
+	leaver, stayer := start(t, leaving), start(t, leaving)
+	backends := manual.NewBuilderWithScheme("backends")
+	backends.InitialState(resolver.State{Endpoints: []resolver.Endpoint{
+		{Addresses: []resolver.Address{{Addr: leaver.address}}},
+		{Addresses: []resolver.Address{{Addr: stayer.address}}},
+	}})
+	config := grpc.WithDefaultServiceConfig(serviceConfig(t, sticky))
+	connection := connect(t, "backends:///waterwheel", grpc.WithResolvers(backends), config)
+	client := pb.NewWorkerPoolServiceClient(connection)
+	ctx, stop := context.WithCancel(within(t))
+	var callers sync.WaitGroup
+	var completed, failed atomic.Int64
+	for range 8 {
+		callers.Go(func() {
+			for ctx.Err() == nil {
+				// A context of its own: the last calls are let finish.
+				if _, err := client.Submit(within(t), submission("sleep", "20")); err != nil {
+					failed.Add(1)
+					t.Log(err)
+				}
+				completed.Add(1)
 			}
-			left, stayed := leaver.client(), stayer.client()
-			completedBy := func(client pb.WorkerPoolServiceClient) uint64 { return pool(t, client, "io").Jobs.Completed }
-			eventually(t, "the leaver works", func() bool { return completedBy(left) > 20 })
-			leaver.terminate()
-			if receipt, exit := leaver.end(); exit != 0 {
-				t.Errorf("exit code %d, %+v", exit, receipt)
-			}
-			before := completedBy(stayed)
-			eventually(t, "the stayer works", func() bool { return completedBy(stayed) > before+50 })
-			stop()
-			callers.Wait()
-			if failed.Load() != 0 {
-				t.Errorf("%d of %d calls failed", failed.Load(), completed.Load())
-			}
-			t.Logf("%d calls", completed.Load())
 		})
 	}
+	left, stayed := leaver.client(), stayer.client()
+	completedBy := func(client pb.WorkerPoolServiceClient) uint64 { return pool(t, client, "io").Jobs.Completed }
+	eventually(t, "the leaver works", func() bool { return completedBy(left) > 20 })
+	leaver.terminate()
+	if receipt, exit := leaver.end(); exit != 0 {
+		t.Errorf("exit code %d, %+v", exit, receipt)
+	}
+	before := completedBy(stayed)
+	eventually(t, "the stayer works", func() bool { return completedBy(stayed) > before+50 })
+	stop()
+	callers.Wait()
+	if failed.Load() != 0 {
+		t.Errorf("%d of %d calls failed", failed.Load(), completed.Load())
+	}
+	t.Logf("%d calls", completed.Load())
 }
 
 // TestGoAwayFailsNoCallInFlight drains a server that many calls of one connection wait on.

@@ -155,13 +155,6 @@ export async function until(holds, within = 10_000) {
   return performance.now() - began;
 }
 
-// All that a call gives; it fails where the call does.
-export async function all(call) {
-  const messages = [];
-  for await (const message of call) messages.push(message);
-  return messages;
-}
-
 // What the failure of a call says: its code and message, and the details that a program decides by.
 export async function refusal(promise) {
   let result;

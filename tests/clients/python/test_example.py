@@ -1,14 +1,18 @@
-"""The example of the documentation does what it says."""
+"""The examples do what they say; the one of a worker that attaches keeps the protocol, too."""
 
+import json
+import os
 import runpy
+import signal
+import subprocess
 import sys
-from pathlib import Path
 
-from service import ROOMY, Service
+import pytest
+from service import PROGRAM, ROOMY, ROOT, Service, until
 
 
 def test_the_example_runs(capsys, monkeypatch):
-    example = Path(__file__).parents[3] / "examples/python/client.py"
+    example = ROOT / "examples/python/client.py"
     with Service(ROOMY) as service:
         monkeypatch.setattr(sys, "argv", [str(example), service.address])
         runpy.run_path(str(example), run_name="__main__")
@@ -19,7 +23,7 @@ def test_the_example_runs(capsys, monkeypatch):
 
 
 def test_the_call_of_the_readme_works(capsys):
-    readme = (Path(__file__).parents[3] / "README.md").read_text()
+    readme = (ROOT / "README.md").read_text()
     blocks = [rest.split("```")[0] for rest in readme.split("```python\n")[1:]]
     call = next(block for block in blocks if "import grpc" in block)
     with Service(ROOMY) as service:
@@ -28,7 +32,7 @@ def test_the_call_of_the_readme_works(capsys):
 
 
 def test_the_example_of_detached_jobs_runs(capsys, monkeypatch):
-    example = Path(__file__).parents[3] / "examples/python/jobs.py"
+    example = ROOT / "examples/python/jobs.py"
     with Service(ROOMY + "[store]\nmemory = true\n") as service:
         monkeypatch.setattr(sys, "argv", [str(example), service.address])
         runpy.run_path(str(example), run_name="__main__")
@@ -40,3 +44,38 @@ def test_the_example_of_detached_jobs_runs(capsys, monkeypatch):
         "cancelled JOB_STATE_CANCELLED",
         "retried JOB_STATE_SUCCEEDED",
     ]
+
+
+WORKER = [sys.executable, str(ROOT / "examples/python/worker.py")]
+
+FAR = """
+[pool.far]
+when_full = "wait"
+[kind.thumbnail]
+pool = "far"
+remote = true
+"""
+
+
+@pytest.mark.timeout(240)
+def test_the_worker_keeps_the_protocol():
+    command = [PROGRAM, "worker", "test", "--attach", "--output", "json", "--", *WORKER]
+    tested = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    rows = [json.loads(line) for line in tested.stdout.splitlines()]
+    assert len(rows) == 16 and all(row["verdict"] == "pass" for row in rows), tested.stdout
+
+
+def test_the_worker_runs_the_jobs_of_a_server():
+    with Service(FAR) as service:
+        # It waits for the worker, which is still to attach.
+        early = service.start("thumbnail", b"early")
+        worker = subprocess.Popen(WORKER, env={**os.environ, "WATERWHEEL_ADDRESS": service.address})
+        try:
+            assert early.result().result.output == b"early"
+            assert service.pool().size.workers == 4
+            worker.send_signal(signal.SIGTERM)
+            assert worker.wait(timeout=10) == 0
+            until(lambda: service.pool().size.workers == 0)
+        finally:
+            worker.kill()
+            worker.wait()
