@@ -1,7 +1,7 @@
 //! Fuzz targets for every parser of external bytes, with checks of the results.
 //!
 //! They exist only in tests and fuzzers, and may use private items. `tests/fuzz/run.sh` searches for failing inputs.
-//! `tests/fuzz/corpus` has useful inputs, which the test below replays.
+//! `tests/fuzz/corpus.txt` has useful inputs, which the test below replays.
 
 use crate::auth::fuzzing::{authorization, jwks, jwt};
 use crate::config::fuzzing::{config, overlay, quantity};
@@ -12,7 +12,7 @@ use crate::rpc::fuzzing::{grpc_timeout, job, metadata, request_id, trace};
 /// A function that a fuzzer calls.
 pub type Target = fn(&[u8]);
 
-/// All targets, by the name of their corpus file.
+/// All targets, by their name in the corpus.
 pub const TARGETS: [(&str, Target); 13] = [
     ("authorization", authorization),
     ("config", config),
@@ -29,17 +29,16 @@ pub const TARGETS: [(&str, Target); 13] = [
     ("worker", worker),
 ];
 
-/// The corpus of a target: lines of a name and hexadecimal digits.
+/// The corpus of a target: lines of the target, a name and hexadecimal digits.
 #[cfg(test)]
 fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
-    let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/corpus");
-    let lines = std::fs::read_to_string(directory.join(target)).expect(target);
     let byte = |at: &[u8]| u8::from_str_radix(str::from_utf8(at).expect("ASCII"), 16).expect("two digits");
     let input = |line: &str| {
         let (name, digits) = line.split_once(' ').unwrap_or((line, ""));
         (name.to_owned(), digits.as_bytes().chunks(2).map(byte).collect())
     };
-    lines.lines().map(input).collect()
+    let lines = include_str!("../tests/fuzz/corpus.txt").lines();
+    lines.filter_map(|line| line.strip_prefix(target)?.strip_prefix(' ')).map(input).collect()
 }
 
 #[test]

@@ -3,7 +3,7 @@
 # minute each where none is named. It needs cargo and a C++ compiler; stable Rust will do. `cargo fuzz run parser` works
 # too, with FUZZ_TARGET in its environment and `--fuzz-dir tests/fuzz --sanitizer none`. What it finds goes to
 # `artifacts` beside this file. Keep the smallest input that shows the fault (`corpus.py TARGET FOLDER --keep FILE`):
-# `cargo test` replays what is in tests/fuzz/corpus.
+# `cargo test` replays tests/fuzz/corpus.txt.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
@@ -14,7 +14,7 @@ while (($#)) && [[ $1 != -- ]]; do
 done
 (($#)) && shift
 options=("$@")
-((${#targets[@]})) || mapfile -t targets < <(ls corpus)
+((${#targets[@]})) || mapfile -t targets < <(cut -d ' ' -f 1 corpus.txt | uniq)
 ((${#options[@]})) || options=(-max_total_time=60)
 
 # What `cargo fuzz` sets: counters of edges, and comparisons to learn from.
