@@ -4,7 +4,6 @@ mod keys;
 mod ops;
 mod tokens;
 
-use tokio_stream::StreamExt;
 use tonic::{Code, Request, Status, transport::Channel};
 use tonic_reflection::pb::v1::{
     ServerReflectionRequest, server_reflection_client::ServerReflectionClient,
@@ -12,14 +11,12 @@ use tonic_reflection::pb::v1::{
 };
 use tonic_types::StatusExt;
 use waterwheel::proto::{
-    Criticality, Job, StatsRequest, StreamRequest, SubmitManyRequest, SubmitRequest, SubmitResponse, WatchStatsRequest,
-    WhenFull,
+    Criticality, Job, StatsRequest, SubmitRequest, SubmitResponse, WatchStatsRequest, WhenFull,
     health::{HealthCheckRequest, health_client::HealthClient},
-    submit_many_response,
 };
 
 use crate::{
-    refusal::{Refusal, Way},
+    refusal::Way,
     service::{Caller, Client, Service, job},
     support::{Authority, Files, Name, TlsClient},
 };
@@ -87,7 +84,10 @@ async fn code(channel: &Channel, call: &str, job: Job) -> Code {
         "Stats" => client.stats(StatsRequest::default()).await.map(drop),
         "WatchStats" => client.watch_stats(WatchStatsRequest::default()).await.map(drop),
         "Reflection" => reflect(channel.clone()).await,
-        way => return job_code(client, way, job).await,
+        way => {
+            let way = Way::ALL.into_iter().find(|known| format!("{known:?}") == way).unwrap();
+            way.end(&client, Some(job), &[]).await.map_err(|refusal| refusal.status)
+        }
     };
     ended.err().map_or(Code::Ok, |status| status.code())
 }
@@ -97,32 +97,6 @@ async fn reflect(channel: Channel) -> Result<(), Status> {
     let asked = tokio_stream::once(ServerReflectionRequest { host: String::new(), message_request: Some(request) });
     let answers = ServerReflectionClient::new(channel).server_reflection_info(asked).await?;
     answers.into_inner().message().await.map(drop)
-}
-
-async fn job_code(client: Client, way: &str, job: Job) -> Code {
-    let (way, mut client) = match way {
-        "Submit" => (Way::Submit, client),
-        "Stream" => (Way::Stream, client),
-        _ => (Way::SubmitMany, client),
-    };
-    let completes = match way {
-        Way::Submit => client.submit(SubmitRequest { job: Some(job.clone()) }).await.is_ok(),
-        Way::Stream => {
-            let events = client.stream(StreamRequest { job: Some(job.clone()) }).await;
-            events.is_ok()
-        }
-        Way::SubmitMany => {
-            let one = SubmitManyRequest { tag: "it".into(), job: Some(Box::new(job.clone())) };
-            match client.submit_many(tokio_stream::once(one)).await {
-                Ok(results) => {
-                    let first = results.into_inner().next().await.unwrap().unwrap();
-                    matches!(first.outcome, Some(submit_many_response::Outcome::Result(_)))
-                }
-                Err(_) => false,
-            }
-        }
-    };
-    if completes { Code::Ok } else { way.fail(&client, Some(job), &[]).await.code() }
 }
 
 /// Checks every combination of a principal and an RPC.
@@ -197,19 +171,16 @@ async fn a_rule_bounds_the_criticality_of_jobs_and_whether_they_may_shed_others(
     let [web, admin] = ["spiffe://prod/ns/a/sa/web", "spiffe://prod/admin/me"].map(Name::Spiffe);
     let batch = Name::Common("batch");
     for (name, job, reason) in [
-        (&web, plus(), "CRITICALITY_DENIED"),
-        (&web, shed(), ""),
-        (&batch, plus(), "CRITICALITY_DENIED"),
-        (&batch, shed(), "SHED_DENIED"),
-        (&admin, plus(), ""),
+        (&web, plus(), Some("CRITICALITY_DENIED")),
+        (&web, shed(), None),
+        (&batch, plus(), Some("CRITICALITY_DENIED")),
+        (&batch, shed(), Some("SHED_DENIED")),
+        (&admin, plus(), None),
     ] {
         let client = Client::new(setting.channel(Some(name)).await);
-        if reason.is_empty() {
-            assert_eq!(job_code(client, "SubmitMany", job).await, Code::Ok);
-            continue;
-        }
-        let refusal = Way::SubmitMany.fail(&client, Some(job), &[]).await;
-        assert_eq!((refusal.code(), refusal.reason().as_str()), (Code::PermissionDenied, reason));
+        let refusal = Way::SubmitMany.end(&client, Some(job), &[]).await.err();
+        let refusal = refusal.map(|refusal| (refusal.code(), refusal.reason()));
+        assert_eq!(refusal, reason.map(|reason| (Code::PermissionDenied, reason.to_owned())));
     }
 }
 
@@ -223,7 +194,7 @@ async fn without_rules_critical_plus_is_denied() {
         assert_eq!((refusal.code(), refusal.reason().as_str()), (Code::PermissionDenied, "CRITICALITY_DENIED"));
         assert_eq!(refusal.facts()["max_criticality"], "CRITICAL", "{way:?}");
     }
-    assert_eq!(job_code(caller.0, "Submit", job("echo", "x")).await, Code::Ok);
+    Way::Submit.end(&caller.0, Some(job("echo", "x")), &[]).await.expect("a lower class is allowed");
 }
 
 /// Probes have no credentials.
@@ -232,18 +203,6 @@ async fn health_checks_need_no_credentials() {
     let setting = Setting::new();
     let mut health = HealthClient::new(setting.channel(None).await);
     health.check(HealthCheckRequest { service: String::new() }).await.unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_call_without_credentials_is_refused_and_the_message_asks_for_a_certificate() {
-    let (files, ca) = Files::of_server();
-    let rules = "[auth.rule.all]\nprincipals = [\"**\"]\nrpcs = [\"*\"]\n";
-    let config = format!("{KINDS}{}{rules}", files.tls_section(Some("optional")));
-    let service = Service::start(&config, Vec::new());
-    let channel = TlsClient::new(&ca, None).channel(service.public.0).await.unwrap();
-    let refusal: Refusal = Way::Submit.fail(&Client::new(channel), Some(job("echo", "")), &[]).await;
-    assert_eq!((refusal.code(), refusal.reason().as_str()), (Code::Unauthenticated, "NO_CREDENTIALS"));
-    assert!(refusal.status.message().contains("connect with a client certificate"), "{refusal:?}");
 }
 
 const LOAD: &str = "endpoint-load-metrics-bin";
@@ -280,7 +239,7 @@ async fn the_refusal_of_an_unknown_method_names_the_known_ones_to_authenticated_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_unauthenticated_caller_learns_no_service_names_and_no_load() {
+async fn an_unauthenticated_caller_is_asked_for_a_certificate_and_learns_no_service_names_and_no_load() {
     let (files, ca) = Files::of_server();
     let rules = "[auth.rule.all]\nprincipals = [\"**\"]\nrpcs = [\"*\"]\n";
     let service = Service::start(&format!("{KINDS}{}{rules}", files.tls_section(Some("optional"))), Vec::new());
@@ -291,9 +250,10 @@ async fn an_unauthenticated_caller_learns_no_service_names_and_no_load() {
         assert!(!status.message().contains("WorkerPoolService"), "{path}: {status:?}");
         assert!(!status.metadata().contains_key(LOAD), "{path}: {status:?}");
     }
-    let status = Client::new(channel).submit(SubmitRequest { job: Some(job("echo", "x")) }).await.unwrap_err();
-    assert_eq!(status.code(), Code::Unauthenticated);
-    assert!(!status.metadata().contains_key(LOAD), "{status:?}");
+    let refusal = Way::Submit.fail(&Client::new(channel), Some(job("echo", "x")), &[]).await;
+    assert_eq!((refusal.code(), refusal.reason().as_str()), (Code::Unauthenticated, "NO_CREDENTIALS"));
+    assert!(refusal.message().contains("connect with a client certificate"), "{refusal:?}");
+    assert!(!refusal.status.metadata().contains_key(LOAD), "{refusal:?}");
 }
 
 /// A principal that may call the RPC receives the load even if the job is refused.

@@ -6,71 +6,15 @@ use flate2::read::GzDecoder;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use rustix::process::{Pid, Signal, kill_process};
 use sha2::{Digest, Sha256};
-use waterwheel::config::starter;
 
 use crate::{
     process::{Process, Ran, program},
     service::Caller,
 };
 
-/// A server with the starter configuration, and two workers in its pool `cpu`.
-async fn serve() -> Process {
-    Process::serve_with(&starter::text(), &[("WATERWHEEL_POOL__CPU__WORKERS", "2")]).await
-}
-
-#[tokio::test]
-async fn submit_prints_the_output_and_the_waterfall() {
-    let process = serve().await;
-    let ran = process.run("submit sha256 abc --deadline 20s").await;
-    assert_eq!(ran.out, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad", "{}", ran.err);
-    assert!(ran.err.starts_with("done in ") && ran.err.contains("   budget 20s = queue "), "{}", ran.err);
-    assert_eq!(ran.code, Some(0));
-    let ran = process.run("submit echo abc --output json --request-id r1").await;
-    assert_eq!(ran.json()["output"], "YWJj");
-}
-
-#[tokio::test]
-async fn stats_and_probe_show_the_state_of_the_service() {
-    let process = serve().await;
-    process.run("submit echo abc").await;
-    let ran = process.run("stats").await;
-    for part in ["SERVING  up ", "pool cpu  SERVING  0 of 2 workers busy, 0%", "1 completed", "  64 idle workers"] {
-        assert!(ran.out.contains(part), "no {part:?} in\n{}", ran.out);
-    }
-    let ran = process.run("stats --pool nowhere").await;
-    assert!(ran.err.starts_with("NOT_FOUND  "), "{}", ran.err);
-    assert_eq!(ran.code, Some(2));
-
-    for name in ["readiness", "liveness", "capacity", "pool/io", "waterwheel.v1.WorkerPoolService", ""] {
-        let ran = process.run(&format!("probe --timeout 20s --service {name}")).await;
-        assert_eq!((ran.code, ran.out.starts_with("SERVING  ")), (Some(0), true), "{name}: {}", ran.err);
-    }
-    let ran = process.run("probe --timeout 20s --service pool/nowhere").await;
-    assert_eq!((ran.code, ran.out.starts_with("SERVICE_UNKNOWN  ")), (Some(1), true), "{}", ran.err);
-}
-
-#[tokio::test]
-async fn a_failure_prints_its_reason_and_a_help_line() {
-    let process = serve().await;
-    for (line, start, code) in [
-        ("submit gizp", "UNKNOWN_KIND  ", 2),
-        ("submit echo --label NO=x", "INVALID_FIELD  the request has invalid fields\n  job.labels: ", 2),
-        ("submit sleep {}", "HANDLER_FAILED  ", 1),
-        (
-            "submit sleep 60000 --deadline 200ms",
-            "RUN_TIMEOUT  the job reached its deadline or run timeout while it ran (",
-            5,
-        ),
-    ] {
-        let ran = process.run(line).await;
-        assert!(ran.err.starts_with(start) && ran.err.contains("\n  help: "), "{}", ran.err);
-        assert_eq!((ran.code, &*ran.out), (Some(code), ""), "{}", ran.err);
-    }
-}
-
 #[tokio::test]
 async fn ctrl_c_cancels_the_job() {
-    let process = serve().await;
+    let process = Process::dev(&[]).await;
     let caller = Caller::of(process.public).await;
     let submit = process.command(&["submit", "sleep", "600000", "--deadline", "9m"]).spawn().unwrap();
     caller.until_all(|pools| pools.iter().any(|pool| pool.in_flight == 1)).await;
@@ -91,6 +35,7 @@ async fn dev_runs_a_first_job_and_prints_the_next_commands() {
     let pools = process.line().await;
     assert!(pools.starts_with("pools  cpu ") && pools.contains("io 64 workers / 1024 queued"), "{pools}");
     assert_eq!(process.line().await, "kinds  sha256 gzip sleep echo upper");
+    assert_eq!(process.run("submit upper hello").await.out.trim(), "HELLO");
     let store = process.line().await;
     assert!(store.starts_with("store  /") && store.ends_with("/waterwheel.db (detached jobs)"), "{store}");
     let first = process.line().await;
@@ -160,15 +105,6 @@ async fn dev_refuses_a_store_that_it_cannot_use_and_names_the_remedy() {
         let (_, _, store) = (second.line().await, second.line().await, second.line().await);
         assert!(store.ends_with(expected), "{store}");
     }
-}
-
-#[tokio::test]
-async fn dev_digests_a_file_and_runs_a_kind_written_in_python() {
-    let process = Process::dev(&[]).await;
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
-    let ran = process.run(&format!("submit sha256 --file {file}")).await;
-    assert_eq!((ran.code, ran.out.trim()), (Some(0), &*hex(&Sha256::digest(std::fs::read(file).unwrap()))));
-    assert_eq!(process.run("submit upper hello").await.out.trim(), "HELLO");
 }
 
 #[tokio::test]

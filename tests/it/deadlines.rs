@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use waterwheel::{
     Job, JobError, Output, Pool,
     handler::{KindOptions, StopReason},
-    model::{DeadlinePolicy, Execution, Failure, HandlerError, Outcome, RejectionReason, Rung},
+    model::{DeadlinePolicy, Execution, Failure, HandlerError, Outcome, Rung},
     pool::{Settings, WorkerState},
 };
 
@@ -89,13 +89,6 @@ async fn a_job_that_expires_in_the_queue_never_runs() {
     assert!(start.elapsed() < 6 * SECOND);
     pass_time(100 * SECOND).await;
     assert_eq!((ran.get(), pool.stats().counts.expired), (0, 4));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_job_with_a_timeout_of_zero_is_refused() {
-    let pool = pool(1).kind(echo()).build();
-    let refused = pool.try_submit(Job::new("echo", "").timeout(Duration::ZERO)).expect_err("the timeout is zero");
-    assert!(matches!(refused.reason, RejectionReason::DeadlineUnreachable { .. }));
 }
 
 #[tokio::test(start_paused = true)]

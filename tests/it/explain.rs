@@ -2,22 +2,20 @@
 
 use std::time::Duration;
 
-use serde_json::Value;
 use tokio::task::JoinSet;
 use tonic::Code;
 use waterwheel::{
     Job, Pool,
     model::{JobId, Outcome, Rung},
     pool::{EndedJob, Settings, Stage, Ticket},
-    proto::{self, explain_response::State},
+    proto::explain_response::State,
 };
 
 use crate::{
     jobs::{explain, try_explain},
-    ops_pages::get,
     process::Process,
     refusal::Refusal,
-    service::{Address, Caller, job},
+    service::{Caller, job},
     support::{Gate, gated, pass_time, pool},
 };
 
@@ -94,49 +92,10 @@ const CONFIG: &str = r#"
     ended_jobs = 2
 "#;
 
-/// One thread, because each thread keeps an equal part of the ended jobs.
-const ONE_THREAD: [(&str, &str); 1] = [("WATERWHEEL_SERVER__THREADS", "1")];
-
-/// The id of the job in this stage.
-async fn id_in(ops: Address, stage: &str) -> String {
-    let (_, page) = get(ops, "/debug/tasks").await;
-    let page: Value = serde_json::from_str(&page).unwrap();
-    let jobs = page["pools"]["one"]["jobs"].as_array().unwrap();
-    let found = jobs.iter().find(|job| job["stage"] == stage).unwrap_or_else(|| panic!("no job is {stage}: {page}"));
-    found["job"].as_str().unwrap().to_owned()
-}
-
-#[tokio::test]
-async fn the_explain_rpc_and_command_show_running_and_queued_jobs() {
-    let process = Process::serve_with(CONFIG, &ONE_THREAD).await;
-    let caller = Caller::of(process.public).await;
-    caller.occupy(1).await;
-    caller.queue(proto::Job { when_full: 0, ..job("sleep", "1") }, 0).await;
-    let (running, queued) = (id_in(process.ops, "running").await, id_in(process.ops, "queued").await);
-
-    let explained = explain(process.ops, &queued).await;
-    assert_eq!(
-        (explained.job_id.as_str(), explained.pool.as_str(), explained.kind.as_str()),
-        (queued.as_str(), "one", "sleep")
-    );
-    let Some(State::Held(held)) = explained.state else { panic!("{explained:?}") };
-    assert_eq!((held.position, held.ahead, held.bound_by()), (1, Some(0), proto::Binding::Workers));
-    let explained = explain(process.ops, &running).await;
-    assert!(matches!(explained.state, Some(State::Running(running)) if !running.stopping), "{explained:?}");
-
-    let ran = process.run(&format!("explain {queued}")).await;
-    let text = ran.out;
-    assert_eq!(ran.code, Some(0));
-    assert!(text.starts_with(&format!("{queued}  kind sleep  pool one\n  request id ")), "{text}");
-    assert!(text.contains("\n  queued at 1, 0 ahead") && text.contains("because no worker is free"), "{text}");
-    let ran = process.run(&format!("explain {running} --output json")).await;
-    let json = ran.json();
-    assert_eq!((ran.code, &json["job_id"], &json["running"]["worker"]), (Some(0), &running.into(), &0.into()));
-}
-
 #[tokio::test]
 async fn an_ended_job_is_explained_by_its_job_id_until_it_is_evicted() {
-    let process = Process::serve_with(CONFIG, &ONE_THREAD).await;
+    // Each thread keeps an equal part of the ended jobs.
+    let process = Process::serve_with(CONFIG, &[("WATERWHEEL_SERVER__THREADS", "1")]).await;
     let caller = Caller::of(process.public).await;
     let done = caller.leave(job("sleep", "5")).await.unwrap().unwrap().into_inner().result.unwrap();
     let explained = explain(process.ops, &done.job_id).await;
@@ -161,8 +120,4 @@ async fn an_ended_job_is_explained_by_its_job_id_until_it_is_evicted() {
     let ran = process.run(&format!("explain {}", done.job_id)).await;
     assert_eq!(ran.code, Some(2));
     assert!(ran.err.contains("NOT_FOUND") && ran.err.contains("ListJobs"), "{}", ran.err);
-
-    for (id, code) in [("", Code::InvalidArgument), ("no id", Code::NotFound)] {
-        assert_eq!(try_explain(process.ops, id).await.unwrap_err().code(), code, "{id:?}");
-    }
 }

@@ -7,8 +7,8 @@ use waterwheel::proto::{Job, WhenFull};
 use crate::{
     process::Process,
     refusal::Way,
-    service::{Caller, job},
-    support::Files,
+    service::{Caller, Client, job},
+    support::{Files, TlsClient},
 };
 
 const CONFIG: &str = r#"
@@ -84,27 +84,18 @@ async fn a_workspace_that_cannot_be_created_is_logged() {
 }
 
 #[tokio::test]
-async fn a_cancellation_is_logged_with_its_job_and_reason() {
-    let process = Process::serve_logging(CONFIG, &[], "info").await;
-    let caller = Caller::of(process.public).await;
-    let left = caller.leave(job("sleep", "60000"));
-    caller.until_all(|pools| pools[0].in_flight == 1).await;
-    let listed: Value = serde_json::from_str(&process.run("jobs --output json").await.out).unwrap();
-    let id = listed["jobs"][0]["job_id"].as_str().unwrap();
-    assert_eq!(process.run(&format!("cancel {id} --reason=because")).await.code, Some(0));
-    left.await.unwrap().unwrap_err();
-    process.logged("an operator cancelled the job").await;
-    let logged = lines(&process.log(), "because").remove(0);
-    assert_eq!((&logged["job"], &logged["message"]), (&id.into(), &"an operator cancelled the job".into()), "{logged}");
-}
-
-#[tokio::test]
 async fn an_operators_actions_are_logged_with_principal_peer_and_reason() {
-    let (files, _) = Files::of_server();
+    let (files, ca) = Files::of_server();
     let rule = "[auth.rule.all]\nprincipals = [\"anonymous\"]\nrpcs = [\"*\"]\n";
     let config = format!("{CONFIG}{}{rule}", files.tls_section(Some("optional")));
     let process = Process::serve_logging(&config, &[], "info").await;
+    let caller = Caller(Client::new(TlsClient::new(&ca, None).channel(process.public.0).await.unwrap()));
+    caller.leave(job("sleep", "60000"));
+    caller.until_all(|pools| pools[0].in_flight == 1).await;
+    let listed = process.run("jobs --output json").await.json();
+    let cancel = format!("cancel {}", listed["jobs"][0]["job_id"].as_str().unwrap());
     for (line, message) in [
+        (&*cancel, "an operator cancelled the job"),
         ("pause one", "an operator paused the pool"),
         ("resume one", "an operator resumed the pool"),
         ("resize one 2", "an operator resized the pool"),
@@ -119,6 +110,7 @@ async fn an_operators_actions_are_logged_with_principal_peer_and_reason() {
         let logged = lines(&log, &format!("because-of-{}", line.replace(' ', "-"))).into_iter().next();
         let logged = logged.unwrap_or_else(|| panic!("no line of {line} in {log}"));
         assert_eq!((&logged["message"], &logged["span"]["principal"]), (&message.into(), &"anonymous".into()));
+        assert_eq!(logged["job"].as_str(), line.strip_prefix("cancel "));
         assert!(logged["span"]["peer"].as_str().is_some_and(|peer| peer.starts_with("127.0.0.1:")), "{logged}");
     }
 }

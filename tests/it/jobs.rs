@@ -3,8 +3,8 @@
 use serde_json::Value;
 use tonic::{Code, Request, Status};
 use waterwheel::proto::{
-    CancelJobRequest, ExplainRequest, ExplainResponse, Job, JobOrder, JobStage, ListJobsRequest, ListJobsResponse,
-    SubmitRequest, admin_service_client::AdminServiceClient, explain_response::State,
+    Binding, CancelJobRequest, ExplainRequest, ExplainResponse, Job, JobOrder, JobStage, ListJobsRequest,
+    ListJobsResponse, SubmitRequest, admin_service_client::AdminServiceClient, explain_response::State,
 };
 
 use crate::{
@@ -79,6 +79,9 @@ async fn jobs_are_listed_by_filter_and_order() {
         ids(&all),
         ["third JOB_STAGE_FAILED", "second JOB_STAGE_QUEUED", "second JOB_STAGE_QUEUED", "first JOB_STAGE_RUNNING"]
     );
+    let queued = explain(process.ops, "second").await;
+    let Some(State::Held(held)) = queued.state else { panic!("{queued:?}") };
+    assert_eq!((held.position, held.ahead, held.bound_by()), (2, Some(1), Binding::Workers));
     let failed = &all.jobs[0];
     assert_eq!(
         (failed.outcome.as_str(), failed.pool.as_str(), failed.kind.as_str()),
@@ -108,6 +111,18 @@ async fn jobs_are_listed_by_filter_and_order() {
         "{rates:?}"
     );
 
+    let ran = process.run("jobs --state queued,running --kind sleep --oldest").await;
+    let lines: Vec<&str> = ran.out.lines().collect();
+    assert_eq!((ran.code, lines.len()), (Some(0), 4), "{}", ran.out);
+    assert!(lines[1].contains("running") && lines[1].ends_with("sleep  acme    first"), "{}", ran.out);
+    let json = process.run("jobs --state failed --output json").await.json();
+    assert_eq!((&json["all"], &json["jobs"][0]["outcome"]), (&1.into(), &"HANDLER_FAILED".into()));
+}
+
+/// The message begins with the invalid field.
+#[tokio::test]
+async fn an_invalid_request_for_a_list_is_refused() {
+    let process = Process::serve(CONFIG).await;
     for (request, field) in [
         (ListJobsRequest { limit: 1001, ..Default::default() }, "limit"),
         (ListJobsRequest { stages: vec![0], ..Default::default() }, "stages"),
@@ -119,13 +134,6 @@ async fn jobs_are_listed_by_filter_and_order() {
     }
     let unknown = list(process.ops, ListJobsRequest { pool: "tow".into(), ..Default::default() }).await.unwrap_err();
     assert_eq!(unknown.code(), Code::NotFound);
-
-    let ran = process.run("jobs --state queued,running --kind sleep --oldest").await;
-    let lines: Vec<&str> = ran.out.lines().collect();
-    assert_eq!((ran.code, lines.len()), (Some(0), 4), "{}", ran.out);
-    assert!(lines[1].contains("running") && lines[1].ends_with("sleep  acme    first"), "{}", ran.out);
-    let json = process.run("jobs --state failed --output json").await.json();
-    assert_eq!((&json["all"], &json["jobs"][0]["outcome"]), (&1.into(), &"HANDLER_FAILED".into()));
 }
 
 #[tokio::test]
@@ -163,7 +171,10 @@ async fn a_request_id_finds_all_jobs_of_its_calls_and_cancel_refuses_an_ambiguou
     let ended = explain(process.ops, "alone").await;
     assert!(matches!(ended.state, Some(State::Ended(ended)) if ended.outcome == "CANCELLED_BY_OPERATOR"));
     let ran = process.run("explain no-such-id").await;
-    assert!(ran.code == Some(2), "{}", ran.out);
+    assert!(ran.code == Some(2) && ran.err.contains("NOT_FOUND") && ran.err.contains("ListJobs"), "{}", ran.err);
+    for (id, code) in [("", Code::InvalidArgument), ("no id", Code::NotFound)] {
+        assert_eq!(try_explain(process.ops, id).await.unwrap_err().code(), code, "{id:?}");
+    }
 }
 
 #[tokio::test]

@@ -16,7 +16,7 @@ use waterwheel::proto::{
 use crate::{
     ops_pages::get,
     process::{Process, Ran, program},
-    service::{Address, Caller, job, queued},
+    service::{Address, Caller},
 };
 
 const CONFIG: &str = r#"
@@ -96,32 +96,6 @@ fn serving(state: &PoolState) -> (Phase, bool) {
 }
 
 #[tokio::test]
-async fn a_pool_is_paused_resized_and_resumed() {
-    let process = Process::serve(CONFIG).await;
-    let caller = Caller::of(process.public).await;
-    let ran = process.run("pause one").await;
-    assert!(ran.out.starts_with("pool one  PAUSED for ") && ran.code == Some(0), "{} {}", ran.out, ran.err);
-    let held = caller.leave(job("echo", ""));
-    until(&caller, |pool| queued(pool) == 1).await;
-    let shown = process.run("pause one --output json").await.json();
-    assert_eq!(
-        (&shown["name"], &shown["queued"], &shown["phase"]),
-        (&"one".into(), &1.into(), &"PHASE_SERVING".into())
-    );
-    assert!(shown["paused"].as_str().is_some_and(|paused| paused.ends_with('s')), "{shown}");
-    let ran = process.run("resize one 2..9").await;
-    assert!(ran.out.ends_with("1 queued  0 running  2 workers of 2 to 9\n"), "{} {}", ran.out, ran.err);
-    let shown = process.run("resize one 3 --output json").await.json();
-    assert_eq!(
-        (&shown["size"]["min"], &shown["size"]["max"], &shown["size"]["workers"]),
-        (&3.into(), &3.into(), &3.into())
-    );
-    let ran = process.run("resume one").await;
-    assert!(ran.out.starts_with("pool one  SERVING  ") && ran.code == Some(0), "{} {}", ran.out, ran.err);
-    held.await.unwrap().unwrap();
-}
-
-#[tokio::test]
 async fn an_operator_command_sent_to_the_public_port_names_the_right_option() {
     let process = Process::serve(CONFIG).await;
     let callers = process.public.0.to_string();
@@ -132,43 +106,4 @@ async fn an_operator_command_sent_to_the_public_port_names_the_right_option() {
         let start = format!("{callers} is the listener for callers, not for operators\n  help: pass --ops");
         assert!(err.starts_with(&start), "{err}");
     }
-    let ran = process.run("pause one").await;
-    assert!(ran.out.starts_with("pool one  PAUSED for "), "{} {}", ran.out, ran.err);
-}
-
-#[tokio::test]
-async fn a_pool_is_drained_and_a_job_cancelled() {
-    let process = Process::serve(CONFIG).await;
-    let caller = Caller::of(process.public).await;
-    let running = caller.leave(job("sleep", "60000"));
-    until(&caller, |pool| pool.in_flight == 1).await;
-    let ran = process.run("drain --pool one").await;
-    assert!(ran.out.starts_with("NOT_SERVING  0 queued  1 running") && !ran.out.contains("hard stop"), "{}", ran.out);
-    let id = named(&caller.stats().await, "one").workers[0].job_id.clone();
-    let line = format!("cancel {id}");
-    let (watch, ran) = tokio::join!(process.run("drain --pool one --watch"), process.run(&line));
-    assert_eq!(ran.out, format!("cancelled {id} of pool one: it runs, and is asked to stop\n"), "{}", ran.err);
-    running.await.unwrap().unwrap_err();
-    let last = watch.out.lines().last().unwrap();
-    assert!(last.starts_with("drained ") && last.ends_with("lost 0"), "{} {}", watch.out, watch.err);
-    assert_eq!(watch.code, Some(0));
-    let ran = process.run(&format!("{line} --output json")).await;
-    assert_eq!(ran.code, Some(2));
-    assert!(ran.err.contains("ListJobs") && ran.err.contains(&id), "{}", ran.err);
-}
-
-#[tokio::test]
-async fn errors_name_the_next_step() {
-    let process = Process::serve(CONFIG).await;
-    for line in ["pause tow", "resume tow", "resize tow 3", "drain --pool tow"] {
-        let ran = process.run(line).await;
-        assert_eq!(ran.code, Some(2), "{line}");
-        assert!(ran.err.starts_with("NOT_FOUND  no pool \"tow\"; there are one, two\n"), "{line}: {}", ran.err);
-    }
-    process.run("drain --pool one").await;
-    let ran = process.run("pause one").await;
-    assert!(ran.err.contains("resume the pool first"), "{}", ran.err);
-    assert_eq!(ran.code, Some(4));
-    let ran = process.run("resize one 9..2").await;
-    assert!(ran.code == Some(2) && ran.err.contains("9 is more than 2"), "{}", ran.err);
 }

@@ -293,14 +293,6 @@ async fn web_pages_of_configured_origins_may_call() {
     Caller::of(process.public).await.leave(job("echo", "x")).await.unwrap().unwrap();
 }
 
-#[tokio::test]
-async fn web_pages_may_not_call_by_default() {
-    let process = Process::serve(CONFIG).await;
-    let request = Request::post("/waterwheel.v1.WorkerPoolService/Submit").header("host", "public");
-    let answer = process.public.http1(request.body(Full::new(Bytes::new())).unwrap()).await;
-    assert_eq!(answer.status(), StatusCode::BAD_REQUEST, "the public listener accepts HTTP/2 only");
-}
-
 /// HTTP/1.1 cannot carry the trailers that hold the status of a plain gRPC call.
 #[tokio::test]
 async fn a_plain_grpc_call_over_http_1_is_refused_without_running_a_job() {

@@ -7,8 +7,8 @@ use std::{
 };
 
 use futures_util::poll;
-use parking_lot::Mutex;
-use tracing::{Id, Metadata, Subscriber, span};
+use tracing::{Id, Subscriber};
+use tracing_subscriber::{Layer, layer, layer::SubscriberExt, registry};
 use waterwheel::{
     Job, Output, Pool, WhenFull,
     model::{Call, HandlerError},
@@ -16,38 +16,16 @@ use waterwheel::{
 
 use crate::support::{BlockingGate, Counter, deaf, holding_clock, kind, pass_time, pool, until};
 
-/// A subscriber that reads the statistics of the pool whenever a span ends.
+/// Reads the statistics of the pool whenever a span ends.
 struct StatsAtSpanEnd {
-    pool: Mutex<Option<Pool>>,
+    pool: Pool,
     ended: Counter,
 }
 
-impl Subscriber for StatsAtSpanEnd {
-    fn enabled(&self, _: &Metadata<'_>) -> bool {
-        true
-    }
-
-    fn new_span(&self, _: &span::Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-    fn event(&self, _: &tracing::Event<'_>) {}
-
-    fn enter(&self, _: &Id) {}
-
-    fn exit(&self, _: &Id) {}
-
-    fn try_close(&self, _: Id) -> bool {
-        let pool = self.pool.lock().clone();
-        if let Some(pool) = pool {
-            let _ = pool.stats();
-            self.ended.add();
-        }
-        true
+impl<S: Subscriber> Layer<S> for StatsAtSpanEnd {
+    fn on_close(&self, _: Id, _: layer::Context<'_, S>) {
+        let _ = self.pool.stats();
+        self.ended.add();
     }
 }
 
@@ -98,7 +76,7 @@ fn a_subscriber_may_read_the_statistics_when_a_span_ends() {
     let quick = kind("quick", |_, _| async { Ok(Output::default()) });
     let fails = kind("fails", |_, _| async { Err(HandlerError::invalid("no")) });
     let pool = pool(1).queue_jobs(3).kind(deaf).kind(quick).kind(fails).build();
-    let subscriber = StatsAtSpanEnd { pool: Mutex::new(Some(pool.clone())), ended: ended.clone() };
+    let subscriber = registry().with(StatsAtSpanEnd { pool: pool.clone(), ended: ended.clone() });
     run_in_time(move || {
         // The worker's thread may drop the last reference to a span. The span keeps its dispatcher for that.
         let _guard = tracing::subscriber::set_default(subscriber);

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use prost::Message;
-use tokio_stream::StreamExt;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Status, metadata::MetadataMap};
 use tonic_types::{ErrorDetails, StatusExt};
 use waterwheel::proto::{
@@ -36,6 +37,16 @@ impl Way {
 
     /// Sends `job`, which must fail.
     pub(crate) async fn fail(self, client: &Client, job: Option<Job>, headers: &[(&'static str, &str)]) -> Refusal {
+        self.end(client, job, headers).await.expect_err("a failure")
+    }
+
+    /// Sends `job`, and reads the answer to its end.
+    pub(crate) async fn end(
+        self,
+        client: &Client,
+        job: Option<Job>,
+        headers: &[(&'static str, &str)],
+    ) -> Result<(), Refusal> {
         match self {
             Self::Submit => submit(client.clone(), job, headers).await,
             Self::Stream => stream(client.clone(), job, headers).await,
@@ -91,43 +102,34 @@ impl Refusal {
     }
 }
 
-async fn submit(mut client: Client, job: Option<Job>, headers: &[(&'static str, &str)]) -> Refusal {
-    let status = client.submit(request(SubmitRequest { job }, headers)).await.expect_err("a failure");
+async fn submit(mut client: Client, job: Option<Job>, headers: &[(&'static str, &str)]) -> Result<(), Refusal> {
+    let ended = client.submit(request(SubmitRequest { job }, headers)).await;
     // In a unary call the two cases look the same.
-    Refusal::of_call(status, true)
+    ended.map(drop).map_err(|status| Refusal::of_call(status, true))
 }
 
-async fn stream(mut client: Client, job: Option<Job>, headers: &[(&'static str, &str)]) -> Refusal {
-    let mut events = match client.stream(request(StreamRequest { job }, headers)).await {
-        Ok(events) => events.into_inner(),
-        Err(status) => return Refusal::of_call(status, true),
-    };
-    loop {
-        match events.message().await {
-            Ok(Some(_)) => {}
-            Ok(None) => panic!("the job completed"),
-            Err(status) => return Refusal::of_call(status, false),
-        }
-    }
+async fn stream(mut client: Client, job: Option<Job>, headers: &[(&'static str, &str)]) -> Result<(), Refusal> {
+    let events = client.stream(request(StreamRequest { job }, headers)).await;
+    let mut events = events.map_err(|status| Refusal::of_call(status, true))?.into_inner();
+    while events.message().await.map_err(|status| Refusal::of_call(status, false))?.is_some() {}
+    Ok(())
 }
 
-async fn submit_many(mut client: Client, job: Option<Job>, headers: &[(&'static str, &str)]) -> Refusal {
-    let jobs = tokio_stream::once(SubmitManyRequest { tag: "it".into(), job: job.map(Box::new) });
-    // The request stream stays open, because its end could end the job.
-    let jobs = jobs.chain(tokio_stream::pending());
-    let mut results = match client.submit_many(request(jobs, headers)).await {
-        Ok(results) => results,
-        Err(status) => return Refusal::of_call(status, true),
-    };
+async fn submit_many(mut client: Client, job: Option<Job>, headers: &[(&'static str, &str)]) -> Result<(), Refusal> {
+    // The request stream stays open until the result is there, because its end could end the job.
+    let (sender, jobs) = mpsc::channel(1);
+    sender.try_send(SubmitManyRequest { tag: "it".into(), job: job.map(Box::new) }).expect("there is room");
+    let results = client.submit_many(request(ReceiverStream::new(jobs), headers)).await;
+    let mut results = results.map_err(|status| Refusal::of_call(status, true))?;
     let request_id = request_id(results.metadata());
-    match results.get_mut().message().await {
-        Ok(Some(result)) => {
-            assert_eq!(result.tag, "it");
-            let Some(Outcome::Failure(failure)) = result.outcome else { panic!("the job completed: {result:?}") };
-            Refusal { status: rebuilt(failure), before_headers: false, inside: true, request_id }
+    let result = results.get_mut().message().await.map_err(|status| Refusal::of_call(status, false))?;
+    let result = result.expect("a result");
+    assert_eq!(result.tag, "it");
+    match result.outcome.expect("an outcome") {
+        Outcome::Result(_) => Ok(()),
+        Outcome::Failure(failure) => {
+            Err(Refusal { status: rebuilt(failure), before_headers: false, inside: true, request_id })
         }
-        Ok(None) => panic!("the call ended without a result"),
-        Err(status) => Refusal::of_call(status, false),
     }
 }
 

@@ -4,7 +4,7 @@ use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use tonic::Code;
 
 use crate::{
-    process::{self, Process},
+    process::Process,
     refusal::Way,
     service::{Client, job},
     support::{Authority, Files, Name, TlsClient},
@@ -79,31 +79,4 @@ async fn no_core_dumps_disables_core_dumps_of_the_server() {
         assert_eq!(std::os::unix::fs::MetadataExt::uid(&owner), 0);
     }
     setrlimit(Resource::Core, limit).unwrap();
-}
-
-/// `check` and `config show` name files, but never print their content, whether it is valid or not.
-#[tokio::test]
-async fn no_report_of_a_configuration_holds_a_secret() {
-    let (files, ca) = (Files::new(), Authority::new("ca"));
-    let leaf = ca.server(1);
-    files.put_leaf("server", &leaf);
-    let key = leaf.key.serialize_pem();
-    let config = format!("{ECHO}{}", files.tls_section(None));
-    files.put("ww.toml", &config);
-    let secrets = lines_of_key(&key);
-    for (command, broken, code) in [
-        (&["config", "show", "--origin"][..], false, 0),
-        (&["check"], false, 0),
-        (&["check"], true, 2),
-        (&["check", "--output", "json"], true, 2),
-        (&["serve"], true, 2),
-    ] {
-        let key = if broken { key.replace("PRIVATE KEY", "PUBLIC KEY") } else { key.clone() };
-        files.put("server.key", &key);
-        let output = process::program(command).arg("--config").arg(files.path("ww.toml")).output().await.unwrap();
-        let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).join("\n");
-        assert_eq!(output.status.code(), Some(code), "{command:?}: {text}");
-        assert!(!broken || text.contains("server.tls.key"), "{command:?} names the key: {text}");
-        assert_free_of(&text, &secrets, &format!("{command:?}"));
-    }
 }

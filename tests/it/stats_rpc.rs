@@ -4,12 +4,15 @@
 
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use waterwheel::proto::{
-    Distribution, Job, JobCounts, Phase, PoolStats, StatsRequest, WatchStatsRequest, WhenFull, WorkerState,
+    Distribution, Job, JobCounts, Phase, PoolStats, StatsRequest, StreamRequest, SubmitManyRequest, SubmitRequest,
+    WatchStatsRequest, Waterfall, WhenFull, WorkerState, stream_response::Event, submit_many_response::Outcome,
 };
 
 use crate::{
     process::Process,
+    refusal::request,
     service::{Caller, counts, job, queued},
 };
 
@@ -25,31 +28,6 @@ const CONFIG: &str = r#"
 
 fn time(sent: Option<prost_types::Duration>) -> Duration {
     sent.expect("sent").try_into().unwrap()
-}
-
-#[tokio::test]
-async fn an_idle_pool_reports_empty_queues_and_idle_workers() {
-    let process = Process::serve(CONFIG).await;
-    let caller = Caller::of(process.public).await;
-    let stats = caller.stats().await;
-    assert_eq!(stats.phase(), Phase::Serving);
-    assert!(time(stats.uptime) > Duration::ZERO);
-    let pool = &stats.pools[0];
-    assert_eq!((pool.name.as_str(), pool.phase(), pool.in_flight), ("one", Phase::Serving, 0));
-    assert_eq!((pool.utilization, pool.slow_polls), (0.0, 0));
-    let queue = pool.queue.unwrap();
-    assert_eq!((queue.jobs, queue.jobs_capacity, queue.bytes, queue.bytes_capacity), (0, 3, 0, 8 << 20));
-    assert_eq!((queue.waiting, queue.waiting_capacity), (0, 5));
-    assert_eq!((time(queue.oldest_age), time(queue.expected_wait)), (Duration::ZERO, Duration::ZERO));
-    assert_eq!(*counts(pool), JobCounts::default());
-    let kinds: Vec<_> = pool.kinds.iter().map(|kind| kind.name.as_str()).collect();
-    assert_eq!(kinds, ["echo", "sleep"]);
-    assert!(pool.workers.iter().map(|worker| worker.id).is_sorted());
-    assert_eq!(pool.workers.len(), 2);
-    for worker in &pool.workers {
-        assert_eq!((worker.state(), worker.job_id.as_str()), (WorkerState::Idle, ""));
-        assert_eq!((worker.completed, worker.failed), (0, 0));
-    }
 }
 
 #[tokio::test]
@@ -71,7 +49,9 @@ async fn a_busy_pool_reports_its_queue_and_workers() {
     let pool = caller.pool().await;
     assert_eq!((pool.in_flight, pool.utilization), (2, 1.0));
     let queue = pool.queue.unwrap();
-    assert_eq!((queue.jobs, queue.waiting), (3, 1));
+    assert_eq!((queue.jobs, queue.jobs_capacity, queue.bytes_capacity), (3, 3, 8 << 20));
+    assert_eq!((queue.waiting, queue.waiting_capacity), (1, 5));
+    assert_eq!(pool.kinds.iter().map(|kind| kind.name.as_str()).collect::<Vec<_>>(), ["echo", "sleep"]);
     assert_eq!(queue.bytes, 3 * 1024, "payloads of running jobs do not count");
     assert!(time(queue.oldest_age) > Duration::ZERO);
     // The pool knows a service time of `sleep`, at least 100 ms, and none of `echo`.
@@ -181,4 +161,44 @@ async fn one_pool_can_be_selected_and_watched_at_an_interval() {
     let took = begin.elapsed();
     assert!(took >= Duration::from_millis(200) && took < Duration::from_secs(20), "{took:?}");
     assert_eq!(queued(&caller.stats().await.pools[0]), 0);
+}
+
+/// Checks the parts of a job that had a budget of 20 s, waited in the queue, and ran for 20 ms.
+fn assert_adds_up(waterfall: Option<Waterfall>, elapsed: Duration) {
+    let waterfall = waterfall.expect("sent");
+    let Waterfall { budget_seconds, queue_seconds, run_seconds, left_seconds, worker: _ } = waterfall;
+    assert!(budget_seconds > 10.0 && budget_seconds <= 20.0, "{waterfall:?}");
+    assert!(queue_seconds > 0.0 && run_seconds >= 0.019 && left_seconds > 0.0, "{waterfall:?}");
+    assert!((queue_seconds + run_seconds + left_seconds - budget_seconds).abs() < 1e-6, "{waterfall:?}");
+    assert!(queue_seconds + run_seconds <= elapsed.as_secs_f64(), "{waterfall:?} within {elapsed:?}");
+}
+
+#[tokio::test]
+async fn queue_run_and_rest_of_a_job_add_up_to_its_budget_in_the_answer_of_every_rpc() {
+    let process = Process::serve(&CONFIG.replace("workers = 2", "workers = 1")).await;
+    let caller = Caller::of(process.public).await;
+    let [mut submits, mut streams, mut many] = [(); 3].map(|()| caller.0.clone());
+    let headers = [("grpc-timeout", "20S")];
+    let one = || Some(job("sleep", "20"));
+    let begin = tokio::time::Instant::now();
+    caller.leave(job("sleep", "100"));
+    caller.until(|pool| pool.in_flight == 1).await;
+    let submit = async {
+        let answer = submits.submit(request(SubmitRequest { job: one() }, &headers)).await.unwrap();
+        assert_adds_up(answer.into_inner().result.unwrap().waterfall, begin.elapsed());
+    };
+    let stream = async {
+        let events = streams.stream(request(StreamRequest { job: one() }, &headers)).await.unwrap().into_inner();
+        let last = events.map(Result::unwrap).fold(None, async |_, event| event.event).await;
+        let Some(Event::Finished(finished)) = last else { panic!("{last:?}") };
+        assert_adds_up(finished.waterfall, begin.elapsed());
+    };
+    let submit_many = async {
+        let jobs = tokio_stream::once(SubmitManyRequest { tag: "it".into(), job: one().map(Box::new) });
+        let mut results = many.submit_many(request(jobs, &headers)).await.unwrap().into_inner();
+        let result = results.message().await.unwrap().unwrap();
+        let Some(Outcome::Result(result)) = result.outcome else { panic!("{result:?}") };
+        assert_adds_up(result.waterfall, begin.elapsed());
+    };
+    tokio::join!(submit, stream, submit_many);
 }

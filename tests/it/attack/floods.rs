@@ -31,32 +31,22 @@ async fn a_continuation_flood_ends_the_connection() {
     target.recovers(32 * MIB).await;
 }
 
-/// A flood of SETTINGS frames, each of which the server must acknowledge. One peer reads the answers, the other does
-/// not.
+/// Floods of SETTINGS and of PING frames, each of which the server must answer. One peer reads the answers, the other
+/// does not.
 ///
 /// Expected: the first peer gets an answer to each frame. The server stops reading from the second peer, so that its
 /// answers do not accumulate.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn unread_answers_to_a_settings_flood_do_not_accumulate() {
-    let target = Target::serve(CONFIG).await;
-    let one = |frames: Frames| frames.settings(&[(INITIAL_WINDOW_SIZE, 65_535)]);
-    let peer = target.under(flood(&target, one)).await;
-    assert_eq!((peer.seen.closed, peer.seen.settings_acks), (false, COUNT + 1), "{:?}", peer.seen);
-    drop(peer);
-    deaf_flood(&target, one).await;
-}
-
-/// A flood of PING frames, each of which the server must answer. One peer reads the answers, the other does not.
-///
-/// Expected: as in [`unread_answers_to_a_settings_flood_do_not_accumulate`].
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn unread_answers_to_a_ping_flood_do_not_accumulate() {
-    let target = Target::serve(CONFIG).await;
-    let one = |frames: Frames| frames.ping(*b"flooding");
-    let peer = target.under(flood(&target, one)).await;
-    assert_eq!((peer.seen.closed, peer.seen.pongs), (false, COUNT + 1), "{:?}", peer.seen);
-    drop(peer);
-    deaf_flood(&target, one).await;
+async fn unread_answers_to_a_settings_or_ping_flood_do_not_accumulate() {
+    let settings: fn(Frames) -> Frames = |frames| frames.settings(&[(INITIAL_WINDOW_SIZE, 65_535)]);
+    for (one, answers) in [(settings, [COUNT + 1, 1]), (|frames| frames.ping(*b"flooding"), [1, COUNT + 1])] {
+        let target = Target::serve(CONFIG).await;
+        let peer = target.under(flood(&target, one)).await;
+        let seen = &peer.seen;
+        assert_eq!((seen.closed, [seen.settings_acks, seen.pongs]), (false, answers), "{seen:?}");
+        drop(peer);
+        deaf_flood(&target, one).await;
+    }
 }
 
 /// A peer violates the protocol and sends many more frames before it reads the server's answer.

@@ -22,7 +22,8 @@ use crate::{
     support::{Files, toml_string},
 };
 
-/// Tokens of the removed key are refused although the server has accepted them before. An invalid file is ignored.
+/// Tokens of the removed key are refused although the server has accepted them before. An invalid file is ignored, and
+/// an empty set refuses every token until its keys are back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_changed_key_file_is_reloaded() {
     let setting = Setting::new();
@@ -34,6 +35,15 @@ async fn a_changed_key_file_is_reloaded() {
     setting.files.put("jwks.json", &jwks(&[next.public()]));
     until("the new key", async || tenant(&mut client.clone(), &new).await.is_ok()).await;
     assert_eq!(tenant(&mut client, &old).await.unwrap_err().code(), Code::Unauthenticated);
+
+    setting.files.put("jwks.json", &jwks(&[]));
+    until("the token is refused", async || tenant(&mut client.clone(), &new).await.is_err()).await;
+    let refusal = setting.refusal(&new).await;
+    assert_eq!((refusal.code(), refusal.reason().as_str()), (Code::Unauthenticated, "INVALID_TOKEN"));
+    let help = "ask its operator to put the issuer's keys in the file of auth.jwt.jwks";
+    assert!(refusal.message().contains(help), "{refusal:?}");
+    setting.files.put("jwks.json", &jwks(&[next.public()]));
+    until("the token is accepted again", async || tenant(&mut client.clone(), &new).await.is_ok()).await;
 }
 
 /// The jobs of an open call are refused once its token has expired or its key is removed. An added key changes nothing.
@@ -75,25 +85,6 @@ async fn jobs_of_an_open_call_are_refused_once_its_token_is_invalid() {
         };
         assert_eq!(refused, Code::Unauthenticated, "a token that {token}");
     }
-}
-
-/// Tokens that were accepted before are refused too, and the refusal asks for the operator's help. Tokens are accepted
-/// again once their keys are back.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_empty_key_set_refuses_every_token() {
-    let setting = Setting::new();
-    let token = setting.signer.sign(&claims());
-    let client = setting.client().await;
-    let is_accepted = async || tenant(&mut client.clone(), &token).await.is_ok();
-    assert!(is_accepted().await);
-    setting.files.put("jwks.json", &jwks(&[]));
-    until("the token is refused", async || !is_accepted().await).await;
-    let refusal = setting.refusal(&token).await;
-    assert_eq!((refusal.code(), refusal.reason().as_str()), (Code::Unauthenticated, "INVALID_TOKEN"));
-    let help = "ask its operator to put the issuer's keys in the file of auth.jwt.jwks";
-    assert!(refusal.message().contains(help), "{refusal:?}");
-    setting.files.put("jwks.json", &jwks(&[setting.signer.public()]));
-    until("the token is accepted again", is_accepted).await;
 }
 
 /// The server logs a key file that is missing, incomplete or empty. It keeps the old keys, unless the new set is valid

@@ -9,11 +9,8 @@ use tokio::{
 };
 use waterwheel::net::Closed;
 
-use super::{Client, config_of, serve, until};
-use crate::{
-    process::PATIENCE,
-    service::{Caller, Service, job, load_config, submission},
-};
+use super::{Client, serve, until};
+use crate::{process::PATIENCE, service::submission};
 
 #[tokio::test]
 async fn a_connection_at_its_maximum_age_receives_goaway_and_finishes_its_calls() {
@@ -47,24 +44,6 @@ async fn a_call_that_outlives_the_age_and_the_grace_period_is_cut() {
     assert!(end.is_none_or(|data| data.is_err()), "its health did not change");
     assert!(begin.elapsed() >= Duration::from_millis(1_995), "{:?}", begin.elapsed());
     until(&service.tracker, |tracker| tracker.closed(Closed::AgeCut) == 1 && tracker.open() == 0).await;
-}
-
-#[tokio::test]
-async fn calls_of_real_clients_survive_the_maximum_age_of_connections() {
-    // Less than a configuration may set, so that many connections reach it.
-    let mut config = load_config(&config_of(r#"listen = "127.0.0.1:0""#));
-    config.server.connections.max_age = Duration::from_millis(50);
-    let service = Service::start_with(config, Vec::new()).unwrap();
-    let caller = Caller::of(service.public).await;
-    let begin = Instant::now();
-    while service.tracker.closed(Closed::Age) < 5 {
-        assert!(begin.elapsed() < PATIENCE, "too few connections reach their maximum age");
-        let calls = [(); 8].map(|()| caller.leave(job("sleep", "5")));
-        for call in calls {
-            call.await.unwrap().expect("the maximum age fails no call");
-        }
-    }
-    assert_eq!(service.tracker.closed(Closed::Error), 0);
 }
 
 #[tokio::test]

@@ -127,29 +127,15 @@ async fn run_with_kills(cluster: &Cluster, path: &Path, rounds: usize, every: us
     all
 }
 
-/// Checks with a new replica that each acknowledged job ends once.
-async fn assert_ended_once(path: &Path, acknowledged: BTreeSet<String>) {
-    let process = Process::serve_file(path).await;
-    let found = Jobs::of(&process).await.all_ended_once(acknowledged).await;
-    eprintln!("0 lost; {found} found, each ended once");
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_job_ends_once_although_replicas_and_their_database_are_killed() {
     let Some(cluster) = Cluster::start().await else { return };
     let (_dir, path) = replica_file(&cluster);
-    let acknowledged = run_with_kills(&cluster, &path, 3, 5).await;
-    assert_ended_once(&path, acknowledged).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "it takes minutes; docs/benchmarks.md has the command"]
-async fn every_job_ends_once_although_replicas_and_their_database_are_killed_many_times() {
-    let Some(cluster) = Cluster::start().await else { return };
-    let (_dir, path) = replica_file(&cluster);
-    // 22 kills and 2 restarts by default.
-    let acknowledged = run_with_kills(&cluster, &path, size("WATERWHEEL_ROUNDS", 24), 11).await;
-    assert_ended_once(&path, acknowledged).await;
+    let rounds = size("WATERWHEEL_ROUNDS", 3);
+    let acknowledged = run_with_kills(&cluster, &path, rounds, rounds.clamp(5, 11)).await;
+    let process = Process::serve_file(&path).await;
+    let found = Jobs::of(&process).await.all_ended_once(acknowledged).await;
+    eprintln!("0 lost; {found} found, each ended once");
 }
 
 /// Counts of the responses to several callers of one server.

@@ -7,11 +7,10 @@ use tokio::time::{Instant, timeout};
 use tonic::Code;
 use waterwheel::proto::health::{HealthCheckRequest, health_check_response::ServingStatus};
 
-use super::{CONFIG, Ends, sleeps_on};
+use super::{CONFIG, Ends};
 use crate::{
     health::check,
-    process::{PATIENCE, Process, Ran},
-    refusal::Refusal,
+    process::{PATIENCE, Process},
     service::{Caller, job},
 };
 
@@ -110,24 +109,4 @@ async fn under_load_every_accepted_job_completes_before_the_drain_ends() {
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert_eq!(ends.refused + ends.closed, 8, "{ends:?}");
     assert!(ends.completed > 50 && ends.killed.is_empty() && ends.dropped.is_empty(), "{ends:?}");
-}
-
-#[tokio::test]
-async fn drain_watch_ends_with_the_number_of_lost_jobs_and_the_exit_code_of_the_server() {
-    for (asleep, finish, code, last) in [(2_000, "60s", 0, "drained 1/1 in "), (60_000, "1s", 3, "drained ")] {
-        let config = CONFIG.replace(r#"finish = "300ms""#, &format!("finish = {finish:?}"));
-        let process = Process::serve(&config).await;
-        let caller = Caller::of(process.public).await;
-        let call = caller.leave(sleeps_on(asleep));
-        caller.until(|pool| pool.in_flight == 1).await;
-        let watch = Ran::of(process.command(&["drain", "--watch"]));
-        let (watch, ended) = tokio::join!(watch, process.ended());
-        let shown = watch.out;
-        assert_eq!((watch.code, ended.code), (Some(code), Some(code)), "{shown}");
-        assert!(shown.starts_with("NOT_SERVING"), "{shown}");
-        let (_, end) = shown.split_once(last).unwrap_or_else(|| panic!("{shown}"));
-        assert!(if code == 0 { end.ends_with(", lost 0\n") } else { end.contains(", lost 1\n  help: ") }, "{shown}");
-        let lost = call.await.unwrap().err().map(|status| Refusal::of_call(status, true).reason());
-        assert_eq!(lost.as_deref(), (code == 3).then_some("DRAIN_KILLED"));
-    }
 }

@@ -153,15 +153,3 @@ async fn output_over_its_limit() {
         check_alone(Row::of(job("small", vec![0; length]), expected)).await;
     }
 }
-
-#[tokio::test]
-async fn a_failed_job_frees_its_worker() {
-    let service = Service::start(ONE_WORKER, super::own_kinds());
-    let caller = Caller::of(service.public).await;
-    for (kind, payload) in [("wrong", "panic"), ("wrong-blocking", ""), ("wrong", "lost"), ("small", "fine")] {
-        let _ = caller.leave(job(kind, payload)).await.unwrap();
-    }
-    caller.until(|pool| pool.in_flight == 0).await;
-    let counts = caller.pool().await.jobs.unwrap();
-    assert_eq!((counts.accepted, counts.completed, counts.failed, counts.panicked), (4, 1, 1, 2), "{counts:?}");
-}

@@ -4,8 +4,8 @@ use std::process::{Command, Stdio};
 
 use waterwheel::{Output, app::OwnKind, handler::Kind};
 
-use super::served::call;
 use crate::{
+    refusal::Way,
     service::{Caller, Service, job},
     support::{blocking_kind, kind},
 };
@@ -42,9 +42,9 @@ fn serves_under_a_plain_subscriber() {
         let own = [says(), says_blocking()].map(|kind| OwnKind::new("one", kind));
         let service = Service::start(CONFIG, own.into());
         let caller = Caller::of(service.public).await;
-        for (method, kind) in [("Submit", "says"), ("Submit", "blocks"), ("Stream", "says"), ("SubmitMany", "says")] {
-            let id = format!("{method}-{kind}");
-            call(caller.0.clone(), method, &[("x-request-id", &id)], job(kind, "")).await;
+        for (way, kind) in Way::ALL.map(|way| (way, "says")).into_iter().chain([(Way::Submit, "blocks")]) {
+            let id = format!("{way:?}-{kind}");
+            way.end(&caller.0, Some(job(kind, "")), &[("x-request-id", &id)]).await.expect("completed");
         }
     });
 }

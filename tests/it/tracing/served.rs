@@ -9,17 +9,15 @@ use waterwheel::{
     app::OwnKind,
     handler::{Context, Kind},
     model::HandlerError,
-    proto::{
-        self, StreamRequest, SubmitManyRequest, SubmitRequest, worker_pool_service_client::WorkerPoolServiceClient,
-    },
+    proto::{SubmitRequest, worker_pool_service_client::WorkerPoolServiceClient},
     rpc::propagate::Propagate,
 };
 
 use super::exported;
 use crate::{
     process::PATIENCE,
-    refusal::request,
-    service::{Address, Caller, Client, Service, job, queued},
+    refusal::{Way, request},
+    service::{Address, Caller, Service, job, queued},
     support::{Gate, blocking_kind, echo, gated, kind},
 };
 
@@ -55,23 +53,6 @@ async fn relay(job: Job, cx: Context) -> Result<Output, HandlerError> {
     Ok(Output::default())
 }
 
-/// Makes one call of `method` and reads its answer to the end.
-pub(super) async fn call(mut client: Client, method: &str, headers: &[(&'static str, &str)], job: proto::Job) {
-    let job = Some(job);
-    match method {
-        "Submit" => drop(client.submit(request(SubmitRequest { job }, headers)).await.expect("completed")),
-        "Stream" => {
-            let mut events = client.stream(request(StreamRequest { job }, headers)).await.expect("begun").into_inner();
-            while events.message().await.expect("completed").is_some() {}
-        }
-        _ => {
-            let jobs = tokio_stream::once(SubmitManyRequest { tag: String::new(), job: job.map(Box::new) });
-            let mut results = client.submit_many(request(jobs, headers)).await.expect("begun").into_inner();
-            while results.message().await.expect("completed").is_some() {}
-        }
-    }
-}
-
 /// Waits for this number of exported spans of a trace. A span is exported when it ends, which may be after the answer.
 async fn spans_of(trace_id: &str, count: usize) -> Vec<SpanData> {
     let begin = Instant::now();
@@ -103,20 +84,20 @@ async fn calls_queue_waits_and_attempts_share_a_trace() {
     let own = vec![own("first", gated("holds", &gate)), own("first", kind("relay", relay)), own("second", echo())];
     let service = Service::start_sampling(CONFIG, own, Some(0.0));
     let observer = Caller::of(service.public).await;
-    for method in ["Submit", "Stream", "SubmitMany"] {
+    for way in Way::ALL {
         let occupied = observer.leave(job("holds", ""));
         observer.until_all(|pools| pools[0].in_flight == 1).await;
         let trace_id = uuid::Uuid::now_v7().simple().to_string();
-        let (traceparent, request_id) = (format!("00-{trace_id}-{CALLER_SPAN}-01"), format!("traced-{method}"));
+        let (traceparent, request_id) = (format!("00-{trace_id}-{CALLER_SPAN}-01"), format!("traced-{way:?}"));
         let headers = [("traceparent", traceparent.as_str()), ("x-request-id", &request_id)];
-        let traced = call(observer.0.clone(), method, &headers, job("relay", service.public.0.to_string()));
+        let traced = way.end(&observer.0, Some(job("relay", service.public.0.to_string())), &headers);
         let queues = async {
             observer.until_all(|pools| queued(&pools[0]) == 1).await;
             gate.let_pass(1);
         };
-        tokio::join!(traced, queues);
+        tokio::join!(traced, queues).0.expect("completed");
         occupied.await.expect("no panic").expect("completed");
-        check(&spans_of(&trace_id, 5).await, method, &request_id);
+        check(&spans_of(&trace_id, 5).await, &format!("{way:?}"), &request_id);
     }
 }
 
