@@ -1,14 +1,25 @@
-//! The output and exit codes of the commands, in the order in which a new user runs them first. Each is a process.
+//! The output and exit codes of commands, each in a process: what a new user runs first, the faults of a configuration, and
+//! output that cannot be written.
 
-use std::io::Read;
+use std::{
+    fs::File,
+    io::{Read, pipe},
+    path::Path,
+    process::{Command, Output, Stdio},
+};
 
 use flate2::read::GzDecoder;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::{
+    fs::{CWD, FileType, Mode, mknodat},
+    process::{Pid, Signal, kill_process},
+};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
+use tokio::{process::Child, time::timeout};
 
 use crate::{
-    process::{Process, Ran, program},
+    process::{PATIENCE, Process, Ran, config_file, program},
     service::Caller,
 };
 
@@ -56,7 +67,7 @@ async fn dev_runs_a_first_job_and_prints_the_next_commands() {
 async fn the_flags_of_a_detached_job_reach_the_server() {
     let process = Process::dev(&["--set", "store.memory=true"]).await;
     let create = "jobs create echo hi --id a --wait --output json --expire-in 1h --attempts 7 --retain 2h";
-    let job: serde_json::Value = serde_json::from_str(&process.run(create).await.out).unwrap();
+    let job: Value = serde_json::from_str(&process.run(create).await.out).unwrap();
     assert_eq!(job["retry"]["max_attempts"], 7, "{job}");
     let time = |name: &str| humantime::parse_rfc3339(job[name].as_str().unwrap()).unwrap();
     let hours = |from, to| time(to).duration_since(time(from)).unwrap().as_secs_f64() / 3600.0;
@@ -122,4 +133,249 @@ async fn dev_compresses_a_large_file_through_a_stream() {
     let mut unzipped = Vec::with_capacity(payload.len());
     GzDecoder::new(&output.stdout[..]).read_to_end(&mut unzipped).unwrap();
     assert!(unzipped == payload, "{} bytes came back", unzipped.len());
+}
+
+const BAD: &str = "\
+[pool.cpu]
+workers = 0
+
+[kind.digest]
+pool = \"cpuu\"
+builtin = \"sha255\"
+";
+
+#[test]
+fn every_fault_of_every_source_is_reported_in_one_run() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("ww.toml"), BAD).unwrap();
+    let env = [("WATERWHEEL_DRAIN__KILL", "5"), ("WATERWHEEL_SRVER__LISTEN", "127.0.0.1:0")];
+    let args = ["check", "--config", "ww.toml", "--set", "pool.cpu.queue.jobs=none"];
+    let output = run_in(dir.path(), &args, &env);
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(text(&output.stdout), "");
+    let report = text(&output.stderr);
+    let lines: Vec<&str> = report.lines().collect();
+    let starting = |start: &str| lines.iter().filter(|line| line.trim_start().starts_with(start)).count();
+    assert_eq!(starting("error: "), 6, "{report}");
+    assert_eq!(starting("= help: "), 6, "{report}");
+    for line in [
+        "2 | workers = 0",
+        "error: kind `digest` runs in pool `cpuu`, which is not declared",
+        "  = help: did you mean `sha256`?",
+        " | WATERWHEEL_DRAIN__KILL=5",
+        " = help: did you mean `server`?",
+        " | --set pool.cpu.queue.jobs=none",
+    ] {
+        assert!(lines.contains(&line), "{line}\n{report}");
+    }
+}
+
+#[test]
+fn check_prints_faults_as_json() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("ww.toml"), BAD).unwrap();
+    let output = run_in(dir.path(), &["check", "--config", "ww.toml", "--output", "json"], &[]);
+    assert_eq!(output.status.code(), Some(2));
+    let report: Value = serde_json::from_str(&text(&output.stderr)).unwrap();
+    assert_eq!(report["error"]["message"], "the configuration has 3 faults");
+    assert_eq!(report["error"]["exit_code"], 2);
+    let place = serde_json::json!({ "source": "file", "file": "ww.toml", "line": 2, "column": 11 });
+    assert_eq!(report["error"]["faults"][0]["places"], serde_json::json!([place]));
+}
+
+#[test]
+fn a_file_that_is_no_configuration_is_not_quoted() {
+    let dir = tempfile::tempdir().unwrap();
+    let pem = rcgen::KeyPair::generate().unwrap().serialize_pem();
+    for text_of_file in [&*pem, &format!("[server]\n{pem}"), "hunter2"] {
+        std::fs::write(dir.path().join("key"), text_of_file).unwrap();
+        let report = text(&run_in(dir.path(), &["check", "--config", "key"], &[]).stderr);
+        assert!(report.contains("it is not TOML") && report.contains("key:1:1"), "{report}");
+        assert!(text_of_file.lines().all(|line| line == "[server]" || !report.contains(line)), "{report}");
+    }
+}
+
+/// Reading a pipe or a device could block, or never end.
+#[test]
+fn a_configuration_must_be_a_regular_file_of_limited_size() {
+    let dir = tempfile::tempdir().unwrap();
+    let mode = Mode::RUSR | Mode::WUSR;
+    mknodat(CWD, dir.path().join("ww.toml"), FileType::Fifo, mode, 0).unwrap();
+    File::create(dir.path().join("huge.toml")).unwrap().set_len(1 << 40).unwrap();
+    for (file, what) in [
+        ("none.toml", "no such file"),
+        ("ww.toml", "it is a pipe, and only regular files are read"),
+        (".", "it is a directory, and only regular files are read"),
+        ("/dev/zero", "it is a device, and only regular files are read"),
+        ("huge.toml", "it is larger than 4 MiB"),
+    ] {
+        let output = run_in(dir.path(), &["check", "--config", file], &[]);
+        let report = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{report}");
+        assert!(report.starts_with(&format!("error: cannot read `{file}`: {what}")), "{report}");
+    }
+}
+
+/// Runs the program in a directory, with only these environment variables.
+fn run_in(dir: &Path, args: &[&str], env: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_waterwheel"));
+    command.current_dir(dir).args(args).env_clear().envs(env.iter().copied());
+    command.output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+const CONFIG: &str = r#"
+    drain.notice = "0s"
+    pool.one.workers = 1
+    kind.echo = { pool = "one", builtin = "echo" }
+"#;
+
+/// Commands that need no server, and commands that call one.
+const ALONE: [&[&str]; 8] = [
+    &["--help"],
+    &["--version"],
+    &["serve", "--help"],
+    &["config", "init"],
+    &["config", "show", "--dev"],
+    &["check"],
+    &["completions", "bash"],
+    &["sim", "--load", "2", "--seeds", "1", "--duration", "1s"],
+];
+const ASKING: [&[&str]; 6] = [
+    &["submit", "echo", "x"],
+    &["stream", "echo", "x"],
+    &["stats"],
+    &["stats", "--watch", "--interval", "100ms"],
+    &["pause", "one"],
+    &["drain", "--pool", "one"],
+];
+
+/// A standard output on a full disk.
+fn full() -> Stdio {
+    File::options().write(true).open("/dev/full").unwrap().into()
+}
+
+/// A standard output that is a pipe without a reader.
+fn closed() -> Stdio {
+    let (reader, writer) = pipe().unwrap();
+    drop(reader);
+    writer.into()
+}
+
+/// The exit code and the standard error of a command with this standard output.
+async fn run(line: &[&str], server: Option<&Process>, config: &str, stdout: Stdio) -> (Option<i32>, String) {
+    let mut command = program(line);
+    if let Some(server) = server {
+        command.env("WATERWHEEL_SERVER", server.public.0.to_string()).env("WATERWHEEL_OPS", server.ops.0.to_string());
+    }
+    let command = command.env("WATERWHEEL_CONFIG", config).stdout(stdout).stderr(Stdio::piped());
+    let output = timeout(PATIENCE, command.spawn().unwrap().wait_with_output()).await;
+    let output = output.expect("the command ends").unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    // `stream` prints its job id to standard error first.
+    let stderr = stderr.split_inclusive('\n').filter(|line| !line.starts_with("  job ")).collect();
+    (output.status.code(), stderr)
+}
+
+#[tokio::test]
+async fn every_command_reports_that_its_output_cannot_be_written() {
+    let (_dir, file) = config_file(CONFIG);
+    let server = Process::serve(CONFIG).await;
+    let commands = ALONE.map(|line| (line, None)).into_iter().chain(ASKING.map(|line| (line, Some(&server))));
+    for (line, server) in commands {
+        let config = file.to_str().unwrap();
+        let ended = run(line, server, config, full()).await;
+        assert_eq!(ended, (Some(1), "cannot write the output: no space left on device\n".to_owned()), "{line:?}");
+        // A closed pipe is no error to report.
+        assert_eq!(run(line, server, config, closed()).await, (Some(141), String::new()), "{line:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_exit_code_of_probe_does_not_depend_on_whether_its_output_can_be_written() {
+    let server = Process::serve(CONFIG).await;
+    let error = "cannot write the output: no space left on device\n";
+    for (line, code) in [
+        (&["probe"][..], 0),
+        (&["probe", "--output", "json"], 0),
+        (&["probe", "--service", "no-such-service"], 1),
+        (&["probe", "--server", "127.0.0.1:1", "--output", "json"], 2),
+    ] {
+        assert_eq!(run(line, Some(&server), "", full()).await, (Some(code), error.to_owned()), "{line:?}");
+        assert_eq!(run(line, Some(&server), "", closed()).await, (Some(code), String::new()), "{line:?}");
+    }
+}
+
+/// Starts a server with these streams. Returns it, its directory and its address.
+fn serve(verb: &str, config: &str, stdout: Stdio, stderr: Stdio) -> (Child, tempfile::TempDir, String) {
+    let (dir, file) = config_file(config);
+    let address = format!("unix:{}", dir.path().join("socket").display());
+    let listen = ["--listen", &address, "--ops-listen", "127.0.0.1:0"];
+    let mut command = program(&[&[verb, "--config", file.to_str().unwrap()], &listen[..]].concat());
+    let child = command.env("WATERWHEEL_SERVER__THREADS", "1").stdout(stdout).stderr(stderr).spawn().unwrap();
+    (child, dir, address)
+}
+
+/// Drains a server. Returns its exit code and standard error.
+async fn drained(server: Child) -> (Option<i32>, String) {
+    let pid = Pid::from_raw(server.id().unwrap().cast_signed()).unwrap();
+    kill_process(pid, Signal::TERM).unwrap();
+    let output = timeout(PATIENCE, server.wait_with_output()).await.expect("the server ends").unwrap();
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+/// Starts a server, runs a job on it, and drains it. Returns its exit code and standard error.
+async fn serve_one(verb: &str, stdout: Stdio, stderr: Stdio) -> (Option<i32>, String) {
+    let (child, _dir, address) = serve(verb, CONFIG, stdout, stderr);
+    for line in [&["probe", "--wait", "30s"][..], &["submit", "echo", "x"]] {
+        let output = program(line).args(["--server", &address]).output().await.unwrap();
+        assert!(output.status.success(), "{line:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    drained(child).await
+}
+
+#[tokio::test]
+async fn a_server_serves_although_its_output_cannot_be_written() {
+    for verb in ["serve", "dev"] {
+        let (code, log) = serve_one(verb, full(), Stdio::piped()).await;
+        assert_eq!(code, Some(0), "{log}");
+        let reports: Vec<_> = log.lines().filter(|line| line.contains("cannot write to standard output")).collect();
+        let [banner, receipt] = reports[..] else { panic!("{log}") };
+        assert!(banner.contains("still serving"), "{log}");
+        assert!(
+            receipt.contains("no space left on device; the receipt is {") && receipt.contains("\"event\":\"drained\""),
+            "{log}"
+        );
+
+        let (code, log) = serve_one(verb, closed(), Stdio::piped()).await;
+        assert_eq!(code, Some(0), "{log}");
+        let reports: Vec<_> = log.lines().filter(|line| line.contains("cannot write")).collect();
+        let [receipt] = reports[..] else { panic!("{log}") };
+        assert!(receipt.contains("broken pipe; the receipt is {") && log.ends_with(&format!("{receipt}\n")), "{log}");
+
+        assert_eq!(serve_one(verb, full(), full()).await.0, Some(0), "{verb}");
+    }
+}
+
+#[tokio::test]
+async fn a_receipt_with_lost_jobs_is_logged_if_standard_output_is_closed() {
+    let sleep = CONFIG.replace("echo", "sleep").replace("drain.notice", "drain.finish = \"0s\"\ndrain.notice");
+    let (child, _dir, address) = serve("serve", &sleep, closed(), Stdio::piped());
+    let ready = program(&["probe", "--wait", "30s", "--server", &address]).output().await.unwrap();
+    assert!(ready.status.success(), "{ready:?}");
+    let line = ["submit", "sleep", "600000", "--deadline", "9m", "--server", &address];
+    let job = program(&line).stderr(Stdio::piped()).spawn().unwrap();
+    let busy = async {
+        let stats = ["stats", "--server", &address, "--output", "json"];
+        while !String::from_utf8_lossy(&program(&stats).output().await.unwrap().stdout).contains("\"in_flight\":1") {}
+    };
+    timeout(PATIENCE, busy).await.expect("the job runs");
+    let (code, log) = drained(child).await;
+    assert_eq!(code, Some(3), "{log}");
+    let receipt = log.lines().last().unwrap();
+    assert!(receipt.contains("broken pipe; the receipt is {") && receipt.contains("\"kind\":\"sleep\""), "{log}");
+    drop(job);
 }

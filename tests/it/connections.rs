@@ -1,9 +1,9 @@
-//! Connections are limited in number and age, and each is counted from its acceptance to its end.
-//!
+//! Connections are limited in number and age, and each is counted from its acceptance to its end. Those that do not send an
+//! HTTP/2 preface in time are closed.
+
 // tidy: real time, because the tests poll the state of connections on real sockets.
 
 pub(crate) mod age;
-mod opening;
 
 use std::{future::poll_fn, net::SocketAddr, time::Duration};
 
@@ -11,14 +11,17 @@ use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
 use http::HeaderMap;
 use tokio::{
-    io::AsyncReadExt,
-    net::TcpStream,
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpSocket, TcpStream},
     task::JoinHandle,
     time::{Instant, sleep, timeout},
 };
-use waterwheel::net::{Closed, ConnectionTracker};
+use waterwheel::net::{Closed, ConnectionTracker, Refused};
 
-use crate::{process::PATIENCE, service::Service};
+use crate::{
+    process::PATIENCE,
+    service::{Caller, Service, job},
+};
 
 /// Starts a service with one pool for `sleep` jobs and these `[server]` keys.
 fn serve(server: &str) -> Service {
@@ -108,4 +111,148 @@ pub(crate) async fn until(tracker: &ConnectionTracker, reached: impl Fn(&Connect
 fn figures(tracker: &ConnectionTracker) -> String {
     let closed: Vec<_> = Closed::ALL.iter().map(|reason| (reason.as_str(), tracker.closed(*reason))).collect();
     format!("open {}, accepted {}, closed {closed:?}", tracker.open(), tracker.accepted())
+}
+
+#[tokio::test]
+async fn a_connection_without_a_complete_preface_is_closed_after_the_timeout() {
+    let service = serve(r#"connections.preface_timeout = "2s""#);
+    let begin = Instant::now();
+    let mut peers = Vec::new();
+    for sent in [0, 1, 23] {
+        let mut peer = TcpStream::connect(service.public.0).await.unwrap();
+        peer.write_all(&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..sent]).await.unwrap();
+        peers.push(peer);
+    }
+    for peer in peers {
+        closed(peer).await;
+    }
+    assert!(begin.elapsed() >= Duration::from_millis(1_990), "closed before the timeout");
+    until(&service.tracker, |tracker| tracker.closed(Closed::Slow) == 3 && tracker.open() == 0).await;
+    Caller::of(service.public)
+        .await
+        .leave(job("sleep", "2100"))
+        .await
+        .unwrap()
+        .expect("the timeout is for the preface only");
+}
+
+#[tokio::test]
+async fn a_preface_may_arrive_in_pieces() {
+    let service = serve("");
+    let mut peer = TcpStream::connect(service.public.0).await.unwrap();
+    peer.set_nodelay(true).unwrap();
+    for byte in b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" {
+        peer.write_all(&[*byte]).await.unwrap();
+        tokio::task::yield_now().await;
+    }
+    // An empty SETTINGS frame is answered with the server's own and an acknowledgement.
+    peer.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await.unwrap();
+    let mut head = [0; 9];
+    AsyncReadExt::read_exact(&mut peer, &mut head).await.unwrap();
+    assert_eq!(head[3], 4, "SETTINGS");
+}
+
+#[tokio::test]
+async fn connections_of_other_protocols_are_closed_at_once() {
+    // The timeout is too long to be the reason of the close.
+    let service = serve(r#"connections.preface_timeout = "1h""#);
+    let cases = [&b"\x16\x03\x01\x02\0"[..], b"get / HTTP/1.1\r\n\r\n", b"\0 ", b"QUIT\n"];
+    for (count, bytes) in cases.iter().enumerate() {
+        let mut peer = TcpStream::connect(service.public.0).await.unwrap();
+        peer.write_all(bytes).await.unwrap();
+        assert_eq!(String::from_utf8_lossy(&closed(peer).await), "", "{bytes:?}");
+        until(&service.tracker, |tracker| tracker.closed(Closed::NotHttp2) == count as u64 + 1).await;
+    }
+}
+
+/// The server does not read the whole large request, and the client must receive the response nevertheless.
+#[tokio::test]
+async fn an_http_1_request_is_answered_with_a_hint_about_http_2() {
+    let service = serve(r#"connections.preface_timeout = "1h""#);
+    let submit = "POST /waterwheel.v1.WorkerPoolService/Submit HTTP/1.1\r\nhost: x\r\ncontent-length: 100000\r\n\r\n";
+    let submit = [submit.as_bytes(), &[b'x'; 100_000]].concat();
+    for request in [&submit[..], b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", b"PUT / HTTP/1.0\r\n\r\n", b"GET"] {
+        let mut peer = TcpStream::connect(service.public.0).await.unwrap();
+        peer.write_all(request).await.unwrap();
+        let answer = String::from_utf8(closed(peer).await).unwrap();
+        let (head, text) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 400 ") && head.ends_with("connection: close"), "{head}");
+        assert!(text.contains("gRPC over HTTP/2") && text.ends_with("server.ops_listen\n"), "{text}");
+    }
+    until(&service.tracker, |tracker| tracker.closed(Closed::NotHttp2) == 4).await;
+}
+
+#[tokio::test]
+async fn a_connection_beyond_the_limit_is_refused_and_the_others_work() {
+    let service = serve("connections.max = 3");
+    let caller = Caller::of(service.public).await;
+    let silent = [connect(service.public.0).await, connect(service.public.0).await];
+    until(&service.tracker, |tracker| tracker.open() == 3).await;
+
+    for refused in 1..=20 {
+        closed(connect(service.public.0).await).await;
+        assert_eq!(service.tracker.refused(Refused::Connections), refused);
+    }
+    caller.leave(job("sleep", "1")).await.unwrap().unwrap();
+    assert_eq!((service.tracker.open(), service.tracker.accepted()), (3, 3));
+
+    drop(silent);
+    until(&service.tracker, |tracker| tracker.open() == 1 && tracker.closed(Closed::Peer) == 2).await;
+    Caller::of(service.public).await.leave(job("sleep", "1")).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn connections_beyond_the_limit_of_one_address_are_refused() {
+    let service = serve("connections = { max = 10, max_per_address = 2 }");
+    let held = [connect_from("127.0.0.2", service.public.0).await, connect_from("127.0.0.2", service.public.0).await];
+    until(&service.tracker, |tracker| tracker.open() == 2).await;
+    for refused in 1..=5 {
+        closed(connect_from("127.0.0.2", service.public.0).await).await;
+        assert_eq!(service.tracker.refused(Refused::PerAddress), refused);
+    }
+    Caller::of(service.public).await.leave(job("sleep", "1")).await.unwrap().unwrap();
+
+    drop(held);
+    until(&service.tracker, |tracker| tracker.closed(Closed::Peer) >= 2).await;
+    let socket = connect_from("127.0.0.2", service.public.0).await;
+    let (_requests, _connection) = h2::client::handshake(socket).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_drain_closes_every_connection_and_each_is_counted_once() {
+    let service = serve("");
+    let tracker = service.tracker.clone();
+    let mut clients = Vec::new();
+    for _ in 0..5 {
+        clients.push(Client::connect(service.public.0).await);
+    }
+    let silent = connect(service.public.0).await;
+    until(&tracker, |tracker| tracker.open() == 6).await;
+    // The running job gives the other connections time to answer GOAWAY.
+    let caller = Caller::of(service.public).await;
+    let job = caller.leave(job("sleep", "60000"));
+    caller.until(|pool| pool.in_flight == 1).await;
+    service.control.drain();
+    closed(silent).await;
+    for client in clients {
+        client.ended().await.expect("the connection is closed without an error");
+    }
+    until(&tracker, |tracker| tracker.open() == 1).await;
+    job.abort();
+    service.ended().await;
+    until(&tracker, |tracker| tracker.open() == 0).await;
+    assert_eq!(tracker.accepted(), 7);
+    // On a slow machine, the last connection may be cut before its client answers GOAWAY.
+    let ends = (tracker.closed(Closed::GoAway), tracker.closed(Closed::Cut));
+    assert!([(7, 0), (6, 1)].contains(&ends), "{}", figures(&tracker));
+}
+
+async fn connect(address: SocketAddr) -> TcpStream {
+    TcpStream::connect(address).await.unwrap()
+}
+
+async fn connect_from(local: &str, address: SocketAddr) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(SocketAddr::new(local.parse().unwrap(), 0)).unwrap();
+    socket.connect(address).await.unwrap()
 }

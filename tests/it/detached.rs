@@ -1,14 +1,10 @@
 //! Detached jobs, which outlive the calls that create them, as a caller of `JobService` sees them.
 
-mod attempts;
 mod faults;
-mod files;
-mod order;
-mod recurring;
+mod operators;
 mod replicas;
-mod restart;
+mod runs;
 mod tenants;
-mod watch;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,29 +1,42 @@
-//! A service can listen on TCP ports, on Unix sockets and on sockets of its service manager at the same time.
+//! A service can listen on TCP ports, on Unix sockets and on sockets of its service manager at the same time. The PROXY protocol:
+//! only configured proxies may name the client address of a connection. Notifications to systemd.
+
+// tidy: real time, because a watchdog measures the time between messages.
 
 use std::{
     io::ErrorKind,
-    net::TcpListener,
+    net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener},
     os::{
         fd::OwnedFd,
-        unix::{fs::PermissionsExt, net::UnixStream},
+        unix::{
+            fs::PermissionsExt,
+            net::{UnixDatagram as Bound, UnixStream},
+        },
     },
     path::Path,
     process::{Output, Stdio},
+    time::Duration,
 };
 
+use rustix::process::Signal;
+use sd_notify::NotifyState;
 use tokio::{
-    io::{AsyncBufReadExt, BufReader},
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::{TcpSocket, TcpStream, UnixDatagram},
     process::Command,
-    time::timeout,
+    sync::mpsc,
+    time::{sleep, timeout},
 };
 use waterwheel::{
-    app::StartError,
-    net::{Inherited, ListenAddress, bind},
+    app::{App, OwnKind, ServiceManager, StartError},
+    net::{Closed, Inherited, ListenAddress, bind},
 };
 
 use crate::{
-    process::{PATIENCE, program},
+    connections::until,
+    process::{PATIENCE, Process, program},
     service::{Address, Caller, Service, job, load_config},
+    support::{BlockingGate, Counter, kind},
 };
 
 const CONFIG: &str = r#"
@@ -163,4 +176,201 @@ async fn submit(path: &Path) -> Output {
     let server = format!("unix:{}", path.to_str().unwrap());
     let output = program(&["submit", "echo", "hello", "--server", &server]).output();
     timeout(PATIENCE, output).await.expect("the command ends").unwrap()
+}
+
+const PROXY: [u8; 4] = [127, 0, 0, 9];
+
+fn serve(server: &str) -> Service {
+    let pool = r#"kind.echo = { pool = "one", builtin = "echo" }"#;
+    Service::start(&format!("{pool}\npool.one.workers = 1\n[server]\nproxies = [\"127.0.0.9\"]\n{server}"), Vec::new())
+}
+
+async fn connect(from: [u8; 4], service: &Service, header: &[u8]) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(SocketAddr::new(IpAddr::V4(Ipv4Addr::from(from)), 0)).unwrap();
+    let mut stream = socket.connect(service.public.0).await.unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream.write_all(header).await.unwrap();
+    stream
+}
+
+/// Whether the server answers an HTTP/2 request on the connection.
+async fn works(stream: TcpStream) -> bool {
+    let Ok((requests, connection)) = h2::client::handshake(stream).await else { return false };
+    let connection = tokio::spawn(connection);
+    let Ok(mut requests) = requests.ready().await else { return false };
+    let request = http::Request::post("http://test/grpc.health.v1.Health/Check");
+    let request = request.header("content-type", "application/grpc").body(()).unwrap();
+    let (answer, mut message) = requests.send_request(request, false).unwrap();
+    let _ = message.send_data(bytes::Bytes::from_static(&[0; 5]), true);
+    let answer = timeout(PATIENCE, answer).await.expect("an answer or an end");
+    connection.abort();
+    answer.is_ok()
+}
+
+const V1: &[u8] = b"PROXY TCP4 203.0.113.7 127.0.0.1 40000 7070\r\n";
+const V2: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xcb\0\x71\x07\x7f\0\0\x01\x9c\x40\x1b\x9e";
+const LOCAL: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0";
+
+#[tokio::test]
+async fn connections_from_a_proxy_must_start_with_a_valid_header() {
+    let service = serve("");
+    for header in [V1, V2, LOCAL, b"PROXY UNKNOWN\r\n"] {
+        assert!(works(connect(PROXY, &service, header).await).await, "{header:?}");
+    }
+    let mut pieces = connect(PROXY, &service, b"").await;
+    for byte in V1 {
+        pieces.write_all(&[*byte]).await.unwrap();
+        tokio::task::yield_now().await;
+    }
+    assert!(works(pieces).await, "a header may arrive in pieces");
+    assert!(!works(connect(PROXY, &service, b"").await).await, "a proxy must send a header");
+    assert!(!works(connect(PROXY, &service, b"PROXY TCP4 invalid\r\n").await).await);
+    until(&service.tracker, |tracker| tracker.closed(Closed::ProxyHeader) == 2).await;
+}
+
+#[tokio::test]
+async fn headers_from_other_addresses_are_refused() {
+    let service = serve("");
+    assert!(works(connect([127, 0, 0, 1], &service, b"").await).await);
+    for header in [V1, V2, LOCAL] {
+        assert!(!works(connect([127, 0, 0, 1], &service, header).await).await, "{header:?}");
+    }
+    until(&service.tracker, |tracker| tracker.closed(Closed::NotHttp2) == 3).await;
+}
+
+#[tokio::test]
+async fn clients_behind_a_proxy_are_limited_by_their_own_addresses() {
+    let service = serve("connections.max_per_address = 1");
+    let other: &[u8] = b"PROXY TCP4 203.0.113.8 127.0.0.1 40000 7070\r\n";
+    let mut held = [connect(PROXY, &service, V1).await, connect(PROXY, &service, other).await];
+    for stream in &mut held {
+        stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+        let mut head = [0; 9];
+        timeout(PATIENCE, stream.read_exact(&mut head)).await.expect("an answer").unwrap();
+        assert_eq!(head[3], 4, "the server answers with SETTINGS");
+    }
+    assert!(!works(connect(PROXY, &service, V1).await).await, "a second connection of the same client");
+    until(&service.tracker, |tracker| tracker.closed(Closed::PerAddress) == 1).await;
+}
+
+/// An HTTP proxy carries many clients, but sends no PROXY header.
+#[tokio::test]
+async fn connections_from_an_http_proxy_have_no_limit_per_address() {
+    let service = serve("http_proxies = [\"127.0.0.8\"]\nconnections.max_per_address = 1");
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        held.push(connect([127, 0, 0, 8], &service, b"").await);
+    }
+    assert!(works(connect([127, 0, 0, 8], &service, b"").await).await);
+    assert!(!works(connect([127, 0, 0, 8], &service, V1).await).await, "an HTTP proxy may not send a header");
+    held.push(connect([127, 0, 0, 1], &service, b"").await);
+    until(&service.tracker, |tracker| tracker.open() == 5).await;
+    assert!(!works(connect([127, 0, 0, 1], &service, b"").await).await, "other addresses are limited");
+}
+
+#[tokio::test]
+async fn a_connection_with_an_incomplete_header_is_closed_in_time() {
+    let service = serve(r#"connections.preface_timeout = "200ms""#);
+    let mut stream = connect(PROXY, &service, &V1[..20]).await;
+    let end = timeout(PATIENCE, stream.read(&mut [0])).await.expect("an end");
+    assert!(matches!(end, Ok(0) | Err(_)));
+}
+
+const HELD: &str = r#"
+    drain = { notice = "0s", finish = "20s", kill = "1s" }
+    kind.held = { pool = "one", exec = ["/bin/sh", "-c", 'until [ -e "$GO" ]; do sleep 0.05; done'], env.GO = "@GO@" }
+    pool.one.workers = 2
+"#;
+
+struct Systemd(UnixDatagram);
+
+impl Systemd {
+    async fn message(&self) -> String {
+        let mut buffer = [0; 4096];
+        let count = timeout(PATIENCE, self.0.recv(&mut buffer)).await.expect("a message").unwrap();
+        String::from_utf8(buffer[..count].to_vec()).unwrap()
+    }
+
+    /// Receives messages up to the first that contains `part`.
+    async fn until(&self, part: &str) -> String {
+        loop {
+            let message = self.message().await;
+            if message.contains(part) {
+                return message;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn systemd_is_notified_of_start_watchdog_and_drain() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("notify");
+    let socket = Bound::bind(&path).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let systemd = Systemd(UnixDatagram::from_std(socket).unwrap());
+    let env = [("NOTIFY_SOCKET", path.to_str().unwrap()), ("WATCHDOG_USEC", "90000")];
+    let go = dir.path().join("go");
+    let process = Process::serve_with(&HELD.replace("@GO@", go.to_str().unwrap()), &env).await;
+    assert_eq!(systemd.message().await, "READY=1\nSTATUS=serving\n");
+    for _ in 0..3 {
+        assert_eq!(systemd.message().await, "WATCHDOG=1\n");
+    }
+
+    let caller = Caller::of(process.public).await;
+    let call = caller.leave(job("held", ""));
+    caller.until(|pool| pool.in_flight == 1).await;
+    process.signal(Signal::TERM);
+    systemd.until("STOPPING=1\n").await;
+    for _ in 0..2 {
+        let message = systemd.until("EXTEND_TIMEOUT_USEC=5000000\n").await;
+        assert!(message.contains("STATUS=draining: 0 queued, 1 running, 0 finished\n"), "{message}");
+    }
+    std::fs::write(go, "").unwrap();
+    call.await.unwrap().expect("it is finished");
+    assert_eq!(process.ended().await.code, Some(0));
+}
+
+#[tokio::test]
+async fn a_blocked_serving_thread_stops_the_watchdog_messages() {
+    let (gate, begun) = (BlockingGate::default(), Counter::new());
+    let (held, begins) = (gate.clone(), begun.clone());
+    // An async handler that blocks its thread, which handlers must not do.
+    let hangs = kind("hangs", move |_, _| {
+        begins.add();
+        held.pass();
+        async { Ok(waterwheel::Output::default()) }
+    });
+    let mut config = load_config("pool.one.workers = 2");
+    config.server.threads = 2;
+    config.server.listen = vec!["127.0.0.1:0".parse().unwrap()];
+    config.server.ops_listen = vec!["127.0.0.1:0".parse().unwrap()];
+    let app = App::start_with(&config, vec![OwnKind::new("one", hangs)], None).unwrap();
+
+    let (sender, mut received) = mpsc::unbounded_channel();
+    let notify = move |states: &[NotifyState<'_>]| {
+        for state in states {
+            let _ = sender.send(state.to_string());
+        }
+    };
+    let period = Duration::from_millis(30);
+    let informed = tokio::spawn(app.keep_informed(ServiceManager::new(notify, Some(period))));
+    let mut beats = 0;
+    while beats < 3 {
+        beats += usize::from(timeout(PATIENCE, received.recv()).await.expect("a message").unwrap() == "WATCHDOG=1");
+    }
+    let client = Caller::of(Address(app.address().tcp().unwrap())).await;
+    let call = client.leave(job("hangs", ""));
+    begun.reached(1).await;
+    // Skips messages that were sent before the thread was blocked.
+    sleep(period).await;
+    while received.try_recv().is_ok() {}
+    sleep(period * 10).await;
+    assert!(received.try_recv().is_err(), "a process with a blocked thread sent a watchdog message");
+
+    gate.let_pass(1);
+    call.await.unwrap().unwrap();
+    assert_eq!(timeout(PATIENCE, received.recv()).await.expect("a message").as_deref(), Some("WATCHDOG=1"));
+    informed.abort();
 }

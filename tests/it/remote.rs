@@ -1,7 +1,6 @@
 //! Workers that attach over the network. Each job gets an answer while their slots appear and disappear.
 
 mod network;
-mod output;
 
 use std::time::Duration;
 

@@ -3,9 +3,8 @@
 //! A row has a request and the expected error. [`check`] sends the request by `Submit`, `Stream` and `SubmitMany`, each
 //! to a new service, and compares every part of the status.
 
-mod ended;
 mod fields;
-mod refused;
+mod outcomes;
 
 use std::time::Duration;
 
