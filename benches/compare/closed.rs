@@ -4,8 +4,6 @@ mod call;
 mod client;
 mod load;
 mod submit;
-mod submit_many;
-mod tally;
 
 use std::{net::SocketAddr, time::Duration};
 

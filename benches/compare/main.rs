@@ -13,16 +13,13 @@
     reason = "a bench is its own composition root: its tasks end with the process, and it prints for people"
 )]
 
-mod bare;
 mod burst;
 mod closed;
-mod go;
 mod process;
 mod proxy;
 mod regime;
 mod report;
 mod server;
-mod volley;
 
 use std::{error::Error, path::PathBuf, process::ExitCode, time::Duration};
 
@@ -87,7 +84,7 @@ fn main() -> ExitCode {
     let done = tokio::runtime::Runtime::new().map_err(Failure::from).and_then(|runtime| {
         runtime.block_on(async {
             match args.command.clone() {
-                Some(Command::ServeBare) => bare::serve().await.map_err(Failure::from),
+                Some(Command::ServeBare) => server::serve_bare().await.map_err(Failure::from),
                 Some(Command::Load(load)) => closed::run(load).await,
                 None => run(&args).await,
             }
@@ -110,7 +107,7 @@ async fn run(args: &Args) -> Result<(), Failure> {
         let names: Vec<_> = REGIMES.iter().map(|regime| regime.name).collect();
         return Err(format!("--only names no regime; there are {}", names.join(", ")).into());
     }
-    let go = go::build().await.inspect_err(|missing| eprintln!("compare: grpc-go is left out: {missing}")).ok();
+    let go = server::build_go().await.inspect_err(|missing| eprintln!("compare: grpc-go is left out: {missing}")).ok();
     let mut measured = Vec::new();
     for regime in wanted {
         eprintln!("compare: {}", regime.what);

@@ -1,11 +1,35 @@
-//! The servers, each in a process of its own.
+//! The servers, each in a process of its own: waterwheel, a bare tonic server, and one in Go.
+//!
+//! The bare server has default settings of tonic and tokio, and runs each job in the task of its call. It has no queue, no
+//! deadlines and no statistics. The one in Go is built from generated messages and `benches/peers/go`.
 
-use std::{fs, net::SocketAddr, path::PathBuf, process::Stdio, time::Duration};
+use std::{
+    fs, io,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    pin::Pin,
+    process::Stdio,
+    time::Duration,
+};
 
+use futures_util::{Stream, StreamExt};
+use prost::Message;
+use prost_types::{
+    FileDescriptorSet,
+    compiler::{CodeGeneratorRequest, CodeGeneratorResponse},
+};
+use sha2::Digest;
 use tokio::{
-    io::{AsyncBufReadExt, BufReader, Lines},
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines},
     process::{Child, ChildStdout, Command},
     time::timeout,
+};
+use tonic::{Request, Response, Status, Streaming, transport::server::TcpIncoming};
+use waterwheel::proto::{
+    DESCRIPTORS, Job, JobResult, StatsRequest, StatsResponse, StreamRequest, StreamResponse, SubmitManyRequest,
+    SubmitManyResponse, SubmitRequest, SubmitResponse, WatchStatsRequest, WatchStatsResponse,
+    submit_many_response::Outcome,
+    worker_pool_service_server::{WorkerPoolService, WorkerPoolServiceServer},
 };
 
 use crate::{Failure, regime::Side};
@@ -91,4 +115,135 @@ fn command(side: Side, go: Option<&PathBuf>) -> Result<(Command, &'static str), 
         }
         Side::Go => Ok((Command::new(go.ok_or("there is no server in Go")?), LISTENING)),
     }
+}
+
+/// Serves until standard input ends, which happens when the parent process ends in any way.
+pub(crate) async fn serve_bare() -> io::Result<()> {
+    let incoming = TcpIncoming::bind(([127, 0, 0, 1], 0).into())?.with_nodelay(Some(true));
+    println!("{LISTENING}{}", incoming.local_addr()?);
+    let server = tonic::transport::Server::builder().add_service(WorkerPoolServiceServer::new(Bare));
+    let (mut stdin, mut nowhere) = (tokio::io::stdin(), tokio::io::sink());
+    tokio::select! {
+        served = server.serve_with_incoming(incoming) => served.map_err(io::Error::other),
+        ended = tokio::io::copy(&mut stdin, &mut nowhere) => ended.map(drop),
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Bare;
+
+fn run(job: Option<Job>) -> JobResult {
+    let job = job.unwrap_or_default();
+    let output = match job.kind.as_str() {
+        "sha256" => hex(&sha2::Sha256::digest(&job.payload)).into(),
+        _ => job.payload.into(),
+    };
+    JobResult { output, ..JobResult::default() }
+}
+
+fn hex(digest: &[u8]) -> String {
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+type Responses<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl WorkerPoolService for Bare {
+    type StreamStream = Responses<StreamResponse>;
+    type SubmitManyStream = Responses<SubmitManyResponse>;
+    type WatchStatsStream = Responses<WatchStatsResponse>;
+
+    async fn submit(&self, request: Request<SubmitRequest>) -> Result<Response<SubmitResponse>, Status> {
+        Ok(Response::new(SubmitResponse { result: Some(run(request.into_inner().job)) }))
+    }
+
+    async fn submit_many(
+        &self,
+        request: Request<Streaming<SubmitManyRequest>>,
+    ) -> Result<Response<Self::SubmitManyStream>, Status> {
+        let answer = |request: SubmitManyRequest| {
+            let result = run(request.job.map(|job| *job));
+            SubmitManyResponse { tag: request.tag, outcome: Some(Outcome::Result(Box::new(result))) }
+        };
+        let answers = request.into_inner().map(move |request| request.map(answer));
+        Ok(Response::new(Box::pin(answers)))
+    }
+
+    async fn stream(&self, _: Request<StreamRequest>) -> Result<Response<Self::StreamStream>, Status> {
+        Err(Status::unimplemented(""))
+    }
+
+    async fn stats(&self, _: Request<StatsRequest>) -> Result<Response<StatsResponse>, Status> {
+        Err(Status::unimplemented(""))
+    }
+
+    async fn watch_stats(&self, _: Request<WatchStatsRequest>) -> Result<Response<Self::WatchStatsStream>, Status> {
+        Err(Status::unimplemented(""))
+    }
+}
+
+const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/peers/go");
+/// Name of the Go module, as in the option `go_package` of the protos.
+const MODULE: &str = "waterwheel.dev/go";
+const PLUGIN: &str = "google.golang.org/protobuf/cmd/protoc-gen-go";
+
+/// Builds the server and returns its executable.
+///
+/// # Errors
+/// If Go is not installed, or its modules cannot be downloaded.
+pub(crate) async fn build_go() -> Result<PathBuf, Failure> {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("compare-go");
+    fs::create_dir_all(&folder)?;
+    for name in ["go.mod", "go.sum", "main.go"] {
+        fs::copy(Path::new(SOURCE).join(name), folder.join(name))?;
+    }
+    let generated = go(&folder, &["run", PLUGIN], &request()?).await?;
+    let response = CodeGeneratorResponse::decode(generated.as_slice())?;
+    for file in response.file {
+        let path = folder.join(file.name());
+        fs::create_dir_all(path.parent().ok_or("a generated file has a folder")?)?;
+        fs::write(path, file.content())?;
+    }
+    if let Some(error) = response.error {
+        return Err(error.into());
+    }
+    go(&folder, &["build", "-o", "server", "."], &[]).await?;
+    Ok(folder.join("server"))
+}
+
+/// The request to the protoc plugin for the messages of the worker pool.
+fn request() -> Result<Vec<u8>, Failure> {
+    let proto_file = FileDescriptorSet::decode(DESCRIPTORS)?.file;
+    let names = proto_file.iter().map(|file| file.name().to_owned());
+    let request = CodeGeneratorRequest {
+        file_to_generate: names.filter(|name| name.starts_with("waterwheel/")).collect(),
+        parameter: Some(format!("module={MODULE}")),
+        proto_file,
+        compiler_version: None,
+    };
+    Ok(request.encode_to_vec())
+}
+
+/// Runs `go` in a folder, with this standard input.
+async fn go(folder: &Path, arguments: &[&str], input: &[u8]) -> Result<Vec<u8>, Failure> {
+    let mut command = Command::new("go");
+    command.args(arguments).current_dir(folder).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut process = command.kill_on_drop(true).spawn().map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => "Go is not installed".into(),
+        _ => Failure::from(error),
+    })?;
+    let mut stdin = process.stdin.take().ok_or("standard input is piped")?;
+    let written = async {
+        let written = stdin.write_all(input).await;
+        drop(stdin);
+        written
+    };
+    let (written, output) = futures_util::future::join(written, process.wait_with_output()).await;
+    let output = output?;
+    if !output.status.success() {
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        return Err(format!("go {}: {}", arguments.join(" "), stderr.trim()).into());
+    }
+    written?;
+    Ok(output.stdout)
 }

@@ -17,8 +17,7 @@ use waterwheel::{
 
 use crate::{
     Failure, OverloadArgs, Work,
-    arrivals::{Arrival, Load},
-    retry::{self, Retried, Retry, RetryAdvice},
+    arrivals::{Arrival, Load, Retried, Retry, RetryAdvice, pause},
 };
 
 /// Words of the text in the payloads of gzip.
@@ -205,7 +204,7 @@ impl Calls {
                 };
                 let (now, ended) = (Instant::now(), Ended::of(reason(&status)));
                 let advice = RetryAdvice::of(&status);
-                let pause = retry::pause(retry, advice, attempts, &mut dice);
+                let pause = pause(retry, advice, attempts, &mut dice);
                 let again = pause.filter(|pause| now + *pause < due + deadline);
                 let Some(pause) = again.filter(|_| matches!(ended, Ended::Refused(_))) else { break ended };
                 sleep_until(now + pause).await;

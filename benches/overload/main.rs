@@ -19,7 +19,6 @@ mod child;
 #[path = "../compare/process.rs"]
 mod process;
 mod report;
-mod retry;
 
 use std::{error::Error, fs, process::ExitCode, time::Duration};
 
@@ -28,12 +27,11 @@ use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
 use self::{
-    arrivals::Load,
+    arrivals::{Load, Retry},
     calls::{Calls, Tally},
     child::Server,
     process::Usage,
     report::{Capacity, Report, Step},
-    retry::Retry,
 };
 
 type Failure = Box<dyn Error + Send + Sync>;
@@ -76,7 +74,7 @@ pub(crate) struct OverloadArgs {
     payload: u32,
     /// What refused callers do, within their deadline and up to five attempts: never retry; obey the retry delay of the
     /// server; or ignore it and retry with their own back-off.
-    #[arg(long, value_name = "HOW", default_value = "never", value_parser = retry::read)]
+    #[arg(long, value_name = "HOW", default_value = "never", value_parser = arrivals::read_retry)]
     retry: Retry,
     /// Draw the criticality of each job from all classes but CRITICAL_PLUS, which needs a rule. CRITICAL is drawn
     /// instead.

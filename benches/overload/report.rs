@@ -9,8 +9,8 @@ use serde::Serialize;
 
 use crate::{
     OverloadArgs, Work,
+    arrivals::Retry,
     calls::{Call, Ended, Tally},
-    retry::Retry,
 };
 
 /// Fraction of calls that may be sent late without a note, and the delay that counts as late.

@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
-use super::tally::Reason;
+use super::load::Reason;
 
 /// Bytes before each message: compression flag and length.
 pub(super) const PREFIX: usize = 5;

@@ -15,9 +15,8 @@ use tokio::{
 use super::{
     Rpc,
     call::{self, Head, Link},
-    load::Plan,
-    submit, submit_many,
-    tally::{Measured, Reason, Tally, Totals},
+    load::{Measured, Plan, Reason, Tally, Totals},
+    submit,
 };
 use crate::Failure;
 
@@ -150,8 +149,8 @@ impl Client {
                 (0..self.plan.in_flight).map(repeat).collect::<FuturesUnordered<_>>().collect::<()>().boxed_local()
             }
             Rpc::SubmitMany => {
-                let messages = submit_many::messages(&self.plan.job, self.plan.in_flight);
-                async move { submit_many::repeat(self, &messages, sender).await }.boxed_local()
+                let messages = submit::messages(&self.plan.job, self.plan.in_flight);
+                async move { submit::repeat_many(self, &messages, sender).await }.boxed_local()
             }
         };
         if let Either::Right((_, calls)) = future::select(calls, connection).await {

@@ -1,14 +1,21 @@
-//! A closed loop of `Submit`: a call, its reply, the next call.
+//! Closed loops of `Submit`, a call, its reply, the next call, and of `SubmitMany`, one call with a window of jobs, where
+//! each result lets the next job be sent.
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes, BytesMut};
 use h2::{
-    SendStream,
+    RecvStream, SendStream,
     client::{ResponseFuture, SendRequest},
 };
+use prost::Message;
 use tokio::time::Instant;
+use tonic::{Code, Status};
+use waterwheel::proto::{Job, SubmitManyRequest, SubmitRequest};
 
-use super::{call, client::Client, tally::Reason};
-use waterwheel::proto::{Job, SubmitRequest};
+use super::{
+    call::{self, PREFIX},
+    client::Client,
+    load::Reason,
+};
 
 /// The message that each call sends.
 pub(super) fn message(job: &Job) -> Bytes {
@@ -31,4 +38,120 @@ async fn answer(message: &Bytes, response: ResponseFuture, mut body: SendStream<
         Some(body) => call::discard(body).await,
         None => Ok(()),
     }
+}
+
+/// The messages of a window of `size` jobs. The tag of each is its index in the window.
+pub(super) fn messages(job: &Job, size: usize) -> Vec<Bytes> {
+    let request = |place: usize| SubmitManyRequest { tag: place.to_string(), job: Some(Box::new(job.clone())) };
+    (0..size).map(|place| call::frame(&request(place))).collect()
+}
+
+/// Keeps one call open until the load stops or the connection accepts no more calls. A failed call is replaced.
+pub(super) async fn repeat_many(client: &Client, messages: &[Bytes], mut sender: SendRequest<Bytes>) {
+    while client.goes_on() {
+        let Ok((response, requests)) = client.head().open(&mut sender).await else { return };
+        let mut window = Window::new(client, messages, requests);
+        let ended = match window.fill().and(call::body(response).await) {
+            Ok(Some(body)) => window.run(body).await,
+            Ok(None) => Ok(()),
+            Err(reason) => Err(reason),
+        };
+        window.fail_the_rest(ended);
+    }
+}
+
+/// `SubmitManyResponse` without the result, which this client need not decode.
+#[derive(Clone, PartialEq, Message)]
+struct Answer {
+    #[prost(string, tag = "1")]
+    tag: String,
+    /// A `JobFailure`, which has the encoding of `google.rpc.Status`.
+    #[prost(bytes = "bytes", optional, tag = "3")]
+    failure: Option<Bytes>,
+}
+
+/// The jobs of one call.
+struct Window<'a> {
+    client: &'a Client,
+    messages: &'a [Bytes],
+    requests: SendStream<Bytes>,
+    /// When the job at each index was sent, if it has no answer yet.
+    sent: Vec<Option<Instant>>,
+}
+
+impl<'a> Window<'a> {
+    fn new(client: &'a Client, messages: &'a [Bytes], requests: SendStream<Bytes>) -> Self {
+        Self { client, messages, requests, sent: vec![None; messages.len()] }
+    }
+
+    /// Sends the first job of every index.
+    fn fill(&mut self) -> Result<(), Reason> {
+        let places = self.messages.len();
+        let mut outgoing = BytesMut::new();
+        (0..places).for_each(|place| self.send(place, &mut outgoing));
+        self.requests.send_data(outgoing.freeze(), false).map_err(|error| call::lost(&error))
+    }
+
+    /// Sends the next job for each result, until the load stops and the last result has arrived.
+    async fn run(&mut self, mut body: RecvStream) -> Result<(), Reason> {
+        let mut incoming = BytesMut::new();
+        while let Some(data) = body.data().await {
+            let data = data.map_err(|error| call::lost(&error))?;
+            body.flow_control().release_capacity(data.len()).map_err(|error| call::lost(&error))?;
+            incoming.extend_from_slice(&data);
+            let outgoing = self.take_answers(&mut incoming)?;
+            let done = self.sent.iter().all(Option::is_none);
+            if done || !outgoing.is_empty() {
+                self.requests.send_data(outgoing, done).map_err(|error| call::lost(&error))?;
+            }
+            if done {
+                break;
+            }
+        }
+        call::discard(body).await
+    }
+
+    /// Counts every complete answer in `incoming`, and returns the jobs that replace them.
+    fn take_answers(&mut self, incoming: &mut BytesMut) -> Result<Bytes, Reason> {
+        let mut outgoing = BytesMut::new();
+        while let Some(message) = next_message(incoming) {
+            let answer = Answer::decode(message).map_err(|_| "MALFORMED_RESPONSE")?;
+            let place: usize = answer.tag.parse().map_err(|_| "UNKNOWN_TAG")?;
+            let sent = self.sent.get_mut(place).and_then(Option::take).ok_or("UNKNOWN_TAG")?;
+            self.client.answered(sent, answer.failure.map_or(Ok(()), |failure| Err(failure_reason(failure))));
+            if self.client.goes_on() {
+                self.send(place, &mut outgoing);
+            }
+        }
+        Ok(outgoing.freeze())
+    }
+
+    fn send(&mut self, place: usize, outgoing: &mut BytesMut) {
+        outgoing.extend_from_slice(&self.messages[place]);
+        self.sent[place] = Some(Instant::now());
+        self.client.sent(1);
+    }
+
+    /// Counts the jobs without an answer at the end of the call.
+    fn fail_the_rest(&mut self, ended: Result<(), Reason>) {
+        let reason = ended.err().unwrap_or("CALL_ENDED_EARLY".into());
+        for sent in self.sent.iter_mut().filter_map(Option::take) {
+            self.client.answered(sent, Err(reason.clone()));
+        }
+    }
+}
+
+/// Removes the first message from `incoming`, if it is complete.
+fn next_message(incoming: &mut BytesMut) -> Option<BytesMut> {
+    let length = incoming.get(1..PREFIX)?.get_u32() as usize;
+    if incoming.len() < PREFIX + length {
+        return None;
+    }
+    incoming.advance(PREFIX);
+    Some(incoming.split_to(length))
+}
+
+fn failure_reason(failure: Bytes) -> Reason {
+    let Ok(decoded) = tonic_types::Status::decode(failure.clone()) else { return "MALFORMED_RESPONSE".into() };
+    call::reason(&Status::with_details(Code::from(decoded.code), decoded.message, failure))
 }
