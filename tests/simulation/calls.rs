@@ -12,9 +12,9 @@ use waterwheel::proto::{
 };
 
 use crate::{
-    answer::Answer,
-    plan::{SERVERS, TASKS},
+    oracle::Answer,
     record::{CALL, Record, SentJob, Way, now},
+    run::{SERVERS, TASKS},
     server::{Behaviour, Order},
     wire::{PUBLIC, channel},
 };

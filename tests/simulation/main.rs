@@ -2,9 +2,9 @@
 //! source of randomness. Each seed has its own load, latencies, partitions, losses, crashes and drains.
 //!
 //! Each seed runs in a process of its own, so that seeds do not influence each other, and prints its trace. A seed
-//! fails with the faults that are found: in each job (`oracle.rs`), in the accounts and the drain of each service
-//! (`accounting.rs`), and in the queues after each step (`abandoned_jobs.rs`). Seeds of `day.rs` run replicas that share
-//! a store of detached jobs. Environment variables:
+//! fails with the faults that are found: in each job (`oracle.rs`), and in the accounts, the drain and the queues of each
+//! service (`accounting.rs`). Seeds of `day.rs` run replicas that share a store of detached jobs. Environment
+//! variables:
 //!
 //! - `SIMULATION_SEED=17` runs only that seed, in this process, and prints its trace. `SIMULATION_DAY=17` runs a day.
 //! - `SIMULATION_SEEDS=5000` runs 5000 seeds instead of 200, and `SIMULATION_DAYS=50` runs 50 days instead of 3.
@@ -20,14 +20,11 @@
     reason = "a failed step is the failure of the test, and this is a harness of its own"
 )]
 
-mod abandoned_jobs;
 mod accounting;
-mod answer;
 mod calls;
 mod day;
 mod operator;
 mod oracle;
-mod plan;
 mod record;
 mod run;
 mod server;

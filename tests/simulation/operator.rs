@@ -14,8 +14,8 @@ use waterwheel::proto::{
 
 use crate::{
     calls::LONGEST_UPLOAD,
-    plan::SERVERS,
     record::{LifeEnd, Record, now},
+    run::SERVERS,
     server::LONGEST_DRAIN,
     wire::{OPS, PUBLIC, channel},
 };

@@ -11,7 +11,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 use waterwheel::{app::Receipt, pool::Pools};
 
-use crate::{answer::Answer, server::NOTICE};
+use crate::{oracle::Answer, server::NOTICE};
 
 /// Prefix of the request ids of calls.
 pub(crate) const CALL: &str = "call-";
