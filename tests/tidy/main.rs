@@ -5,19 +5,16 @@
 
 #![forbid(unsafe_code)]
 
-mod imports;
 mod layering;
 mod names;
 mod paths;
-mod report;
 mod size;
 mod sleeps;
 mod tree;
 mod words;
 
 use layering::Layer;
-use report::assert_none;
-use tree::{Tree, repository};
+use tree::{Tree, Violation, assert_none, repository};
 
 /// The modules that each top-level module of `src/` may import. `wire` also allows tonic, prost, hyper, http and the
 /// generated `proto`.
@@ -55,7 +52,7 @@ const LAYERS: &[Layer] = &[
     Layer { name: "cli", imports: "all", wire: true },
 ];
 
-fn check(rule: impl Fn(&Tree) -> Vec<report::Violation>) {
+fn check(rule: impl Fn(&Tree) -> Vec<Violation>) {
     assert_none(&rule(&repository()));
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use syn::Item;
 
-use crate::{report::Violation, tree::Tree};
+use crate::tree::{Tree, Violation};
 
 const VAGUE: [&str; 12] =
     ["util", "utils", "helper", "helpers", "common", "misc", "shared", "stuff", "types", "manager", "base", "lib2"];

@@ -1,9 +1,6 @@
 //! The rule that paths in documents and comments exist.
 
-use crate::{
-    report::Violation,
-    tree::{File, Tree},
-};
+use crate::tree::{File, Tree, Violation};
 
 const ROOTS: [&str; 8] = ["src/", "tests/", "proto/", "deploy/", "benches/", "docs/", "examples/", ".ci/"];
 

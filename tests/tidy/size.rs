@@ -2,7 +2,7 @@
 
 use syn::{Block, Signature, visit::Visit};
 
-use crate::{report::Violation, tree::Tree};
+use crate::tree::{Tree, Violation};
 
 const FILE_LINES: usize = 400;
 const FUNCTION_LINES: usize = 70;

@@ -4,9 +4,8 @@
 use syn::{Attribute, ItemFn, visit::Visit};
 
 use crate::{
-    imports::imports,
-    report::Violation,
-    tree::{File, Tree},
+    layering::imports,
+    tree::{File, Tree, Violation},
 };
 
 /// Prefix of the comment with the reason why the tests of a file need real time.

@@ -1,8 +1,8 @@
-//! The hand-written files of the repository.
+//! The hand-written files of the repository, and violations of rules in them.
 
 use std::{
     collections::BTreeSet,
-    fs,
+    fmt, fs,
     path::{Path, PathBuf},
 };
 
@@ -103,6 +103,39 @@ fn relative(root: &Path, path: &Path) -> String {
     path.components().map(|part| part.as_os_str().to_string_lossy()).collect::<Vec<_>>().join("/")
 }
 
+/// A violation of a rule.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Violation {
+    /// Path from the root of the repository.
+    pub(crate) path: String,
+    /// Line number, from 1.
+    pub(crate) line: usize,
+    /// Name of the rule.
+    pub(crate) rule: &'static str,
+    /// Description of the violation.
+    pub(crate) found: String,
+    /// The remedy.
+    pub(crate) help: &'static str,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { path, line, rule, found, help } = self;
+        write!(f, "{path}:{line}: [{rule}] {found}\n    help: {help}")
+    }
+}
+
+/// Panics with all violations, in order of their places.
+///
+/// # Panics
+/// If there is a violation.
+pub(crate) fn assert_none(violations: &[Violation]) {
+    let mut sorted: Vec<_> = violations.iter().collect();
+    sorted.sort();
+    let list: Vec<_> = sorted.iter().map(ToString::to_string).collect();
+    assert!(list.is_empty(), "{} violation(s)\n{}\n", list.len(), list.join("\n"));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -116,5 +149,17 @@ mod tests {
         assert!(tree.rust().any(|file| file.path == "tests/tidy/tree.rs"));
         assert!(tree.files.iter().any(|file| file.path == ".ci/run"));
         assert!(!tree.files.iter().any(|file| file.path.starts_with("target/")));
+    }
+
+    #[test]
+    #[should_panic(expected = "src/a.rs:7: [size] too long\n    help: split it")]
+    fn a_violation_fails_with_place_rule_and_help() {
+        assert_none(&[Violation {
+            path: "src/a.rs".into(),
+            line: 7,
+            rule: "size",
+            found: "too long".into(),
+            help: "split it",
+        }]);
     }
 }

@@ -1,6 +1,6 @@
 //! Words about the development of the code instead of the code, and attributes that hide unused code. The rule skips this file, because it lists them.
 
-use crate::{report::Violation, tree::Tree};
+use crate::tree::{Tree, Violation};
 
 const OWN: &str = "tests/tidy/words.rs";
 const MARKERS: [&str; 4] = ["TODO", "FIXME", "XXX", "HACK"];
