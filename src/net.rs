@@ -6,13 +6,11 @@
 //! and to cut.
 //!
 //! A connection is counted from its acceptance to its end ([`ConnectionTracker`]). It goes through the stages of
-//! `establish`, and then speaks HTTP/2 within the limits of its [`Transport`].
+//! `connection.rs`, and then speaks HTTP/2 within the limits of its [`Transport`].
 
 mod address;
-mod body;
 mod call;
 mod connection;
-mod establish;
 #[cfg(any(test, fuzzing))]
 #[path = "net/tests/fuzzing.rs"]
 pub(crate) mod fuzzing;
@@ -27,9 +25,8 @@ mod tls;
 mod tracker;
 
 pub use address::{InvalidListenAddress, ListenAddress};
-pub use body::RequestBody;
 pub use call::{StreamLimit, UnsentAnswer};
-pub use http2::AnswerService;
+pub use http2::{AnswerService, RequestBody};
 pub use limits::{ConnectionLimits, Http2, Transport};
 pub use listener::{Bound, Inherited, bind};
 pub use server::{Liveness, Placement, Server};

@@ -1,5 +1,5 @@
 //! State that the jobs of one gRPC call share: request id, caller and trace (`src/rpc/context.rs`), and the other end
-//! of the connection (`src/net/establish.rs`).
+//! of the connection (`src/net/connection.rs`).
 
 use super::{Attempt, RequestId};
 use std::{fmt, net::SocketAddr, sync::Arc};

@@ -1,7 +1,9 @@
-//! Serves one connection: stages, HTTP, keepalive, age limit, GOAWAY, cut.
+//! Serves one connection: PROXY header, TLS and preface, each with a time limit; then HTTP, keepalive, age limit,
+//! GOAWAY, cut.
 
 use std::{
     future::poll_fn,
+    io,
     pin::{Pin, pin},
     sync::{
         Arc,
@@ -12,27 +14,41 @@ use std::{
 };
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
-use tokio::{sync::watch, time::sleep};
+use tokio::{
+    io::AsyncWriteExt,
+    sync::watch,
+    time::{Instant, sleep, timeout_at},
+};
 use tracing::debug;
 
 use super::{
     call::{Backlog, Calls, UnsentAnswers},
-    establish::{PREFACE, establish},
     http1,
     http2::{self, AnswerService},
     limits::{ConnectionLimits, Http2, Transport},
     listener::Accepted,
+    proxy::read_header,
     server::{Stage, reached},
     stream::{Activity, BoundedStream, Stream},
-    tracker::Closed,
+    tracker::{Closed, Entry},
 };
 use crate::{
     incidents::{self, Incident},
     memory::ConnectionMemory,
-    model::{CertificateRequest, Peer},
+    model::{CertificateRequest, Origin, Peer},
 };
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// The first bytes of every HTTP/2 client.
+pub(super) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// The answer to a client that speaks HTTP/1.1 on a listener without it.
+const WRONG_VERSION: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\n\
+connection: close\r\n\r\n\
+this port speaks gRPC over HTTP/2, not HTTP/1.1; a proxy in front of it must also use HTTP/2; \
+web pages may call by gRPC-Web if server.grpc_web_origins lists their origin; \
+metrics and health for HTTP/1.1 are on server.ops_listen\n";
 
 /// Numbers the connections of all listeners.
 static NEXT_CONNECTION: AtomicU64 = AtomicU64::new(1);
@@ -74,7 +90,8 @@ impl<M> Serving<M> {
             Ok(stream) => self.speak(stream, Arc::new(peer), stage).await,
             Err(error) => {
                 debug!(connection, peer = %peer.origin, %error, "connection not established");
-                if error.is_worth_a_line() {
+                // A peer that only connects, such as a probe, needs no action of the operator.
+                if error.reason == Closed::Tls && error.cause.kind() != io::ErrorKind::UnexpectedEof {
                     incidents::log("", "TLS_HANDSHAKE", || Incident {
                         what: "TLS handshakes failed",
                         peer: peer.origin.to_string(),
@@ -82,7 +99,7 @@ impl<M> Serving<M> {
                         ..Incident::default()
                     });
                 }
-                error.reason()
+                error.reason
             }
         };
         debug!(connection, reason = reason.as_str(), "connection closed");
@@ -136,6 +153,87 @@ impl<M> Serving<M> {
             })
             .await
     }
+}
+
+/// Why a connection did not reach HTTP.
+#[derive(Debug, thiserror::Error)]
+#[error("{cause}")]
+pub(super) struct Unestablished {
+    pub(super) reason: Closed,
+    pub(super) cause: io::Error,
+}
+
+impl Unestablished {
+    pub(super) fn new(reason: Closed, cause: impl Into<Failure>) -> Self {
+        Self { reason, cause: io::Error::other(cause) }
+    }
+}
+
+impl From<io::Error> for Unestablished {
+    fn from(cause: io::Error) -> Self {
+        let is_end = cause.kind() == io::ErrorKind::UnexpectedEof;
+        Self { reason: if is_end { Closed::Peer } else { Closed::Error }, cause }
+    }
+}
+
+/// Takes a connection through its stages. Each stage gets the stream, returns it with the rest unread, and may add
+/// facts about the peer.
+async fn establish(
+    mut stream: Stream,
+    peer: &mut Peer,
+    entry: &mut Entry,
+    transport: &Transport,
+) -> Result<Stream, Unestablished> {
+    let within = transport.connections.preface_timeout;
+    let slow = |_| Unestablished::new(Closed::Slow, format!("no HTTP/2 preface within {within:?}"));
+    let mut end = Instant::now() + within;
+    // The PROXY header comes first.
+    timeout_at(end, read_header(&mut stream, peer, &transport.proxies)).await.map_err(slow)??;
+    if peer.proxy.is_some() && !entry.claim(&peer.origin) {
+        return Err(Unestablished::new(Closed::PerAddress, "the limit of connections from this address is reached"));
+    }
+    let mut http1 = transport.http1;
+    // A Unix socket stays on the machine.
+    let is_of_network = matches!(peer.origin, Origin::Address(_));
+    if let Some(tls) = transport.tls.as_ref().filter(|_| is_of_network) {
+        // The handshake has its own time limit.
+        let secured = tls.accept(stream).await?;
+        (peer.certificate, peer.certificate_request) = (secured.certificate, secured.certificate_request);
+        stream = Stream::new(secured.stream);
+        end = Instant::now() + within;
+        // ALPN selected the protocol.
+        http1 = secured.http1;
+    }
+    timeout_at(end, preface(&mut stream, http1, transport.memory.limits().stall)).await.map_err(slow)??;
+    Ok(stream)
+}
+
+/// Waits for the preface, without consuming it. If HTTP/1.1 is allowed, anything else passes too.
+async fn preface(stream: &mut Stream, http1: bool, stall: Duration) -> Result<(), Unestablished> {
+    loop {
+        let known = stream.ahead().len().min(PREFACE.len());
+        if stream.ahead()[..known] != PREFACE[..known] {
+            if http1 {
+                return Ok(());
+            }
+            if begins_http1(stream.ahead()) {
+                let mut stream = BoundedStream::new(stream, stall);
+                stream.write_all(WRONG_VERSION).await?;
+                stream.shutdown().await?;
+            }
+            return Err(Unestablished::new(Closed::NotHttp2, "the peer does not speak HTTP/2"));
+        }
+        if known == PREFACE.len() {
+            return Ok(());
+        }
+        stream.read_ahead(PREFACE.len()).await?;
+    }
+}
+
+/// Whether the bytes may start an HTTP/1.1 request: a method in capitals, and a space.
+fn begins_http1(bytes: &[u8]) -> bool {
+    let method = bytes.iter().take_while(|byte| byte.is_ascii_uppercase()).count();
+    method > 0 && bytes.get(method).is_none_or(|byte| *byte == b' ')
 }
 
 /// Events that may end the connection. Each one is polled only when it is woken.

@@ -20,9 +20,8 @@ use hyper::{
 use hyper_util::rt::{TokioIo, TokioTimer};
 
 use super::{
-    body::RequestBody,
     call::{Call, Calls, REQUEST_ID},
-    http2::AnswerService,
+    http2::{AnswerService, RequestBody},
     limits::Http2,
     stream::{BoundedStream, Stream},
 };

@@ -1,4 +1,4 @@
-//! HTTP/2 on one connection.
+//! HTTP/2 on one connection, and the bodies of requests. `src/rpc/message_stream.rs` splits a body into messages.
 //!
 //! The connection and its calls are one task, so that replies that are ready at the same time are sent with one write.
 //! Calls that arrive together are first polled in place. Only pending ones move to a set in which each has its own
@@ -15,21 +15,20 @@ use std::{
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
 use h2::{
-    PingPong, Reason, SendStream,
+    PingPong, Reason, RecvStream, SendStream,
     server::{self, SendResponse},
 };
 use http::{HeaderValue, Request, Response};
-use http_body::Body;
-use hyper::service::Service;
+use http_body::{Body, Frame};
+use hyper::{body::Incoming, service::Service};
 use tokio::time::{sleep, timeout};
 
 use super::{
-    body::RequestBody,
     call::{Call, Calls, REQUEST_ID},
     limits::Http2,
     stream::{Activity, BoundedStream, Stream},
 };
-use crate::memory::ConnectionMemory;
+use crate::memory::{ConnectionMemory, HeldBack};
 
 /// Window of a stream, in bytes, while messages of its connection are held back.
 const CROWDED_WINDOW: u32 = 64 << 10;
@@ -134,6 +133,83 @@ where
         // Fails until the peer has acknowledged the last change; then it is tried again.
         if stream != self.windows.1 && self.h2.set_initial_window_size(stream).is_ok() {
             self.windows.1 = stream;
+        }
+    }
+}
+
+/// The body of a request.
+#[derive(Debug)]
+pub struct RequestBody {
+    body: Inner,
+    /// Whether window updates are sent as soon as data is read.
+    is_free: bool,
+}
+
+#[derive(Debug)]
+enum Inner {
+    Http1(Incoming),
+    Http2(RecvStream),
+}
+
+/// An error of the connection or the stream.
+type Failure = Box<dyn Error + Send + Sync>;
+
+impl RequestBody {
+    pub(super) fn http1(body: Incoming) -> Self {
+        Self { body: Inner::Http1(body), is_free: true }
+    }
+
+    pub(super) fn http2(body: RecvStream) -> Self {
+        Self { body: Inner::Http2(body), is_free: true }
+    }
+}
+
+impl HeldBack for RequestBody {
+    fn hold_back(&mut self) {
+        self.is_free = false;
+    }
+
+    /// HTTP/1.1 has no windows, so its peers may always send.
+    fn give_back(&mut self, bytes: usize) {
+        if let Inner::Http2(body) = &mut self.body {
+            // Fails only if the stream is gone; then no bytes need to be returned.
+            let _ = body.flow_control().release_capacity(bytes);
+        }
+    }
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = Failure;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
+        let this = &mut *self;
+        let body = match &mut this.body {
+            Inner::Http1(body) => return Pin::new(body).poll_frame(cx).map_err(Into::into),
+            Inner::Http2(body) => body,
+        };
+        if let Some(data) = ready!(body.poll_data(cx)) {
+            let data = match data {
+                Ok(data) => data,
+                // The peer expects no answer. The end of the call reports the reason.
+                Err(error) if matches!(error.reason(), Some(Reason::NO_ERROR | Reason::CANCEL)) => {
+                    return Poll::Ready(None);
+                }
+                Err(error) => return Poll::Ready(Some(Err(error.into()))),
+            };
+            if this.is_free {
+                this.give_back(data.len());
+            }
+            return Poll::Ready(Some(Ok(Frame::data(data))));
+        }
+        let trailers = ready!(body.poll_trailers(cx)).map_err(Failure::from)?;
+        Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.body {
+            Inner::Http1(body) => body.is_end_stream(),
+            Inner::Http2(body) => body.is_end_stream(),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use ipnet::IpNet;
 use ppp::{HeaderResult, PartialResult, v1, v2};
 
-use super::{establish::Unestablished, stream::Stream};
+use super::{connection::Unestablished, stream::Stream, tracker::Closed};
 use crate::model::{Origin, Peer};
 
 /// Longest accepted header, in bytes. Version 2 allows more, but proxies send far less.
@@ -29,7 +29,10 @@ pub(super) async fn read_header(stream: &mut Stream, peer: &mut Peer, proxies: &
     loop {
         match parse(stream.ahead()) {
             Parsed::Partial if stream.ahead().len() < MAX_HEADER => stream.read_ahead(MAX_HEADER).await?,
-            Parsed::Partial | Parsed::Not => return Err(Unestablished::ProxyHeader),
+            Parsed::Partial | Parsed::Not => {
+                let cause = "the peer is a proxy, but sent no PROXY header";
+                return Err(Unestablished::new(Closed::ProxyHeader, cause));
+            }
             Parsed::Header { length, source } => {
                 stream.skip(length);
                 // A proxy's own health check has no client address.

@@ -21,7 +21,7 @@ use tokio_rustls::{
 
 pub use self::files::{TlsError, TlsErrors, TlsFault, TlsFile};
 use self::files::{identity, is_gone, verifier};
-use super::{establish::Unestablished, stream::Stream};
+use super::{connection::Unestablished, stream::Stream, tracker::Closed};
 use crate::{
     model::CertificateRequest,
     reload::{Contents, Reloads, Seen, keep_fresh},
@@ -146,16 +146,23 @@ impl Tls {
 
     /// Performs the handshake of one connection.
     pub(super) async fn accept(&self, stream: Stream) -> Result<Secured, Unestablished> {
-        let settings = self.current.load_full().ok_or(Unestablished::NoTrustedClients)?;
+        let settings = self.current.load_full().ok_or_else(|| {
+            let cause = "no client is trusted: the client CA is empty or missing; restore the file";
+            Unestablished::new(Closed::Tls, cause)
+        })?;
         let within = self.config.handshake_timeout;
         let acceptor = TlsAcceptor::from(Arc::clone(&settings.rustls));
         let stream = timeout(within, acceptor.accept(stream)).await;
-        let stream = stream.map_err(|_| Unestablished::SlowHandshake(within))?.map_err(Unestablished::Handshake)?;
+        let slow = |_| Unestablished::new(Closed::Slow, format!("no TLS handshake within {within:?}"));
+        let stream = stream.map_err(slow)?.map_err(|cause| Unestablished { reason: Closed::Tls, cause })?;
         let (_, session) = stream.get_ref();
         let http1 = match session.alpn_protocol() {
             Some(H2) => false,
             Some(HTTP1) | None if self.config.http1 => true,
-            _ => return Err(Unestablished::Alpn),
+            _ => {
+                let cause = "the client does not offer HTTP/2 (ALPN h2), or HTTP/1.1 if web pages may call";
+                return Err(Unestablished::new(Closed::NotHttp2, cause));
+            }
         };
         let certificate = session.peer_certificates().and_then(|chain| chain.first());
         let certificate = certificate.map(|certificate| Arc::from(certificate.as_ref()));
