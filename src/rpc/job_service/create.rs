@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use futures_util::{StreamExt, stream};
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{JobsCall, measured, stored_job::read_time};
+use super::{JobsCall, measured, read_time};
 use crate::{
     auth::Rpc,
     detached::SCHEDULE_PREFIX,
