@@ -1,18 +1,22 @@
-//! `SubmitMany`: many jobs on one call, results as they finish. `submit_many/outbox.rs` queues the results.
-
-mod outbox;
+//! `SubmitMany`: many jobs on one call, results as they finish.
 
 use std::{
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
     task::{Context, Poll, Waker},
 };
 
 use futures_util::{FutureExt, StreamExt, future::OptionFuture, stream::FuturesUnordered};
-use tokio::time::{Instant, sleep_until};
+use tokio::{
+    sync::{Notify, mpsc},
+    time::{Instant, sleep_until},
+};
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status, Streaming};
 
-use self::outbox::{Kept, Outbox};
 use super::{
     Arrival,
     calls::{Calls, Meter},
@@ -31,6 +35,8 @@ use crate::{
 };
 
 pub(super) const MAX_TAG: usize = 64;
+/// Bytes of unread output at which no more jobs are read. Running jobs may exceed it.
+const MAX_UNREAD_BYTES: usize = 4 << 20;
 
 /// Runs the jobs of a call.
 ///
@@ -44,17 +50,25 @@ pub(super) fn submit_many(
     let call = CallContext::read(&request, "SubmitMany", &service.sampler).inspect_err(refused)?;
     let meter = Calls::begin(service.calls.clone(), Rpc::SubmitMany, None, call.at);
     let memory = request.extensions().get().map(|arrival: &Arrival| Arc::clone(&arrival.memory));
-    let (outbox, results) = Outbox::new();
-    let response = call.answer(Box::pin(results) as _);
+    // The results within the window, and the final status.
+    let (results, reader) = mpsc::channel(service.window + 1);
+    let unread = Arc::<UnreadOutput>::default();
+    let taken = Arc::clone(&unread);
+    let reader = ReceiverStream::new(reader).map(move |result: Result<JobAnswer, Status>| {
+        let JobAnswer { message, .. } = result?;
+        taken.remove(output_bytes(&message));
+        Ok(message)
+    });
+    let response = call.answer(Box::pin(reader) as _);
     let driver = Driver {
         service: Arc::clone(service),
         inbound: Messages::of(&request, service.largest_message),
         memory,
         call,
-        outbox,
+        results,
+        unread,
         running: FuturesUnordered::new(),
         full: None,
-        unread: 0,
         reading: true,
         last: None,
     };
@@ -67,16 +81,53 @@ struct Driver {
     inbound: Messages<SubmitManyRequest>,
     memory: Option<Arc<ConnectionMemory>>,
     call: CallContext,
-    outbox: Outbox,
+    /// Results on their way to the reader of the call. It always has a place for those of the running jobs.
+    results: mpsc::Sender<Result<JobAnswer, Status>>,
+    unread: Arc<UnreadOutput>,
     running: FuturesUnordered<Parked>,
     /// The job that found its pool full. No more jobs are read until it has capacity.
     full: Option<Room>,
-    /// Unread results when the last one was added.
-    unread: usize,
     /// Whether more jobs may come.
     reading: bool,
     /// Final status of the call, after all jobs are answered; `None` is OK.
     last: Option<Status>,
+}
+
+/// The result of one job, with what it holds until it is read.
+struct JobAnswer {
+    message: SubmitManyResponse,
+    /// Its memory among unread answers.
+    _charge: Option<Charge>,
+    /// The tenant's quota.
+    _hold: Option<Hold>,
+}
+
+/// Output bytes of the results that are not read.
+#[derive(Default)]
+struct UnreadOutput {
+    bytes: AtomicUsize,
+    /// Notified when more jobs may be read again.
+    below: Notify,
+}
+
+impl UnreadOutput {
+    fn may_read(&self) -> bool {
+        self.bytes.load(Relaxed) <= MAX_UNREAD_BYTES
+    }
+
+    fn remove(&self, bytes: usize) {
+        let before = self.bytes.fetch_sub(bytes, Relaxed);
+        if before > MAX_UNREAD_BYTES && self.may_read() {
+            self.below.notify_one();
+        }
+    }
+}
+
+fn output_bytes(message: &SubmitManyResponse) -> usize {
+    match &message.outcome {
+        Some(Outcome::Result(result)) => result.output.len(),
+        Some(Outcome::Failure(_)) | None => 0,
+    }
 }
 
 /// A job that was still pending after its first poll.
@@ -103,7 +154,10 @@ impl Driver {
         let code = last.as_ref().map_or(Code::Ok, Status::code);
         self.call.record_status(code);
         meter.end(code);
-        self.outbox.end(last);
+        if let Some(last) = last {
+            // The caller may have left.
+            let _ = self.results.try_send(Err(last));
+        }
     }
 
     /// Returns the call's final status; `None` is OK.
@@ -111,21 +165,29 @@ impl Driver {
         let pools = self.service.pools.clone();
         let mut closing = std::pin::pin!(async move { pools.closing().await }.fuse());
         let mut late = std::pin::pin!(OptionFuture::from(self.end().map(sleep_until)));
+        let (results, unread) = (self.results.clone(), Arc::clone(&self.unread));
+        let mut left = std::pin::pin!(results.closed());
         loop {
             self.take_received();
             if !self.reading && self.running.is_empty() {
                 return self.last.take();
             }
-            self.outbox.wake_reader();
             let may_read = self.may_read();
             // A full pool is awaited separately. Otherwise the loop would spin while the window has capacity.
             let window_is_full = self.reading && self.full.is_none() && !may_read;
-            let room_left = self.service.window.saturating_sub(self.running.len());
+            // The places of the running jobs, of one more job, and of the final status.
+            let places = self.running.len() + 2;
+            let has_read = async {
+                let _ = results.reserve_many(places).await;
+                while !unread.may_read() {
+                    unread.below.notified().await;
+                }
+            };
             tokio::select! {
                 biased;
                 // Jobs that share the call's deadline are answered one by one before the call ends.
                 Some((tag, outcome, hold)) = self.running.next() => self.answer(tag, outcome, hold),
-                () = self.outbox.left() => return Some(Status::cancelled("the caller left")),
+                () = &mut left => return Some(Status::cancelled("the caller left")),
                 Some(()) = &mut late => return Some(status::too_late(self.call.request_id())),
                 () = &mut closing, if self.reading => {
                     self.reading = false;
@@ -138,7 +200,7 @@ impl Driver {
                 Some(()) = OptionFuture::from(self.full.as_ref().map(Room::wait)) => {
                     self.full = self.full.take().filter(Room::is_awaited);
                 }
-                () = self.outbox.below(room_left), if window_is_full && room_left > 0 => {}
+                () = has_read, if window_is_full && self.running.len() < self.service.window => {}
             }
         }
     }
@@ -154,15 +216,9 @@ impl Driver {
     }
 
     /// Whether another job may be read: neither the pool nor the window is full.
-    fn may_read(&mut self) -> bool {
-        if !self.reading || self.full.is_some() {
-            return false;
-        }
-        // The reader only lowers the count. If the last known count leaves capacity, no new one is needed.
-        if self.running.len() + self.unread >= self.service.window {
-            self.unread = self.outbox.unread();
-        }
-        self.running.len() + self.unread < self.service.window
+    fn may_read(&self) -> bool {
+        let has_place = self.running.len() + 1 < self.results.capacity();
+        self.reading && self.full.is_none() && has_place && self.unread.may_read()
     }
 
     /// When the call ends: after its last jobs, which are answered at the start of the reply margin.
@@ -195,11 +251,7 @@ impl Driver {
         });
         let (job, hold) = match admitted {
             Ok(admitted) => admitted,
-            Err(status) => {
-                let outcome = Some(Outcome::Failure(failure(&status)));
-                self.unread = self.outbox.push(SubmitManyResponse { tag, outcome }, Kept::default());
-                return;
-            }
+            Err(status) => return self.push(tag, Outcome::Failure(failure(&status)), None, None),
         };
         // Only pending jobs are parked; they are polled again there.
         let mut ticket = match self.service.pools.try_submit(job) {
@@ -227,8 +279,14 @@ impl Driver {
             },
             Err(error) => Outcome::Failure(failure(&status::status(&error, self.call.request_id()))),
         };
-        let answer = SubmitManyResponse { tag, outcome: Some(outcome) };
-        self.unread = self.outbox.push(answer, Kept { _charge: charge, _hold: hold });
+        self.push(tag, outcome, charge, hold);
+    }
+
+    fn push(&self, tag: String, outcome: Outcome, charge: Option<Charge>, hold: Option<Hold>) {
+        let message = SubmitManyResponse { tag, outcome: Some(outcome) };
+        self.unread.bytes.fetch_add(output_bytes(&message), Relaxed);
+        // The caller may have left.
+        let _ = self.results.try_send(Ok(JobAnswer { message, _charge: charge, _hold: hold }));
     }
 
     /// Reserves memory for an unread answer.
