@@ -204,7 +204,7 @@ fn answer(well: bool, otherwise: &'static str) -> Response {
 }
 
 /// The runtimes of the process, by name. Clones share them.
-#[derive(Clone, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Runtimes(Arc<Mutex<Vec<(String, Handle)>>>);
 
 impl Runtimes {
@@ -220,11 +220,5 @@ impl Runtimes {
         let mut all: Vec<_> = self.0.lock().iter().map(|(name, handle)| (name.clone(), handle.metrics())).collect();
         all.sort_by(|a, b| a.0.cmp(&b.0));
         all
-    }
-}
-
-impl fmt::Debug for Runtimes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.0.lock().iter().map(|(name, _)| name)).finish()
     }
 }

@@ -1,4 +1,5 @@
 //! Request ids: their syntax, and how they are generated. `src/rpc/context.rs` uses the caller's id, or generates one.
+//! `src/rpc/edge/answer.rs` adds it to answers, and the span of `src/pool/trace.rs` to log lines.
 
 use std::{fmt, str::FromStr, sync::Arc, time::SystemTime};
 
