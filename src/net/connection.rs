@@ -196,13 +196,9 @@ async fn establish(
     // A Unix socket stays on the machine.
     let is_of_network = matches!(peer.origin, Origin::Address(_));
     if let Some(tls) = transport.tls.as_ref().filter(|_| is_of_network) {
-        // The handshake has its own time limit.
-        let secured = tls.accept(stream).await?;
-        (peer.certificate, peer.certificate_request) = (secured.certificate, secured.certificate_request);
-        stream = Stream::new(secured.stream);
+        // The handshake has its own time limit, and ALPN selects the protocol.
+        (stream, http1) = tls.accept(stream, peer).await?;
         end = Instant::now() + within;
-        // ALPN selected the protocol.
-        http1 = secured.http1;
     }
     timeout_at(end, preface(&mut stream, http1, transport.memory.limits().stall)).await.map_err(slow)??;
     Ok(stream)

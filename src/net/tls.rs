@@ -16,14 +16,13 @@ use tokio_rustls::{
         sign::{CertifiedKey, SingleCertAndKey},
         version::TLS13,
     },
-    server::TlsStream,
 };
 
 pub use self::files::{TlsError, TlsErrors, TlsFault, TlsFile};
 use self::files::{identity, is_gone, verifier};
 use super::{connection::Unestablished, stream::Stream, tracker::Closed};
 use crate::{
-    model::CertificateRequest,
+    model::{CertificateRequest, Peer},
     reload::{Contents, Reloads, Seen, keep_fresh},
 };
 
@@ -102,17 +101,6 @@ struct HandshakeSettings {
     certificate_request: CertificateRequest,
 }
 
-/// A secured connection, with the results of its handshake.
-pub(super) struct Secured {
-    pub(super) stream: TlsStream<Stream>,
-    /// The client's verified certificate, in DER.
-    pub(super) certificate: Option<Arc<[u8]>>,
-    /// Whether the server asked for a client certificate, and if not, why.
-    pub(super) certificate_request: CertificateRequest,
-    /// Whether the client speaks HTTP/1.1.
-    pub(super) http1: bool,
-}
-
 impl Tls {
     /// Reads the files.
     ///
@@ -144,8 +132,9 @@ impl Tls {
         &self.reloads
     }
 
-    /// Performs the handshake of one connection.
-    pub(super) async fn accept(&self, stream: Stream) -> Result<Secured, Unestablished> {
+    /// Performs the handshake of one connection, and adds its results to `peer`. Also returns whether the client speaks
+    /// HTTP/1.1.
+    pub(super) async fn accept(&self, stream: Stream, peer: &mut Peer) -> Result<(Stream, bool), Unestablished> {
         let settings = self.current.load_full().ok_or_else(|| {
             let cause = "no client is trusted: the client CA is empty or missing; restore the file";
             Unestablished::new(Closed::Tls, cause)
@@ -165,8 +154,9 @@ impl Tls {
             }
         };
         let certificate = session.peer_certificates().and_then(|chain| chain.first());
-        let certificate = certificate.map(|certificate| Arc::from(certificate.as_ref()));
-        Ok(Secured { stream, certificate, certificate_request: settings.certificate_request, http1 })
+        peer.certificate = certificate.map(|der| Arc::from(der.as_ref()));
+        peer.certificate_request = settings.certificate_request;
+        Ok((Stream::new(stream), http1))
     }
 }
 
