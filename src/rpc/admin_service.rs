@@ -9,7 +9,7 @@ use futures_util::{Stream, StreamExt, stream};
 use tokio::{sync::watch, time::Instant};
 use tokio_stream::wrappers::WatchStream;
 use tonic::{Request, Response, Status, async_trait};
-use tracing::{Instrument, Span, field::display, info, info_span};
+use tracing::{Span, field::display, info, info_span};
 
 use super::{
     context::Arrival,
@@ -134,29 +134,87 @@ fn span<T>(request: &Request<T>, reason: &str) -> Span {
 impl AdminService for Admin {
     type DrainStream = ResponseStream<DrainResponse>;
 
+    /// Drains the process, or one pool.
     async fn drain(&self, request: Request<DrainRequest>) -> Result<Response<Self::DrainStream>, Status> {
-        span(&request, &request.get_ref().reason).in_scope(|| drain(self, request.get_ref()))
+        let _entered = span(&request, &request.get_ref().reason).entered();
+        match request.get_ref().pool.as_str() {
+            "" => Ok(Response::new(drain_all(self))),
+            name => Ok(Response::new(drain_one(self, find(self, name)?.clone()))),
+        }
     }
 
+    /// Stops starting jobs of a pool.
     async fn pause(&self, request: Request<PauseRequest>) -> Result<Response<PauseResponse>, Status> {
-        span(&request, &request.get_ref().reason).in_scope(|| pause(self, request.get_ref()))
+        let _entered = span(&request, &request.get_ref().reason).entered();
+        let pool = find(self, &request.get_ref().pool)?;
+        if !pool.pause() {
+            check_serving(pool)?;
+            return Err(failed_precondition(Reason::PoolDraining, Reason::PoolDraining.words()));
+        }
+        info!(pool = %pool.name(), "an operator paused the pool");
+        Ok(Response::new(PauseResponse { pool: Some(state(pool)) }))
     }
 
+    /// Starts jobs of a pool again.
     async fn resume(&self, request: Request<ResumeRequest>) -> Result<Response<ResumeResponse>, Status> {
-        span(&request, &request.get_ref().reason).in_scope(|| resume(self, request.get_ref()))
+        let _entered = span(&request, &request.get_ref().reason).entered();
+        let pool = find(self, &request.get_ref().pool)?;
+        check_serving(pool)?;
+        let held = pool.hold() != Hold::None;
+        pool.resume();
+        if held {
+            info!(pool = %pool.name(), "an operator resumed the pool");
+        }
+        Ok(Response::new(ResumeResponse { pool: Some(state(pool)) }))
     }
 
+    /// Changes the number of workers.
     async fn resize(&self, request: Request<ResizeRequest>) -> Result<Response<ResizeResponse>, Status> {
-        span(&request, &request.get_ref().reason).in_scope(|| resize(self, request.get_ref()))
+        let _entered = span(&request, &request.get_ref().reason).entered();
+        let ResizeRequest { pool, min_workers: min, max_workers: max, reason: _ } = request.get_ref();
+        let pool = find(self, pool)?;
+        let max = if *max == 0 { min } else { max };
+        let Some(least) = count(*min) else {
+            return Err(invalid_field("min_workers", &format!("send 1 to {MAX_WORKERS}")));
+        };
+        let Some(most) = count(*max).filter(|most| *most >= least) else {
+            return Err(invalid_field(
+                "max_workers",
+                &format!("send min_workers to {MAX_WORKERS}, or 0 for min_workers"),
+            ));
+        };
+        check_serving(pool)?;
+        if !pool.resize(least, most) {
+            return Err(invalid_field("pool", "its workers attach from elsewhere; attach more of them, or fewer"));
+        }
+        info!(pool = %pool.name(), min, max, "an operator resized the pool");
+        Ok(Response::new(ResizeResponse { pool: Some(state(pool)) }))
     }
 
     async fn cancel_job(&self, request: Request<CancelJobRequest>) -> Result<Response<CancelJobResponse>, Status> {
         span(&request, &request.get_ref().reason).in_scope(|| pool_jobs::cancel_job(self, request.get_ref()))
     }
 
+    /// Reloads the configuration.
     async fn reload(&self, request: Request<ReloadRequest>) -> Result<Response<ReloadResponse>, Status> {
         let span = span(&request, &request.get_ref().reason);
-        reload(self, request.into_inner()).instrument(span).await
+        let (control, dry_run) = (Arc::clone(&self.control), request.get_ref().dry_run);
+        let reloaded = off_thread(move || span.in_scope(|| control.reload(dry_run))).await;
+        let (changes, faults, applied) = match reloaded.map_err(|_| status::internal("the reload panicked"))? {
+            Ok(changes) => (changes, String::new(), !dry_run),
+            Err(ReloadFault::NeedsRestart(changes)) => (changes, String::new(), false),
+            Err(ReloadFault::Faulty(faults)) => (Vec::new(), faults, false),
+            Err(fault @ ReloadFault::NoSource) => return Err(failed_precondition(Reason::NoConfig, fault.to_string())),
+            Err(fault @ ReloadFault::Draining) => return Err(failed_precondition(Reason::Draining, fault.to_string())),
+        };
+        let change = |SettingChange { key, old, new, needs_restart }| proto::SettingChange {
+            key,
+            old_value: old,
+            new_value: new,
+            needs_restart,
+        };
+        let changes = changes.into_iter().map(change).collect();
+        Ok(Response::new(ReloadResponse { applied, changes, faults }))
     }
 
     async fn list_jobs(&self, request: Request<ListJobsRequest>) -> Result<Response<ListJobsResponse>, Status> {
@@ -166,29 +224,6 @@ impl AdminService for Admin {
     async fn explain(&self, request: Request<ExplainRequest>) -> Result<Response<ExplainResponse>, Status> {
         pool_jobs::explain(self, &request.into_inner())
     }
-}
-
-/// Reloads the configuration.
-async fn reload(admin: &Admin, request: ReloadRequest) -> Result<Response<ReloadResponse>, Status> {
-    let ReloadRequest { dry_run, reason: _ } = request;
-    let control = Arc::clone(&admin.control);
-    let span = Span::current();
-    let reloaded = off_thread(move || span.in_scope(|| control.reload(dry_run))).await;
-    let (changes, faults, applied) = match reloaded.map_err(|_| status::internal("the reload panicked"))? {
-        Ok(changes) => (changes, String::new(), !dry_run),
-        Err(ReloadFault::NeedsRestart(changes)) => (changes, String::new(), false),
-        Err(ReloadFault::Faulty(faults)) => (Vec::new(), faults, false),
-        Err(fault @ ReloadFault::NoSource) => return Err(failed_precondition(Reason::NoConfig, fault.to_string())),
-        Err(fault @ ReloadFault::Draining) => return Err(failed_precondition(Reason::Draining, fault.to_string())),
-    };
-    let change = |SettingChange { key, old, new, needs_restart }| proto::SettingChange {
-        key,
-        old_value: old,
-        new_value: new,
-        needs_restart,
-    };
-    let changes = changes.into_iter().map(change).collect();
-    Ok(Response::new(ReloadResponse { applied, changes, faults }))
 }
 
 /// Each fault with its position, joined in one line.
@@ -218,48 +253,6 @@ fn find<'a>(admin: &'a Admin, name: &str) -> Result<&'a Pool, Status> {
     admin.pools.get(name).ok_or_else(|| no_pool(&admin.pools, name))
 }
 
-/// Stops starting jobs of a pool.
-fn pause(admin: &Admin, request: &PauseRequest) -> Result<Response<PauseResponse>, Status> {
-    let pool = find(admin, &request.pool)?;
-    if !pool.pause() {
-        check_serving(pool)?;
-        return Err(failed_precondition(Reason::PoolDraining, Reason::PoolDraining.words()));
-    }
-    info!(pool = %pool.name(), "an operator paused the pool");
-    Ok(Response::new(PauseResponse { pool: Some(state(pool)) }))
-}
-
-/// Starts jobs of a pool again.
-fn resume(admin: &Admin, request: &ResumeRequest) -> Result<Response<ResumeResponse>, Status> {
-    let pool = find(admin, &request.pool)?;
-    check_serving(pool)?;
-    let held = pool.hold() != Hold::None;
-    pool.resume();
-    if held {
-        info!(pool = %pool.name(), "an operator resumed the pool");
-    }
-    Ok(Response::new(ResumeResponse { pool: Some(state(pool)) }))
-}
-
-/// Changes the number of workers.
-fn resize(admin: &Admin, request: &ResizeRequest) -> Result<Response<ResizeResponse>, Status> {
-    let ResizeRequest { pool, min_workers: min, max_workers: max, reason: _ } = request;
-    let pool = find(admin, pool)?;
-    let max = if *max == 0 { min } else { max };
-    let Some(least) = count(*min) else {
-        return Err(invalid_field("min_workers", &format!("send 1 to {MAX_WORKERS}")));
-    };
-    let Some(most) = count(*max).filter(|most| *most >= least) else {
-        return Err(invalid_field("max_workers", &format!("send min_workers to {MAX_WORKERS}, or 0 for min_workers")));
-    };
-    check_serving(pool)?;
-    if !pool.resize(least, most) {
-        return Err(invalid_field("pool", "its workers attach from elsewhere; attach more of them, or fewer"));
-    }
-    info!(pool = %pool.name(), min, max, "an operator resized the pool");
-    Ok(Response::new(ResizeResponse { pool: Some(state(pool)) }))
-}
-
 fn count(workers: u32) -> Option<NonZeroUsize> {
     let count = usize::try_from(workers).ok().and_then(NonZeroUsize::new);
     count.filter(|_| workers <= MAX_WORKERS)
@@ -281,14 +274,6 @@ fn state(pool: &Pool) -> PoolState {
         queued: stats.queued as u64,
         running: stats.in_flight as u64,
         size: Some(size_stats(&stats.size)),
-    }
-}
-
-/// Drains the process, or one pool.
-fn drain(admin: &Admin, request: &DrainRequest) -> Result<Response<ResponseStream<DrainResponse>>, Status> {
-    match request.pool.as_str() {
-        "" => Ok(Response::new(drain_all(admin))),
-        name => Ok(Response::new(drain_one(admin, find(admin, name)?.clone()))),
     }
 }
 
