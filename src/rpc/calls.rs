@@ -1,16 +1,10 @@
 //! Durations of calls, by method, kind and status.
 //!
-//! Each serving thread writes to its own counters, which takes two additions and no waiting. Readers sum them up.
+//! Each serving thread writes to its own shard, so that threads do not contend. Readers add the shards up.
 
-use std::{
-    borrow::Borrow,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
-    time::Duration,
-};
+use std::{borrow::Borrow, collections::BTreeMap, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use tokio::time::Instant;
 use tonic::Code;
@@ -21,9 +15,6 @@ use crate::{
     pool::{Pools, shard},
     proto::{job_service_server, worker_pool_service_server::SERVICE_NAME},
 };
-
-const CODES: usize = CODE_NAMES.len();
-const PLACES: usize = Durations::BOUNDS.len() + 1;
 
 /// Label for calls without a kind, or with an unknown one: arbitrary names from callers are not kept.
 const OTHER: &str = "_OTHER";
@@ -40,13 +31,17 @@ struct CallsInner {
     shards: Vec<Shard>,
 }
 
-/// The counters of one thread, each created on first use.
-type Shard = Box<[OnceLock<Box<CallFigures>>]>;
-
+/// The durations of one thread. Aligned, so that threads do not write to the same cache line.
 #[derive(Debug, Default)]
-struct CallFigures {
-    counts: [AtomicU64; PLACES],
-    nanos: AtomicU64,
+#[repr(align(128))]
+struct Shard(Mutex<FxHashMap<CallLabels, Durations>>);
+
+/// Method, kind and status of calls, by index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct CallLabels {
+    rpc: usize,
+    kind: usize,
+    code: usize,
 }
 
 /// Durations of the calls with one method, kind and status.
@@ -93,13 +88,8 @@ impl Calls {
         names.dedup();
         let kinds = names.iter().enumerate().map(|(index, name)| (Arc::clone(name), index)).collect();
         names.push(OTHER.into());
-        let cells = Rpc::NAMES.len() * names.len() * CODES;
-        let shard = || std::iter::repeat_with(OnceLock::new).take(cells).collect();
-        Self(Arc::new(CallsInner {
-            kinds,
-            names,
-            shards: std::iter::repeat_with(shard).take(threads.max(1)).collect(),
-        }))
+        let shards = std::iter::repeat_with(Shard::default).take(threads.max(1)).collect();
+        Self(Arc::new(CallsInner { kinds, names, shards }))
     }
 
     /// Starts to measure a call for a job of `kind` that arrived at `begin`.
@@ -115,36 +105,30 @@ impl Calls {
     }
 
     fn record(&self, rpc: Rpc, kind: usize, code: Code, took: Duration) {
-        let CallsInner { names, shards, .. } = &*self.0;
-        let cell = (rpc as usize * names.len() + kind) * CODES + code as usize;
-        let figures = shards[shard() % shards.len()][cell].get_or_init(Box::default);
+        let shards = &self.0.shards;
+        let labels = CallLabels { rpc: rpc as usize, kind, code: code as usize };
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        figures.counts[Durations::place(nanos)].fetch_add(1, Relaxed);
-        figures.nanos.fetch_add(nanos, Relaxed);
+        shards[shard() % shards.len()].0.lock().entry(labels).or_default().add(nanos, 1);
     }
 
     /// All figures.
     #[must_use]
     pub fn read(&self) -> Vec<CallDurations> {
-        let CallsInner { names, shards, .. } = &*self.0;
-        let mut all = Vec::new();
-        for (_, rpc) in Rpc::NAMES {
-            for (kind, name) in names.iter().enumerate() {
-                for (code, status) in CODE_NAMES.into_iter().enumerate() {
-                    let cell = (rpc as usize * names.len() + kind) * CODES + code;
-                    let mut parts = shards.iter().filter_map(|shard| shard[cell].get()).peekable();
-                    if parts.peek().is_some() {
-                        all.push(CallDurations {
-                            method: path(rpc),
-                            kind: Arc::clone(name),
-                            status,
-                            durations: sum(parts),
-                        });
-                    }
-                }
+        let mut sums = BTreeMap::<_, Durations>::new();
+        for Shard(shard) in &self.0.shards {
+            for (labels, part) in &*shard.lock() {
+                let sum = sums.entry(*labels).or_default();
+                sum.counts.iter_mut().zip(part.counts).for_each(|(sum, count)| *sum += count);
+                sum.sum += part.sum;
             }
         }
-        all
+        let figures = |(labels, durations): (CallLabels, Durations)| CallDurations {
+            method: path(Rpc::NAMES[labels.rpc].1),
+            kind: Arc::clone(&self.0.names[labels.kind]),
+            status: CODE_NAMES[labels.code],
+            durations,
+        };
+        sums.into_iter().map(figures).collect()
     }
 }
 
@@ -169,13 +153,4 @@ impl<C: Borrow<Calls>> Drop for Meter<C> {
             self.calls.borrow().record(self.rpc, self.kind, code, self.begin.elapsed());
         }
     }
-}
-
-fn sum<'a>(parts: impl Iterator<Item = &'a Box<CallFigures>>) -> Durations {
-    let mut whole = Durations::default();
-    for part in parts {
-        whole.counts.iter_mut().zip(&part.counts).for_each(|(count, part)| *count += part.load(Relaxed));
-        whole.sum += Duration::from_nanos(part.nanos.load(Relaxed));
-    }
-    whole
 }

@@ -4,13 +4,14 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use tonic::{Request, Status, service::Interceptor};
 
 use super::{
+    context::REQUEST_ID,
     timeout,
     trace::{BAGGAGE, TRACEPARENT, TRACESTATE},
 };
 use crate::handler::Context;
 
 const GRPC_TIMEOUT: HeaderName = HeaderName::from_static(timeout::GRPC_TIMEOUT);
-const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const X_REQUEST_ID: HeaderName = HeaderName::from_static(REQUEST_ID);
 
 /// An interceptor for the clients of handlers. It adds the request id, the trace context, and a timeout: the smaller of
 /// the call's own timeout and the job's remaining budget.

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use opentelemetry::{
     Context as OtelContext,
     trace::{SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId, TraceState},
@@ -166,24 +166,13 @@ fn parse_parent(text: &str) -> Option<(TraceId, SpanId, TraceFlags)> {
 
 /// The joined values of a list header; empty if longer than `max` bytes or not printable.
 fn list(headers: &HeaderMap, name: &HeaderName, max: usize) -> String {
-    let mut joined = String::new();
-    for value in headers.get_all(name) {
-        let Ok(value) = value.to_str() else { return String::new() };
-        if joined.len() + value.len() + 1 > max + usize::from(joined.is_empty()) {
-            return String::new();
-        }
-        if !joined.is_empty() {
-            joined.push(',');
-        }
-        joined.push_str(value);
-    }
-    joined
+    let values = headers.get_all(name).iter().filter(|value| !value.is_empty());
+    let values: Vec<_> = values.map(HeaderValue::to_str).collect::<Result<_, _>>().unwrap_or_default();
+    Some(values.join(",")).filter(|joined| joined.len() <= max).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
-
     use super::*;
 
     const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
