@@ -321,15 +321,4 @@ mod tests {
         let names: std::collections::BTreeSet<_> = under.map(|arg| arg.get_id().as_str()).collect();
         assert_eq!(names.into_iter().collect::<Vec<_>>(), ["ca", "cert", "key", "tls", "token_file"]);
     }
-
-    #[tokio::test]
-    async fn completions_name_the_commands() {
-        let mut out = Vec::new();
-        let mut console = Console::pipes(&mut out, tokio::io::sink());
-        let args = CompletionsArgs { shell: Shell::Bash };
-        assert_eq!(completions(args, &mut console).await.unwrap(), Exit::Done);
-        drop(console);
-        let script = String::from_utf8(out).unwrap();
-        assert!(script.contains("submit") && script.contains("drain"));
-    }
 }

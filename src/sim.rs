@@ -7,7 +7,6 @@
 //! ```
 
 mod load;
-mod policy;
 mod recording;
 mod tally;
 mod world;

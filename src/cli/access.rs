@@ -196,12 +196,6 @@ impl AccessArgs {
     }
 }
 
-impl fmt::Debug for Access {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Access").field("address", &self.address).finish_non_exhaustive()
-    }
-}
-
 impl Access {
     /// Whether calls are secured by TLS.
     pub(crate) fn has_tls(&self) -> bool {

@@ -219,15 +219,10 @@ mod tests {
     }
 
     #[test]
-    fn without_origins_values_stand_alone() {
-        let shown = shown(&["--dev"]).unwrap();
-        assert!(shown.lines().any(|line| line == "kill = \"1s\""), "{shown}");
-    }
-
-    #[test]
-    fn json_has_every_setting() {
-        let shown = shown(&["--dev", "--output", "json"]).unwrap();
-        let json: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    fn each_format_has_its_values() {
+        let text = shown(&["--dev"]).unwrap();
+        assert!(text.lines().any(|line| line == "kill = \"1s\""), "{text}");
+        let json: serde_json::Value = serde_json::from_str(&shown(&["--dev", "--output", "json"]).unwrap()).unwrap();
         assert_eq!(json["settings"][0]["key"], "server.listen");
     }
 
@@ -273,15 +268,6 @@ mod tests {
             let error = parse(&["--set", text]).unwrap_err().to_string();
             assert!(error.contains("write it like pool.cpu.workers=8"), "{error}");
         }
-    }
-
-    #[test]
-    fn a_file_replaces_the_built_in_one_or_is_a_fault() {
-        let args = parse(&["--config", "/no/such/file.toml"]).unwrap();
-        let faults = args.load(&process(), Some(starter::file())).unwrap_err();
-        let report = faults.to_string();
-        let what = "error: cannot read `/no/such/file.toml`: no such file or directory";
-        assert!(report.starts_with(what), "{report}");
     }
 
     #[test]

@@ -130,15 +130,11 @@ async fn first_job(app: &App) -> Result<JobResult, Box<dyn std::error::Error + S
 }
 
 fn url(address: &ListenAddress) -> String {
-    let Some(mut address) = address.tcp() else { return address.to_string() };
-    if address.ip().is_unspecified() {
-        address.set_ip(if address.is_ipv4() {
-            std::net::Ipv4Addr::LOCALHOST.into()
-        } else {
-            std::net::Ipv6Addr::LOCALHOST.into()
-        });
+    match address.tcp() {
+        Some(address) if address.ip().is_unspecified() => format!("http://localhost:{}", address.port()),
+        Some(address) => format!("http://{address}"),
+        None => address.to_string(),
     }
-    format!("http://{address}")
 }
 
 fn report(first: &JobResult) -> String {

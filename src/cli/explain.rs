@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::{
     console::{BAD, Console, GOOD, STRONG, WARN, paint},
-    failure::{Exit, Failure},
+    failure::{Exit, Failure, indented},
     operate::OperatorArgs,
     output::{duration, sanitized, seconds, short_duration},
 };
@@ -122,20 +122,15 @@ fn ended(ended: &EndedState) -> String {
         "  {} {} ago{}\n  {budget} budget: {queue} queued, {run}, {left} left\n",
         paint(style, sanitized(outcome)),
         short_duration(duration(since.as_ref())),
-        if message.is_empty() { String::new() } else { format!(": {}", indented(message)) },
+        if message.is_empty() { String::new() } else { format!(": {}", indented(&sanitized(message))) },
     );
     if !rung.is_empty() {
         text.push_str(&format!("  stop ladder: {}\n", sanitized(rung)));
     }
     if let Some(program) = program.as_ref().filter(|program| !program.stderr.is_empty()) {
-        text.push_str(&format!("  its standard error ended in\n    {}\n", indented(&program.stderr)));
+        text.push_str(&format!("  its standard error ended in\n    {}\n", indented(&sanitized(&program.stderr))));
     }
     text
-}
-
-/// Indents all lines after the first.
-fn indented(text: &str) -> String {
-    sanitized(text.trim_end()).replace('\n', "\n    ")
 }
 
 #[cfg(test)]

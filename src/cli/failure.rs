@@ -291,7 +291,7 @@ fn root_cause(error: &(dyn Error + 'static)) -> String {
 }
 
 /// Indents all lines after the first.
-fn indented(text: &str) -> String {
+pub(super) fn indented(text: &str) -> String {
     text.trim_end().replace('\n', "\n    ")
 }
 

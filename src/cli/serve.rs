@@ -115,7 +115,8 @@ fn serve(
     let telemetry = telemetry::init(&config.telemetry)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let receipt = runtime.block_on(async {
-        let (signals, hang_ups) = (Signals::new()?, signal(SignalKind::hangup())?);
+        let (terminate, interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        let hang_ups = signal(SignalKind::hangup())?;
         let app = App::start_with(config, own, telemetry.sample_ratio())?;
         info!(address = all(app.addresses()), ops_address = all(app.ops_addresses()), pid = id(), "serving");
         app.reload_by(loaded.clone(), load, telemetry.log());
@@ -127,7 +128,7 @@ fn serve(
         let informed = app.keep_informed(ServiceManager::from_env()?);
         let receipt = tokio::select! {
             receipt = app.run() => receipt,
-            never = signals.handle(&control) => match never {},
+            never = stop(terminate, interrupt, &control) => match never {},
             never = reload(hang_ups, &control) => match never {},
             never = informed => match never {},
         };
@@ -169,31 +170,20 @@ async fn reload(mut hang_ups: Signal, control: &Control) -> std::convert::Infall
     }
 }
 
-/// SIGTERM and SIGINT.
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Signals {
-    fn new() -> io::Result<Self> {
-        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
-    }
-
-    async fn handle(mut self, control: &Control) -> std::convert::Infallible {
-        self.next().await;
-        control.drain();
-        loop {
-            self.next().await;
+/// Drains at the first SIGTERM or SIGINT, and stops running jobs at each other one.
+async fn stop(mut terminate: Signal, mut interrupt: Signal, control: &Control) -> std::convert::Infallible {
+    let mut is_draining = false;
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        if is_draining {
             info!("a second signal: stopping running jobs");
             control.kill();
+        } else {
+            control.drain();
         }
-    }
-
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
+        is_draining = true;
     }
 }

@@ -23,7 +23,7 @@ fn a_token_is_sent_as_it_stands_in_its_file_and_never_shown() {
     assert_eq!(token, "Bearer abc.def.ghi");
     assert_eq!(format!("{token:?}"), "Sensitive");
     for wrong in ["", "two words", "\u{e9}"] {
-        let error = with_token(wrong, "127.0.0.1:1").unwrap_err().to_string();
+        let error = with_token(wrong, "127.0.0.1:1").err().unwrap().to_string();
         assert!(error.ends_with(" contains no token"), "{wrong}: {error}");
     }
 }
@@ -92,7 +92,7 @@ fn what_is_wrong_with_a_certificate_has_its_own_help() {
     ] {
         let [ca, cert, key] = [&new, cert, key].map(|file| Some(file.path().into()));
         let args = AccessArgs { ca, cert, key, ..AccessArgs::default() };
-        let error = args.load(&"127.0.0.1:1".parse().unwrap()).unwrap_err();
+        let error = args.load(&"127.0.0.1:1".parse().unwrap()).err().unwrap();
         assert!(error.help().unwrap().starts_with(help), "{error:?}");
     }
 }
@@ -105,7 +105,7 @@ fn an_address_without_tls_is_called_without_it() {
     ] {
         let address = address.parse().unwrap();
         let args = AccessArgs { tls: true, ..AccessArgs::default() };
-        assert_eq!(args.load(&address).unwrap_err().help(), Some(help));
+        assert_eq!(args.load(&address).err().unwrap().help(), Some(help));
         let args = AccessArgs { ca: Some("/nowhere".into()), ..AccessArgs::default() };
         assert!(!args.load(&address).unwrap().has_tls());
     }
@@ -117,7 +117,7 @@ fn a_token_does_not_travel_in_plaintext() {
         assert!(with_token("abc", local).is_ok(), "{local}");
     }
     for far in ["10.0.0.1:1", "host.example:1", "127.0.0.1.example:1"] {
-        let error = with_token("abc", far).unwrap_err().to_string();
+        let error = with_token("abc", far).err().unwrap().to_string();
         assert_eq!(error, format!("the token would be sent to {far} in plaintext"));
     }
 }
