@@ -20,7 +20,7 @@ mod failure;
 #[cfg(test)]
 #[path = "cli/tests/fake.rs"]
 mod fake;
-mod job;
+mod flags;
 mod jobs;
 mod operate;
 mod output;
@@ -31,7 +31,6 @@ mod sim;
 mod stats;
 mod store;
 mod submit;
-mod values;
 mod worker;
 
 use std::{

@@ -10,9 +10,9 @@ use super::{
     access::ServerArgs,
     console::{Console, STRONG, paint},
     failure::{Exit, Failure},
+    flags::{any_duration, duration_in, number_in},
     output::{duration, exact, sanitized, seconds, short_duration},
     stats,
-    values::{any_duration, duration_in, number_in},
 };
 use crate::proto::{PoolStats, Stats, WorkerStats};
 

@@ -21,7 +21,7 @@ use super::{
     connect::{CONNECT_TIMEOUT, Connection},
     console::Console,
     failure::{Exit, Failure},
-    values::{any_duration, duration_in},
+    flags::{any_duration, duration_in},
 };
 use crate::{
     model::CODE_NAMES,

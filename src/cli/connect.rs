@@ -39,8 +39,8 @@ use tonic_types::{ErrorDetails, StatusExt};
 use super::{
     access::{Access, AccessArgs, Address, ServerArgs},
     failure::{Exit, Failure},
+    flags::any_duration,
     output::setting,
-    values::any_duration,
 };
 use crate::{
     file::explain,

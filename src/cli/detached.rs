@@ -11,9 +11,8 @@ use super::{
     connect::{ANSWER_TIMEOUT, CallArgs},
     console::{BAD, Console, FAINT, GOOD, STRONG, WARN, paint},
     failure::{Exit, Failure},
-    job::{JobArgs, message},
+    flags::{JobArgs, any_duration, duration_in, message, one_of},
     output::{Align, Format, fitted, message_json, percent, pluralized, sanitized},
-    values::{any_duration, duration_in, one_of},
 };
 use crate::{
     detached::wall_clock,

@@ -8,10 +8,9 @@ use super::{
     console::{BAD, Console, FAINT, GOOD, STRONG, WARN, paint},
     detached::{self, DetachedCommand},
     failure::{Exit, Failure},
-    job::message,
+    flags::{any_duration, message, one_of},
     operate::OperatorArgs,
     output::{Align, Format, duration, fitted, message_json, pluralized, sanitized, short_duration},
-    values::{any_duration, one_of},
 };
 use crate::proto::{JobOrder, JobStage, ListJobsRequest, ListJobsResponse, ListedJob};
 

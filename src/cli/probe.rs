@@ -11,8 +11,8 @@ use super::{
     connect::Connection,
     console::{BAD, Console, GOOD, paint},
     failure::{Exit, Failure},
+    flags::any_duration,
     output::{Format, setting},
-    values::any_duration,
 };
 use crate::proto::health::{HealthCheckRequest, health_check_response::ServingStatus};
 

@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 use super::{
     console::Console,
     failure::{Exit, Failure},
+    flags::{duration_in, number_in},
     output::{
         Align::{Left, Right},
         Format, elapsed, headed, pluralized, setting,
     },
-    values::{duration_in, number_in},
 };
 use crate::{
     file,
@@ -112,38 +112,27 @@ pub(super) struct SimArgs {
     pool: Option<String>,
 }
 
-/// One load without its seed, and its name.
+/// One load without its seed.
 struct Case {
     load: Load,
     /// The load without the flooding tenant.
     times: f64,
-    flood: Option<f64>,
-    service: String,
-    arrivals: String,
 }
 
 impl SimArgs {
     fn cases(&self, recording: Option<&Arc<Recording>>) -> Vec<Case> {
-        let default: &[f64] = if recording.is_some() { &[1.0] } else { &[0.7, 1.0, 2.0, 4.0, 10.0] };
+        let mean = self.mean;
+        let drawn = self
+            .services
+            .iter()
+            .flat_map(|&service| self.patterns.iter().map(move |&pattern| Source::Drawn { pattern, mean, service }));
+        let (sources, default): (Vec<Source>, &[f64]) = match recording {
+            Some(recording) => (vec![Source::Recorded(Arc::clone(recording))], &[1.0]),
+            None => (drawn.collect(), &[0.7, 1.0, 2.0, 4.0, 10.0]),
+        };
         let loads = if self.loads.is_empty() { default } else { &self.loads };
-        if let Some(recording) = recording {
-            let case = |times| {
-                let load = self.load(Source::Recorded(Arc::clone(recording)), times);
-                Case { load, times, flood: None, service: "recorded".to_owned(), arrivals: "recorded".to_owned() }
-            };
-            return loads.iter().copied().map(case).collect();
-        }
-        let mut cases = Vec::new();
-        for service in self.services.iter().copied() {
-            for pattern in self.patterns.iter().copied() {
-                for times in loads.iter().copied() {
-                    let load = self.load(Source::Drawn { pattern, mean: self.mean, service }, times);
-                    let (service, arrivals) = (name(&service), name(&pattern));
-                    cases.push(Case { load, times, flood: self.flood, service, arrivals });
-                }
-            }
-        }
-        cases
+        let case = |source: &Source, times| Case { load: self.load(source.clone(), times), times };
+        sources.iter().flat_map(|source| loads.iter().map(move |&times| case(source, times))).collect()
     }
 
     fn load(&self, source: Source, times: f64) -> Load {
@@ -176,33 +165,25 @@ impl SimArgs {
 
     /// Refuses simulations that would take too much time or memory.
     fn check(&self, cases: &[Case]) -> Result<(), Failure> {
-        let (help_of_one, help_of_all) = match self.replay {
-            Some(_) => ("replay a part of the log", "lower --seeds, or the number of loads"),
-            None => (
-                "lower --duration, --load, --flood or --workers, or raise --mean",
-                "lower --duration, --load, --flood, --workers or --seeds, or raise --mean",
-            ),
+        let help = match self.replay {
+            Some(_) => "replay a part of the log, or lower --seeds, or the number of loads",
+            None => "lower --duration, --load, --flood, --workers or --seeds, or raise --mean",
         };
-        for Case { load, .. } in cases {
-            let (jobs, lasts) = (jobs_of(load), load.end());
-            if jobs > MAX_JOBS_OF_A_RUN {
-                let max = count(MAX_JOBS_OF_A_RUN);
-                let what =
-                    format!("one run would simulate {} jobs; at most {max} are simulated at a time", count(jobs));
-                return Err(Failure::usage(what, help_of_one));
-            }
-            if lasts > MAX_RUN {
-                let what = format!("one run would last {}; at most {} are simulated", setting(lasts), setting(MAX_RUN));
-                return Err(Failure::usage(what, "raise --load, or replay a part of the log"));
-            }
-        }
-        let jobs = cases.iter().map(|case| jobs_of(&case.load)).sum::<f64>() * self.seeds as f64;
-        if jobs > MAX_JOBS {
-            let (runs, max) = (pluralized(cases.len() as u64 * self.seeds, "run"), count(MAX_JOBS));
-            let what = format!("that would simulate {} jobs in {runs}; at most {max} are simulated", count(jobs));
-            return Err(Failure::usage(what, help_of_all));
-        }
-        Ok(())
+        let most = cases.iter().map(|case| jobs_of(&case.load)).fold(0.0, f64::max);
+        let longest = cases.iter().map(|case| case.load.end()).max().unwrap_or_default();
+        let all = cases.iter().map(|case| jobs_of(&case.load)).sum::<f64>() * self.seeds as f64;
+        let runs = pluralized(cases.len() as u64 * self.seeds, "run");
+        let what = if most > MAX_JOBS_OF_A_RUN {
+            let max = count(MAX_JOBS_OF_A_RUN);
+            format!("one run would simulate {} jobs; at most {max} are simulated at a time", count(most))
+        } else if longest > MAX_RUN {
+            format!("one run would last {}; at most {} are simulated", setting(longest), setting(MAX_RUN))
+        } else if all > MAX_JOBS {
+            format!("that would simulate {} jobs in {runs}; at most {} are simulated", count(all), count(MAX_JOBS))
+        } else {
+            return Ok(());
+        };
+        Err(Failure::usage(what, help))
     }
 
     fn recording(&self) -> Result<Option<Arc<Recording>>, Failure> {
@@ -232,7 +213,7 @@ pub(super) async fn run(args: SimArgs, console: &mut Console<'_>) -> Result<Exit
     for case in cases {
         let mut figures = Vec::new();
         for seed in 0..args.seeds {
-            let of_seed = self::figures(&case, seed, &sim::run(&Load { seed, ..case.load.clone() }));
+            let of_seed = self::figures(&case, args.flood, seed, &sim::run(&Load { seed, ..case.load.clone() }));
             if console.format == Format::Json {
                 console.out.line(&of_seed.to_string()).await?;
             }
@@ -240,7 +221,7 @@ pub(super) async fn run(args: SimArgs, console: &mut Console<'_>) -> Result<Exit
             // Lets Ctrl-C be noticed.
             tokio::task::yield_now().await;
         }
-        rows.push(row(&case, &figures));
+        rows.push(row(&figures));
     }
     if console.format == Format::Text {
         let heads = HEADS.into_iter().chain(OTHERS.into_iter().filter(|_| args.flood.is_some()));
@@ -253,7 +234,8 @@ pub(super) async fn run(args: SimArgs, console: &mut Console<'_>) -> Result<Exit
 }
 
 /// Means over the seeds of a case.
-fn row(case: &Case, seeds: &[Value]) -> Vec<String> {
+fn row(seeds: &[Value]) -> Vec<String> {
+    let name = |name: &str| seeds[0][name].as_str().unwrap_or_default().to_owned();
     let of = |name: &str| mean(seeds, |figures| figures[name].as_f64());
     let ratio = |part: &str, whole: &str| {
         mean(seeds, |figures| Some(figures[part].as_f64()? / figures[whole].as_f64()?.max(1.0)))
@@ -262,9 +244,9 @@ fn row(case: &Case, seeds: &[Value]) -> Vec<String> {
     let recoveries: Option<Vec<f64>> = seeds.iter().map(|figures| figures["recovery_ms"].as_f64()).collect();
     let recovery = recoveries.map(|all| all.into_iter().fold(0.0, f64::max));
     let mut row = vec![
-        case.service.clone(),
-        case.arrivals.clone(),
-        format!("{}x", case.times),
+        name("service"),
+        name("arrivals"),
+        format!("{}x", seeds[0]["load"].as_f64().unwrap_or_default()),
         // Unknown if nothing could be served.
         percent(of("useful_share")),
         percent(of("admitted_then_missed")),
@@ -273,7 +255,7 @@ fn row(case: &Case, seeds: &[Value]) -> Vec<String> {
         milliseconds(recovery),
         format!("{:.2}", ratio("attempts", "arrived").unwrap_or_default()),
     ];
-    if case.flood.is_some() {
+    if !seeds[0]["flood"].is_null() {
         row.extend([percent(of("others_served")), milliseconds(of("others_wait_p99_ms"))]);
     }
     row
@@ -294,19 +276,23 @@ fn milliseconds(time: Option<f64>) -> String {
 }
 
 /// All figures of one run.
-fn figures(case: &Case, seed: u64, outcome: &Outcome) -> Value {
-    let Case { load, .. } = case;
+fn figures(case: &Case, flood: Option<f64>, seed: u64, outcome: &Outcome) -> Value {
+    let Case { load, times } = case;
+    let (service, arrivals) = match &load.source {
+        Source::Recorded(_) => ("recorded".to_owned(), "recorded".to_owned()),
+        Source::Drawn { pattern, service, .. } => (name(service), name(pattern)),
+    };
     let tally = &outcome.tally;
     let served = |(arrived, served): (u64, u64)| (arrived > 0).then(|| served as f64 / arrived as f64);
     let waits = (0..tally.tenants.len()).map(|tenant| outcome.wait(tenant, 0.99));
-    let (others_served, others_wait_p99_ms) = case.flood.map(|_| outcome.of_others(0.99)).unzip();
+    let (others_served, others_wait_p99_ms) = flood.map(|_| outcome.of_others(0.99)).unzip();
     json!({
-        "load": case.times,
-        "service": case.service,
-        "arrivals": case.arrivals,
+        "load": times,
+        "service": service,
+        "arrivals": arrivals,
         "tenants": tally.tenants.len(),
         // The load of the flooding tenant alone.
-        "flood": case.flood,
+        "flood": flood,
         "workers": load.workers,
         "deadline_ms": load.deadline.as_secs_f64() * 1e3,
         // Time during which jobs arrived.

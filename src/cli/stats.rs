@@ -30,9 +30,9 @@ use super::{
     connect::{Call, CallArgs, Connection},
     console::Console,
     failure::{Exit, Failure},
+    flags::duration_in,
     operate::OperatorArgs,
     output::Format,
-    values::duration_in,
 };
 use crate::proto::{
     JobOrder, JobStage, ListJobsRequest, ListJobsResponse, Stats, StatsRequest, WatchStatsRequest, WatchStatsResponse,

@@ -8,7 +8,7 @@ use super::{
     connect::{Call, CallArgs, Connection},
     console::{Console, FAINT, paint},
     failure::{Exit, Failure},
-    job::JobArgs,
+    flags::JobArgs,
     output::{Format, bytes, job_id, message_json, percent, sanitized, waterfall},
 };
 use crate::proto::{Finished, Progress, StreamRequest, StreamResponse, SubmitRequest, stream_response::Event};

@@ -99,8 +99,7 @@ impl Table {
             let range = error.span().unwrap_or(0..0);
             Fault::syntax(error.message()).and(&Span { text, range })
         };
-        let mut sections = Vec::new();
-        Err(errors.iter().filter(|error| !follows_from(error, toml, &mut sections)).map(fault).collect())
+        Err(errors.iter().map(fault).collect())
     }
 
     fn from_toml(table: &DeTable<'_>, text: usize, offset: usize) -> Self {
@@ -167,19 +166,6 @@ impl Table {
             self.set(&[step], entry.node)
         })
     }
-}
-
-/// Whether a duplicate key only follows from a duplicate table. `twice` collects the positions of such tables.
-fn follows_from(error: &toml::de::Error, toml: &str, twice: &mut Vec<usize>) -> bool {
-    let Some(at) = error.span().map(|span| span.start).filter(|_| error.message().contains("duplicate")) else {
-        return false;
-    };
-    let line = |at: usize| toml[..at].rfind('\n').map_or(0, |end| end + 1);
-    if toml[line(at)..].starts_with('[') {
-        twice.push(line(at));
-        return false;
-    }
-    twice.iter().any(|table| *table < at && !toml[*table..at].contains("\n["))
 }
 
 fn data(value: &DeValue<'_>, text: usize, offset: usize) -> Data {

@@ -12,8 +12,8 @@ use crate::{
     cli::{
         console::{BAD, Console, FAINT, GOOD, paint},
         failure::{Exit, Failure},
+        flags::any_duration,
         output::exact,
-        values::any_duration,
     },
     handler::protocol::{Failed, FromWorker, VERSION},
     task::Tasks,
