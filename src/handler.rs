@@ -33,8 +33,8 @@ pub use context::{Context, ContextParts, Site};
 pub use exec::{ExecCommand, InvalidExecCommand};
 pub use process::{ProcessState, ProcessStats, Processes, ProgramStats, Recycle, WorkerProgram};
 pub use remote::{AttachedWorkerStats, NewWorker, RemoteWorkers};
-pub(crate) use run::{Contained, contain, panic_message};
-pub use run::{Event, OutputSink, RunStart, Runner, StopReason};
+pub(crate) use run::{Contained, back_off, contain, panic_message};
+pub use run::{Event, OutputSink, Runner, StopReason};
 
 /// Runs jobs that mostly wait: I/O-bound work on the serving threads.
 ///

@@ -25,7 +25,6 @@ mod handle;
 mod inner;
 mod lease;
 mod listing;
-mod meters;
 mod outcome;
 mod pools;
 mod queued_job;

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use tokio::{sync::SetOnce, time::Instant};
 use tracing::{Instrument, Span};
 
-use super::{OutputSink, RunStart, Runner, StopReason, run::StartMark};
+use super::{OutputSink, Runner, StopReason, run::StartMark};
 use crate::{
     model::{Attempt, AttemptToken, Call, Deadline, HandlerError, JobId, ProgramEnd, RequestId, TraceContext},
     task::Tasks,
@@ -181,7 +181,7 @@ impl Context {
     /// When the run is stopped.
     #[must_use]
     pub fn until(&self) -> Instant {
-        self.start().map_or(self.deadline().reply_by(), |start| start.until)
+        self.0.start.until(self.deadline())
     }
 
     /// The received trace context of the job.
@@ -293,16 +293,16 @@ impl Context {
         &self.0.parts.site.tasks
     }
 
-    /// The start of the run; `None` while the job is queued.
-    #[must_use]
-    pub fn start(&self) -> Option<RunStart> {
-        self.0.start.get(self.deadline())
-    }
-
     /// Time from the arrival to the start of the run; `None` while the job is queued.
     #[must_use]
     pub fn waited(&self) -> Option<Duration> {
         self.0.start.waited()
+    }
+
+    /// Time from the arrival to the start of the run, or to `now` while the job is queued.
+    #[must_use]
+    pub fn queued(&self, now: Instant) -> Duration {
+        self.waited().unwrap_or_else(|| now.saturating_duration_since(self.deadline().arrival()))
     }
 
     /// Time from the start of the run to `now`; zero while the job is queued.
@@ -333,8 +333,8 @@ impl Context {
     /// When the job last showed progress; its start counts.
     #[must_use]
     pub fn last_progress(&self) -> Instant {
-        let reported = self.deadline().arrival() + Duration::from_micros(self.0.progress.load(Ordering::Relaxed));
-        self.start().map_or(reported, |start| start.at.max(reported))
+        let reported = Duration::from_micros(self.0.progress.load(Ordering::Relaxed));
+        self.deadline().arrival() + self.waited().unwrap_or_default().max(reported)
     }
 
     fn touch(&self) {

@@ -16,12 +16,15 @@ use std::{
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
+use rand::RngExt;
 use tokio::{sync::mpsc, time::Instant};
 
 use crate::model::{Deadline, HandlerError};
 
 /// Characters of a panic's message that are kept.
 const LONGEST_MESSAGE: usize = 512;
+const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// Why a job must stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -67,17 +70,6 @@ impl fmt::Display for Runner {
     }
 }
 
-/// The start of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RunStart {
-    /// Worker that runs the job.
-    pub worker: u32,
-    /// When the run started.
-    pub at: Instant,
-    /// When the run is stopped: at the deadline, or earlier by a limit of the run.
-    pub until: Instant,
-}
-
 /// Marks the start of a run, once, for readers on other threads. Plain atomics cost a short job less than a cell that
 /// guards against a second write.
 #[derive(Debug, Default)]
@@ -103,19 +95,23 @@ impl StartMark {
         self.waited.load(Ordering::Acquire).checked_sub(1).map(Duration::from_nanos)
     }
 
-    /// The start of the run of a job with this deadline; `None` before the mark.
-    pub(super) fn get(&self, deadline: Deadline) -> Option<RunStart> {
-        let at = deadline.arrival() + self.waited()?;
+    /// When the run of a job with this deadline is stopped: at the deadline, or earlier by the limit of the run.
+    pub(super) fn until(&self, deadline: Deadline) -> Instant {
+        let Some(waited) = self.waited() else { return deadline.reply_by() };
         let limit = Some(self.limit.load(Ordering::Relaxed)).filter(|limit| *limit > 0);
-        let limit = limit.and_then(|limit| at.checked_add(Duration::from_nanos(limit)));
-        let until = limit.map_or(deadline.reply_by(), |limit| limit.min(deadline.reply_by()));
-        Some(RunStart { worker: self.worker(), at, until })
+        let limited = limit.and_then(|limit| (deadline.arrival() + waited).checked_add(Duration::from_nanos(limit)));
+        limited.map_or(deadline.reply_by(), |end| end.min(deadline.reply_by()))
     }
 
     /// The worker; 0 before the mark.
     pub(super) fn worker(&self) -> u32 {
         self.worker.load(Ordering::Relaxed)
     }
+}
+
+/// A random pause after a failure: 0.5 to 1.5 times a base that doubles `doublings` times, from 100 ms to 30 s.
+pub(crate) fn back_off(doublings: u32) -> Duration {
+    SHORTEST_PAUSE.saturating_mul(1 << doublings.min(16)).min(LONGEST_PAUSE).mul_f64(rand::rng().random_range(0.5..1.5))
 }
 
 /// Nanoseconds, limited to five centuries, which no deadline exceeds.
@@ -283,7 +279,7 @@ mod tests {
         let arrival = Instant::now();
         let deadline = Deadline::new(arrival, Duration::from_secs(100), Duration::from_secs(1));
         let mark = StartMark::default();
-        assert_eq!((mark.get(deadline), mark.waited(), mark.worker()), (None, None, 0));
+        assert_eq!((mark.until(deadline), mark.waited(), mark.worker()), (deadline.reply_by(), None, 0));
         let short = Duration::from_nanos(1);
         let cases = [
             (Duration::ZERO, None, None),
@@ -296,8 +292,7 @@ mod tests {
             let mark = StartMark::default();
             mark.set(7, waited, limit);
             let until = until.map_or(deadline.reply_by(), |until| arrival + until);
-            let start = RunStart { worker: 7, at: arrival + waited, until };
-            assert_eq!((mark.get(deadline), mark.waited()), (Some(start), Some(waited)), "{limit:?}");
+            assert_eq!((mark.until(deadline), mark.waited(), mark.worker()), (until, Some(waited), 7), "{limit:?}");
         }
     }
 

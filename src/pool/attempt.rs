@@ -3,6 +3,7 @@
 use std::{
     panic::AssertUnwindSafe,
     pin::Pin,
+    sync::atomic::Ordering,
     task::{Poll, ready},
     time::Duration,
 };
@@ -148,7 +149,7 @@ impl Attempt {
     }
 
     fn warn_slow(&self, took: Duration) {
-        self.inner().count_slow_poll();
+        self.inner().slow_polls.fetch_add(1, Ordering::Relaxed);
         self.cx.span().in_scope(|| {
             tracing::warn!(
                 kind = %self.cx.kind(),

@@ -146,6 +146,6 @@ impl PoolBuilder {
     /// of that kind. An unused pool can be dropped.
     #[must_use]
     pub fn build(self) -> Pool {
-        Pool::from(PoolInner::start(self.name, self.settings, self.kinds))
+        PoolInner::start(self.name, self.settings, self.kinds)
     }
 }

@@ -1,15 +1,20 @@
-//! The memory of ended jobs, for `explain` and `jobs`.
+//! What each shard records of ended jobs: their durations, and the last jobs, for `explain` and `jobs`.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
+use hdrhistogram::Histogram;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use super::shard::shard;
 use crate::{
     handler::Context,
     model::{Execution, Failure, JobId, JobStage, Outcome, ProgramEnd, RequestId, Rung, Waterfall},
     scheduler::{Smallest, smallest},
 };
 
+/// Longest duration that is recorded, in nanoseconds: one hour.
+const MAX_DURATION: u64 = 3_600_000_000_000;
 /// Longest message that is kept, in bytes.
 const MAX_MESSAGE: usize = 1 << 10;
 
@@ -58,9 +63,20 @@ pub struct EndedFailure {
     pub program: Option<ProgramEnd>,
 }
 
-/// The last ended jobs. Half of the capacity is for jobs that did not complete, because completed jobs would replace
-/// them within seconds.
-pub(super) struct EndedJobs {
+/// Records of ended jobs. Each shard writes to its own part, so that threads do not contend; readers merge the parts.
+pub(super) struct Meters {
+    shards: Vec<Mutex<Part>>,
+}
+
+/// Queue wait and run time of a kind.
+type Histograms = [Histogram<u64>; 2];
+
+/// The part of one shard. Half of the remembered jobs are jobs that did not complete, because completed jobs would
+/// replace them within seconds.
+struct Part {
+    /// The kinds up to the last one with an ended job here. The first job allocates its histograms, because most
+    /// threads run few of the kinds.
+    kinds: Vec<Option<Box<Histograms>>>,
     completed: Ring,
     failed: Ring,
 }
@@ -82,29 +98,20 @@ impl EndedJob {
         }
     }
 
-    /// A job that ran for `run`, and ended at `at`.
+    /// A job that ran for `run`, or never began, and ended at `at`.
     pub(super) fn new(cx: &Context, kind: usize, outcome: Outcome, run: Duration, at: Instant) -> Self {
-        let waited = cx.waited();
-        let (budget, queue) = (cx.deadline().budget(), waited.unwrap_or_default());
+        let (budget, queue) = (cx.deadline().budget(), cx.queued(at));
         Self {
             job: cx.job(),
             outcome,
             rung: None,
-            started: waited.is_some(),
+            started: cx.waited().is_some(),
             waterfall: Waterfall { budget, queue, run, left: budget.saturating_sub(queue + run), worker: cx.worker() },
             at,
             names: JobNames::of(cx),
             failure: None,
             kind,
         }
-    }
-
-    /// A job that ended at `at` before it began.
-    pub(super) fn of_queued(cx: &Context, kind: usize, outcome: Outcome, at: Instant) -> Self {
-        let mut ended = Self::new(cx, kind, outcome, Duration::ZERO, at);
-        ended.waterfall.queue = at.saturating_duration_since(cx.deadline().arrival());
-        ended.waterfall.left = ended.waterfall.budget.saturating_sub(ended.waterfall.queue);
-        ended
     }
 
     /// Its stage.
@@ -149,40 +156,101 @@ impl EndedFailure {
     }
 }
 
-impl EndedJobs {
-    pub(super) fn new(capacity: usize) -> Self {
+fn histograms() -> Histograms {
+    let histogram = || Histogram::new_with_max(MAX_DURATION, 2).expect("the bounds are valid constants");
+    [histogram(), histogram()]
+}
+
+impl Meters {
+    /// Parts that together remember `ended` jobs.
+    pub(super) fn new(shards: usize, ended: usize) -> Self {
+        let capacity = ended.div_ceil(shards.max(1));
         let failed = capacity.div_ceil(2);
-        Self { completed: Ring::new(capacity - failed), failed: Ring::new(failed) }
+        let part = || Part { kinds: Vec::new(), completed: Ring::new(capacity - failed), failed: Ring::new(failed) };
+        Self { shards: std::iter::repeat_with(|| Mutex::new(part())).take(shards).collect() }
     }
 
-    /// Records a job in place of the oldest one of its sort, which is returned, to be dropped outside of a lock.
-    pub(super) fn push(&mut self, ended: EndedJob) -> Option<EndedJob> {
-        let ring = if ended.outcome == Outcome::Completed { &mut self.completed } else { &mut self.failed };
-        ring.push(ended)
-    }
-
-    /// Adds the last rung of an ended job, and how its program ended. Returns whether the job is remembered.
-    pub(super) fn stop_ended(&mut self, job: JobId, rung: Rung, program: Option<&ProgramEnd>) -> bool {
-        // The job has ended a short while ago, so it is among the last.
-        let Some(ended) = self.failed.jobs.iter_mut().rev().find(|ended| ended.job == job) else { return false };
-        ended.rung = Some(rung);
-        if let Some(failure) = &mut ended.failure {
-            failure.program = program.map(EndedFailure::kept);
+    /// Records a job that ended, and its durations if it ran.
+    pub(super) fn record(&self, ended: EndedJob) {
+        let mut part = self.shards[shard() % self.shards.len()].lock();
+        if ended.started {
+            part.add_durations(ended.kind, ended.waterfall);
         }
-        true
+        let ring = if ended.outcome == Outcome::Completed { &mut part.completed } else { &mut part.failed };
+        let oldest = ring.push(ended);
+        // Dropped without the lock.
+        drop(part);
+        drop(oldest);
     }
 
+    /// Adds the last rung of a job that had ended, and how its program ended.
+    pub(super) fn stop_ended(&self, job: JobId, rung: Rung, program: Option<&ProgramEnd>) {
+        for shard in &self.shards {
+            let mut part = shard.lock();
+            // The job has ended a short while ago, so it is among the last.
+            if let Some(ended) = part.failed.jobs.iter_mut().rev().find(|ended| ended.job == job) {
+                ended.rung = Some(rung);
+                if let Some(failure) = &mut ended.failure {
+                    failure.program = program.map(EndedFailure::kept);
+                }
+                return;
+            }
+        }
+    }
+
+    /// The ended job with this id, if it is remembered.
     pub(super) fn find(&self, job: JobId) -> Option<EndedJob> {
-        self.iter().find(|ended| ended.job == job).cloned()
+        self.shards.iter().find_map(|shard| shard.lock().ended().find(|ended| ended.job == job).cloned())
     }
 
     /// The ended jobs for which `key` returns a value: the first `limit` by key, and the number of all.
     pub(super) fn list<K: Ord>(&self, limit: usize, key: impl Fn(&EndedJob) -> Option<K>) -> Smallest<K, EndedJob> {
-        let (smallest, all) = smallest(self.iter().filter_map(|ended| Some((key(ended)?, ended))), limit);
-        (smallest.into_iter().map(|(key, ended)| (key, ended.clone())).collect(), all)
+        let (mut first, mut all) = (Vec::new(), 0);
+        for shard in &self.shards {
+            let part = shard.lock();
+            let (ended, count) = smallest(part.ended().filter_map(|ended| Some((key(ended)?, ended))), limit);
+            first.extend(ended.into_iter().map(|(key, ended)| (key, ended.clone())));
+            all += count;
+        }
+        (smallest(first.into_iter(), limit).0, all)
     }
 
-    fn iter(&self) -> impl Iterator<Item = &EndedJob> {
+    /// Queue wait and run time of `kind` over all shards.
+    pub(super) fn of_kind(&self, kind: usize) -> Histograms {
+        let mut merged = histograms();
+        for shard in &self.shards {
+            if let Some(Some(part)) = shard.lock().kinds.get(kind) {
+                for (whole, part) in merged.iter_mut().zip(part.iter()) {
+                    whole.add(part).expect("all histograms have the same bounds");
+                }
+            }
+        }
+        merged
+    }
+
+    /// Discards the figures of a kind that is no longer served.
+    pub(super) fn forget(&self, kind: usize) {
+        for shard in &self.shards {
+            if let Some(part) = shard.lock().kinds.get_mut(kind) {
+                *part = None;
+            }
+        }
+    }
+}
+
+impl Part {
+    fn add_durations(&mut self, kind: usize, Waterfall { queue, run, .. }: Waterfall) {
+        if self.kinds.len() <= kind {
+            self.kinds.resize_with(kind + 1, || None);
+        }
+        let histograms = self.kinds[kind].get_or_insert_with(|| Box::new(histograms()));
+        for (histogram, duration) in histograms.iter_mut().zip([queue, run]) {
+            let nanos = u64::try_from(duration.as_nanos()).unwrap_or(MAX_DURATION).clamp(1, MAX_DURATION);
+            histogram.saturating_record(nanos);
+        }
+    }
+
+    fn ended(&self) -> impl Iterator<Item = &EndedJob> {
         self.completed.jobs.iter().chain(&self.failed.jobs)
     }
 }
@@ -209,11 +277,14 @@ impl Ring {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{
+        super::stats::{Distribution, in_buckets},
+        *,
+    };
 
-    fn ended(job: JobId, outcome: Outcome) -> EndedJob {
+    fn ended(job: JobId, outcome: Outcome, run: Duration) -> EndedJob {
         let zero = Duration::ZERO;
-        let waterfall = Waterfall { budget: zero, queue: zero, run: zero, left: zero, worker: 0 };
+        let waterfall = Waterfall { budget: zero, queue: zero, run, left: zero, worker: 0 };
         EndedJob {
             job,
             outcome,
@@ -230,20 +301,41 @@ mod tests {
     #[test]
     fn the_last_jobs_are_kept_and_completed_ones_push_no_failure_out() {
         let jobs: Vec<JobId> = std::iter::repeat_with(JobId::next).take(10).collect();
-        let mut kept = EndedJobs::new(5);
+        let kept = Meters::new(1, 5);
         for (index, job) in jobs.iter().enumerate() {
-            kept.push(ended(*job, if index < 5 { Outcome::HandlerFailed } else { Outcome::Completed }));
+            let outcome = if index < 5 { Outcome::HandlerFailed } else { Outcome::Completed };
+            kept.record(ended(*job, outcome, Duration::ZERO));
         }
-        let rings = [&kept.completed.jobs, &kept.failed.jobs].map(|jobs| (jobs.len(), jobs.capacity()));
+        let part = kept.shards[0].lock();
+        let rings = [&part.completed.jobs, &part.failed.jobs].map(|jobs| (jobs.len(), jobs.capacity()));
+        drop(part);
         assert_eq!(rings, [(2, 2), (3, 3)], "each allocates once");
         let known: Vec<JobId> = jobs.iter().copied().filter(|job| kept.find(*job).is_some()).collect();
         assert_eq!(known, [&jobs[2..5], &jobs[8..]].concat());
-        assert!(kept.stop_ended(jobs[4], Rung::Forced, None));
-        assert!(!kept.stop_ended(jobs[0], Rung::Stuck, None), "it is forgotten");
+        kept.stop_ended(jobs[4], Rung::Forced, None);
+        kept.stop_ended(jobs[0], Rung::Stuck, None);
         let rungs: Vec<_> = jobs[2..5].iter().map(|job| kept.find(*job).and_then(|ended| ended.rung)).collect();
         assert_eq!(rungs, [None, None, Some(Rung::Forced)]);
-        let mut none = EndedJobs::new(0);
-        assert!(none.push(ended(jobs[0], Outcome::HandlerFailed)).is_some() && none.find(jobs[0]).is_none());
+        let none = Meters::new(1, 0);
+        none.record(ended(jobs[0], Outcome::HandlerFailed, Duration::ZERO));
+        assert!(none.find(jobs[0]).is_none());
         assert!(size_of::<EndedJob>() <= 192, "{}", size_of::<EndedJob>());
+    }
+
+    #[test]
+    fn parts_are_merged() {
+        let meters = Meters::new(2, 10);
+        for millis in 1..=100 {
+            super::super::shard::set_shard(millis as usize % 2);
+            meters.record(ended(JobId::next(), Outcome::Completed, Duration::from_millis(millis)));
+        }
+        let [queue, run] = meters.of_kind(0).each_ref().map(Distribution::of);
+        assert_eq!((queue.count, run.count, queue.max), (100, 100, Duration::from_nanos(1)));
+        let off = |measured: Duration, truth: f64| (measured.as_secs_f64() / truth - 1.0).abs();
+        let [queue_buckets, run_buckets] = meters.of_kind(0).each_ref().map(in_buckets);
+        assert_eq!((queue_buckets.counts[0], run_buckets.count()), (100, 100));
+        assert!((48..=51).contains(&run_buckets.counts[..=8].iter().sum::<u64>()), "{run_buckets:?}");
+        assert!(off(run_buckets.sum, 5.050) < 0.01, "{run_buckets:?}");
+        assert!(off(run.p50, 0.050) < 0.01 && off(run.p99, 0.099) < 0.01, "{run:?}");
     }
 }

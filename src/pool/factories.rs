@@ -3,16 +3,11 @@
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rand::RngExt;
 use tokio::time::Instant;
 use tracing::warn;
 
 use super::{inner::PoolInner, outcome::Fault};
-use crate::model::HandlerError;
-
-/// Back-off after the first failure.
-const MIN_BACK_OFF: Duration = Duration::from_millis(100);
-const MAX_BACK_OFF: Duration = Duration::from_secs(30);
+use crate::{handler::back_off, model::HandlerError};
 
 /// State of the factories of a pool's kinds.
 #[derive(Default)]
@@ -81,9 +76,8 @@ impl Factories {
         message.clone_into(&mut record.last);
         // Several attempts may run at the same time; the first failure sets the back-off.
         if record.until == begun.until {
-            let doubled = MIN_BACK_OFF.saturating_mul(1 << record.in_a_row.min(16)).min(MAX_BACK_OFF);
+            record.until = Some(now + back_off(record.in_a_row));
             record.in_a_row = record.in_a_row.saturating_add(1);
-            record.until = Some(now + doubled.mul_f64(rand::rng().random_range(0.5..1.5)));
         }
         record.left(now)
     }
@@ -175,7 +169,7 @@ mod tests {
         factories.succeed(0, &begun);
         assert_eq!(factories.stats(0, now), FactoryStats { failures: 11, in_a_row: 0, retry_in: Duration::ZERO });
         let begun = factories.begin(0, now).expect("nothing stands against it");
-        assert!(factories.fail(0, &begun, now, "") <= MIN_BACK_OFF * 3 / 2);
+        assert!(factories.fail(0, &begun, now, "") <= Duration::from_millis(150));
     }
 
     #[test]
@@ -188,6 +182,6 @@ mod tests {
         }
         let stats = factories.stats(0, now);
         assert_eq!((stats.failures, stats.in_a_row), (8, 1));
-        assert!(stats.retry_in <= MIN_BACK_OFF * 3 / 2);
+        assert!(stats.retry_in <= Duration::from_millis(150));
     }
 }

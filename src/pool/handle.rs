@@ -7,9 +7,10 @@ use tokio::time::Instant;
 
 use super::{
     JobStream, PoolBuilder, PoolStats, Settings, Ticket,
+    inner::PoolInner,
     lease::WorkerHandlers,
     outcome::JobResult,
-    shard::{Shards, Shared},
+    shard::{Shared, shard},
     stream::stream,
     ticket::outcome,
     timers::keep_size,
@@ -44,7 +45,7 @@ use crate::{
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct Pool(Shards);
+pub struct Pool(Arc<[Shared]>);
 
 /// What an operator has suspended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -179,8 +180,15 @@ impl Pool {
         self.inner().phase.get()
     }
 
+    /// A pool with one [`Shared`] for each shard.
+    pub(super) fn of(inner: PoolInner, shards: usize) -> Self {
+        let inner = Arc::new(inner);
+        Self(std::iter::repeat_with(|| Shared::from(Arc::clone(&inner))).take(shards).collect())
+    }
+
+    /// The state, for the shard of the calling thread.
     pub(super) fn inner(&self) -> &Shared {
-        self.0.here()
+        self.0.get(shard()).unwrap_or(&self.0[0])
     }
 
     pub(super) async fn stream_at(&self, kind: usize, job: Box<Job>) -> Result<JobStream, JobError> {
@@ -311,12 +319,6 @@ impl Pool {
             cx.stop(StopReason::Operator);
         }
         Some(stage)
-    }
-}
-
-impl From<Shards> for Pool {
-    fn from(shards: Shards) -> Self {
-        Self(shards)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64},
     },
     time::Duration,
 };
@@ -14,15 +14,15 @@ use rustc_hash::FxHashMap;
 use tokio::{sync::Notify, time::Instant};
 
 use super::{
-    Settings,
+    Pool, Settings,
     blocking::{Report, Reports},
     drain::LostJob,
+    ended_jobs::Meters,
     factories::Factories,
     lease::{End, Gone, Lease, WorkerHandlers},
-    meters::Meters,
     outcome::note_lost,
     queued_job::{QueuedJob, Signal, Waiter},
-    shard::{Replaceable, Shards, Shared, shard},
+    shard::{Replaceable, Shared, shard},
     ticket::{Granted, Ticket, log_arrival},
     timers::{Timer, keep_size},
 };
@@ -60,7 +60,7 @@ pub(super) struct PoolInner {
     pub(super) lost: Mutex<Vec<LostJob>>,
     /// When a stop forces running jobs, even if their grace is longer.
     pub(super) force_by: OnceLock<Instant>,
-    slow_polls: AtomicU64,
+    pub(super) slow_polls: AtomicU64,
     /// `None` until a kind has a rate.
     pub(super) timer: OnceLock<Timer>,
     /// By shard.
@@ -79,7 +79,7 @@ impl Host for Wiring {
 }
 
 impl PoolInner {
-    pub(super) fn start(name: Arc<str>, settings: Settings, kinds: Vec<Kind>) -> Shards {
+    pub(super) fn start(name: Arc<str>, settings: Settings, kinds: Vec<Kind>) -> Pool {
         let shards = settings.shards.max(1);
         let mut core = Core::new(settings.caps(), kinds.len(), shards);
         let now = Instant::now();
@@ -110,10 +110,10 @@ impl PoolInner {
             reports: std::iter::repeat_with(Reports::new).take(shards).collect(),
             unread: Reports::new(),
         };
-        let shards = Shards::new(inner, shards);
-        shards.here().serve(kinds);
-        keep_size(shards.here());
-        shards
+        let pool = Pool::of(inner, shards);
+        pool.inner().serve(kinds);
+        keep_size(pool.inner());
+        pool
     }
 
     /// The served kinds, with their indices.
@@ -164,14 +164,6 @@ impl PoolInner {
     /// The state that jobs of a kind share, with the reference count of the calling thread's shard.
     pub(super) fn site(&self, kind: usize) -> Arc<Site> {
         Arc::clone(&self.sites.get(shard()).unwrap_or(&self.sites[0])[kind])
-    }
-
-    pub(super) fn count_slow_poll(&self) {
-        self.slow_polls.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(super) fn slow_polls(&self) -> u64 {
-        self.slow_polls.load(Ordering::Relaxed)
     }
 
     pub(super) fn rejection(&self, kind: usize, refusal: Refusal) -> Rejection {

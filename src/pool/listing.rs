@@ -153,8 +153,7 @@ impl Pool {
     /// The first `limit` of the selected jobs. Scans all queued, running and remembered jobs.
     #[must_use]
     pub fn list(&self, filter: &JobFilter, limit: usize) -> Listing {
-        let (jobs, all) = self.keyed(filter, limit);
-        Listing { jobs: jobs.into_iter().map(|(_, job)| job).collect(), all }
+        list(std::slice::from_ref(self), filter, limit)
     }
 
     /// The tenants with the highest request rates, highest first; at most about thirty.
@@ -164,7 +163,7 @@ impl Pool {
         self.inner().read(|core| core.tenant_rates(now))
     }
 
-    fn keyed(&self, filter: &JobFilter, limit: usize) -> Smallest<Key, ListedJob> {
+    fn select(&self, filter: &JobFilter, limit: usize) -> Smallest<Key, ListedJob> {
         if filter.pool.as_ref().is_some_and(|pool| **pool != **self.name()) {
             return (Vec::new(), 0);
         }
@@ -189,7 +188,7 @@ impl Pool {
         });
         let held = held.into_iter().map(|(key, (cx, stage))| (key, ListedJob::held(&cx, stage, now)));
         let ended = ended.into_iter().map(|(key, ended)| (key, ListedJob::ended(inner, ended, now)));
-        (smallest(held.chain(ended), limit).0, all_held + all_ended)
+        (held.chain(ended).collect(), all_held + all_ended)
     }
 }
 
@@ -197,10 +196,14 @@ impl Pools {
     /// [`Pool::list`] over all pools.
     #[must_use]
     pub fn list(&self, filter: &JobFilter, limit: usize) -> Listing {
-        let (lists, counts): (Vec<_>, Vec<_>) = self.all().iter().map(|pool| pool.keyed(filter, limit)).unzip();
-        let (jobs, _) = smallest(lists.into_iter().flatten(), limit);
-        Listing { jobs: jobs.into_iter().map(|(_, job)| job).collect(), all: counts.iter().sum() }
+        list(self.all(), filter, limit)
     }
+}
+
+fn list(pools: &[Pool], filter: &JobFilter, limit: usize) -> Listing {
+    let (lists, counts): (Vec<_>, Vec<_>) = pools.iter().map(|pool| pool.select(filter, limit)).unzip();
+    let (jobs, _) = smallest(lists.into_iter().flatten(), limit);
+    Listing { jobs: jobs.into_iter().map(|(_, job)| job).collect(), all: counts.iter().sum() }
 }
 
 impl ListedJob {
@@ -212,7 +215,7 @@ impl ListedJob {
             CoreStage::Running { worker, stuck, ended: _ } => Stage::Running {
                 worker,
                 // A worker may have the job without having started it.
-                queue: cx.waited().unwrap_or_else(|| now.saturating_duration_since(deadline.arrival())),
+                queue: cx.queued(now),
                 run: cx.ran(now),
                 left: cx.until().saturating_duration_since(now),
                 since_progress: now.saturating_duration_since(cx.last_progress()),

@@ -47,6 +47,12 @@ impl Fault {
     pub(super) fn not_begun(error: HandlerError, retry_after: Option<Duration>) -> Self {
         Self { retry_after, execution: Execution::NotStarted, ..error.into() }
     }
+
+    fn into_failure(self, cx: &Context, queue: Duration, run: Duration, rung: Option<Rung>) -> Failure {
+        let Self { outcome, error, retry_after, execution } = self;
+        let (job, kind, pool) = (cx.job(), Arc::clone(cx.kind()), Arc::clone(cx.pool()));
+        Failure { job, kind, pool, outcome, error, retry_after, execution, queue, run, rung }
+    }
 }
 
 impl From<HandlerError> for Fault {
@@ -100,27 +106,18 @@ pub(super) fn conclude(
     })
 }
 
-/// The answer for a job that ended before it began.
+/// Records a job that ended before it began, and returns the answer for its caller.
 pub(super) fn conclude_queued(
     inner: &PoolInner,
+    kind: usize,
     cx: &Context,
     outcome: Outcome,
     retry_after: Option<Duration>,
 ) -> JobError {
     let now = Instant::now();
-    note_queued(inner, cx, outcome, now);
-    JobError::from(Failure {
-        job: cx.job(),
-        kind: Arc::clone(cx.kind()),
-        pool: Arc::clone(&inner.name),
-        outcome,
-        error: None,
-        retry_after,
-        execution: Execution::NotStarted,
-        queue: now.saturating_duration_since(cx.deadline().arrival()),
-        run: Duration::ZERO,
-        rung: None,
-    })
+    inner.meters.record(EndedJob::new(cx, kind, outcome, Duration::ZERO, now));
+    let fault = Fault { retry_after, execution: Execution::NotStarted, ..outcome.into() };
+    fault.into_failure(cx, cx.queued(now), Duration::ZERO, None).into()
 }
 
 /// The answer for a caller that waited for capacity without success.
@@ -133,13 +130,6 @@ pub(super) fn refuse_waiting(inner: &PoolInner, cx: &Context, reason: RejectionR
         _ => None,
     };
     Rejection { reason, pool: Some(Arc::clone(&inner.name)), kind: Arc::clone(cx.kind()), retry_after }.into()
-}
-
-/// Records an accepted job that ended before it began.
-pub(super) fn note_queued(inner: &PoolInner, cx: &Context, outcome: Outcome, now: Instant) {
-    if let Some(kind) = inner.kind_index(cx.kind()) {
-        inner.meters.record(EndedJob::of_queued(cx, kind, outcome, now));
-    }
 }
 
 /// What the result of a handler means for its job.
@@ -214,19 +204,9 @@ fn log_panic(cx: &Context, message: &str) {
 
 /// A failure of a job that had a worker.
 pub(super) fn failure(cx: &Context, fault: impl Into<Fault>, run: Duration, rung: Option<Rung>) -> Failure {
-    let Fault { outcome, error, retry_after, execution } = fault.into();
-    let failure = Failure {
-        job: cx.job(),
-        kind: Arc::clone(cx.kind()),
-        pool: Arc::clone(cx.pool()),
-        outcome,
-        error,
-        retry_after,
-        execution,
-        queue: cx.waited().unwrap_or_default(),
-        run,
-        rung,
-    };
+    let fault: Fault = fault.into();
+    let outcome = fault.outcome;
+    let failure = fault.into_failure(cx, cx.waited().unwrap_or_default(), run, rung);
     // Handler failures concern the operator. Other outcomes are counted, and may be too many to log.
     if matches!(
         outcome,

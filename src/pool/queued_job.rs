@@ -11,7 +11,7 @@ use super::{
     attempt::Attempt,
     blocking::{Done, Reports, Work},
     lease::Lease,
-    outcome::{JobResult, conclude_queued, note_queued, refuse_waiting},
+    outcome::{JobResult, conclude_queued, refuse_waiting},
     running_job::RunningJob,
     shard::Shared,
     ticket::{Granted, run_timeout},
@@ -46,14 +46,8 @@ pub(super) struct Waiter {
 pub(super) struct BlockingJob {
     kind: usize,
     /// `None` before the job is queued, and after the job was taken out.
-    traced: Mutex<Option<(TracedJob, Done)>>,
+    queued: Mutex<Option<(Box<Job>, Done)>>,
     cx: Context,
-}
-
-struct TracedJob {
-    job: Box<Job>,
-    /// Span of the wait in the queue; dropping it ends the wait.
-    span: Span,
 }
 
 /// A queued job, and its capacity. Dropping it gives the capacity back at once.
@@ -64,6 +58,8 @@ pub(super) struct QueuedJob {
     kind: usize,
     place: Claim,
     work: QueuedWork,
+    /// Span of the wait in the queue; dropping it ends the wait.
+    span: Span,
     start_by: Instant,
     pub(super) cx: Context,
 }
@@ -76,7 +72,7 @@ pub(super) struct Claim {
 
 /// The job of a [`QueuedJob`].
 enum QueuedWork {
-    Job(TracedJob),
+    Job(Box<Job>),
     BlockingJob(Arc<BlockingJob>, oneshot::Receiver<JobResult>),
     /// The job was passed on.
     Gone,
@@ -86,7 +82,7 @@ impl Waiter {
     /// The two sides of a job's wait.
     pub(super) fn new(kind: usize, is_blocking: bool, cx: &Context) -> (Self, Claim) {
         let (sender, signal) = oneshot::channel();
-        let blocking = is_blocking.then(|| Arc::new(BlockingJob { kind, traced: Mutex::new(None), cx: cx.clone() }));
+        let blocking = is_blocking.then(|| Arc::new(BlockingJob { kind, queued: Mutex::new(None), cx: cx.clone() }));
         (Self { signal: sender, blocking: blocking.clone() }, Claim { signal, blocking })
     }
 }
@@ -95,15 +91,14 @@ impl BlockingJob {
     /// Starts the job on the thread of its worker. Returns the channel that notifies the waiting tasks.
     ///
     /// # Errors
-    /// Returns the worker if the job's own task must handle it: the job is not traced yet, too late, stopped, or gone.
+    /// Returns the worker if the job's own task must handle it: the job is not queued yet, too late, stopped, or gone.
     pub(super) fn begin(&self, mut lease: Lease) -> Result<Reports, Lease> {
         let (cx, now) = (&self.cx, Instant::now());
         if cx.is_cancelled() || now >= cx.deadline().reply_by() {
             return Err(lease);
         }
         let Ok(thread) = lease.thread() else { return Err(lease) };
-        let Some((TracedJob { job, span }, done)) = self.traced.lock().take() else { return Err(lease) };
-        drop(span);
+        let Some((job, done)) = self.queued.lock().take() else { return Err(lease) };
         cx.begin(lease.worker(), now, run_timeout(lease.inner(), self.kind, &job));
         let reports = done.reports().clone();
         thread.run(Work::new(lease, job, self.kind, cx.clone(), done));
@@ -156,16 +151,16 @@ impl QueuedJob {
         job: Box<Job>,
         cx: Context,
     ) -> Self {
-        let traced = TracedJob { job, span: queue_span(&cx) };
+        let span = queue_span(&cx);
         let work = match &place.blocking {
             Some(blocking) => {
                 let (done, ended) = Done::new(&inner);
-                *blocking.traced.lock() = Some((traced, done));
+                *blocking.queued.lock() = Some((job, done));
                 QueuedWork::BlockingJob(Arc::clone(blocking), ended)
             }
-            None => QueuedWork::Job(traced),
+            None => QueuedWork::Job(job),
         };
-        Self { inner, key, kind, place, work, start_by, cx }
+        Self { inner, key, kind, place, work, span, start_by, cx }
     }
 
     /// The capacity that the job may be waiting for.
@@ -189,19 +184,20 @@ impl QueuedJob {
                 }
             }
         };
+        drop(std::mem::replace(&mut self.span, Span::none()));
         let work = std::mem::replace(&mut self.work, QueuedWork::Gone);
         let (lease, job) = match (signal, work) {
             (Ok(Signal::Ended(outcome, retry_after)), _) => {
-                return Err(conclude_queued(&self.inner, &self.cx, outcome, retry_after));
+                return Err(conclude_queued(&self.inner, self.kind, &self.cx, outcome, retry_after));
             }
             (Ok(Signal::Refused(reason)), _) => return Err(refuse_waiting(&self.inner, &self.cx, reason)),
             (Ok(Signal::Began), QueuedWork::BlockingJob(blocking, ended)) => {
                 return Ok(RunningJob::new(self.attempt(&blocking, ended)));
             }
-            (Ok(Signal::Start(lease)), QueuedWork::Job(traced)) => (lease, traced.job),
+            (Ok(Signal::Start(lease)), QueuedWork::Job(job)) => (lease, job),
             (Ok(Signal::Start(lease)), QueuedWork::BlockingJob(blocking, _)) => {
-                let (traced, _) = blocking.traced.lock().take().expect("a blocking without its worker is not opened");
-                (lease, traced.job)
+                let (job, _) = blocking.queued.lock().take().expect("only a worker takes the job away");
+                (lease, job)
             }
             _ => unreachable!("the scheduler signals every waiter once"),
         };
@@ -223,7 +219,7 @@ impl Drop for QueuedJob {
         let withdrawn = self.inner.withdraw(self.key, Withdrawal::Cancelled);
         if let QueuedWork::BlockingJob(blocking, ended) = work
             && withdrawn == Withdrawn::Gone
-            && blocking.traced.lock().take().is_none()
+            && blocking.queued.lock().take().is_none()
         {
             // The job runs, and its caller has left.
             return drop(RunningJob::new(self.attempt(&blocking, ended)));
@@ -233,6 +229,6 @@ impl Drop for QueuedJob {
             (Withdrawn::Gone, Ok(Signal::Ended(outcome, _))) => outcome,
             (Withdrawn::Queued | Withdrawn::Gone, _) => Outcome::Cancelled,
         };
-        note_queued(&self.inner, &self.cx, outcome, Instant::now());
+        conclude_queued(&self.inner, self.kind, &self.cx, outcome, None);
     }
 }

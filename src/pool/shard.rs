@@ -46,10 +46,6 @@ pub(super) fn serving_shard() -> Option<usize> {
 #[derive(Clone)]
 pub(super) struct Shared(Arc<Counted>);
 
-/// The shared state of a pool, with one [`Shared`] for each shard.
-#[derive(Clone)]
-pub(super) struct Shards(Arc<[Shared]>);
-
 /// Aligned to a pair of cache lines, which the processor may fetch together.
 #[repr(align(128))]
 struct Counted(Arc<PoolInner>);
@@ -71,18 +67,6 @@ impl Deref for Shared {
 
     fn deref(&self) -> &PoolInner {
         &self.0.0
-    }
-}
-
-impl Shards {
-    pub(super) fn new(inner: PoolInner, shards: usize) -> Self {
-        let inner = Arc::new(inner);
-        Self(std::iter::repeat_with(|| Shared::from(Arc::clone(&inner))).take(shards).collect())
-    }
-
-    /// For the shard of the calling thread.
-    pub(super) fn here(&self) -> &Shared {
-        self.0.get(shard()).unwrap_or(&self.0[0])
     }
 }
 

@@ -1,6 +1,9 @@
 //! Snapshots of a pool.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use hdrhistogram::Histogram;
 use tokio::time::Instant;
@@ -186,7 +189,7 @@ impl PoolStats {
             in_flight: running,
             utilization: running as f64 / live_workers.max(running).max(1) as f64,
             counts,
-            slow_polls: inner.slow_polls(),
+            slow_polls: inner.slow_polls.load(Ordering::Relaxed),
             kinds: kinds.collect(),
             programs: inner.program_stats(),
             attached: inner.remote_workers().map(|workers| workers.stats()),

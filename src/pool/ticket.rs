@@ -169,19 +169,19 @@ impl Granted {
                     Outcome::Drained
                 }
             };
-            return Err(not_begun(lease, &cx, outcome, now));
+            return Err(not_begun(lease, kind, &cx, outcome, now));
         }
         if now >= cx.deadline().reply_by() {
             // The worker was granted too late: passing the grant on took the remaining time.
-            return Err(not_begun(lease, &cx, Outcome::ExpiredInQueue, now));
+            return Err(not_begun(lease, kind, &cx, Outcome::ExpiredInQueue, now));
         }
         cx.begin(lease.worker(), now, run_timeout(lease.inner(), kind, &job));
         Attempt::new(lease, job, kind, cx, now).map(RunningJob::new)
     }
 }
 
-fn not_begun(mut lease: Lease, cx: &Context, outcome: Outcome, now: Instant) -> JobError {
-    let error = conclude_queued(lease.inner(), cx, outcome, None);
+fn not_begun(mut lease: Lease, kind: usize, cx: &Context, outcome: Outcome, now: Instant) -> JobError {
+    let error = conclude_queued(lease.inner(), kind, cx, outcome, None);
     lease.finish(outcome, Duration::ZERO, now, None);
     error
 }

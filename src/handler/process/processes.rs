@@ -301,11 +301,6 @@ impl Supervisor {
         });
     }
 
-    /// Its process left on request; the next one has not started yet.
-    pub(super) fn has_left(&self) {
-        self.change(|state, at| state.supervised[at].session = Err(ProcessState::Starting));
-    }
-
     /// Its process failed; the next one starts after `wait`.
     pub(super) fn failed(&self, summary: &str, wait: Duration) {
         self.change(|state, at| {

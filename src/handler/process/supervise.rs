@@ -3,7 +3,6 @@
 use std::{path::Path, time::Duration};
 
 use bytes::Bytes;
-use rand::RngExt;
 use tokio::{sync::mpsc, time::sleep};
 use tracing::{info, warn};
 
@@ -13,6 +12,7 @@ use super::{
 };
 use crate::{
     handler::{
+        back_off,
         child::{Child, Process, end, quoting},
         protocol::ToWorker,
     },
@@ -20,9 +20,6 @@ use crate::{
     task::Tasks,
 };
 
-/// Back-off after the second failure in a row; after the first, the restart is immediate.
-const SHORTEST: Duration = Duration::from_millis(100);
-const LONGEST: Duration = Duration::from_secs(30);
 /// Time that a process has to exit after it has closed one of its message pipes.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -35,18 +32,18 @@ struct Failure {
 
 /// Keeps a process running: restarts it after each exit, until there are more processes than wanted.
 pub(super) async fn supervise(supervisor: Supervisor, tasks: Tasks) {
-    let mut failures = 0;
+    let mut failures: u32 = 0;
     loop {
         let wait = match live(&supervisor, &tasks).await {
             // The process may have been killed because it did not leave.
             Ok(()) => {
                 failures = 0;
-                supervisor.has_left();
                 Duration::ZERO
             }
             Err(Failure { summary, has_worked }) => {
                 failures = if has_worked { 1 } else { failures + 1 };
-                let wait = back_off(failures);
+                // After the first failure, the restart is immediate.
+                let wait = failures.checked_sub(2).map_or(Duration::ZERO, back_off);
                 supervisor.failed(&summary, wait);
                 let restart_ms = wait.as_millis();
                 warn!(program = %supervisor.set.name, restart_ms, failures, cause = summary, "a process of a program failed");
@@ -192,31 +189,6 @@ impl Session {
                 let summary = quoting(summary, &tail, program.stderr_tail);
                 Err(Failure { summary, has_worked: was_stopped || self.answered() > 0 })
             }
-        }
-    }
-}
-
-/// A random time, 0.5 to 1.5 times a base that doubles with each failure.
-fn back_off(failures: u32) -> Duration {
-    match failures {
-        0 | 1 => Duration::ZERO,
-        more => {
-            SHORTEST.saturating_mul(1 << (more - 2).min(16)).min(LONGEST).mul_f64(rand::rng().random_range(0.5..1.5))
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn waits_double_up_to_their_bound() {
-        for (failures, doubled) in
-            [(1, 0), (2, 100), (3, 200), (4, 400), (10, 25_600), (11, 30_000), (4_000_000, 30_000)]
-        {
-            let (wait, doubled) = (back_off(failures), Duration::from_millis(doubled));
-            assert!(wait >= doubled / 2 && wait <= doubled * 3 / 2, "{wait:?} after {failures}");
         }
     }
 }
