@@ -1,14 +1,12 @@
 //! Stores detached jobs while they wait, and for some time after they have ended.
 //!
-//! [`JobStore`] is the interface; most operations take batches. `lifecycle` has the state changes of a job, and
-//! `engine` the operations. Both are the same for every store. A [`Backend`] gives the engine its rows: `memory` keeps
-//! them in maps, and `sql` in tables of SQLite or PostgreSQL.
+//! [`JobStore`] is the interface; most operations take batches. `lifecycle` has the state changes of a job, `engine` the
+//! operations, and `sql` the statements. They are the same for SQLite, in memory or in a file, and for PostgreSQL.
 
 mod attempt;
 mod engine;
 mod job;
 mod lifecycle;
-mod memory;
 mod postgres;
 mod request;
 mod retry;
@@ -23,7 +21,6 @@ use std::time::Duration;
 
 pub use attempt::{Attempt, Claimed, Next, SessionId, Settle, Token};
 pub use job::{Clock, JobRecord, JobState, KindPolicy, NewJob, Start, Timestamp};
-pub use memory::MemoryStore;
 pub use postgres::{
     DatabaseUrl, InvalidDatabaseUrl, PostgresOptions, inspect_postgres, open_postgres, read_authorities, read_password,
 };
@@ -31,10 +28,8 @@ pub use request::{
     Action, Bounds, Change, Depth, Filter, Fired, Overlap, Room, Size, StoreError, Submission, Submitted, Tick, Ticked,
 };
 pub use retry::RetryPolicy;
-pub use sqlite::{SqliteFacts, SqliteOptions, inspect_sqlite, open_sqlite};
+pub use sqlite::{SqliteFacts, SqliteOptions, inspect_sqlite, open_memory, open_sqlite};
 pub use wakes::Wakes;
-
-use engine::{Counts as _, Engine, Rows, Select};
 
 /// Most jobs of each sort that one call of [`tick`](JobStore::tick), [`list`](JobStore::list) or
 /// [`purge`](JobStore::purge) handles.
@@ -123,107 +118,5 @@ pub trait JobStore: Send + Sync + 'static {
             // An error also means that the job has ended.
             let _ = end.changed().await;
         }
-    }
-}
-
-/// Runs the engine's operations in transactions.
-trait Backend: Send + Sync + 'static {
-    type Rows: Rows;
-
-    fn wakes(&self) -> &Wakes;
-
-    /// Runs an operation in a transaction, and if that fails possibly again in another one. `needs_keys` says whether
-    /// it may change jobs with ordering keys.
-    fn write<T: Send + 'static>(
-        &self,
-        needs_keys: bool,
-        operation: impl FnMut(&mut Engine<Self::Rows>) -> Result<T, StoreError> + Send + 'static,
-    ) -> impl Future<Output = Result<T, StoreError>> + Send;
-
-    /// Runs a reading operation, in parallel with writing ones.
-    fn read<T: Send + 'static>(
-        &self,
-        read: impl FnOnce(&mut Self::Rows) -> Result<T, StoreError> + Send + 'static,
-    ) -> impl Future<Output = Result<T, StoreError>> + Send;
-
-    /// Creates jobs. A backend may combine the calls of several callers.
-    fn submit(&self, submission: Submission) -> impl Future<Output = Result<Vec<Submitted>, StoreError>> + Send {
-        self.write(true, move |engine| engine.submit(&[&submission]))
-    }
-
-    /// Ends attempts. A backend may combine the calls of several callers.
-    fn settle(&self, ends: Vec<Settle>) -> impl Future<Output = Result<Vec<Option<JobState>>, StoreError>> + Send {
-        self.write(true, move |engine| engine.settle(&ends.iter().collect::<Vec<_>>()))
-    }
-
-    fn close(&self) -> impl Future<Output = ()> + Send;
-}
-
-#[async_trait::async_trait]
-impl<B: Backend> JobStore for B {
-    fn wakes(&self) -> &Wakes {
-        Backend::wakes(self)
-    }
-
-    async fn open_session(&self, lease: Duration) -> Result<SessionId, StoreError> {
-        self.write(false, move |engine| engine.open_session(lease)).await
-    }
-
-    async fn submit(&self, submission: Submission) -> Result<Vec<Submitted>, StoreError> {
-        Backend::submit(self, submission).await
-    }
-
-    async fn claim(&self, room: Room) -> Result<Vec<Claimed>, StoreError> {
-        self.write(false, move |engine| engine.claim(&room)).await
-    }
-
-    async fn settle(&self, ends: Vec<Settle>) -> Result<Vec<Option<JobState>>, StoreError> {
-        Backend::settle(self, ends).await
-    }
-
-    async fn extend_lease(&self, session: SessionId) -> Result<Vec<Token>, StoreError> {
-        self.write(false, move |engine| engine.extend_lease(session)).await
-    }
-
-    async fn release(&self, session: SessionId, held: Vec<Token>) -> Result<(), StoreError> {
-        self.write(true, move |engine| engine.release(session, &held)).await
-    }
-
-    async fn change(&self, ids: Vec<String>, action: Action) -> Result<Vec<Change>, StoreError> {
-        self.write(true, move |engine| engine.change(&ids, action)).await
-    }
-
-    async fn purge(&self, filter: Filter) -> Result<usize, StoreError> {
-        self.write(false, move |engine| engine.purge(&filter)).await
-    }
-
-    async fn get(&self, id: &str, with_payload: bool) -> Result<Option<JobRecord>, StoreError> {
-        let id = id.to_owned();
-        self.read(move |rows| rows.get(&id, with_payload)).await
-    }
-
-    async fn list(&self, filter: Filter, before: Option<i64>, limit: usize) -> Result<Vec<JobRecord>, StoreError> {
-        let (states, before) = (filter.state_bits(), before.unwrap_or(i64::MAX));
-        self.read(move |rows| rows.list(Select::Matching { filter: &filter, states, before }, limit.min(BATCH))).await
-    }
-
-    async fn fire(&self, ticks: Vec<Tick>) -> Result<Vec<Fired>, StoreError> {
-        self.write(true, move |engine| engine.fire(&ticks)).await
-    }
-
-    async fn tick(&self, end_leases: bool) -> Result<Ticked, StoreError> {
-        self.write(true, move |engine| engine.tick(end_leases)).await
-    }
-
-    async fn depths(&self) -> Result<Vec<(String, Depth)>, StoreError> {
-        self.read(Rows::depths).await
-    }
-
-    async fn size(&self) -> Result<Size, StoreError> {
-        self.write(false, |engine| Ok(engine.rows.size())).await
-    }
-
-    async fn close(&self) {
-        Backend::close(self).await;
     }
 }

@@ -21,7 +21,7 @@ use crate::{
         AccessControl, Admin, Browsers, CallerServices, Calls, Edge, Health, Hosts, Load, ServiceState, Watches,
         ops_services, public_services, trace::Sampler,
     },
-    store::{JobStore, MemoryStore, StoreError, open_postgres, open_sqlite},
+    store::{JobStore, StoreError, open_memory, open_postgres, open_sqlite},
     task::{Tasks, spawn_thread},
 };
 
@@ -160,7 +160,7 @@ pub(super) fn open_store(config: &Config, pools: &Pools) -> Result<Option<Detach
     } else if let Some(options) = config.store.sqlite() {
         open_sqlite(&options, wall_clock())?
     } else if config.store.memory {
-        Arc::new(MemoryStore::new(config.store.bounds, wall_clock()))
+        open_memory(config.store.bounds, wall_clock())?
     } else {
         return Ok(None);
     };

@@ -12,62 +12,10 @@ use parking_lot::Mutex;
 pub(super) use fair_order::{FairOrder, Places};
 
 use super::{
-    Bounds, Claimed, Depth, Filter, JobRecord, JobState, Room, SessionId, Settle, Size, StoreError, Timestamp, Token,
-    wakes::Changes,
+    Bounds, Claimed, Filter, JobRecord, JobState, Room, SessionId, Settle, StoreError, Timestamp, Token,
+    sql::Connection, wakes::Changes,
 };
 use crate::model::Criticality;
-
-/// Clock, sequence numbers and size of a store.
-pub(super) trait Counts {
-    /// The current time.
-    fn now(&mut self) -> Result<Timestamp, StoreError>;
-    /// `count` new sequence numbers, in ascending order.
-    fn numbers(&mut self, count: usize) -> Result<Vec<i64>, StoreError>;
-    /// Number of jobs that have not ended, and bytes. It may be an estimate.
-    fn size(&self) -> Size;
-    /// Changes the size.
-    fn resize(&mut self, jobs: i64, bytes: i64);
-}
-
-/// Rows of jobs, sessions and schedules, within one transaction.
-pub(super) trait Rows: Counts {
-    /// Adds jobs with their payloads. Returns the added rows; ids that exist already are left out.
-    fn insert(&mut self, records: &[JobRecord]) -> Result<Vec<i64>, StoreError>;
-    /// A job with its output, and with its payload if requested.
-    fn get(&mut self, id: &str, with_payload: bool) -> Result<Option<JobRecord>, StoreError>;
-    /// The existing jobs with these ids, in any order. Like the methods below, it leaves out payloads and outputs.
-    fn find(&mut self, ids: &[&str]) -> Result<Vec<JobRecord>, StoreError>;
-    /// Saves the changing fields of jobs, and their outputs.
-    fn save(&mut self, records: &[JobRecord]) -> Result<(), StoreError>;
-    /// Removes jobs, their payloads and their outputs.
-    fn remove(&mut self, records: &[JobRecord]) -> Result<(), StoreError>;
-    /// Adds the payloads to records.
-    fn load_payloads(&mut self, records: &mut [JobRecord]) -> Result<(), StoreError>;
-    /// Removes the output of a job.
-    fn remove_output(&mut self, record: &JobRecord) -> Result<(), StoreError>;
-    /// Whether a job holds the ordering key in its pool.
-    fn is_key_held(&mut self, pool: &str, key: &str) -> Result<bool, StoreError>;
-    /// At most `limit` jobs in the order of the selection.
-    fn list(&mut self, which: Select<'_>, limit: usize) -> Result<Vec<JobRecord>, StoreError>;
-    /// The same as `list`, but locks the jobs, so that no other transaction changes them.
-    fn select(&mut self, which: Select<'_>, limit: usize) -> Result<Vec<JobRecord>, StoreError>;
-    /// Numbers of jobs by kind.
-    fn depths(&mut self) -> Result<Vec<(String, Depth)>, StoreError>;
-    /// Places of the ready jobs of each tenant, by kind and class; empty if the store always starts empty.
-    fn places(&mut self) -> Result<Vec<Places>, StoreError> {
-        Ok(Vec::new())
-    }
-    /// Length of a session's lease. Other transactions cannot remove the session before this one ends.
-    fn session(&mut self, session: SessionId) -> Result<Option<Duration>, StoreError>;
-    /// Saves a session and the end of its lease.
-    fn set_session(&mut self, session: SessionId, lease: Duration, end: Timestamp) -> Result<(), StoreError>;
-    /// Removes the sessions whose lease has ended, and returns them.
-    fn remove_sessions(&mut self, now: Timestamp) -> Result<Vec<SessionId>, StoreError>;
-    /// The last tick of a schedule, and the id of its run.
-    fn schedule(&mut self, name: &str) -> Result<Option<(Timestamp, String)>, StoreError>;
-    /// Saves the last tick of a schedule, and the id of its run.
-    fn set_schedule(&mut self, name: &str, tick: Timestamp, run: &str) -> Result<(), StoreError>;
-}
 
 /// A selection of jobs.
 #[derive(Debug, Clone, Copy)]
@@ -98,8 +46,8 @@ pub(super) enum Select<'a> {
 }
 
 /// Operations on `rows`, at the time `now`.
-pub(super) struct Engine<R> {
-    pub(super) rows: R,
+pub(super) struct Engine<C> {
+    pub(super) rows: C,
     pub(super) now: Timestamp,
     pub(super) changes: Changes,
     bounds: Bounds,
@@ -107,8 +55,8 @@ pub(super) struct Engine<R> {
     fair_order: Arc<Mutex<FairOrder>>,
 }
 
-impl<R: Rows> Engine<R> {
-    pub(super) fn new(rows: R, bounds: Bounds, fair_order: Arc<Mutex<FairOrder>>) -> Self {
+impl<C: Connection> Engine<C> {
+    pub(super) fn new(rows: C, bounds: Bounds, fair_order: Arc<Mutex<FairOrder>>) -> Self {
         Self { rows, now: Timestamp::default(), changes: Changes::default(), bounds, fair_order }
     }
 

@@ -3,7 +3,7 @@
 mod record;
 mod rows;
 
-use std::{mem, sync::Arc, thread::JoinHandle};
+use std::{mem, sync::Arc, thread::JoinHandle, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, mpsc, oneshot};
@@ -12,7 +12,11 @@ use tokio_util::sync::CancellationToken;
 pub(super) use record::{Cell, Value, Values};
 pub(super) use rows::{Bulk, Connection};
 
-use super::{Backend, Bounds, JobState, Settle, StoreError, Submission, Submitted, Wakes, engine::Engine};
+use super::{
+    Action, BATCH, Bounds, Change, Claimed, Depth, Filter, Fired, JobRecord, JobState, JobStore, Room, SessionId,
+    Settle, Size, StoreError, Submission, Submitted, Tick, Ticked, Token, Wakes,
+    engine::{Engine, Select},
+};
 use crate::task::{off_thread, spawn_thread};
 
 /// Operations that may wait for a writer.
@@ -25,6 +29,17 @@ const MAX_GROUP: usize = 1024;
 /// A store in a database.
 pub(super) struct SqlStore<C> {
     wakes: Arc<Wakes>,
+    work: Work<C>,
+}
+
+/// Where operations run.
+enum Work<C> {
+    /// In the thread of the caller, for a store in memory: one connection reads and writes, and never waits.
+    Here(Mutex<Writer<C>>),
+    Threads(Threads<C>),
+}
+
+struct Threads<C> {
     operations: Mutex<Option<mpsc::Sender<Operation<C>>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// Opens another reading connection. Blocks.
@@ -36,6 +51,13 @@ pub(super) struct SqlStore<C> {
 }
 
 impl<C: Connection> SqlStore<C> {
+    /// A store whose only connection works in the threads of the callers.
+    pub(super) fn here(connection: C, bounds: Bounds) -> Self {
+        let wakes = Arc::<Wakes>::default();
+        let writer = Writer { engine: Engine::new(connection, bounds, Arc::default()), wakes: wakes.clone() };
+        Self { wakes, work: Work::Here(Mutex::new(writer)) }
+    }
+
     /// Starts a thread for each of the writing connections. `open` makes reading ones.
     pub(super) fn start(
         writers: Vec<C>,
@@ -48,37 +70,39 @@ impl<C: Connection> SqlStore<C> {
         let (operations, fair_order) = (Arc::new(Mutex::new(operations)), Arc::new(Mutex::default()));
         let start = |connection| {
             let engine = Engine::new(connection, bounds, fair_order.clone());
-            let writer = Writer { engine, operations: operations.clone(), wakes: wakes.clone() };
-            spawn_thread("store".to_owned(), || writer.run())
+            let (writer, operations) = (Writer { engine, wakes: wakes.clone() }, operations.clone());
+            spawn_thread("store".to_owned(), move || writer.run(&operations))
         };
         let threads = writers.into_iter().map(start).collect::<Result<_, _>>();
-        let threads = threads.map_err(|error| StoreError::Unavailable(error.to_string()))?;
-        Ok(Self {
-            wakes,
+        let threads = Threads {
             operations: Mutex::new(Some(sender)),
-            threads: Mutex::new(threads),
+            threads: Mutex::new(threads.map_err(|error| StoreError::Unavailable(error.to_string()))?),
             open: Arc::new(open),
             idle: Arc::default(),
             readers: Arc::new(Semaphore::new(READERS)),
             closed,
-        })
+        };
+        Ok(Self { wakes, work: Work::Threads(threads) })
     }
 
     async fn send<T>(&self, operation: impl FnOnce(Answer<T>) -> Operation<C>) -> Result<T, StoreError> {
-        let (caller, answer) = oneshot::channel();
-        let operations = self.operations.lock().clone().ok_or(StoreError::Closed)?;
-        operations.send(operation(caller)).await.map_err(|_| StoreError::Closed)?;
-        answer.await.map_err(|_| StoreError::Closed)?
+        let (caller, mut answer) = oneshot::channel();
+        let operation = operation(caller);
+        match &self.work {
+            Work::Here(writer) => {
+                writer.lock().serve(vec![operation]);
+                answer.try_recv().map_err(|_| StoreError::Closed)?
+            }
+            Work::Threads(threads) => {
+                let operations = threads.operations.lock().clone().ok_or(StoreError::Closed)?;
+                operations.send(operation).await.map_err(|_| StoreError::Closed)?;
+                answer.await.map_err(|_| StoreError::Closed)?
+            }
+        }
     }
-}
 
-impl<C: Connection> Backend for SqlStore<C> {
-    type Rows = C;
-
-    fn wakes(&self) -> &Wakes {
-        &self.wakes
-    }
-
+    /// Runs an operation in a transaction, and if that fails possibly again in another one. `needs_keys` says whether
+    /// it may change jobs with ordering keys.
     async fn write<T: Send + 'static>(
         &self,
         needs_keys: bool,
@@ -87,12 +111,16 @@ impl<C: Connection> Backend for SqlStore<C> {
         self.send(|caller| Operation::other(needs_keys, operation, caller)).await
     }
 
+    /// Runs a reading operation, in parallel with writing ones if there are threads.
     async fn read<T: Send + 'static>(
         &self,
-        read: impl FnOnce(&mut C) -> Result<T, StoreError> + Send + 'static,
+        mut read: impl FnMut(&mut C) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let permit = self.readers.clone().acquire_owned().await.map_err(|_| StoreError::Closed)?;
-        let (open, idle) = (self.open.clone(), self.idle.clone());
+        let Work::Threads(Threads { open, idle, readers, .. }) = &self.work else {
+            return self.write(false, move |engine| read(&mut engine.rows)).await;
+        };
+        let permit = readers.clone().acquire_owned().await.map_err(|_| StoreError::Closed)?;
+        let (open, idle) = (open.clone(), idle.clone());
         let work = move || {
             let _permit = permit;
             let reader = idle.lock().pop();
@@ -104,25 +132,84 @@ impl<C: Connection> Backend for SqlStore<C> {
         };
         off_thread(work).await.map_err(|_| StoreError::Closed)?
     }
+}
+
+#[async_trait::async_trait]
+impl<C: Connection> JobStore for SqlStore<C> {
+    fn wakes(&self) -> &Wakes {
+        &self.wakes
+    }
+
+    async fn open_session(&self, lease: Duration) -> Result<SessionId, StoreError> {
+        self.write(false, move |engine| engine.open_session(lease)).await
+    }
 
     async fn submit(&self, submission: Submission) -> Result<Vec<Submitted>, StoreError> {
         self.send(|caller| Operation::Submit(submission, caller)).await
+    }
+
+    async fn claim(&self, room: Room) -> Result<Vec<Claimed>, StoreError> {
+        self.write(false, move |engine| engine.claim(&room)).await
     }
 
     async fn settle(&self, ends: Vec<Settle>) -> Result<Vec<Option<JobState>>, StoreError> {
         self.send(|caller| Operation::Settle(ends, caller)).await
     }
 
+    async fn extend_lease(&self, session: SessionId) -> Result<Vec<Token>, StoreError> {
+        self.write(false, move |engine| engine.extend_lease(session)).await
+    }
+
+    async fn release(&self, session: SessionId, held: Vec<Token>) -> Result<(), StoreError> {
+        self.write(true, move |engine| engine.release(session, &held)).await
+    }
+
+    async fn change(&self, ids: Vec<String>, action: Action) -> Result<Vec<Change>, StoreError> {
+        self.write(true, move |engine| engine.change(&ids, action)).await
+    }
+
+    async fn purge(&self, filter: Filter) -> Result<usize, StoreError> {
+        self.write(false, move |engine| engine.purge(&filter)).await
+    }
+
+    async fn get(&self, id: &str, with_payload: bool) -> Result<Option<JobRecord>, StoreError> {
+        let id = id.to_owned();
+        self.read(move |rows| rows.get(&id, with_payload)).await
+    }
+
+    async fn list(&self, filter: Filter, before: Option<i64>, limit: usize) -> Result<Vec<JobRecord>, StoreError> {
+        let (states, before) = (filter.state_bits(), before.unwrap_or(i64::MAX));
+        self.read(move |rows| rows.list(Select::Matching { filter: &filter, states, before }, limit.min(BATCH))).await
+    }
+
+    async fn fire(&self, ticks: Vec<Tick>) -> Result<Vec<Fired>, StoreError> {
+        self.write(true, move |engine| engine.fire(&ticks)).await
+    }
+
+    async fn tick(&self, end_leases: bool) -> Result<Ticked, StoreError> {
+        self.write(true, move |engine| engine.tick(end_leases)).await
+    }
+
+    async fn depths(&self) -> Result<Vec<(String, Depth)>, StoreError> {
+        self.read(C::depths).await
+    }
+
+    async fn size(&self) -> Result<Size, StoreError> {
+        self.write(false, |engine| Ok(engine.rows.size())).await
+    }
+
     async fn close(&self) {
-        self.operations.lock().take();
-        let reading = self.readers.acquire_many(READERS as u32).await;
-        self.readers.close();
+        // A store in memory ends with its process.
+        let Work::Threads(Threads { operations, threads, idle, readers, closed, .. }) = &self.work else { return };
+        operations.lock().take();
+        let reading = readers.acquire_many(READERS as u32).await;
+        readers.close();
         drop(reading);
-        self.idle.lock().clear();
-        let threads = mem::take(&mut *self.threads.lock());
+        idle.lock().clear();
+        let threads = mem::take(&mut *threads.lock());
         // A panic of a thread is logged where it happens.
         let _ = off_thread(move || threads.into_iter().for_each(|thread| drop(thread.join()))).await;
-        self.closed.cancel();
+        closed.cancel();
     }
 }
 
@@ -146,11 +233,10 @@ enum Operation<C> {
     },
 }
 
-/// A writing thread. It takes the waiting operations, runs them in one transaction, and answers them after the commit,
-/// so that all of them share one flush.
+/// Runs the waiting operations in one transaction, and answers them after the commit, so that all of them share one
+/// flush.
 struct Writer<C> {
     engine: Engine<C>,
-    operations: Arc<Mutex<mpsc::Receiver<Operation<C>>>>,
     wakes: Arc<Wakes>,
 }
 
@@ -158,34 +244,36 @@ struct Writer<C> {
 type Answers = (std::vec::IntoIter<Submitted>, std::vec::IntoIter<Option<JobState>>);
 
 impl<C: Connection> Writer<C> {
-    /// Runs until all senders are gone.
-    fn run(mut self) {
-        while let Some(mut group) = self.next_group() {
-            match self.transact(&mut group) {
-                // An operation must not fail because of another one, so each is retried alone. Without a database, each
-                // retry would wait for it.
-                Err(error) if !matches!(error, StoreError::Unavailable(_)) => {
-                    for operation in group {
-                        let mut alone = vec![operation];
-                        let answers = self.transact(&mut alone);
-                        answer(alone, answers);
-                    }
-                }
-                answers => answer(group, answers),
+    /// Runs until all senders are gone. Of several threads, only one waits for operations at a time.
+    fn run(mut self, operations: &Mutex<mpsc::Receiver<Operation<C>>>) {
+        let next_group = || {
+            let mut operations = operations.lock();
+            let mut group = vec![operations.blocking_recv()?];
+            while group.len() < MAX_GROUP
+                && let Ok(next) = operations.try_recv()
+            {
+                group.push(next);
             }
+            Some(group)
+        };
+        while let Some(group) = next_group() {
+            self.serve(group);
         }
     }
 
-    /// Waits for an operation, and takes all that wait. Of several threads, only one waits at a time.
-    fn next_group(&self) -> Option<Vec<Operation<C>>> {
-        let mut operations = self.operations.lock();
-        let mut group = vec![operations.blocking_recv()?];
-        while group.len() < MAX_GROUP
-            && let Ok(next) = operations.try_recv()
-        {
-            group.push(next);
+    fn serve(&mut self, mut group: Vec<Operation<C>>) {
+        match self.transact(&mut group) {
+            // An operation must not fail because of another one, so each is retried alone. Without a database, each
+            // retry would wait for it.
+            Err(error) if !matches!(error, StoreError::Unavailable(_)) => {
+                for operation in group {
+                    let mut alone = vec![operation];
+                    let answers = self.transact(&mut alone);
+                    answer(alone, answers);
+                }
+            }
+            answers => answer(group, answers),
         }
-        Some(group)
     }
 
     /// Runs a group in one transaction.

@@ -1,5 +1,5 @@
-//! The store in one SQLite file: the default for a single machine. Opening it takes the lock, checks the write-ahead
-//! log, migrates the schema, and applies the settings.
+//! The store in SQLite: in one file, which is the default for a single machine, or in memory. Opening a file takes the
+//! lock, checks the write-ahead log, migrates the schema, and applies the settings.
 
 mod sqlite_connection;
 #[cfg(test)]
@@ -75,10 +75,20 @@ pub fn open_sqlite(options: &SqliteOptions, clock: Clock) -> Result<Arc<dyn JobS
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = rusqlite::Connection::open_with_flags(&path, flags)?;
         connection.set_prepared_statement_cache_capacity(STATEMENTS);
-        Ok(SqliteConnection::of_reader(connection, clock.clone()))
+        Ok(SqliteConnection::new(connection, clock.clone()))
     };
     let (wakes, closed) = (Arc::new(Wakes::default()), CancellationToken::new());
     Ok(Arc::new(SqlStore::start(vec![engine.rows], reader, options.bounds, wakes, closed)?))
+}
+
+/// A store in memory. It ends with its process.
+///
+/// # Errors
+/// [`StoreError::Database`] if the system has no memory.
+pub fn open_memory(bounds: Bounds, clock: Clock) -> Result<Arc<dyn JobStore>, StoreError> {
+    let mut connection = rusqlite::Connection::open_in_memory()?;
+    migrate(&mut connection, 0)?;
+    Ok(Arc::new(SqlStore::here(SqliteConnection::new(connection, clock), bounds)))
 }
 
 /// The contents of a store's file.
@@ -168,7 +178,7 @@ fn open_as_it_is(path: &Path) -> Result<(rusqlite::Connection, File, usize), Sto
     Ok((connection, lock, version))
 }
 
-fn set_up(connection: &mut rusqlite::Connection, found: usize) -> rusqlite::Result<()> {
+fn migrate(connection: &mut rusqlite::Connection, found: usize) -> rusqlite::Result<()> {
     for (step, sql) in MIGRATIONS.iter().enumerate().skip(found) {
         let transaction = connection.transaction()?;
         transaction.execute_batch(sql)?;
@@ -176,6 +186,11 @@ fn set_up(connection: &mut rusqlite::Connection, found: usize) -> rusqlite::Resu
         transaction.commit()?;
     }
     connection.set_prepared_statement_cache_capacity(STATEMENTS);
+    Ok(())
+}
+
+fn set_up(connection: &mut rusqlite::Connection, found: usize) -> rusqlite::Result<()> {
+    migrate(connection, found)?;
     connection.pragma_update(None, "journal_mode", "wal")?;
     connection.pragma_update(None, "synchronous", "full")?;
     connection.pragma_update(None, "cache_size", -CACHE_KIB)?;

@@ -23,7 +23,7 @@ use tokio::{
 use waterwheel::{
     Job,
     model::FailureCode,
-    store::{Action, Bounds, Clock, Filter, JobStore as _, MemoryStore, NewJob, Size, Start, Submitted, Timestamp},
+    store::{Action, Bounds, Clock, Filter, JobStore, NewJob, Size, Start, Submitted, Timestamp, open_memory},
     task::Tasks,
 };
 
@@ -66,7 +66,7 @@ pub(crate) fn run(seed: u64) -> ExitCode {
 async fn simulate(length: Duration) -> Arc<Mutex<Model>> {
     let start = Instant::now();
     let clock: Clock = Arc::new(move || START.plus(start.elapsed()));
-    let store = Arc::new(MemoryStore::new(Bounds::default(), clock.clone()));
+    let store = open_memory(Bounds::default(), clock.clone()).unwrap();
     let model = Arc::new(Mutex::new(Model::new(clock.clone())));
     let replicas = [-1_500, 0, 1_500].map(|ahead| Arc::new(Replica::new(&store, &model, &clock, ahead)));
     let tasks = Tasks::new();
@@ -75,7 +75,7 @@ async fn simulate(length: Duration) -> Arc<Mutex<Model>> {
     }
     let end = start + length;
     let sizes =
-        tokio::join!(compare(&store, &model, end), disturb(&replicas, end), call(&replicas, &clock, &tasks, end)).0;
+        tokio::join!(compare(&*store, &model, end), disturb(&replicas, end), call(&replicas, &clock, &tasks, end)).0;
     if !are_flat(&sizes) {
         model.lock().fault(format!("the store grows: {sizes:?}"));
     }
@@ -83,7 +83,7 @@ async fn simulate(length: Duration) -> Arc<Mutex<Model>> {
         replica.detached().set_schedules(Vec::new());
     }
     ticked(&mut model.lock(), clock());
-    compare(&store, &model, Instant::now() + REST).await;
+    compare(&*store, &model, Instant::now() + REST).await;
     let (size, depths) = (store.size().await.unwrap(), store.depths().await.unwrap());
     if size != Size::default() || !depths.is_empty() {
         model.lock().fault(format!("the store is not empty: {size:?} {depths:?}"));
@@ -156,7 +156,7 @@ async fn create(replicas: [Arc<Replica>; 3], job: NewJob) {
 }
 
 /// Compares all jobs with the model at regular times until `end`. Returns the number of jobs at each time.
-async fn compare(store: &MemoryStore, model: &Mutex<Model>, end: Instant) -> Vec<usize> {
+async fn compare(store: &dyn JobStore, model: &Mutex<Model>, end: Instant) -> Vec<usize> {
     let mut sizes = Vec::new();
     while Instant::now() < end {
         sleep(COMPARE_EVERY).await;

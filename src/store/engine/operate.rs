@@ -2,16 +2,16 @@
 
 use std::{collections::HashSet, slice};
 
-use super::{Engine, Rows, Select};
+use super::{Engine, Select};
 use crate::store::{
     Action, BATCH, Change, Filter, Fired, JobRecord, JobState, Overlap, SessionId, StoreError, Submission, Submitted,
-    Tick, Ticked, Timestamp, Token,
+    Tick, Ticked, Timestamp, Token, sql::Connection,
 };
 
 /// Final states, as bits like [`Filter::state_bits`].
 const ENDED: i64 = 0b1111_0000;
 
-impl<R: Rows> Engine<R> {
+impl<C: Connection> Engine<C> {
     pub(in crate::store) fn change(&mut self, ids: &[String], action: Action) -> Result<Vec<Change>, StoreError> {
         ids.iter()
             .map(|id| match self.rows.find(&[id])?.pop() {

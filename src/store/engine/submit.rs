@@ -2,8 +2,8 @@
 
 use std::collections::{HashMap, HashSet, hash_map::Entry};
 
-use super::{Engine, Rows};
-use crate::store::{JobRecord, JobState, NewJob, Room, SessionId, StoreError, Submission, Submitted};
+use super::Engine;
+use crate::store::{JobRecord, JobState, NewJob, Room, SessionId, StoreError, Submission, Submitted, sql::Connection};
 
 /// State of a batch while its records are prepared.
 #[derive(Default)]
@@ -17,7 +17,7 @@ struct Batch<'a> {
     records: Vec<JobRecord>,
 }
 
-impl<R: Rows> Engine<R> {
+impl<C: Connection> Engine<C> {
     /// Creates the jobs of many callers. Returns one result per job, in order.
     pub(in crate::store) fn submit(&mut self, submissions: &[&Submission]) -> Result<Vec<Submitted>, StoreError> {
         let mut batch = Batch::default();

@@ -12,7 +12,6 @@ use tokio_postgres::{
 use super::replica::Replica;
 use crate::store::{
     Size, StoreError, Timestamp,
-    engine::Counts,
     sql::{Bulk, Cell, Connection, Value, Values},
     wakes::Changes,
 };
@@ -61,7 +60,9 @@ impl PostgresConnection {
     }
 }
 
-impl Counts for PostgresConnection {
+impl Connection for PostgresConnection {
+    const IS_SHARED: bool = true;
+
     fn now(&mut self) -> Result<Timestamp, StoreError> {
         let now = self.ask(NOW, &[], |row| row.number(0))?.pop();
         Ok(Timestamp::from_millis(now.unwrap_or_default()))
@@ -82,10 +83,6 @@ impl Counts for PostgresConnection {
         self.added.0 += jobs;
         self.added.1 += bytes;
     }
-}
-
-impl Connection for PostgresConnection {
-    const IS_SHARED: bool = true;
 
     fn begin(&mut self) -> Result<Timestamp, StoreError> {
         let client = self.replica.runtime.block_on(self.replica.pool.get())?;

@@ -7,16 +7,24 @@ use tokio::time::Instant;
 
 use super::record::{COLUMNS, Cell, FIXED, Values, all_cells, changing_cells, read_depth, read_record};
 use crate::store::{
-    Depth, JobRecord, SessionId, StoreError, Timestamp,
-    engine::{Counts, Places, Rows, Select},
+    Depth, JobRecord, SessionId, Size, StoreError, Timestamp,
+    engine::{Places, Select},
     wakes::Changes,
 };
 
 /// A database connection of one thread.
-pub(in crate::store) trait Connection: Counts + Send + 'static {
+pub(in crate::store) trait Connection: Sized + Send + 'static {
     /// Whether other processes write at the same time, so that rows must be locked before a change.
     const IS_SHARED: bool;
 
+    /// The current time.
+    fn now(&mut self) -> Result<Timestamp, StoreError>;
+    /// `count` new sequence numbers, in ascending order.
+    fn numbers(&mut self, count: usize) -> Result<Vec<i64>, StoreError>;
+    /// Number of jobs that have not ended, and bytes. It may be an estimate.
+    fn size(&self) -> Size;
+    /// Changes the size.
+    fn resize(&mut self, jobs: i64, bytes: i64);
     /// Starts a writing transaction, and returns its time.
     fn begin(&mut self) -> Result<Timestamp, StoreError>;
     /// Commits the transaction.
@@ -61,6 +69,147 @@ pub(in crate::store) trait Connection: Counts + Send + 'static {
     fn run_bulk(&mut self, bulk: &Bulk, rows: &[Vec<Cell<'_>>]) -> Result<(), StoreError> {
         self.bulk(bulk, rows, |_| Ok(())).map(|_| ())
     }
+
+    /// Adds jobs with their payloads. Returns the added rows; ids that exist already are left out.
+    fn insert(&mut self, records: &[JobRecord]) -> Result<Vec<i64>, StoreError> {
+        if !records.is_empty() {
+            self.require_room()?;
+        }
+        let cells: Vec<_> = records.iter().map(all_cells).collect();
+        let rows = self.bulk(&INSERT_JOBS, &cells, |row| row.number(0))?;
+        let is_new = |record: &&JobRecord| record.payload_bytes > 0 && rows.binary_search(&record.row).is_ok();
+        let payloads = records.iter().filter(is_new);
+        let cells = payloads.map(|record| vec![Cell::int(record.row), Cell::Bytes(&record.request.job.payload)]);
+        self.run_bulk(&INSERT_PAYLOADS, &cells.collect::<Vec<_>>())?;
+        Ok(rows)
+    }
+
+    /// A job with its output, and with its payload if requested.
+    fn get(&mut self, id: &str, with_payload: bool) -> Result<Option<JobRecord>, StoreError> {
+        // One statement, so that the job and its bytes are consistent.
+        let bytes = |table, has| format!("(select bytes from {table} where {table}.row = jobs.row and {has})");
+        let (payload, output) = (bytes("payloads", with_payload), bytes("outputs", true));
+        let sql = format!("select {}, {payload}, {output} from jobs where id = $1", *COLUMN_LIST);
+        let read = |row: &mut Values| {
+            let mut record = read_record(row)?;
+            record.request.job.payload = row.bytes(COLUMNS.len()).into();
+            record.output.bytes = row.bytes(COLUMNS.len() + 1).into();
+            Ok(record)
+        };
+        Ok(self.query(&sql, &[Cell::text(id)], read)?.pop())
+    }
+
+    /// The existing jobs with these ids, in any order. Like the methods below, it leaves out payloads and outputs.
+    fn find(&mut self, ids: &[&str]) -> Result<Vec<JobRecord>, StoreError> {
+        let cells: Vec<_> = ids.iter().map(|id| vec![Cell::text(id)]).collect();
+        self.bulk(&FIND_JOBS, &cells, read_record)
+    }
+
+    /// Saves the changing fields of jobs, and their outputs.
+    fn save(&mut self, records: &[JobRecord]) -> Result<(), StoreError> {
+        let cells: Vec<_> = records.iter().map(changing_cells).collect();
+        self.run_bulk(&SAVE_JOBS, &cells)?;
+        let outputs = records.iter().filter(|record| !record.output.bytes.is_empty());
+        let cells = outputs.map(|record| vec![Cell::int(record.row), Cell::Bytes(&record.output.bytes)]);
+        self.run_bulk(&INSERT_OUTPUTS, &cells.collect::<Vec<_>>())
+    }
+
+    /// Removes jobs, their payloads and their outputs.
+    fn remove(&mut self, records: &[JobRecord]) -> Result<(), StoreError> {
+        let rows = rows_of(records);
+        ["jobs", "payloads", "outputs"].into_iter().try_for_each(|table| self.run_bulk(&delete(table), &rows))
+    }
+
+    /// Adds the payloads to records.
+    fn load_payloads(&mut self, records: &mut [JobRecord]) -> Result<(), StoreError> {
+        let payloads = self.bulk(&LOAD_PAYLOADS, &rows_of(records), |row| Ok((row.number(0)?, row.bytes(1))))?;
+        let mut payloads: BTreeMap<i64, Vec<u8>> = payloads.into_iter().collect();
+        for record in records {
+            record.request.job.payload = payloads.remove(&record.row).unwrap_or_default().into();
+        }
+        Ok(())
+    }
+
+    /// Removes the output of a job.
+    fn remove_output(&mut self, record: &JobRecord) -> Result<(), StoreError> {
+        self.run_bulk(&delete("outputs"), &[vec![Cell::int(record.row)]])
+    }
+
+    /// Whether a job holds the ordering key in its pool.
+    fn is_key_held(&mut self, pool: &str, key: &str) -> Result<bool, StoreError> {
+        let sql = "select row from jobs where pool = $1 and ordering_key = $2 and holds_key";
+        Ok(!self.query(sql, &[Cell::text(pool), Cell::text(key)], |_| Ok(()))?.is_empty())
+    }
+
+    /// At most `limit` jobs in the order of the selection.
+    fn list(&mut self, which: Select<'_>, limit: usize) -> Result<Vec<JobRecord>, StoreError> {
+        query_jobs(self, which, limit, "")
+    }
+
+    /// The same as `list`, but locks the jobs, so that no other transaction changes them.
+    fn select(&mut self, which: Select<'_>, limit: usize) -> Result<Vec<JobRecord>, StoreError> {
+        let lock = match which {
+            _ if !Self::IS_SHARED => "",
+            // Skip no locked job: none may stay leased when its session is removed.
+            Select::Leased(_) => " for update",
+            _ => " for update skip locked",
+        };
+        query_jobs(self, which, limit, lock)
+    }
+
+    /// Numbers of jobs by kind.
+    fn depths(&mut self) -> Result<Vec<(String, Depth)>, StoreError> {
+        let now = self.now()?;
+        let mut depths = BTreeMap::new();
+        self.query(DEPTHS, &[], |row| read_depth(&mut depths, row, now))?;
+        Ok(depths.into_iter().collect())
+    }
+
+    /// Places of the ready jobs of each tenant, by kind and class; empty if the store always starts empty.
+    fn places(&mut self) -> Result<Vec<Places>, StoreError> {
+        let sql =
+            "select kind, rank, tenant, min(place), max(place) from jobs where state = 1 group by kind, rank, tenant";
+        self.query(sql, &[], |row| {
+            let (kind, rank, tenant) = (row.text(0), row.number(1)?, row.text(2));
+            Ok(Places { kind, rank, tenant, first: row.number(3)?, last: row.number(4)? })
+        })
+    }
+
+    /// Length of a session's lease. Other transactions cannot remove the session before this one ends.
+    fn session(&mut self, session: SessionId) -> Result<Option<Duration>, StoreError> {
+        let lock = if Self::IS_SHARED { " for key share" } else { "" };
+        let sql = format!("select lease_ms from sessions where session = $1{lock}");
+        let found = self.query(&sql, &[Cell::int(session.0)], |row| row.number(0))?.pop();
+        Ok(found.map(Duration::from_millis))
+    }
+
+    /// Saves a session and the end of its lease.
+    fn set_session(&mut self, session: SessionId, lease: Duration, end: Timestamp) -> Result<(), StoreError> {
+        let sql = "insert into sessions (session, lease_ms, ends_at) values ($1, $2, $3) \
+                   on conflict (session) do update set ends_at = excluded.ends_at";
+        let lease = i64::try_from(lease.as_millis()).unwrap_or(i64::MAX);
+        self.run(sql, &[Cell::int(session.0), Cell::int(lease), Cell::time(Some(end))])
+    }
+
+    /// Removes the sessions whose lease has ended, and returns them.
+    fn remove_sessions(&mut self, now: Timestamp) -> Result<Vec<SessionId>, StoreError> {
+        let sql = "delete from sessions where ends_at <= $1 returning session";
+        self.query(sql, &[Cell::time(Some(now))], |row| row.number(0).map(SessionId))
+    }
+
+    /// The last tick of a schedule, and the id of its run.
+    fn schedule(&mut self, name: &str) -> Result<Option<(Timestamp, String)>, StoreError> {
+        let sql = "select tick, run from schedules where name = $1";
+        let read = |row: &mut Values| Ok((Timestamp::from_millis(row.number(0)?), row.text(1)));
+        Ok(self.query(sql, &[Cell::text(name)], read)?.pop())
+    }
+
+    /// Saves the last tick of a schedule, and the id of its run.
+    fn set_schedule(&mut self, name: &str, tick: Timestamp, run: &str) -> Result<(), StoreError> {
+        let sql = "insert into schedules (name, tick, run) values ($1, $2, $3) \
+                   on conflict (name) do update set tick = excluded.tick, run = excluded.run";
+        self.run(sql, &[Cell::text(name), Cell::time(Some(tick)), Cell::text(run)])
+    }
 }
 
 fn query_jobs<C: Connection>(
@@ -84,132 +233,6 @@ fn query_jobs<C: Connection>(
 
 fn rows_of(records: &[JobRecord]) -> Vec<Vec<Cell<'static>>> {
     records.iter().map(|record| vec![Cell::int(record.row)]).collect()
-}
-
-impl<C: Connection> Rows for C {
-    fn insert(&mut self, records: &[JobRecord]) -> Result<Vec<i64>, StoreError> {
-        if !records.is_empty() {
-            self.require_room()?;
-        }
-        let cells: Vec<_> = records.iter().map(all_cells).collect();
-        let rows = self.bulk(&INSERT_JOBS, &cells, |row| row.number(0))?;
-        let is_new = |record: &&JobRecord| record.payload_bytes > 0 && rows.binary_search(&record.row).is_ok();
-        let payloads = records.iter().filter(is_new);
-        let cells = payloads.map(|record| vec![Cell::int(record.row), Cell::Bytes(&record.request.job.payload)]);
-        self.run_bulk(&INSERT_PAYLOADS, &cells.collect::<Vec<_>>())?;
-        Ok(rows)
-    }
-
-    fn get(&mut self, id: &str, with_payload: bool) -> Result<Option<JobRecord>, StoreError> {
-        // One statement, so that the job and its bytes are consistent.
-        let bytes = |table, has| format!("(select bytes from {table} where {table}.row = jobs.row and {has})");
-        let (payload, output) = (bytes("payloads", with_payload), bytes("outputs", true));
-        let sql = format!("select {}, {payload}, {output} from jobs where id = $1", *COLUMN_LIST);
-        let read = |row: &mut Values| {
-            let mut record = read_record(row)?;
-            record.request.job.payload = row.bytes(COLUMNS.len()).into();
-            record.output.bytes = row.bytes(COLUMNS.len() + 1).into();
-            Ok(record)
-        };
-        Ok(self.query(&sql, &[Cell::text(id)], read)?.pop())
-    }
-
-    fn find(&mut self, ids: &[&str]) -> Result<Vec<JobRecord>, StoreError> {
-        let cells: Vec<_> = ids.iter().map(|id| vec![Cell::text(id)]).collect();
-        self.bulk(&FIND_JOBS, &cells, read_record)
-    }
-
-    fn save(&mut self, records: &[JobRecord]) -> Result<(), StoreError> {
-        let cells: Vec<_> = records.iter().map(changing_cells).collect();
-        self.run_bulk(&SAVE_JOBS, &cells)?;
-        let outputs = records.iter().filter(|record| !record.output.bytes.is_empty());
-        let cells = outputs.map(|record| vec![Cell::int(record.row), Cell::Bytes(&record.output.bytes)]);
-        self.run_bulk(&INSERT_OUTPUTS, &cells.collect::<Vec<_>>())
-    }
-
-    fn remove(&mut self, records: &[JobRecord]) -> Result<(), StoreError> {
-        let rows = rows_of(records);
-        ["jobs", "payloads", "outputs"].into_iter().try_for_each(|table| self.run_bulk(&delete(table), &rows))
-    }
-
-    fn load_payloads(&mut self, records: &mut [JobRecord]) -> Result<(), StoreError> {
-        let payloads = self.bulk(&LOAD_PAYLOADS, &rows_of(records), |row| Ok((row.number(0)?, row.bytes(1))))?;
-        let mut payloads: BTreeMap<i64, Vec<u8>> = payloads.into_iter().collect();
-        for record in records {
-            record.request.job.payload = payloads.remove(&record.row).unwrap_or_default().into();
-        }
-        Ok(())
-    }
-
-    fn remove_output(&mut self, record: &JobRecord) -> Result<(), StoreError> {
-        self.run_bulk(&delete("outputs"), &[vec![Cell::int(record.row)]])
-    }
-
-    fn is_key_held(&mut self, pool: &str, key: &str) -> Result<bool, StoreError> {
-        let sql = "select row from jobs where pool = $1 and ordering_key = $2 and holds_key";
-        Ok(!self.query(sql, &[Cell::text(pool), Cell::text(key)], |_| Ok(()))?.is_empty())
-    }
-
-    fn list(&mut self, which: Select<'_>, limit: usize) -> Result<Vec<JobRecord>, StoreError> {
-        query_jobs(self, which, limit, "")
-    }
-
-    fn select(&mut self, which: Select<'_>, limit: usize) -> Result<Vec<JobRecord>, StoreError> {
-        let lock = match which {
-            _ if !C::IS_SHARED => "",
-            // Skip no locked job: none may stay leased when its session is removed.
-            Select::Leased(_) => " for update",
-            _ => " for update skip locked",
-        };
-        query_jobs(self, which, limit, lock)
-    }
-
-    fn depths(&mut self) -> Result<Vec<(String, Depth)>, StoreError> {
-        let now = self.now()?;
-        let mut depths = BTreeMap::new();
-        self.query(DEPTHS, &[], |row| read_depth(&mut depths, row, now))?;
-        Ok(depths.into_iter().collect())
-    }
-
-    fn places(&mut self) -> Result<Vec<Places>, StoreError> {
-        let sql =
-            "select kind, rank, tenant, min(place), max(place) from jobs where state = 1 group by kind, rank, tenant";
-        self.query(sql, &[], |row| {
-            let (kind, rank, tenant) = (row.text(0), row.number(1)?, row.text(2));
-            Ok(Places { kind, rank, tenant, first: row.number(3)?, last: row.number(4)? })
-        })
-    }
-
-    fn session(&mut self, session: SessionId) -> Result<Option<Duration>, StoreError> {
-        let lock = if C::IS_SHARED { " for key share" } else { "" };
-        let sql = format!("select lease_ms from sessions where session = $1{lock}");
-        let found = self.query(&sql, &[Cell::int(session.0)], |row| row.number(0))?.pop();
-        Ok(found.map(Duration::from_millis))
-    }
-
-    fn set_session(&mut self, session: SessionId, lease: Duration, end: Timestamp) -> Result<(), StoreError> {
-        let sql = "insert into sessions (session, lease_ms, ends_at) values ($1, $2, $3) \
-                   on conflict (session) do update set ends_at = excluded.ends_at";
-        let lease = i64::try_from(lease.as_millis()).unwrap_or(i64::MAX);
-        self.run(sql, &[Cell::int(session.0), Cell::int(lease), Cell::time(Some(end))])
-    }
-
-    fn remove_sessions(&mut self, now: Timestamp) -> Result<Vec<SessionId>, StoreError> {
-        let sql = "delete from sessions where ends_at <= $1 returning session";
-        self.query(sql, &[Cell::time(Some(now))], |row| row.number(0).map(SessionId))
-    }
-
-    fn schedule(&mut self, name: &str) -> Result<Option<(Timestamp, String)>, StoreError> {
-        let sql = "select tick, run from schedules where name = $1";
-        let read = |row: &mut Values| Ok((Timestamp::from_millis(row.number(0)?), row.text(1)));
-        Ok(self.query(sql, &[Cell::text(name)], read)?.pop())
-    }
-
-    fn set_schedule(&mut self, name: &str, tick: Timestamp, run: &str) -> Result<(), StoreError> {
-        let sql = "insert into schedules (name, tick, run) values ($1, $2, $3) \
-                   on conflict (name) do update set tick = excluded.tick, run = excluded.run";
-        self.run(sql, &[Cell::text(name), Cell::time(Some(tick)), Cell::text(run)])
-    }
 }
 
 /// A statement for many rows: to run once for each row, or once with arrays of all columns.

@@ -19,7 +19,6 @@ use super::SqliteOptions;
 use crate::{
     store::{
         Clock, Size, StoreError, Timestamp,
-        engine::Counts,
         sql::{Bulk, Cell, Connection, Value, Values},
     },
     task::spawn_thread,
@@ -51,8 +50,8 @@ pub(super) struct SqliteConnection {
 }
 
 impl SqliteConnection {
-    /// A read-only connection.
-    pub(super) fn of_reader(sqlite: rusqlite::Connection, clock: Clock) -> Self {
+    /// A connection that reads, or the only one of an empty store.
+    pub(super) fn new(sqlite: rusqlite::Connection, clock: Clock) -> Self {
         let (totals, path) = (Totals::default(), PathBuf::new());
         Self { sqlite, _checkpoints: None, clock, path, reserve_bytes: 0, totals, kept_totals: totals, _lock: None }
     }
@@ -64,7 +63,7 @@ impl SqliteConnection {
         options: &SqliteOptions,
         clock: Clock,
     ) -> Result<Self, StoreError> {
-        let mut writer = Self::of_reader(sqlite, clock);
+        let mut writer = Self::new(sqlite, clock);
         let read = |row: &mut Values| {
             let size = Size { jobs: row.number(1)?, bytes: row.number(2)? };
             Ok(Totals { number: row.number(0)?, size })
@@ -84,7 +83,9 @@ impl SqliteConnection {
     }
 }
 
-impl Counts for SqliteConnection {
+impl Connection for SqliteConnection {
+    const IS_SHARED: bool = false;
+
     fn now(&mut self) -> Result<Timestamp, StoreError> {
         Ok((self.clock)())
     }
@@ -102,10 +103,6 @@ impl Counts for SqliteConnection {
     fn resize(&mut self, jobs: i64, bytes: i64) {
         self.totals.size.add(jobs, bytes);
     }
-}
-
-impl Connection for SqliteConnection {
-    const IS_SHARED: bool = false;
 
     fn begin(&mut self) -> Result<Timestamp, StoreError> {
         self.execute("begin immediate")?;

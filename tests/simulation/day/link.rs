@@ -14,8 +14,8 @@ use parking_lot::Mutex;
 use rand::{random_bool, random_range};
 use tokio::{sync::watch, time::sleep};
 use waterwheel::store::{
-    Action, Change, Claimed, Depth, Filter, Fired, JobRecord, JobState, JobStore, MemoryStore, Room, SessionId, Settle,
-    Size, StoreError, Submission, Submitted, Tick, Ticked, Token, Wakes,
+    Action, Change, Claimed, Depth, Filter, Fired, JobRecord, JobState, JobStore, Room, SessionId, Settle, Size,
+    StoreError, Submission, Submitted, Tick, Ticked, Token, Wakes,
 };
 
 use super::model::Model;
@@ -39,7 +39,7 @@ pub(crate) enum LinkState {
 
 /// The link of one replica to the store. Each call takes effect at one moment, and the model is updated then.
 pub(crate) struct Link {
-    store: Arc<MemoryStore>,
+    store: Arc<dyn JobStore>,
     model: Arc<Mutex<Model>>,
     state: watch::Sender<LinkState>,
     /// Whether the replica may open a new session: it has none yet, or it alone was disturbed for long enough to lose
@@ -48,7 +48,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    pub(crate) fn new(store: Arc<MemoryStore>, model: Arc<Mutex<Model>>) -> Self {
+    pub(crate) fn new(store: Arc<dyn JobStore>, model: Arc<Mutex<Model>>) -> Self {
         Self { store, model, state: watch::Sender::new(LinkState::Up), may_lose: AtomicBool::new(true) }
     }
 
@@ -91,10 +91,10 @@ impl Link {
 
     async fn call<T: Send>(
         &self,
-        act: impl FnOnce(&MemoryStore, &mut Model) -> Result<T, StoreError> + Send,
+        act: impl FnOnce(&dyn JobStore, &mut Model) -> Result<T, StoreError> + Send,
     ) -> Result<T, StoreError> {
         self.pass().await?;
-        let answer = act(&self.store, &mut self.model.lock());
+        let answer = act(&*self.store, &mut self.model.lock());
         self.pass().await?;
         answer
     }

@@ -10,7 +10,7 @@ use waterwheel::{
     detached::{Detached, Schedule},
     handler::{Context, Handler, Kind},
     model::{FailureCode, HandlerError},
-    store::{Clock, KindPolicy, MemoryStore, Overlap, RetryPolicy, Timestamp},
+    store::{Clock, JobStore, KindPolicy, Overlap, RetryPolicy, Timestamp},
 };
 
 use super::{HOUR, MINUTE, REFUSED, START, link::Link, model::Model};
@@ -66,7 +66,7 @@ pub(crate) struct Replica {
 
 impl Replica {
     /// A replica whose clock is ahead by `ahead` milliseconds.
-    pub(crate) fn new(store: &Arc<MemoryStore>, model: &Arc<Mutex<Model>>, clock: &Clock, ahead: i64) -> Self {
+    pub(crate) fn new(store: &Arc<dyn JobStore>, model: &Arc<Mutex<Model>>, clock: &Clock, ahead: i64) -> Self {
         let link = Arc::new(Link::new(store.clone(), model.clone()));
         let clock = clock.clone();
         let clock: Clock = Arc::new(move || Timestamp::from_millis(clock().as_millis() + ahead));
