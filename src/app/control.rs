@@ -1,4 +1,5 @@
-//! Starts and speeds up the drain, and reports its progress. `drain.rs` carries it out.
+//! Starts and speeds up the drain, and reports its progress. `drain.rs` carries it out. `src/cli/serve.rs` calls it on
+//! SIGTERM, and `src/rpc/admin_service.rs` on `waterwheel drain`.
 
 use std::sync::{Arc, OnceLock};
 

@@ -24,7 +24,7 @@ pub struct Authenticator {
     denied: AtomicU64,
 }
 
-/// The rules, and the callers that follow from them.
+/// The rules, and the caller without credentials that they allow.
 struct Rules {
     all: Vec<Arc<Rule>>,
     /// The caller without credentials, if a rule names it.
@@ -67,12 +67,12 @@ impl Authenticator {
         self.ops
     }
 
-    /// The caller, from a token if there is one, or else from the certificate. `authorization` has the values of that
-    /// header, which are ignored if no tokens are configured.
+    /// The caller: from its token, else from its certificate, else the anonymous one. `authorization` has the values of
+    /// the header of that name. They are ignored if no tokens are configured.
     ///
     /// # Errors
-    /// A [`Denial`] that is unauthenticated. Invalid credentials are denied even if other credentials are valid, or if
-    /// none are needed.
+    /// A [`Denial`] that is unauthenticated. An invalid token is denied even if the certificate is valid, or if no
+    /// credentials are needed. A valid token is enough: the certificate is then not read.
     pub fn authenticate<'a>(
         &self,
         certificate: Option<&Certificate>,
@@ -136,8 +136,8 @@ impl Authenticator {
 impl Rules {
     fn new(rules: &[Rule], generation: u64) -> Self {
         let all: Vec<_> = rules.iter().cloned().map(Arc::new).collect();
-        let names_nobody = |rule: &&Arc<Rule>| rule.principals.contains(&PrincipalPattern::Anonymous);
-        let grants: Vec<_> = all.iter().filter(names_nobody).cloned().collect();
+        let names_anonymous = |rule: &&Arc<Rule>| rule.principals.contains(&PrincipalPattern::Anonymous);
+        let grants: Vec<_> = all.iter().filter(names_anonymous).cloned().collect();
         let anonymous = (!grants.is_empty()).then(|| Caller::new("anonymous".into(), None, grants.into_iter()));
         Self { all, anonymous: anonymous.map(Arc::new), generation }
     }
@@ -149,7 +149,7 @@ impl Rules {
     }
 }
 
-/// The token of a bearer header; `None` without such a header.
+/// The bearer token; `None` without an `authorization` header. Another scheme, or a second header, is malformed.
 fn bearer<'a>(mut values: impl Iterator<Item = &'a [u8]>) -> Result<Option<&'a [u8]>, TokenFault> {
     let Some(value) = values.next() else { return Ok(None) };
     if values.next().is_some() {
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bearer_token_comes_once_and_by_its_scheme() {
+    fn a_bearer_token_needs_one_header_and_its_scheme() {
         let read = |values: &[&'static str]| bearer(values.iter().map(|value| value.as_bytes()));
         assert_eq!(read(&[]), Ok(None));
         assert_eq!(read(&["Bearer abc"]), Ok(Some(&b"abc"[..])));
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_shows_nothing_needs_a_rule_by_name() {
+    fn a_caller_without_credentials_needs_a_rule_for_anonymous() {
         let none = || std::iter::empty::<&[u8]>();
         let denial = authenticator(&["**"]).authenticate(None, none()).unwrap_err();
         assert_eq!(denial, Denial::NoCredentials { certificate: CertificateRequest::Sent, tokens: false });

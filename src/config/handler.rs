@@ -1,6 +1,6 @@
-//! The keys of a kind that choose its handler, and the other keys that each of them allows. A new way of running jobs
-//! is a variant of [`HandlerKey`]; the compiler then finds what else it needs here. Also checks and reads the programs
-//! of `exec` and of `[program.NAME]`.
+//! The keys of a kind that choose its handler, and the keys that only `exec` uses. To add a way of running jobs, add a
+//! variant to [`HandlerKey`]; the compiler then reports each `match` to extend. This module also reads the programs of
+//! `exec` and of `[program.NAME]`, and checks their arguments and variables.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -83,7 +83,7 @@ pub(super) fn read(kind: &str, pool: &str, values: &Values, env: &[(String, Stri
     }
 }
 
-/// Reports a kind without a handler, or with several.
+/// Reports a kind without a handler, with several, or with `remote = false`.
 pub(super) fn report(kind: &str, values: &mut Values) {
     match keys_of(kind, values)[..] {
         [] => {
@@ -97,7 +97,7 @@ pub(super) fn report(kind: &str, values: &mut Values) {
         }
         [HandlerKey::Remote] if values.get::<bool>(&HandlerKey::Remote.path(kind)) == Some(false) => {
             let message = format!("kind `{kind}` has `remote = false`, and nothing else that runs its jobs");
-            let help = "set it to true, or replace it by `exec` or `program`";
+            let help = "set `remote` to true, or replace it by `exec` or `program`";
             values.contradiction(&[&HandlerKey::Remote.path(kind)], message, help);
         }
         [_] => {}
@@ -130,12 +130,12 @@ pub(super) fn program_fault(path: &Path) -> Option<Invalid> {
     Some(Invalid::text(&program, expected, Some(help.to_owned())))
 }
 
-/// Checks the program of a table such as `kind.NAME`, if it has one. `command` is the key of its command line.
+/// Checks the arguments and the `pass_env` of a table such as `kind.NAME`. `command` is the key of its command line.
 pub(super) fn report_program(table: &str, command: &str, values: &mut Values, server_env: &[(String, String)]) {
     warn_of_relative(&format!("{table}.{command}"), values);
     let env = format!("{table}.env");
     let mut names: BTreeSet<String> = values.section::<BTreeMap<_, String>>(&env).into_keys().collect();
-    let (what, owner) = table.split_once('.').expect("a table of tables");
+    let (what, owner) = table.split_once('.').expect("a path such as kind.NAME");
     for (name, span) in words(&format!("{table}.pass_env"), values) {
         let is_set = server_env.iter().any(|(other, _)| *other == name);
         let (message, help) = if names.contains(&name) {
@@ -147,8 +147,11 @@ pub(super) fn report_program(table: &str, command: &str, values: &mut Values, se
             names.insert(name);
             continue;
         } else {
-            let help = format!("set `{}` before the start, or give it a value in `env`, or remove it", shown(&name));
-            (format!("`{}` is not set in the server's environment", shown(&name)), help)
+            let name = shown(&name);
+            let help = format!(
+                "set `{name}` before the server starts, give it a value in `env`, or remove it from `pass_env`"
+            );
+            (format!("`{name}` is not set in the server's environment"), help)
         };
         values.contradiction_at(&[span], message, help);
     }
@@ -177,7 +180,7 @@ fn command(key: &str, values: &Values) -> (PathBuf, Vec<String>) {
     (words.next().expect("a command has a program").into(), words.collect())
 }
 
-/// The program that runs the jobs of a kind in `pool`, and of other kinds of the pool.
+/// The program `name`, with the kinds of `pool` whose jobs it runs.
 fn read_worker(name: &str, pool: &str, values: &Values, server_env: &[(String, String)]) -> WorkerProgram {
     let table = format!("program.{name}");
     let key = |key: &str| format!("{table}.{key}");
@@ -205,14 +208,14 @@ fn environment(table: &str, values: &Values, server_env: &[(String, String)]) ->
     values.section::<BTreeMap<_, _>>(&format!("{table}.env")).into_iter().chain(passed).collect()
 }
 
-/// Warns about a relative file name, because jobs do not run in the directory of the configuration.
+/// Warns about each relative argument that names a file beside the configuration: jobs do not run in that directory.
 fn warn_of_relative(key: &str, values: &mut Values) {
     for (word, span) in words(key, values).into_iter().skip(1) {
         let is_beside = Path::new(&word).is_relative() && values.texts.directory(&span).join(&word).is_file();
         if is_beside && !word.is_empty() {
             let word = shown(&word);
             let message = format!(
-                "`{key}` has `{word}`, which is relative, but jobs do not run in the directory of the configuration"
+                "`{key}` has the relative path `{word}`, but jobs do not run in the directory of the configuration"
             );
             let help = format!("write `{CONFIG_DIR}/{word}` for the file in the directory of the configuration");
             values.warnings.push(Warning { message, help });

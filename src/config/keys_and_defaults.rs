@@ -1,5 +1,5 @@
-//! The table of keys: the type, default, example and purpose of each. Every check of a value comes from it, and so do
-//! `config init`, `config show` and docs/configuration.md. A new key needs a row here and a field in the settings.
+//! The table of keys: the type, default, example and purpose of each. It is the source of the checks of single values,
+//! of `config init`, of `config show` and of docs/configuration.md. A new key needs a row here and a field in the settings.
 
 use super::value_type::{
     ADDRESS, COLLECTOR, CRON, DATABASE, ENV_COPY, HOST, LOG_FILTER, NETWORK, ORIGIN, PRINCIPAL, RPC, STRING, Syntax,
@@ -79,7 +79,7 @@ const DAY: Time = Time::from_secs(24 * 3600);
 const MESSAGE: ValueType = Size(1, GIB);
 /// Memory for many messages, or for one stream.
 const MEMORY: ValueType = Size(1, 1024 * GIB);
-/// HTTP/2 flow-control windows: from the initial one of a connection to the largest one below 2 GiB.
+/// HTTP/2 flow-control windows: from about the protocol's initial window to the largest power of two that it allows.
 const WINDOW: ValueType = Size(64 * KIB, GIB);
 /// Time limits of peers: shorter ones would fail distant peers.
 const WAIT: ValueType = Duration(Time::from_millis(100), HOUR);
@@ -94,7 +94,7 @@ const RETENTION: ValueType = Duration(Time::ZERO, YEAR);
 /// Phases of a shutdown; 0 skips the phase.
 const GRACE: ValueType = Duration(Time::ZERO, DAY);
 const MILLION: ValueType = Integer(1, 1_000_000);
-/// Entries of an index of 24 bits.
+/// Number of entries that an index of 24 bits can address.
 const ENTRIES: i64 = 1 << 24;
 /// Starts per second: from one in a quarter of an hour to the resolution of timers.
 const RATE: ValueType = Number(0.001, 1_000_000.0);
@@ -135,13 +135,13 @@ keys! {
     "server.threads": Count(256), default "'cpus'", like "8";
     /// Largest payload of one job.
     "server.max_payload": MESSAGE, default "'4MiB'";
-    /// Most output of one unary result: clients accept messages of 4 MiB by default.
+    /// Largest output of one unary result. The default fits in 4 MiB, the largest message that clients accept by default.
     "server.max_output": MESSAGE, default "'4032KiB'";
     /// Jobs in flight on one SubmitMany call.
     "server.submit_many_window": Integer(1, 65_536), default "256";
     /// Report the load in each answer (ORCA), for weighted_round_robin.
     "server.load_reports": Boolean, default "false";
-    /// Origins of pages that may call by gRPC-Web. Callers may speak HTTP/1.1 then.
+    /// Origins of web pages that may call by gRPC-Web. If any is set, all callers may also speak HTTP/1.1.
     "server.grpc_web_origins": Texts(ORIGIN), default "[]", like "['https://app.example']";
     /// Calls in flight on one connection.
     "server.max_concurrent_streams": Integer(1, 65_536), default "256";
@@ -149,7 +149,7 @@ keys! {
     "server.tls.cert": Path, like "'tls.crt'";
     /// Private key of the certificate.
     "server.tls.key": Path, like "'tls.key'";
-    /// Roots of client certificates. Callers need a certificate from one of them.
+    /// Root certificates for client certificates. `client_auth` says whether callers need one.
     "server.tls.client_ca": Path, like "'clients.crt'";
     /// Whether callers need a certificate if there is a `client_ca`.
     "server.tls.client_auth": Text(OneOf(&["required", "optional"])), default "'required'";
@@ -185,9 +185,9 @@ keys! {
     "server.http2.keepalive_interval": WAIT, default "'5s'";
     /// Time that the peer has to answer the ping.
     "server.http2.keepalive_timeout": WAIT, default "'10s'";
-    /// Most bytes of incomplete messages, and as many of unread answers. At least four payloads by default.
+    /// Most bytes of incomplete messages, and the same again for unread answers. By default at least four payloads.
     "server.memory.total": MEMORY, default "'256MiB'";
-    /// The same on one connection. At least two payloads by default.
+    /// The same limits for one connection. By default at least two payloads.
     "server.memory.per_connection": MEMORY, default "'64MiB'";
     /// Time after which an answer that is not read is dropped.
     "server.memory.stall": WAIT, default "'10s'";
@@ -203,8 +203,8 @@ keys! {
     "deadline.default": RUN, default "'30s'";
     /// Longest deadline of any job. A longer one from the caller is cut to it.
     "deadline.max": RUN, default "'10m'";
-    /// Time before the deadline at which the answer is sent, so that its reason arrives. A hundredth of the time until the
-    /// deadline is added.
+    /// How long before the deadline the answer is sent, so that it arrives before the caller gives up. A hundredth of the
+    /// job's time is added. The sum is at most a tenth of that time.
     "deadline.reply_margin": Duration(Time::ZERO, SECOND), default "'10ms'";
 
     /// Phase of a drain in which health is NOT_SERVING and jobs are still accepted.
@@ -222,7 +222,7 @@ keys! {
     "auth.jwt.issuer": Text(WORD), like "'https://issuer.example'";
     /// Accepted values of `aud`.
     "auth.jwt.audience": OneOrMore(WORD), like "['waterwheel']";
-    /// Claim that names the tenant, if no rule does. A token without it is a tenant of its own.
+    /// Claim that names the tenant, if no rule does. Without the claim, the principal is the tenant.
     "auth.jwt.tenant_claim": Text(WORD), like "'org'";
     /// Largest difference between the clocks of issuer and server.
     "auth.jwt.leeway": Duration(Time::ZERO, Time::from_secs(300)), default "'30s'";
@@ -245,7 +245,7 @@ keys! {
 
     /// Jobs per second of each tenant.
     "quota.rate": MILLION, like "100";
-    /// Jobs at once after a pause. A second's worth by default.
+    /// Most jobs that a tenant may send at once after a pause. By default those of one second.
     "quota.burst": MILLION, like "200";
     /// Jobs queued and running.
     "quota.in_flight": MILLION, like "64";
@@ -253,12 +253,12 @@ keys! {
     "quota.tenants": Integer(1, ENTRIES), default "10000";
     /// Jobs per second of this tenant.
     "quota.tenant.*.rate": MILLION, like "100";
-    /// Jobs at once after a pause. A second's worth by default.
+    /// Most jobs that this tenant may send at once after a pause. By default those of one second.
     "quota.tenant.*.burst": MILLION, like "200";
     /// Jobs queued and running.
     "quota.tenant.*.in_flight": MILLION, like "64";
 
-    /// File of the detached jobs (SQLite). Without a `path`, a `url` and `memory`, `JobService` refuses all calls.
+    /// File of the detached jobs (SQLite). If none of `path`, `url` and `memory` is set, `JobService` refuses all calls.
     "store.path": Path, like "'waterwheel.db'";
     /// Database of the detached jobs (PostgreSQL), which replicas share.
     "store.url": Text(DATABASE), like "'postgres://waterwheel@db.example/jobs?sslmode=require'";
@@ -315,13 +315,13 @@ keys! {
     "pool.*.cancel_grace": GRACE, default "'1s'";
     /// Blocking workers that may be replaced while stuck.
     "pool.*.max_stuck": Integer(0, 1024), default "4";
-    /// Most of the queue for one tenant while another is present.
+    /// Largest share of the queue for one tenant while another tenant has queued jobs.
     "pool.*.tenant_share": Share, default "0.25";
     /// Ended jobs that the pool remembers, 0.3 to 5 KiB each. Half are for failures.
     "pool.*.ended_jobs": Integer(0, 1 << 20), default "1024";
 
-    /// Program and its arguments. It keeps running, and runs the jobs of kinds. `{config_dir}` is the directory of the
-    /// file.
+    /// Long-running program, with its arguments. It runs the jobs of each kind that names it. `{config_dir}` is the
+    /// directory of the configuration file.
     "program.*.command": Command, like "['/usr/bin/python3', '{config_dir}/worker.py']";
     /// Jobs that one process runs at once.
     "program.*.jobs_per_process": Integer(1, 65_536), default "1", like "8";
@@ -331,7 +331,7 @@ keys! {
     "program.*.recycle.jobs": Integer(1, 1_000_000_000), like "10000";
     /// Age at which a process is replaced, once it has finished its jobs.
     "program.*.recycle.age": AGE, like "'1h'";
-    /// Resident memory over which a process is replaced. It is read after each job, without what the process started.
+    /// Resident memory above which a process is replaced. It is measured after each job, without child processes.
     "program.*.recycle.memory": MEMORY, like "'512MiB'";
     /// Directory in which processes run; `/` by default.
     "program.*.directory": Path, like "'/srv/app'";
@@ -339,12 +339,12 @@ keys! {
     "program.*.env.*": Secret, like "'text'";
     /// Variables that are copied from the server's environment.
     "program.*.pass_env": Texts(ENV_COPY), default "[]", like "['HOME']";
-    /// Most bytes of its output that a crash quotes.
+    /// Most bytes of standard error that the failure of a process quotes.
     "program.*.stderr_tail": Size(0, 3 * KIB), default "'2KiB'";
 
     /// Pool that runs the jobs.
     "kind.*.pool": Text(STRING), like "'NAME'";
-    /// Program and its arguments, one process for each job. `{config_dir}` is the directory of the file.
+    /// Program and its arguments, one process for each job. `{config_dir}` is the directory of the configuration file.
     "kind.*.exec": Command, like "['/usr/bin/convert', '-']";
     /// `[program.NAME]` that runs the jobs. Several kinds may name one.
     "kind.*.program": Text(STRING), like "'NAME'";
@@ -356,7 +356,7 @@ keys! {
     "kind.*.run_timeout": RUN, like "'5s'";
     /// Most output. By default `server.max_output` limits unary results, and streams have no limit.
     "kind.*.max_output": MEMORY, like "'16MiB'";
-    /// Whether a job may run twice, so that a drain may ask for a retry.
+    /// Whether a job may run twice. If so, callers may retry a job that a drain stopped or whose worker was lost.
     "kind.*.idempotent": Boolean, default "false";
     /// Jobs that run at the same time.
     "kind.*.limit.concurrency": MILLION, like "8";
@@ -372,7 +372,7 @@ keys! {
     "kind.*.limit.per_key.burst": MILLION, like "3";
     /// Limit keys that are counted separately, 10000 by default. Further ones share one limit.
     "kind.*.limit.per_key.keys": Integer(1, ENTRIES), like "10000";
-    /// Most attempts of a detached job that count.
+    /// Most attempts of a detached job, without those that a drain or a lost lease ended.
     "kind.*.retry.max_attempts": Integer(1, 1000), default "5";
     /// Upper limit of the random delay before the second attempt. It doubles with each further attempt.
     "kind.*.retry.initial": Duration(MILLI, DAY), default "'1s'";

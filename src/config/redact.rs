@@ -18,7 +18,7 @@ pub(super) struct Excerpt {
     pub(super) places: Vec<Range<usize>>,
 }
 
-/// A value for a message: in one line of bounded length.
+/// Formats a value for a message: without userinfo, in one line, and cut after [`MAX_VALUE`] characters.
 pub(super) fn quote(text: &str) -> String {
     let shown = without_userinfo(text).replace(char::is_control, "?");
     match shown.char_indices().nth(MAX_VALUE) {
@@ -27,7 +27,7 @@ pub(super) fn quote(text: &str) -> String {
     }
 }
 
-/// A value for `config show`.
+/// Replaces the userinfo of URLs in a value for `config show`. Secret values arrive withheld.
 pub(super) fn redacted(value: toml::Value) -> toml::Value {
     match value {
         toml::Value::String(text) => toml::Value::String(without_userinfo(&text).into_owned()),
@@ -45,6 +45,7 @@ pub(super) fn secrets(source: &Text) -> Vec<Range<usize>> {
         Medium::Flag(flag @ "--set") => text.find('=').map_or(flag.len(), |at| at + 1),
         Medium::Flag(flag) => flag.len() + 1,
     };
+    // `pass_env` has names of variables, and not their values.
     let key = text[..start].to_lowercase().replace("pass_env", "");
     if key.split(|c: char| !c.is_alphanumeric()).any(is_env) {
         return std::iter::once(start..text.len()).collect();
@@ -65,7 +66,7 @@ pub(super) fn secrets(source: &Text) -> Vec<Range<usize>> {
     found.into_iter().map(|range| range.start + start..range.end + start).collect()
 }
 
-/// The lines of `text` from the first to the last of `places`.
+/// The lines of `text` from the first to the last of `places`. `(withheld)` replaces each of `secrets`, which are sorted.
 pub(super) fn excerpt(text: &str, places: &[Range<usize>], secrets: &[Range<usize>]) -> Excerpt {
     let first = places.iter().map(|place| place.start).min().unwrap_or_default();
     let last = places.iter().map(|place| place.end).max().unwrap_or_default();
@@ -90,9 +91,9 @@ pub(super) fn excerpt(text: &str, places: &[Range<usize>], secrets: &[Range<usiz
     // A position within a secret becomes a position in its replacement.
     let place = |at: usize| {
         let next = unchanged.partition_point(|(start, _)| *start <= at);
-        let (start, begin) = unchanged[next.saturating_sub(1)];
-        let limit = unchanged.get(next).map_or(shown.len(), |(_, begin)| *begin);
-        (begin + at - start).min(limit)
+        let (source_start, excerpt_start) = unchanged[next.saturating_sub(1)];
+        let limit = unchanged.get(next).map_or(shown.len(), |(_, excerpt_start)| *excerpt_start);
+        (excerpt_start + at - source_start).min(limit)
     };
     let places = places.iter().map(|range| place(range.start)..place(range.end).max(place(range.start))).collect();
     Excerpt { text: shown, places }
@@ -121,12 +122,13 @@ fn secrets_of_value(value: &DeValue<'_>, range: Range<usize>, is_secret: bool, f
     }
 }
 
-/// Whether a file is no configuration at all, such as a private key.
+/// Whether invalid TOML is not a configuration at all, such as a private key. It is true for an empty text as well.
 pub(super) fn is_foreign(text: &str) -> bool {
     text.lines().any(|line| line.starts_with("-----")) || DeTable::parse_recoverable(text).0.get_ref().is_empty()
 }
 
-/// Possible secrets in a text that is not valid TOML: everything from a key `env` to the next table header.
+/// Possible secrets in a text that is not valid TOML: everything from a key `env` to the next table header, or to the
+/// end.
 fn secrets_of_invalid_toml(text: &str, found: &mut Vec<Range<usize>>) {
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
     let (mut start, mut at) = (0, 0);

@@ -1,5 +1,5 @@
-//! `config show`: effective values and their origins, as TOML and JSON. `(withheld)` replaces the variables of programs
-//! and the userinfo of URLs; no configuration may contain that text.
+//! `config show`: effective values and their origins, as TOML and JSON. `(withheld)` replaces the values of programs'
+//! variables and the userinfo of URLs. A configuration that contains this text is refused.
 
 use serde_json::json;
 
@@ -18,7 +18,7 @@ pub struct Setting {
     per_cpu: bool,
 }
 
-/// The settings as a TOML file. It has the same meaning unless a value is `(withheld)`.
+/// The settings as a TOML file. It loads as the same configuration, unless a value is `(withheld)`.
 pub fn to_toml(settings: &[Setting]) -> String {
     tables(settings, |_| None)
 }

@@ -92,7 +92,7 @@ impl Table {
             return Ok(Self::from_toml(table.get_ref(), text, 0));
         }
         if redact::is_foreign(toml) {
-            let fault = Fault::new("it is not TOML", "name a configuration; `waterwheel config init` prints one");
+            let fault = Fault::new("it is not TOML", "name a configuration file; `waterwheel config init` prints one");
             return Err(vec![fault.and(&Span { text, range: 0..0 })]);
         }
         let fault = |error: &toml::de::Error| {
@@ -113,7 +113,7 @@ impl Table {
         Self(entries)
     }
 
-    /// Removes an entry. Entries that remain at the end are unknown keys.
+    /// Removes an entry. `values.rs` takes every known key, and reports the entries that remain as unknown.
     pub(super) fn take(&mut self, key: &str) -> Option<Entry> {
         let index = self.0.iter().position(|entry| entry.key == key)?;
         Some(self.0.remove(index))
@@ -131,8 +131,10 @@ impl Table {
         self.0
     }
 
-    /// Overrides a value of the table. Tables are merged; everything else is replaced. A fault if the path leads
-    /// through an existing value that is not a table.
+    /// Sets or overrides a value. Two tables are merged; everything else is replaced.
+    ///
+    /// # Errors
+    /// If the path leads through a value that is not a table.
     pub(super) fn set(&mut self, path: &[Step], node: Node) -> Result<(), Fault> {
         let (step, rest) = path.split_first().expect("a path has at least one step");
         let Some(entry) = self.0.iter_mut().find(|entry| entry.key == step.key) else {
@@ -172,7 +174,8 @@ fn data(value: &DeValue<'_>, text: usize, offset: usize) -> Data {
     match value {
         DeValue::String(string) => Data::String(string.to_string()),
         DeValue::Integer(integer) => {
-            // An integer of more than 64 bits is out of every range. The nearest bound makes the range check report it.
+            // No configured range reaches the bounds of `i64`. So the nearest bound makes the range check report an
+            // integer that does not fit.
             let bound = if integer.as_str().starts_with('-') { i64::MIN } else { i64::MAX };
             Data::Integer(i64::from_str_radix(integer.as_str(), integer.radix()).unwrap_or(bound))
         }

@@ -61,8 +61,8 @@ pub struct Job {
     /// Jobs of one pool with the same key run one at a time, in order of acceptance; empty means unordered. At most 256
     /// bytes.
     pub ordering_key: String,
-    /// Jobs of one kind with the same key share the kind's limits per key; the empty key is one of them. At most 256
-    /// bytes.
+    /// Jobs of one kind with the same key share the limits that the kind sets per key. The empty key is a key like any
+    /// other. At most 256 bytes.
     pub limit_key: String,
     /// What to do if the pool is full. `None` means the policy of the pool.
     pub when_full: Option<WhenFull>,
@@ -166,7 +166,7 @@ impl Job {
         self
     }
 
-    /// Sets the correlation id of the job's call. If none is set, a call in the current span is created.
+    /// Sets the request id of the job's call. A job without a call gets one in the current span.
     #[must_use]
     pub fn request_id(mut self, id: RequestId) -> Self {
         let call = self.call.get_or_insert_with(|| Arc::new(Call::here()));
@@ -195,7 +195,8 @@ impl Criticality {
     /// All classes, the most important first: the order of service.
     pub const BY_IMPORTANCE: [Self; 4] = [Self::CriticalPlus, Self::Critical, Self::SheddablePlus, Self::Sheddable];
 
-    /// Names in logs, as in the contract; in the order of [`BY_IMPORTANCE`](Self::BY_IMPORTANCE).
+    /// Names in logs and in the configuration, in the order of [`BY_IMPORTANCE`](Self::BY_IMPORTANCE). In the protobuf
+    /// contract they have the prefix `CRITICALITY_`.
     pub const NAMES: [&str; 4] = ["CRITICAL_PLUS", "CRITICAL", "SHEDDABLE_PLUS", "SHEDDABLE"];
 
     /// Position in [`BY_IMPORTANCE`](Self::BY_IMPORTANCE).
@@ -212,8 +213,8 @@ pub enum WhenFull {
     /// Refuse at once.
     #[default]
     Reject,
-    /// Wait for capacity until the deadline, by importance and then by arrival. Tenants at their share of the queue are
-    /// passed by others.
+    /// Wait for capacity until the deadline. More important classes go first, then earlier arrivals. Callers whose tenant
+    /// has used up its share of the queue are skipped.
     Wait,
     /// Evict the newest queued job of the lowest class below the arriving one. Refuse the arriving job if there is
     /// none.
@@ -237,7 +238,7 @@ pub enum JobStage {
 
 /// Identifies a job in answers, logs, traces and receipts; unique across restarts.
 ///
-/// The text form is two hexadecimal numbers: one of the process, chosen at its start, and one of the job in it. The
+/// The text form is two hexadecimal numbers: one of the process, chosen with its first id, and one of the job in it. The
 /// numbers that one thread assigns increase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct JobId {
@@ -270,8 +271,8 @@ impl JobId {
 }
 
 impl JobId {
-    /// Passes the text of the id to `read`. It is written by hand because every result has an id, and the formatter is
-    /// five times slower.
+    /// Passes the text of the id to `read`. The digits are written without the formatter, which is five times slower,
+    /// because every result has an id.
     pub(crate) fn with_text<T>(self, read: impl FnOnce(&str) -> T) -> T {
         let sequence = hex(self.sequence);
         let zeros = (self.sequence.leading_zeros() / 4).min(15) as usize;

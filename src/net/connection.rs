@@ -61,19 +61,18 @@ pub(super) struct Serving<M> {
     /// Makes the service of one connection.
     pub(super) make: M,
     pub(super) transport: Transport,
-    pub(super) stage: watch::Sender<Stage>,
     pub(super) unsent: Arc<UnsentAnswers>,
 }
 
 impl<M> Serving<M> {
     /// Serves one connection until its peer closes it, it reaches its age limit, or the server ends it.
-    pub(super) async fn serve<S>(&self, accepted: Accepted, mut stage: watch::Receiver<Stage>)
+    pub(super) async fn serve<S>(&self, accepted: Accepted)
     where
         M: Fn(Arc<Peer>, Arc<ConnectionMemory>) -> S,
         S: AnswerService,
         S::Future: Send + Unpin + 'static,
     {
-        let Accepted { socket, origin, mut entry } = accepted;
+        let Accepted { socket, origin, mut entry, mut stage } = accepted;
         let connection = NEXT_CONNECTION.fetch_add(1, Relaxed);
         let certificate_request = CertificateRequest::Unconfigured;
         let mut peer = Peer { connection, origin, proxy: None, certificate: None, certificate_request };

@@ -17,8 +17,8 @@ pub struct Transport {
     pub http2: Http2,
     /// Limits of connections: their number and age.
     pub connections: ConnectionLimits,
-    /// Networks of proxies whose connections must begin with a PROXY header, which names the peer. Other peers must not
-    /// send one. Default none.
+    /// Networks of proxies whose connections must begin with a PROXY header, which has the client's address. Other peers
+    /// must not send one. Default none.
     pub proxies: Vec<IpNet>,
     /// Networks of proxies without that header. Their address represents many peers, so
     /// [`ConnectionLimits::max_per_address`] does not apply. Default none.
@@ -47,7 +47,8 @@ pub struct Http2 {
     /// Largest header list, in bytes as RFC 9113 counts them. Twice as much is read, so that the service can explain
     /// its refusal; beyond that, the answer is HTTP status 431.
     pub max_header_list: u32,
-    /// Receive window of one stream, in bytes. It is 64 KiB while messages of its connection are held back.
+    /// Receive window of one stream, in bytes. It shrinks to 64 KiB while messages of its connection wait, or while its
+    /// incomplete messages use more than an eighth of the memory of a connection.
     pub stream_window: u32,
     /// Receive window of one connection, in bytes. With many connections it is smaller, so that received but unread
     /// bytes stay within a quarter of the memory for uploads.
@@ -65,14 +66,15 @@ pub struct ConnectionLimits {
     pub max: usize,
     /// Most connections open at once from one IPv4 address, or from one 64-bit network of IPv6.
     pub max_per_address: usize,
-    /// Time limit for a peer's PROXY header, and for its first 24 bytes.
+    /// Time limit for the PROXY header and the HTTP/2 preface together. A TLS handshake has its own limit; after it, the
+    /// preface gets the whole time again.
     pub preface_timeout: Duration,
-    /// Age at which a peer is asked to open no more streams. It varies by a tenth, so that peers that connected
+    /// Age at which a peer is asked, by GOAWAY, to open no more streams. It varies by a tenth, so that peers that connected
     /// together do not leave together.
     pub max_age: Duration,
-    /// Time from that request until the connection is cut, even with open streams.
+    /// Time from that GOAWAY until the connection is cut, even with open streams.
     pub max_age_grace: Duration,
-    /// A connection without a stream is closed after this time, or at most twice as long.
+    /// A connection without a stream is closed after this time, or up to twice this time.
     pub idle_timeout: Duration,
 }
 
@@ -91,9 +93,8 @@ impl Default for Http2 {
     }
 }
 
-/// Number of windows that the unread small DATA frames of a connection may use. h2 charges a frame of less than 256
-/// bytes for the missing bytes. Clients such as Python's send each message of a stream in its own frame, of 13 bytes or
-/// more.
+/// Budget for small unread DATA frames of a connection, in stream windows. For each frame below 256 bytes, h2 charges the
+/// difference to 256. Python's client sends each message of a stream in its own frame, of 13 bytes or more.
 const SMALL_FRAMES: usize = 20;
 
 impl Default for ConnectionLimits {

@@ -39,8 +39,9 @@ use crate::{incidents::Throttle, model::Origin};
 
 /// Connections that may wait in the kernel's accept queue.
 const LISTEN_BACKLOG: i32 = 1024;
-/// Shortest and longest pause after the system failed to accept a connection.
+/// First pause after the system failed to accept a connection. It doubles up to [`MAX_PAUSE`].
 const MIN_PAUSE: Duration = Duration::from_millis(5);
+/// Longest pause.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 
 /// A bound socket. Connections wait in its queue until it is served.
@@ -151,7 +152,7 @@ fn remove_abandoned(path: &Path) -> io::Result<()> {
 
 fn inherit(place: usize, inherited: &mut ListenFd) -> io::Result<Bound> {
     let missing = || {
-        let text = "the service manager passed no such listening socket, or it is in use";
+        let text = "the service manager did not pass this listening socket, or another listener took it";
         io::Error::new(ErrorKind::NotFound, text)
     };
     if let Ok(Some(listener)) = inherited.take_unix_listener(place) {
@@ -171,9 +172,9 @@ fn inherit(place: usize, inherited: &mut ListenFd) -> io::Result<Bound> {
 }
 
 impl Bound {
-    /// A listener without a system socket, such as in-memory pipes or a simulated network. Each connection has the
-    /// address of its peer, and is treated as a network connection, including TLS. Dropping `incoming` closes the
-    /// listener; when `incoming` ends, no more connections arrive. `address` is the listener's name.
+    /// A listener without a system socket, such as in-memory pipes or a simulated network. Connections count as network
+    /// connections from their peer's address, so TLS applies. The server drops `incoming` to close the listener. If
+    /// `incoming` ends, the server accepts no more connections. `address` is the listener's name.
     pub fn of<C>(
         address: ListenAddress,
         incoming: impl futures_util::Stream<Item = io::Result<(C, SocketAddr)>> + Send + 'static,
@@ -235,6 +236,8 @@ pub(super) struct Accepted {
     pub(super) socket: Socket,
     pub(super) origin: Origin,
     pub(super) entry: Entry,
+    /// While it is held, the server has not ended.
+    pub(super) stage: watch::Receiver<Stage>,
 }
 
 /// The socket of a connection, not yet on a runtime.
@@ -255,14 +258,14 @@ impl Socket {
     }
 }
 
-/// Accepts connections within the limits, and passes them to `deal`, until the listener closes. Networks in `unbounded`
-/// have no limit per address. If the process has no free file descriptor, accepting pauses, longer each time; meanwhile
-/// connections wait in the kernel's accept queue.
+/// Accepts connections within the limits, and passes them to `deal`, until the listener closes. Peers in `proxies` have
+/// no limit per address. After an error of the system, such as no free file descriptor, the loop pauses, longer each
+/// time. Meanwhile connections wait in the kernel's accept queue.
 pub(super) async fn accept(
     mut listener: Listener,
     mut stage: watch::Receiver<Stage>,
     tracker: ConnectionTracker,
-    unbounded: Arc<[IpNet]>,
+    proxies: Arc<[IpNet]>,
     deal: Arc<Deal>,
 ) {
     let mut pause = MIN_PAUSE;
@@ -280,13 +283,13 @@ pub(super) async fn accept(
                     tracker.refuse(&origin, Refused::Connections);
                     continue;
                 };
-                if proxy_address(&unbounded, &origin).is_none() && !entry.claim(&origin) {
+                if proxy_address(&proxies, &origin).is_none() && !entry.claim(&origin) {
                     entry.refuse(&origin, Refused::PerAddress);
                     continue;
                 }
-                deal(Accepted { socket, origin, entry });
+                deal(Accepted { socket, origin, entry, stage: stage.clone() });
             }
-            // The peer closed the connection while it was in the queue.
+            // The error concerns one connection, such as one that its peer closed in the queue.
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
                 if let Some(others) = failures.pass() {

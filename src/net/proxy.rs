@@ -29,8 +29,8 @@ pub(super) async fn read_header(stream: &mut Stream, peer: &mut Peer, proxies: &
     loop {
         match parse(stream.ahead()) {
             Parsed::Partial if stream.ahead().len() < MAX_HEADER => stream.read_ahead(MAX_HEADER).await?,
-            Parsed::Partial | Parsed::Not => {
-                let cause = "the peer is a proxy, but sent no PROXY header";
+            Parsed::Partial | Parsed::Invalid => {
+                let cause = "the peer is a proxy, but sent no valid PROXY header";
                 return Err(Unestablished::new(Closed::ProxyHeader, cause));
             }
             Parsed::Header { length, source } => {
@@ -50,27 +50,27 @@ pub(super) async fn read_header(stream: &mut Stream, peer: &mut Peer, proxies: &
 #[derive(Debug, PartialEq)]
 pub(super) enum Parsed {
     Partial,
-    Not,
+    Invalid,
     Header { length: usize, source: Option<SocketAddr> },
 }
 
 pub(super) fn parse(bytes: &[u8]) -> Parsed {
-    // The parser treats a partial address as invalid, and the first carriage return as the end. So it gets only whole
-    // lines.
+    // The parser of version 1 reports a partial address as invalid, and ends at the first carriage return. So it gets
+    // only whole lines.
     let is_text = bytes.starts_with(TEXT) || TEXT.starts_with(bytes);
     if is_text {
         let Some(end) = bytes.windows(2).take(MAX_LINE).position(|pair| pair == b"\r\n") else {
-            return if bytes.len() < MAX_LINE { Parsed::Partial } else { Parsed::Not };
+            return if bytes.len() < MAX_LINE { Parsed::Partial } else { Parsed::Invalid };
         };
         if bytes[..end].iter().any(|byte| b"\r\n".contains(byte)) {
-            return Parsed::Not;
+            return Parsed::Invalid;
         }
     } else if !bytes.starts_with(v2::PROTOCOL_PREFIX) && !v2::PROTOCOL_PREFIX.starts_with(bytes) {
-        return Parsed::Not;
+        return Parsed::Invalid;
     }
     let header = HeaderResult::parse(bytes);
     if header.is_incomplete() {
-        return if is_text { Parsed::Not } else { Parsed::Partial };
+        return if is_text { Parsed::Invalid } else { Parsed::Partial };
     }
     match header {
         HeaderResult::V1(Ok(header)) => {
@@ -89,7 +89,7 @@ pub(super) fn parse(bytes: &[u8]) -> Parsed {
             };
             Parsed::Header { length: header.len(), source }
         }
-        HeaderResult::V1(Err(_)) | HeaderResult::V2(Err(_)) => Parsed::Not,
+        HeaderResult::V1(Err(_)) | HeaderResult::V2(Err(_)) => Parsed::Invalid,
     }
 }
 
@@ -104,7 +104,7 @@ mod tests {
         [V2, rest].concat()
     }
 
-    fn names(length: usize, source: &str) -> Parsed {
+    fn header_from(length: usize, source: &str) -> Parsed {
         Parsed::Header { length, source: Some(source.parse().expect("an address")) }
     }
 
@@ -124,7 +124,7 @@ mod tests {
             (v2(b"\x20\0\0\0"), None),
         ] {
             let length = header.len();
-            let whole = source.map_or(Parsed::Header { length, source: None }, |source| names(length, source));
+            let whole = source.map_or(Parsed::Header { length, source: None }, |source| header_from(length, source));
             for partial in 0..length {
                 assert_eq!(parse(&header[..partial]), Parsed::Partial, "{partial} of {header:?}");
             }
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_header_is_none_at_once() {
+    fn an_invalid_header_is_refused_without_more_bytes() {
         let long = [b"PROXY UNKNOWN ".as_slice(), &[b'x'; 120]].concat();
         for bytes in [
             b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".as_slice(),
@@ -150,7 +150,7 @@ mod tests {
             &v2(b"\x31\x11\0\x0c"),
             &v2(b"\x21\x11\0\x04\0\0\0\0"),
         ] {
-            assert_eq!(parse(bytes), Parsed::Not, "{bytes:?}");
+            assert_eq!(parse(bytes), Parsed::Invalid, "{bytes:?}");
         }
     }
 }

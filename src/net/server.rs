@@ -32,8 +32,8 @@ use crate::{
 
 /// Sockets that may wait for their thread.
 const BACKLOG: usize = 1024;
-/// Longest sleep of a thread with connections. A timer that fires before all others costs system calls. Most waiting
-/// jobs set a timer, which then fires after this one.
+/// Longest sleep of a thread that has connections. To set the earliest timer of a runtime costs system calls. This sleep
+/// is usually the earliest, so the timers of waiting jobs cost none.
 const MAX_SLEEP: Duration = Duration::from_millis(500);
 
 /// Where a server's connections run.
@@ -57,8 +57,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves `listeners` at `place`. Each of its threads first calls `begin` with its number. `make` creates the
-    /// service of one connection. Tasks of `tasks` accept connections; without threads they also serve them.
+    /// Serves `listeners` at `place`. Each new thread first calls `begin` with its number. `make` creates the service of
+    /// one connection. Accept loops run in `tasks`; with [`Placement::CurrentRuntime`], connections do too.
     ///
     /// # Errors
     /// If the system has no free thread or file descriptor.
@@ -78,17 +78,17 @@ impl Server {
         let stage = watch::Sender::new(Stage::Open);
         let listeners = listeners.into_iter().map(Bound::listen).collect::<io::Result<Vec<_>>>()?;
         let tracker = ConnectionTracker::new(&transport.connections);
-        let unbounded: Arc<[_]> = [&transport.proxies[..], &transport.http_proxies].concat().into();
+        let proxies: Arc<[_]> = [&transport.proxies[..], &transport.http_proxies].concat().into();
         let (memory, unsent) = (transport.memory.clone(), Arc::<UnsentAnswers>::default());
-        let serving = Arc::new(Serving { make, transport, stage: stage.clone(), unsent: Arc::clone(&unsent) });
+        let serving = Arc::new(Serving { make, transport, unsent: Arc::clone(&unsent) });
         let handle = move |accepted: Accepted| {
-            let (serving, stage) = (Arc::clone(&serving), serving.stage.subscribe());
-            async move { serving.serve(accepted, stage).await }
+            let serving = Arc::clone(&serving);
+            async move { serving.serve(accepted).await }
         };
         let (deal, liveness): (Arc<Deal>, Liveness) = match place {
             Placement::Threads(count) => {
-                let (cores, liveness) = Cores::start(count, begin, handle)?;
-                (Arc::new(move |accepted| cores.deal(accepted)), liveness)
+                let (threads, liveness) = ServingThreads::start(count, begin, handle)?;
+                (Arc::new(move |accepted| threads.deal(accepted)), liveness)
             }
             Placement::CurrentRuntime => {
                 let tasks = tasks.clone();
@@ -96,8 +96,8 @@ impl Server {
             }
         };
         for listener in listeners {
-            let (deal, unbounded) = (Arc::clone(&deal), Arc::clone(&unbounded));
-            tasks.spawn(accept(listener, stage.subscribe(), tracker.clone(), unbounded, deal));
+            let (deal, proxies) = (Arc::clone(&deal), Arc::clone(&proxies));
+            tasks.spawn(accept(listener, stage.subscribe(), tracker.clone(), proxies, deal));
         }
         Ok(Self { addresses, tracker, memory, liveness, stage, unsent })
     }
@@ -114,7 +114,7 @@ impl Server {
         &self.tracker
     }
 
-    /// The incomplete messages and unread answers.
+    /// Memory that incomplete messages and unread answers hold.
     #[must_use]
     pub fn memory(&self) -> &Memory {
         &self.memory
@@ -148,7 +148,7 @@ impl Server {
         self.advance(Stage::Closed);
     }
 
-    /// Asks all peers to open no more streams. A connection ends with its last stream.
+    /// Sends GOAWAY to all peers, which then open no more streams. Each connection closes when its last stream ends.
     pub fn go_away(&self) {
         self.unsent.keep_cut();
         self.advance(Stage::GoAway);
@@ -173,14 +173,14 @@ impl Server {
 /// Passes a connection to the thread or runtime that serves it.
 pub(super) type Deal = dyn Fn(Accepted) + Send + Sync;
 
-/// One thread per core, each with a current-thread runtime that serves its connections. Dropping this stops new
-/// connections; a thread ends with its last connection.
-struct Cores {
+/// The serving threads, each with a current-thread runtime. Dropping this stops new connections; a thread ends with its
+/// last connection.
+struct ServingThreads {
     intakes: Vec<mpsc::Sender<Accepted>>,
     next: AtomicUsize,
 }
 
-impl Cores {
+impl ServingThreads {
     /// Starts `count` threads. Each one first calls `begin` with its number, and then `serve` for each socket. The
     /// future runs in a task on that thread.
     fn start<F, Fut>(
@@ -194,15 +194,15 @@ impl Cores {
     {
         let begin = Arc::new(begin);
         let (mut intakes, mut liveness) = (Vec::new(), Liveness::default());
-        for core in 0..count {
+        for thread in 0..count {
             let (intake, sockets) = mpsc::channel(BACKLOG);
             let (questions, asked) = mpsc::channel(1);
             let runtime = Builder::new_current_thread().enable_all().build()?;
             let (begin, serve) = (Arc::clone(&begin), serve.clone());
-            spawn_thread(format!("serve-{core}"), move || {
+            spawn_thread(format!("serve-{thread}"), move || {
                 // The runtime is entered, so that `begin` can get its handle.
                 let entered = runtime.enter();
-                begin(core);
+                begin(thread);
                 drop(entered);
                 run(runtime, sockets, asked, &serve);
             })?;
@@ -212,11 +212,11 @@ impl Cores {
         Ok((Self { intakes, next: AtomicUsize::new(0) }, liveness))
     }
 
-    /// Passes a connection to the next thread. Refuses it if a thousand connections wait for that thread.
+    /// Passes a connection to the next thread. Refuses it if [`BACKLOG`] connections already wait for that thread.
     fn deal(&self, accepted: Accepted) {
-        let core = self.next.fetch_add(1, Relaxed) % self.intakes.len();
-        if let Err(behind) = self.intakes[core].try_send(accepted) {
-            let Accepted { origin, entry, socket: _ } = behind.into_inner();
+        let thread = self.next.fetch_add(1, Relaxed) % self.intakes.len();
+        if let Err(rejected) = self.intakes[thread].try_send(accepted) {
+            let Accepted { origin, entry, .. } = rejected.into_inner();
             entry.refuse(&origin, Refused::Behind);
         }
     }
@@ -254,7 +254,7 @@ fn run<F, Fut>(
     runtime.shutdown_background();
 }
 
-/// Checks whether a server's threads make progress. A thread that has not answered its last check gets no further one.
+/// Checks whether a server's threads make progress. At most one check waits for each thread.
 #[derive(Clone, Default)]
 pub struct Liveness(Vec<mpsc::Sender<oneshot::Sender<()>>>);
 
@@ -271,7 +271,7 @@ impl Liveness {
     }
 }
 
-/// The shutdown stage of a listener's connections. It only advances.
+/// The shutdown stage of a server. It only advances.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Stage {
     /// Connections are accepted.

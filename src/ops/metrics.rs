@@ -143,14 +143,14 @@ impl Families<'_> {
 fn process(families: &mut Families<'_>, state: &OpsState) {
     let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
     let build = [("version", env!("CARGO_PKG_VERSION")), ("profile", profile)];
-    families.gauges("waterwheel_build_info", "The program, as a label; always 1", [(build, 1.0)]);
+    families.gauges("waterwheel_build_info", "Version and build profile, as labels; always 1", [(build, 1.0)]);
     families.gauge("waterwheel_uptime_seconds", "Time since the start", state.started.elapsed().as_secs_f64());
     let now = state.phase.get();
     let phase = |phase: Phase| ([("phase", lower(phase))], f64::from(u8::from(phase == now)));
     families.gauges("waterwheel_phase", "1 for the current phase of the process", PHASES.map(phase));
     let health = |name| ([("service", name)], f64::from(u8::from(state.health.is_serving(name))));
     let names = ["liveness", "readiness", "capacity"];
-    families.gauges("waterwheel_health", "1 if the name of grpc.health.v1 is SERVING", names.map(health));
+    families.gauges("waterwheel_health", "1 if grpc.health.v1 reports SERVING for this name", names.map(health));
 }
 
 fn runtimes(families: &mut Families<'_>, runtimes: &[(String, RuntimeMetrics)]) {
@@ -176,7 +176,7 @@ fn runtimes(families: &mut Families<'_>, runtimes: &[(String, RuntimeMetrics)]) 
     );
     families.counters(
         "tokio_runtime_parks",
-        "Times that a runtime ran out of tasks",
+        "Times that a thread of a runtime parked, mostly because it had no task",
         all().map(|(labels, runtime)| {
             (labels, workers(runtime).map(|worker| runtime.worker_park_count(worker)).sum::<u64>())
         }),
@@ -187,7 +187,7 @@ fn calls(families: &mut Families<'_>, state: &OpsState) {
     let calls = state.calls.read();
     families.durations(
         "rpc_server_call_duration",
-        "Calls from arrival to the end of the work",
+        "Duration of calls, from arrival to the end of the work or of the stream",
         calls.iter().map(|call| {
             let labels = [("rpc_method", call.method.as_str()), ("kind", &call.kind), ("rpc_status_code", call.status)];
             (labels, &call.durations)
@@ -269,7 +269,9 @@ fn security(families: &mut Families<'_>, state: &OpsState) {
         changes.push(("tls", [tls.reloads().done(), tls.reloads().failed()]));
     }
     if let Some(authenticator) = &access.authenticator {
-        changes.push(("keys", authenticator.reloads().map_or([0, 0], |reloads| [reloads.done(), reloads.failed()])));
+        if let Some(reloads) = authenticator.reloads() {
+            changes.push(("keys", [reloads.done(), reloads.failed()]));
+        }
         let denied =
             [("unauthenticated", authenticator.unauthenticated()), ("permission_denied", authenticator.denied())];
         let denied = denied.map(|(reason, count)| ([("reason", reason)], count));
@@ -277,13 +279,13 @@ fn security(families: &mut Families<'_>, state: &OpsState) {
     }
     if let Some(quotas) = &*access.quotas.load() {
         families.counter("waterwheel_quota_refused", "Jobs over the quota of their tenant", quotas.refused());
-        let help = "Tenants with a quota of their own in use";
+        let help = "Tenants that the general quota counts separately";
         families.gauge("waterwheel_quota_tenants", help, quotas.tenants() as f64);
     }
     if !changes.is_empty() {
         families.counters(
             "waterwheel_file_changes",
-            "Changed files, by whether they could be loaded",
+            "Reloads of changed files, by outcome",
             changes.iter().flat_map(|(files, [done, failed])| {
                 [("taken", *done), ("broken", *failed)]
                     .map(|(outcome, count)| ([("files", *files), ("outcome", outcome)], count))

@@ -13,22 +13,28 @@ type Level = (&'static str, &'static str, fn(&PoolStats) -> f64);
 
 const LEVELS: [Level; 15] = [
     ("waterwheel_queue_jobs", "Jobs in the queue", |pool| pool.queued as f64),
-    ("waterwheel_queue_jobs_limit", "Most jobs in the queue", |pool| pool.queue_jobs as f64),
+    ("waterwheel_queue_jobs_limit", "Limit of jobs in the queue", |pool| pool.queue_jobs as f64),
     ("waterwheel_queue_bytes", "Payload bytes in the queue", |pool| pool.queued_bytes as f64),
-    ("waterwheel_queue_bytes_limit", "Most payload bytes in the queue", |pool| pool.queue_bytes as f64),
+    ("waterwheel_queue_bytes_limit", "Limit of payload bytes in the queue", |pool| pool.queue_bytes as f64),
     ("waterwheel_waiting_callers", "Callers that wait for capacity", |pool| pool.waiting as f64),
-    ("waterwheel_waiting_callers_limit", "Most callers that wait for capacity", |pool| pool.queue_waiting as f64),
+    ("waterwheel_waiting_callers_limit", "Limit of callers that wait for capacity", |pool| pool.queue_waiting as f64),
     ("waterwheel_queue_oldest_age_seconds", "Age of the oldest queued job", |pool| pool.oldest_age.as_secs_f64()),
-    ("waterwheel_queue_expected_wait_seconds", "Expected wait of a job that arrives now", |pool| {
-        pool.expected_wait.as_secs_f64()
-    }),
+    (
+        "waterwheel_queue_expected_wait_seconds",
+        "Expected wait of a job of the default class that arrives now",
+        |pool| pool.expected_wait.as_secs_f64(),
+    ),
     ("waterwheel_jobs_running", "Jobs that hold a worker", |pool| pool.in_flight as f64),
     ("waterwheel_worker_utilization_ratio", "Busy share of the workers, from 0 to 1", |pool| pool.utilization),
     ("waterwheel_pool_paused", "1 while the pool is paused", |pool| f64::from(u8::from(pool.paused.is_some()))),
-    ("waterwheel_pool_workers_min", "Fewest workers", |pool| pool.size.min as f64),
-    ("waterwheel_pool_workers_max", "Most workers", |pool| pool.size.max as f64),
-    ("waterwheel_pool_workers", "Workers that the pool aims at", |pool| pool.size.workers as f64),
-    ("waterwheel_pool_slowdown_ratio", "Run time of jobs, relative to the run time before", |pool| pool.size.slowdown),
+    ("waterwheel_pool_workers_min", "Smallest number of workers", |pool| pool.size.min as f64),
+    ("waterwheel_pool_workers_max", "Largest number of workers", |pool| pool.size.max as f64),
+    ("waterwheel_pool_workers", "Target number of workers", |pool| pool.size.workers as f64),
+    (
+        "waterwheel_pool_slowdown_ratio",
+        "Recent run time of jobs, divided by the usual run time of their kinds",
+        |pool| pool.size.slowdown,
+    ),
 ];
 
 /// A gauge of every kind with limits: name, help, and function that reads it. `None` if that limit is not set.
@@ -38,30 +44,30 @@ const LIMITS: [LimitLevel; 8] = [
     ("waterwheel_kind_jobs_running", "Jobs of a limited kind that hold a worker", |limit| {
         Some(f64::from(limit.running))
     }),
-    ("waterwheel_kind_jobs_running_limit", "Most jobs of a limited kind that hold a worker", |limit| {
-        max(limit.limits.all)
-    }),
+    ("waterwheel_kind_jobs_running_limit", "Limit of running jobs of a kind", |limit| concurrency(limit.limits.all)),
     ("waterwheel_kind_jobs_queued", "Jobs of a limited kind in the queue, which may wait for the limit", |limit| {
         Some(limit.queued as f64)
     }),
-    ("waterwheel_kind_starts_per_second_limit", "Most starts of a kind per second", |limit| {
+    ("waterwheel_kind_starts_per_second_limit", "Limit of starts of a kind per second", |limit| {
         per_second(limit.limits.all)
     }),
-    ("waterwheel_kind_key_jobs_running_limit", "Most jobs of one limit key that hold a worker", |limit| {
-        max(limit.limits.per_key)
+    ("waterwheel_kind_key_jobs_running_limit", "Limit of running jobs of one limit key", |limit| {
+        concurrency(limit.limits.per_key)
     }),
-    ("waterwheel_kind_key_starts_per_second_limit", "Most starts of one limit key per second", |limit| {
+    ("waterwheel_kind_key_starts_per_second_limit", "Limit of starts of one limit key per second", |limit| {
         per_second(limit.limits.per_key)
     }),
     ("waterwheel_kind_limit_keys", "Limit keys in use", |limit| {
         limit.limits.per_key.is_set().then_some(limit.keys as f64)
     }),
-    ("waterwheel_kind_limit_keys_limit", "Most limit keys in use; further keys share one limit", |limit| {
-        limit.limits.per_key.is_set().then_some(limit.limits.keys as f64)
-    }),
+    (
+        "waterwheel_kind_limit_keys_limit",
+        "Limit of keys that are counted separately; further keys share one limit",
+        |limit| limit.limits.per_key.is_set().then_some(limit.limits.keys as f64),
+    ),
 ];
 
-fn max(limit: Limit) -> Option<f64> {
+fn concurrency(limit: Limit) -> Option<f64> {
     limit.concurrency.map(|max| f64::from(max.get()))
 }
 
@@ -69,7 +75,7 @@ fn per_second(limit: Limit) -> Option<f64> {
     limit.rate.map(|rate| rate.interval.as_secs_f64().recip())
 }
 
-/// All pools.
+/// Writes the metrics of all pools.
 pub(super) fn write(families: &mut Families<'_>, pools: &Pools) {
     let stats: Vec<_> = pools.all().iter().map(Pool::stats).collect();
     for (name, help, read) in LEVELS {
@@ -93,12 +99,12 @@ fn durations(families: &mut Families<'_>, pools: &Pools) {
     };
     families.durations(
         "waterwheel_job_queue_wait",
-        "Jobs that ran, from arrival to the start",
+        "Time from arrival to the start, of jobs that ran",
         kinds().map(|(labels, kind)| (labels, &kind.queue_wait)),
     );
     families.durations(
         "waterwheel_job_run_time",
-        "Runs of jobs",
+        "Run time of jobs",
         kinds().map(|(labels, kind)| (labels, &kind.run_time)),
     );
 }
@@ -122,7 +128,7 @@ fn workers(families: &mut Families<'_>, stats: &[PoolStats]) {
     );
     families.counters(
         "waterwheel_factory_failures",
-        "Handlers that could not be made",
+        "Failed attempts to create a handler",
         kinds(stats).map(|(labels, kind)| (labels, kind.factory.failures)),
     );
     families.counters(
@@ -164,7 +170,7 @@ fn programs(families: &mut Families<'_>, stats: &[PoolStats]) {
     );
     families.counters(
         "waterwheel_program_failures",
-        "Processes of a program that ended without a request",
+        "Processes of a program that ended although the server had not asked them to",
         programs().map(|(labels, program)| (labels, program.failures)),
     );
 }
@@ -179,7 +185,7 @@ fn attached(families: &mut Families<'_>, stats: &[PoolStats]) {
     );
     families.gauges(
         "waterwheel_attached_abandoned_jobs",
-        "Jobs of attached workers that were given up, and are not answered yet",
+        "Jobs that attached workers still run although their callers have been answered",
         pools().map(|(labels, workers)| {
             let abandoned: usize = workers.iter().map(|worker| worker.abandoned).sum();
             (labels, abandoned as f64)
@@ -204,7 +210,7 @@ fn counts(families: &mut Families<'_>, stats: &[PoolStats]) {
     );
     families.counters(
         "waterwheel_jobs_ended",
-        "Accepted jobs by outcome",
+        "Ended jobs, by outcome",
         stats.iter().flat_map(|pool| {
             let counts = &pool.counts;
             [

@@ -113,7 +113,7 @@ impl HealthRpc for Health {
     async fn check(&self, request: Request<HealthCheckRequest>) -> Result<Response<HealthCheckResponse>, Status> {
         if !self.report(&request.get_ref().service).await {
             // The caller may be unauthenticated, and must not learn the names of pools.
-            return Err(status::saying(Reason::NotFound, "health knows no service of this name"));
+            return Err(status::saying(Reason::NotFound, "no health service has this name"));
         }
         self.service.check(request).await
     }

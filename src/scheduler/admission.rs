@@ -1,4 +1,4 @@
-//! The admission policy. `src/scheduler/README.md` derives it.
+//! The admission policy: the expected wait of a job, and whether it is admitted. `src/scheduler/README.md` derives it.
 
 mod capacity;
 mod demand;

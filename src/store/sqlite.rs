@@ -1,5 +1,5 @@
-//! The store in SQLite: in one file, which is the default for a single machine, or in memory. Opening a file takes the
-//! lock, checks the write-ahead log, migrates the schema, and applies the settings.
+//! The store in SQLite: in one file, for a single server, or in memory. Opening a file locks it, checks the write-ahead
+//! log, migrates the schema, and applies the settings.
 
 mod sqlite_connection;
 #[cfg(test)]
@@ -28,9 +28,11 @@ use super::{
 const MIGRATIONS: &[&str] = &[include_str!("sqlite/0001.sql")];
 /// The first bytes of each SQLite file that is not empty.
 const MAGIC: &[u8] = b"SQLite format 3\0";
+/// SQLite's `application_id` of a store.
 const APPLICATION: i64 = 2_004_116_322;
 /// Initial size of the log, so that commits need not grow the file.
 const WAL_SIZE: usize = 16 << 20;
+/// Prepared statements that a connection keeps.
 const STATEMENTS: usize = 64;
 /// Page cache, in KiB.
 const CACHE_KIB: i64 = 32_768;
@@ -54,12 +56,12 @@ impl SqliteOptions {
     }
 }
 
-/// Opens or creates the file. Jobs that were running when it was last closed become ready. Blocks for some tenths of a
-/// second.
+/// Opens or creates the file. Jobs that ran when the last server ended become ready, or are cancelled if that was
+/// requested. Blocks for some tenths of a second.
 ///
 /// # Errors
-/// [`StoreError::ReadOnly`], [`StoreError::InUse`], [`StoreError::Damaged`], [`StoreError::Newer`] and
-/// [`StoreError::DiskFull`]. In each case nothing has changed.
+/// [`StoreError::File`], [`StoreError::ReadOnly`], [`StoreError::InUse`], [`StoreError::Damaged`],
+/// [`StoreError::Newer`], [`StoreError::DiskFull`] and [`StoreError::Database`]. No job is lost.
 pub fn open_sqlite(options: &SqliteOptions, clock: Clock) -> Result<Arc<dyn JobStore>, StoreError> {
     let options = &SqliteOptions { path: real(&options.path), ..options.clone() };
     let (connection, lock) = open(&options.path)?;
@@ -91,14 +93,14 @@ pub fn open_memory(bounds: Bounds, clock: Clock) -> Result<Arc<dyn JobStore>, St
     Ok(Arc::new(SqlStore::here(SqliteConnection::new(connection, clock), bounds)))
 }
 
-/// The contents of a store's file.
+/// Facts about a store's file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SqliteFacts {
     /// Version of its schema; 0 if the file is empty.
     pub version: usize,
     /// Newest version that this program knows.
     pub known: usize,
-    /// Jobs.
+    /// All jobs, also ended ones.
     pub jobs: u64,
     /// Jobs that have not ended.
     pub unfinished: u64,
@@ -106,7 +108,8 @@ pub struct SqliteFacts {
     pub file_bytes: u64,
 }
 
-/// Checks a file that no server has open. Changes nothing. Blocks while it reads the whole file.
+/// Checks a file that no server has open. Changes no job and no schema, but may create the lock file and merge the log.
+/// Blocks while it reads the whole file.
 ///
 /// # Errors
 /// The errors of [`open_sqlite`], and [`StoreError::File`] if there is no file.
@@ -121,7 +124,7 @@ pub fn inspect_sqlite(path: &Path) -> Result<SqliteFacts, StoreError> {
     let (file, magic) = read().map_err(|error| unusable(format!("{error}; name the file of `store.path`")))?;
     if !magic.is_empty() && magic != MAGIC {
         // Without this check, a lock would be left beside a file of another program.
-        return Err(unusable("it is no SQLite database; name the file of `store.path`".to_owned()));
+        return Err(unusable("it is not an SQLite database; name the file of `store.path`".to_owned()));
     }
     let (connection, _lock, version) = open_as_it_is(path)?;
     let failed = |error| sqlite_error(error, path);
@@ -151,7 +154,7 @@ fn real(path: &Path) -> PathBuf {
 fn open(path: &Path) -> Result<(rusqlite::Connection, File), StoreError> {
     let (mut connection, lock, found) = open_as_it_is(path)?;
     set_up(&mut connection, found).map_err(|error| sqlite_error(error, path))?;
-    reserve(&beside(path, "-wal"))?;
+    preallocate_log(&beside(path, "-wal"))?;
     Ok((connection, lock))
 }
 
@@ -194,7 +197,7 @@ fn set_up(connection: &mut rusqlite::Connection, found: usize) -> rusqlite::Resu
     connection.pragma_update(None, "journal_mode", "wal")?;
     connection.pragma_update(None, "synchronous", "full")?;
     connection.pragma_update(None, "cache_size", -CACHE_KIB)?;
-    // Truncates the log.
+    // The log must be empty for `preallocate_log`.
     connection.query_row("pragma wal_checkpoint(truncate)", (), |_| Ok(()))
 }
 
@@ -227,8 +230,8 @@ fn lock(path: &Path) -> Result<File, StoreError> {
     }
 }
 
-/// Grows the empty log. SQLite treats a log without a header as empty, and overwrites it from the start.
-fn reserve(log: &Path) -> Result<(), StoreError> {
+/// Grows an empty log to [`WAL_SIZE`]. SQLite treats a log without a header as empty, and overwrites it from the start.
+fn preallocate_log(log: &Path) -> Result<(), StoreError> {
     let write = || -> io::Result<()> {
         let mut file = OpenOptions::new().append(true).open(log)?;
         if file.metadata()?.len() == 0 {

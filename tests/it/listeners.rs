@@ -146,7 +146,11 @@ async fn a_socket_of_the_service_manager_is_served_and_programs_do_not_inherit_i
 #[tokio::test]
 async fn the_error_names_a_socket_of_the_service_manager_that_cannot_be_served() {
     for (on, listen, expected) in [
-        ("127.0.0.1:0", "systemd:1", "cannot listen on systemd:1: the service manager passed no such listening socket"),
+        (
+            "127.0.0.1:0",
+            "systemd:1",
+            "cannot listen on systemd:1: the service manager did not pass this listening socket",
+        ),
         ("0.0.0.0:0", "systemd:0", "would serve other machines in plaintext"),
     ] {
         let (held, dir) = (TcpListener::bind(on).unwrap(), tempfile::tempdir().unwrap());

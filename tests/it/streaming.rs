@@ -1,4 +1,4 @@
-//! Streams deliver output in order, slow down only their own handler, and always free their worker.
+//! Streams deliver output in order and always free their worker. A slow reader delays only its own handler.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::support::{
     Counter, Gate, assert_idle, blocking_kind, echo, holding_clock, kind, meet, meeting, pass_time, pool, until,
 };
 
-/// A kind that writes numbered chunks, as many as its payload says, and returns a last one.
+/// A kind whose handler writes as many numbered chunks as the job's payload says, and then returns "last".
 fn count() -> Kind {
     counting(&Counter::new())
 }

@@ -1,4 +1,5 @@
-//! Answers to calls that violate the gRPC protocol, and both versions of gRPC reflection.
+//! Answers to calls that violate the gRPC protocol, deadlines and error messages on the wire, and both versions of gRPC
+//! reflection.
 
 use http::HeaderMap;
 use prost::Message;
@@ -47,7 +48,7 @@ fn reason(answer: &HeaderMap) -> (Code, String) {
 }
 
 #[tokio::test]
-async fn an_unreadable_message_gets_the_status_that_grpc_defines() {
+async fn violations_of_the_protocol_get_the_status_that_grpc_defines() {
     let service = Service::start(CONFIG, Vec::new());
     let twice = [submission("echo", "x"), submission("echo", "x")].concat();
     let none = frame(0, &[]);
@@ -94,7 +95,7 @@ async fn error_messages_are_percent_encoded_only_where_grpc_requires_it() {
     let answer = call(service.public, SUBMIT, &[], Some(submission("sha265", "x"))).await;
     assert_eq!(answer["grpc-message"], r#"unknown kind; did you mean "sha256"?"#);
     let answer = call(service.public, CHECK, &[], Some(frame(0, b"\x0a\x01x"))).await;
-    assert_eq!(answer["grpc-message"], "health knows no service of this name");
+    assert_eq!(answer["grpc-message"], "no health service has this name");
     let many = framed(&waterwheel::proto::SubmitManyRequest::default());
     let broken = [many, frame(0, b"\xff")].concat();
     let answer = call(service.public, MANY, &[], Some(broken)).await;
@@ -107,8 +108,8 @@ fn reflect(message_request: Option<MessageRequest>) -> ServerReflectionRequest {
     ServerReflectionRequest { host: "here".into(), message_request }
 }
 
-/// The name of the file in a response, or the code of its error.
-fn answered(answer: &ServerReflectionResponse) -> Result<String, i32> {
+/// What identifies a response: the file, the type or the number of services; or the code of its error.
+fn summary(answer: &ServerReflectionResponse) -> Result<String, i32> {
     assert_eq!(answer.valid_host, "here");
     match answer.message_response.as_ref().expect("an answer") {
         MessageResponse::FileDescriptorResponse(files) => {
@@ -127,7 +128,7 @@ async fn answers(process: &Process, requests: Vec<ServerReflectionRequest>) -> S
 }
 
 #[tokio::test]
-async fn an_unknown_name_is_answered_with_an_error_and_the_stream_stays_open() {
+async fn reflection_answers_known_and_unknown_names_on_one_stream() {
     let process = Process::serve(ECHO).await;
     let symbol = |name: &str| MessageRequest::FileContainingSymbol(name.into());
     let file = |name: &str| MessageRequest::FileByFilename(name.into());
@@ -169,9 +170,9 @@ async fn an_unknown_name_is_answered_with_an_error_and_the_stream_stays_open() {
     for (request, expected) in &cases {
         let answer = answers.message().await.unwrap().expect("an answer to each request");
         assert_eq!(answer.original_request, Some(reflect(Some(request.clone()))));
-        assert_eq!(answered(&answer), expected.map(str::to_owned), "{request:?}");
+        assert_eq!(summary(&answer), expected.map(str::to_owned), "{request:?}");
     }
-    assert_eq!(answered(&answers.message().await.unwrap().unwrap()), Err(3), "the answer to an empty request");
+    assert_eq!(summary(&answers.message().await.unwrap().unwrap()), Err(3), "the answer to an empty request");
     assert!(answers.message().await.unwrap().is_none());
 }
 
@@ -188,6 +189,6 @@ async fn version_v1alpha_gives_the_same_answers() {
     let mut answers = client.server_reflection_info(tokio_stream::iter(requests)).await.unwrap().into_inner();
     for expected in [Err(5), Ok("error_details.proto".to_owned())] {
         let answer = answers.message().await.unwrap().expect("an answer to each request").encode_to_vec();
-        assert_eq!(answered(&ServerReflectionResponse::decode(&answer[..]).unwrap()), expected);
+        assert_eq!(summary(&ServerReflectionResponse::decode(&answer[..]).unwrap()), expected);
     }
 }

@@ -1,5 +1,5 @@
-//! Closed loops of `Submit`, a call, its reply, the next call, and of `SubmitMany`, one call with a window of jobs, where
-//! each result lets the next job be sent.
+//! Closed loops. With `Submit`, each reply starts the next call. With `SubmitMany`, one call carries a window of jobs, and
+//! each result starts the next job.
 
 use bytes::{Buf, Bytes, BytesMut};
 use h2::{
@@ -42,25 +42,25 @@ async fn answer(message: &Bytes, response: ResponseFuture, mut body: SendStream<
 
 /// The messages of a window of `size` jobs. The tag of each is its index in the window.
 pub(super) fn messages(job: &Job, size: usize) -> Vec<Bytes> {
-    let request = |place: usize| SubmitManyRequest { tag: place.to_string(), job: Some(Box::new(job.clone())) };
-    (0..size).map(|place| call::frame(&request(place))).collect()
+    let request = |index: usize| SubmitManyRequest { tag: index.to_string(), job: Some(Box::new(job.clone())) };
+    (0..size).map(|index| call::frame(&request(index))).collect()
 }
 
-/// Keeps one call open until the load stops or the connection accepts no more calls. A failed call is replaced.
+/// Keeps one call open until the load stops or the connection accepts no more calls. A failed call is reindexd.
 pub(super) async fn repeat_many(client: &Client, messages: &[Bytes], mut sender: SendRequest<Bytes>) {
     while client.goes_on() {
         let Ok((response, requests)) = client.head().open(&mut sender).await else { return };
         let mut window = Window::new(client, messages, requests);
-        let ended = match window.fill().and(call::body(response).await) {
+        let result = match window.fill().and(call::body(response).await) {
             Ok(Some(body)) => window.run(body).await,
             Ok(None) => Ok(()),
             Err(reason) => Err(reason),
         };
-        window.fail_the_rest(ended);
+        window.fail_unanswered(result);
     }
 }
 
-/// `SubmitManyResponse` without the result, which this client need not decode.
+/// The fields of `SubmitManyResponse` that this client reads. Prost skips the result.
 #[derive(Clone, PartialEq, Message)]
 struct Answer {
     #[prost(string, tag = "1")]
@@ -86,9 +86,9 @@ impl<'a> Window<'a> {
 
     /// Sends the first job of every index.
     fn fill(&mut self) -> Result<(), Reason> {
-        let places = self.messages.len();
+        let size = self.messages.len();
         let mut outgoing = BytesMut::new();
-        (0..places).for_each(|place| self.send(place, &mut outgoing));
+        (0..size).for_each(|index| self.send(index, &mut outgoing));
         self.requests.send_data(outgoing.freeze(), false).map_err(|error| call::lost(&error))
     }
 
@@ -111,30 +111,30 @@ impl<'a> Window<'a> {
         call::discard(body).await
     }
 
-    /// Counts every complete answer in `incoming`, and returns the jobs that replace them.
+    /// Counts every complete answer in `incoming`, and returns the jobs that reindex them.
     fn take_answers(&mut self, incoming: &mut BytesMut) -> Result<Bytes, Reason> {
         let mut outgoing = BytesMut::new();
         while let Some(message) = next_message(incoming) {
             let answer = Answer::decode(message).map_err(|_| "MALFORMED_RESPONSE")?;
-            let place: usize = answer.tag.parse().map_err(|_| "UNKNOWN_TAG")?;
-            let sent = self.sent.get_mut(place).and_then(Option::take).ok_or("UNKNOWN_TAG")?;
+            let index: usize = answer.tag.parse().map_err(|_| "UNKNOWN_TAG")?;
+            let sent = self.sent.get_mut(index).and_then(Option::take).ok_or("UNKNOWN_TAG")?;
             self.client.answered(sent, answer.failure.map_or(Ok(()), |failure| Err(failure_reason(failure))));
             if self.client.goes_on() {
-                self.send(place, &mut outgoing);
+                self.send(index, &mut outgoing);
             }
         }
         Ok(outgoing.freeze())
     }
 
-    fn send(&mut self, place: usize, outgoing: &mut BytesMut) {
-        outgoing.extend_from_slice(&self.messages[place]);
-        self.sent[place] = Some(Instant::now());
+    fn send(&mut self, index: usize, outgoing: &mut BytesMut) {
+        outgoing.extend_from_slice(&self.messages[index]);
+        self.sent[index] = Some(Instant::now());
         self.client.sent(1);
     }
 
-    /// Counts the jobs without an answer at the end of the call.
-    fn fail_the_rest(&mut self, ended: Result<(), Reason>) {
-        let reason = ended.err().unwrap_or("CALL_ENDED_EARLY".into());
+    /// Counts each job that still has no answer as failed.
+    fn fail_unanswered(&mut self, result: Result<(), Reason>) {
+        let reason = result.err().unwrap_or("CALL_ENDED_EARLY".into());
         for sent in self.sent.iter_mut().filter_map(Option::take) {
             self.client.answered(sent, Err(reason.clone()));
         }

@@ -8,19 +8,19 @@ use super::value_type::ValueType;
 use super::{Faults, Flag, Loaded, SourceFile, Sources, load, to_json, to_toml, to_toml_with_origins};
 use crate::model::WITHHELD;
 
-/// A pool and a kind that are fine.
-const FINE: &str = "[pool.base]\n[kind.echo]\npool = \"base\"\nbuiltin = \"echo\"\n";
+/// A valid pool and a valid kind.
+const VALID: &str = "[pool.base]\n[kind.echo]\npool = \"base\"\nbuiltin = \"echo\"\n";
 
-/// A file: a configuration, or faults that can be shown.
+/// Loads the input as a file. Checks that the result can be displayed: as a configuration that loads again, or as faults.
 pub(crate) fn config(data: &[u8]) {
     let Ok(text) = str::from_utf8(data) else { return };
     check(load(&sources(text.to_owned())));
 }
 
-/// Variables and flags over a file, a line each: a `v` and `NAME=VALUE`, or an `f` and `KEY=VALUE`.
+/// Sets variables and flags on top of a valid file. Each line is one: `vNAME=VALUE` or `fKEY=VALUE`.
 pub(crate) fn overlay(data: &[u8]) {
     let Ok(text) = str::from_utf8(data) else { return };
-    let mut sources = sources(FINE.to_owned());
+    let mut sources = sources(VALID.to_owned());
     for line in text.lines() {
         let Some((name, value)) = line.get(1..).and_then(|line| line.split_once('=')) else { continue };
         let (name, value) = (name.to_owned(), value.to_owned());
@@ -33,7 +33,7 @@ pub(crate) fn overlay(data: &[u8]) {
     check(load(&sources));
 }
 
-/// A size or a duration: what is shown of it reads as the same one.
+/// Checks that the displayed form of a size or a duration is read as the same value.
 pub(crate) fn quantity(data: &[u8]) {
     let Ok(text) = str::from_utf8(data) else { return };
     for value_type in [ValueType::Size(0, u64::MAX), ValueType::Duration(Duration::ZERO, Duration::MAX)] {
@@ -62,7 +62,8 @@ fn check(loaded: Result<Loaded, Faults>) {
                 assert!(again.is_err(), "{shown}");
                 return;
             }
-            let again = again.unwrap_or_else(|faults| panic!("what is shown does not load:\n{faults}\n{shown}"));
+            let again =
+                again.unwrap_or_else(|faults| panic!("the displayed configuration does not load:\n{faults}\n{shown}"));
             assert_eq!(again.config, config, "{shown}");
         }
         Err(faults) => {

@@ -1,4 +1,4 @@
-//! Files that are shown to users, the table of keys in docs/configuration.md, and the ways from it to the settings.
+//! The starter file, the documented keys (docs/configuration.md, docs/exec.md), and the effect of each key on the settings.
 
 use super::{FINE, Setting, ok, starter};
 use crate::{
@@ -24,7 +24,7 @@ fn the_starter_has_two_pools_and_every_builtin() {
 
 #[test]
 fn the_starter_comments_out_every_default_as_it_is() {
-    // A line behind one `#` that is TOML shows a default; behind two it shows what has none.
+    // After one `#`, a line of TOML shows a default. After two, it shows an example of a key without a default.
     let spelled: String = starter::text()
         .lines()
         .map(|line| match line.strip_prefix("# ") {
@@ -35,16 +35,16 @@ fn the_starter_comments_out_every_default_as_it_is() {
     let spelled = ok(&spelled, &[], &[]);
     let silent = ok(&starter::text(), &[], &[]);
     assert_eq!(spelled.config, silent.config);
-    let first = |settings: &[Setting]| {
+    let left_at_default = |settings: &[Setting]| {
         let shown = settings.iter().filter(|setting| {
             let path = &setting.path;
             !path.starts_with("kind.") && !path.starts_with("pool.io.")
         });
         let shown = shown.filter(|setting| setting.value.is_some());
-        let unset = shown.filter(|setting| setting.origin == super::Origin::Default);
-        unset.map(|setting| setting.path.clone()).collect::<Vec<_>>()
+        let at_default = shown.filter(|setting| setting.origin == super::Origin::Default);
+        at_default.map(|setting| setting.path.clone()).collect::<Vec<_>>()
     };
-    assert_eq!(first(&spelled.settings), Vec::<String>::new());
+    assert_eq!(left_at_default(&spelled.settings), Vec::<String>::new());
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn the_examples_of_the_starter_load() {
         let path = dir.path().join(file);
         examples = examples.replace(&format!("\"{named}\""), &format!("{path:?}"));
     }
-    // There is one store, and that is the database.
+    // Only one store may be configured: this keeps the database.
     let examples = examples.replace("path = \"waterwheel.db\"", "# ");
     let config = ok(&examples, &[("HOME", "/root")], &[]).config;
     let rule = &config.auth.as_ref().expect("callers are known").rules[0];
@@ -118,18 +118,18 @@ fn the_documented_keys_are_those_of_the_table() {
 }
 
 #[test]
-fn every_key_of_a_program_is_documented() {
+fn every_key_of_exec_is_documented() {
     let documented = include_str!("../../../docs/exec.md");
     for key in EXEC_KEYS {
-        assert!(documented.contains(&format!("\n{key} = ")), "docs/exec.md does not tell of {key}");
+        assert!(documented.contains(&format!("\n{key} = ")), "docs/exec.md does not document {key}");
     }
 }
 
-/// A key that no field of the settings has would be read, and have no effect.
+/// A key without a field in the settings would be accepted, and have no effect. Keys that can be changed alone are tried.
 #[test]
-fn every_key_has_an_effect() {
+fn changing_a_default_changes_the_settings() {
     let program = "[program.worker]\ncommand = [\"/bin/sh\"]\n[kind.work]\npool = \"base\"\nprogram = \"worker\"\n";
-    let file = format!("{FINE}[kind.program]\npool = \"base\"\nexec = [\"/bin/sh\"]\n{program}");
+    let file = format!("{FINE}[kind.exec]\npool = \"base\"\nexec = [\"/bin/sh\"]\n{program}");
     let with = |key: &str, value: &str| ok(&file, &[], &[("--set", key, value)]).config;
     let other = |key: &Key| match key.takes {
         ValueType::Boolean => Some(if key.default == Some("true") { "false" } else { "true" }.to_owned()),
@@ -143,8 +143,8 @@ fn every_key_has_an_effect() {
     for key in
         KEYS.iter().filter(|key| !key.path.contains("tls") && !key.path.starts_with("auth") && key.default.is_some())
     {
-        let is_of_program = key.segment(2).is_some_and(|name| EXEC_KEYS.contains(&name));
-        let kind = if is_of_program { "kind.program" } else { "kind.echo" };
+        let is_of_exec = key.segment(2).is_some_and(|name| EXEC_KEYS.contains(&name));
+        let kind = if is_of_exec { "kind.exec" } else { "kind.echo" };
         let path =
             key.path.replace("pool.*", "pool.base").replace("kind.*", kind).replace("program.*", "program.worker");
         if let Some(value) = other(key).filter(|_| !path.contains('*')) {

@@ -1,4 +1,5 @@
-//! What neither `config show` nor a fault prints, however it is shown: values below `env`, whatever the slip.
+//! Neither `config show` nor a fault prints a secret: a value below `env`, or the userinfo of a URL. This holds for
+//! invalid configurations, too.
 
 use proptest::prelude::*;
 
@@ -32,20 +33,20 @@ fn values_of_variables_and_userinfo_are_not_shown() {
 }
 
 #[test]
-fn what_was_withheld_is_no_value() {
+fn the_placeholder_of_a_secret_is_refused_as_a_value() {
     for line in ["env = { TOKEN = \"(withheld)\" }", "env.A = \"1\"\nkill_grace = \"http://(withheld)@host\""] {
         let file = format!("[kind.k]\npool = \"base\"\nexec = [\"/bin/sh\"]\n{line}{FINE}");
         let faults = load(&sources(&file, &[], &[])).expect_err(line);
         assert_eq!(faults.iter().len(), 1, "{faults}");
     }
     let file = format!("[kind.k]\npool = \"base\"\nexec = [\"/bin/sh\", \"http://(withheld)@host\"]{FINE}");
-    let faults = load(&sources(&file, &[], &[])).expect_err("it is no value");
-    let told = faults.iter().next().unwrap().message.clone();
-    assert_eq!(told, "`kind.k.exec` must be the value itself, not the text that `config show` prints instead of it");
+    let faults = load(&sources(&file, &[], &[])).expect_err("the placeholder is not a value");
+    let message = faults.iter().next().unwrap().message.clone();
+    assert_eq!(message, "`kind.k.exec` must be the value itself, not the text that `config show` prints instead of it");
 }
 
 #[test]
-fn faults_point_to_lines_without_what_is_withheld() {
+fn faults_quote_lines_without_secrets() {
     check(&[
         Case {
             file: r#"[kind.k]
@@ -100,7 +101,7 @@ error: `server.listen`: `http://(withheld)@host` is not an address: IP:PORT, uni
     ]);
 }
 
-/// Each fault has its own lines alone.
+/// Each fault quotes only its own lines, so that the report of a large file stays small.
 #[test]
 fn many_faults_of_a_large_file_are_shown_line_by_line() {
     let file: String = (0..5_000).map(|line| format!("[pool.p{line}]\nworkers = 0\n")).collect();
@@ -110,9 +111,9 @@ fn many_faults_of_a_large_file_are_shown_line_by_line() {
     assert!(shown.contains("10000 | workers = 0"), "{}", &shown[shown.len() - 300..]);
 }
 
-/// Files with a secret in a place where none belongs, or where it may be.
+/// Invalid files that contain a secret, below `env` or in a place where no secret belongs.
 const FILES: &[&str] = &[
-    // What does not parse.
+    // Files that do not parse.
     "[kind.k]\nenv = { TOKEN = \"hunter2 }",
     "[kind.k.env]\nA = hunter2",
     "[kind.k]\nenv = {\n A = \"1\",\n TOKEN = hunter2\n}",
@@ -125,7 +126,7 @@ const FILES: &[&str] = &[
     "[kind.k.env] A=\"hunter2\"",
     "[kind.k]\nenv = {\n A = \"hunter2\" # }\n B = \"hunter2\n}",
     "[kind.k]\nenv = [ \"a\", [1]\n \"hunter2\" ]",
-    // What does, and slips in its keys.
+    // Files that parse, but have wrong keys or values.
     "[kind]\nenv = { TOKEN = \"hunter2\" }",
     "[kind.env]\nTOKEN = \"hunter2\"",
     "[kind.k]\nenvs = { TOKEN = \"hunter2\" }",
@@ -142,7 +143,7 @@ const FILES: &[&str] = &[
     "[kind.k.env]\nTOKEN = \"a\nhunter2=\"",
 ];
 
-/// Every way in which the faults of these sources can be shown.
+/// Asserts that no form of the faults of these sources contains the secret.
 fn assert_withheld(sources: &Sources) {
     let faults = load(sources).expect_err("there is something wrong in each");
     for shown in [faults.to_string(), faults.styled(), faults.to_json().to_string(), format!("{faults:?}")] {
@@ -153,8 +154,9 @@ fn assert_withheld(sources: &Sources) {
     }
 }
 
-/// A key set by a flag and by variables, as they are spelled and in capitals, beside one that is wrong in any case.
-fn overlaid(key: &str, value: &str) -> [Sources; 3] {
+/// The key set in three ways: by a variable, by a variable in capitals, and by a flag. An invalid variable is added, so
+/// that each has a fault.
+fn sources_with(key: &str, value: &str) -> [Sources; 3] {
     let variable = format!("WATERWHEEL_{}", key.replace('.', "__"));
     let wrong = ("WATERWHEEL_SERVER__THREADS", "0");
     let mut flags = sources(FINE, &[wrong], &[]);
@@ -174,13 +176,13 @@ fn no_fault_prints_a_secret() {
         ("kind.k.evn.TOKEN", "hunter2"),
     ];
     FILES.iter().for_each(|file| assert_withheld(&sources(file, &[], &[])));
-    sets.iter().flat_map(|(key, value)| overlaid(key, value)).for_each(|sources| assert_withheld(&sources));
+    sets.iter().flat_map(|(key, value)| sources_with(key, value)).for_each(|sources| assert_withheld(&sources));
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// The keys whose values are secret, or may be given as one, with anything that is not what they take.
+    /// Invalid values for `env`, for its keys and for misspellings of it.
     #[test]
     fn no_fault_prints_the_value_of_a_key_that_holds_a_secret(
         key in prop::sample::select(["kind.k.env", "kind.k.env.A", "kind.k.envs.A", "kind.k.evn"].as_slice()),
@@ -189,7 +191,7 @@ proptest! {
     ) {
         let value = form.replace("{}", &format!("{before}@{SECRET}"));
         let file = format!("[kind.k]\npool = \"base\"\nexec = [\"/bin/sh\"]\n{FINE}");
-        for mut overlaid in overlaid(key, &value) {
+        for mut overlaid in sources_with(key, &value) {
             overlaid.file = sources(&file, &[], &[]).file;
             assert_withheld(&overlaid);
         }

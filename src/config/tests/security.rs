@@ -81,7 +81,7 @@ fn files_that_cannot_be_used_are_reported_together() {
         (missing("server.tls.cert"), path),
         (
             "`server.tls.key`: cannot read it: it is a device, and only regular files are read".to_owned(),
-            "put the right file there, a regular one",
+            "put a regular file there, within the size limit",
         ),
         (missing("server.tls.client_ca"), path),
         (missing("auth.jwt.jwks"), "put the issuer's public keys there, as a JSON Web Key Set"),

@@ -1,10 +1,10 @@
-//! Values and variables that would have no effect, or another one than was meant. Kinds of one program, and schedules.
+//! Misspelled variables, relative arguments, changes between two configurations, and kinds that share a program.
 
 use super::{Duration, FINE, Handler, ok, sources};
 use crate::{config::load, handler::Recycle};
 
 #[test]
-fn what_is_written_as_it_is_meant_is_fine() {
+fn sizes_with_units_and_log_filters_are_valid() {
     for line in [
         r#"server.max_payload = "4B""#,
         "server.max_payload = 1024",
@@ -41,7 +41,7 @@ fn a_variable_that_lacks_an_underscore_is_a_fault() {
 }
 
 #[test]
-fn a_relative_argument_that_is_there_is_warned_of_and_config_dir_is_its_mend() {
+fn a_relative_argument_that_exists_gets_a_warning_that_config_dir_resolves() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("thumb.py"), "").unwrap();
     let loaded = |words: &str| {
@@ -51,19 +51,19 @@ fn a_relative_argument_that_is_there_is_warned_of_and_config_dir_is_its_mend() {
         load(&sources).unwrap_or_else(|faults| panic!("{faults}"))
     };
     let warned = loaded(r#"["/bin/sh", "thumb.py", "other.py", "-c", ""]"#).warnings;
-    let told: Vec<_> = warned.iter().map(ToString::to_string).collect();
-    let expected = "warning: `kind.k.exec` has `thumb.py`, which is relative, but jobs do not run in the directory of the configuration\n  \
+    let messages: Vec<_> = warned.iter().map(ToString::to_string).collect();
+    let expected = "warning: `kind.k.exec` has the relative path `thumb.py`, but jobs do not run in the directory of the configuration\n  \
                     help: write `{config_dir}/thumb.py` for the file in the directory of the configuration";
-    assert_eq!(told, [expected]);
+    assert_eq!(messages, [expected]);
 
-    let mended = loaded(r#"["/bin/sh", "{config_dir}/thumb.py"]"#);
-    assert_eq!(mended.warnings, []);
-    let Handler::Exec(command) = &mended.config.kinds[1].handler else { panic!("it is a program") };
+    let fixed = loaded(r#"["/bin/sh", "{config_dir}/thumb.py"]"#);
+    assert_eq!(fixed.warnings, []);
+    let Handler::Exec(command) = &fixed.config.kinds[1].handler else { panic!("it is a program") };
     assert_eq!(command.args, [dir.path().join("thumb.py").display().to_string()]);
 }
 
 #[test]
-fn what_differs_is_told_with_what_needs_a_restart() {
+fn changes_list_each_key_and_whether_it_needs_a_restart() {
     let before = ok(&format!("pool.cpu.workers = 2{}env.A = \"1\"", EXEC), &[], &[]);
     let cases: [(&str, &str, &str, &[&str]); 7] = [
         ("pool.cpu.workers = 2", "A = \"1\"", "", &[]),
@@ -99,7 +99,7 @@ fn a_variable_finds_a_schedule_by_its_name() {
 }
 
 #[test]
-fn kinds_of_one_program_and_pool_have_the_same_one() {
+fn kinds_of_one_pool_share_their_program() {
     let file = r#"
         [pool.a]
         cancel_grace = "3s"

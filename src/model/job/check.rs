@@ -1,4 +1,4 @@
-//! Checks the bounds of a job's fields before the job reaches a pool.
+//! Validates the fields of a job before it reaches a pool.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use super::{Job, MAX_TENANT};
 const MAX_KIND: usize = 64;
 const MAX_CONTENT_TYPE: usize = 128;
 const MAX_KEY: usize = 256;
-/// Most labels of a job.
+/// Maximum number of labels of a job.
 pub const MAX_LABELS: usize = 16;
 const MAX_LABEL_KEY: usize = 64;
 const MAX_LABEL_VALUE: usize = 256;
 
 impl Job {
-    /// Every field that is out of bounds; empty for a valid job.
+    /// The violations of all fields; empty for a valid job.
     #[must_use]
     pub fn violations(&self) -> Vec<FieldViolation> {
         let mut found = Vec::new();
@@ -59,7 +59,7 @@ fn bound(field: &'static str, text: &str, max: usize, found: &mut Vec<FieldViola
     }
 }
 
-/// Checks a printable text. Most jobs leave such fields empty, which takes a fast path.
+/// Checks the length and the characters of an optional text. Inlined, because most jobs leave these fields empty.
 #[inline]
 fn text(field: &'static str, text: &str, max: usize, found: &mut Vec<FieldViolation>) {
     if text.is_empty() {
@@ -71,7 +71,7 @@ fn text(field: &'static str, text: &str, max: usize, found: &mut Vec<FieldViolat
     }
 }
 
-/// A field that is out of bounds.
+/// An invalid value of a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldViolation {
     /// Path of the field in the request, such as `job.kind`.

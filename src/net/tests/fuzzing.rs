@@ -9,9 +9,9 @@ pub(crate) fn proxy(data: &[u8]) {
     match parse(data) {
         // A text header is short, and a binary one has its length.
         Parsed::Partial => assert!(data.len() < 107 || data.starts_with(b"\r\n\r\n\0\r\nQUIT\n")),
-        Parsed::Not => {
+        Parsed::Invalid => {
             for more in [&b"\r\n"[..], b" 1\r\n", b"\0\0\0\0"] {
-                assert_eq!(parse(&[data, more].concat()), Parsed::Not);
+                assert_eq!(parse(&[data, more].concat()), Parsed::Invalid);
             }
         }
         Parsed::Header { length, source } => {

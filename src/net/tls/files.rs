@@ -54,7 +54,7 @@ pub enum TlsFault {
     #[error("cannot read it: {0}")]
     Unread(FileFault),
     /// It contains no PEM block of the expected type.
-    #[error("it contains none")]
+    #[error("it has no PEM block of the expected type")]
     Nothing,
     /// It is not PEM, or a block is damaged.
     #[error("it is not valid PEM")]
@@ -69,7 +69,7 @@ pub enum TlsFault {
 
 impl TlsFile {
     /// Its path, if configured, and its largest size.
-    fn place(self, config: &TlsConfig) -> Option<(&Path, u64)> {
+    fn path_and_max_size(self, config: &TlsConfig) -> Option<(&Path, u64)> {
         match self {
             Self::Cert => Some((&config.cert, 1 << 20)),
             Self::Key => Some((&config.key, 64 << 10)),
@@ -79,7 +79,7 @@ impl TlsFile {
 
     /// Its contents, if configured.
     pub(super) fn read(self, config: &TlsConfig) -> Option<Contents> {
-        self.place(config).map(|(path, max)| reload::read(path, max))
+        self.path_and_max_size(config).map(|(path, max)| reload::read(path, max))
     }
 
     fn name(self) -> &'static str {
@@ -90,8 +90,8 @@ impl TlsFile {
         }
     }
 
-    fn fails(self, config: &TlsConfig, fault: TlsFault) -> TlsError {
-        let path = self.place(config).map(|(path, _)| path.to_owned());
+    fn error(self, config: &TlsConfig, fault: TlsFault) -> TlsError {
+        let path = self.path_and_max_size(config).map(|(path, _)| path.to_owned());
         TlsError { file: self, path: path.unwrap_or_default(), fault }
     }
 }
@@ -102,11 +102,12 @@ impl TlsFault {
     pub fn help(&self, file: TlsFile) -> &'static str {
         match (self, file) {
             (Self::Unread(FileFault::Unreadable { .. }), _) => "correct the path, or let the server's user read it",
-            (Self::Unread(_), _) => "put the right file there, a regular one",
+            (Self::Unread(_), _) => "put a regular file there, within the size limit",
             (Self::Mismatch, _) => "use the key that was made for the certificate",
+            (Self::Unusable(_), TlsFile::Key) => "use an ECDSA, RSA or Ed25519 key, and a certificate for it",
             (Self::Unusable(_), _) => "issue it anew, as X.509 version 3 with an ECDSA, RSA or Ed25519 key",
-            (_, TlsFile::Key) => "it needs one block PRIVATE KEY in PEM",
-            (_, TlsFile::Cert | TlsFile::ClientCa) => "it needs blocks CERTIFICATE in PEM",
+            (_, TlsFile::Key) => "put one PEM block PRIVATE KEY there",
+            (_, TlsFile::Cert | TlsFile::ClientCa) => "put PEM blocks CERTIFICATE there",
         }
     }
 }
@@ -118,8 +119,8 @@ pub(super) fn identity(
     config: &TlsConfig,
     provider: &CryptoProvider,
 ) -> Result<Arc<CertifiedKey>, TlsErrors> {
-    let chain = certificates(cert).map_err(|fault| TlsFile::Cert.fails(config, fault));
-    let key = private_key(key).map_err(|fault| TlsFile::Key.fails(config, fault));
+    let chain = certificates(cert).map_err(|fault| TlsFile::Cert.error(config, fault));
+    let key = private_key(key).map_err(|fault| TlsFile::Key.error(config, fault));
     match (chain, key) {
         (Ok(chain), Ok(key)) => {
             let pair = CertifiedKey::from_der(chain, key, provider);
@@ -129,13 +130,13 @@ pub(super) fn identity(
     }
 }
 
-/// Verifies client certificates.
+/// The verifier of client certificates, from the contents of the client CA file.
 pub(super) fn verifier(
     read: &Contents,
     config: &TlsConfig,
     provider: &Arc<CryptoProvider>,
 ) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
-    let fails = |fault| TlsFile::ClientCa.fails(config, fault);
+    let fails = |fault| TlsFile::ClientCa.error(config, fault);
     let mut roots = RootCertStore::empty();
     for root in certificates(read).map_err(fails)? {
         roots.add(root).map_err(|error| fails(TlsFault::Unusable(error.to_string())))?;
@@ -177,9 +178,9 @@ fn pem_fault(error: &pem::Error) -> TlsFault {
 
 fn unusable(error: &rustls::Error, config: &TlsConfig) -> TlsError {
     match error {
-        rustls::Error::InconsistentKeys(_) => TlsFile::Key.fails(config, TlsFault::Mismatch),
+        rustls::Error::InconsistentKeys(_) => TlsFile::Key.error(config, TlsFault::Mismatch),
         // The library explains why a key is unusable, and never quotes the key.
-        rustls::Error::General(text) => TlsFile::Key.fails(config, TlsFault::Unusable(text.clone())),
-        other => TlsFile::Cert.fails(config, TlsFault::Unusable(other.to_string())),
+        rustls::Error::General(text) => TlsFile::Key.error(config, TlsFault::Unusable(text.clone())),
+        other => TlsFile::Cert.error(config, TlsFault::Unusable(other.to_string())),
     }
 }

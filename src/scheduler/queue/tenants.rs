@@ -1,4 +1,4 @@
-//! The tags, the order and the sums of tenants. The fair sharing itself is in `src/scheduler/queue.rs`.
+//! The tags, the order and the sums of tenants. The fair sharing itself is in `fair_share.rs`.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Random events against the invariants.
+//! Applies random events to the scheduler, and checks the invariants after each.
 
 use std::{
     cell::{Cell, RefCell},
@@ -22,9 +22,9 @@ use super::{
 use crate::model::{Criticality, KindLimits, Limit, Outcome, Rate, WhenFull};
 
 const SEED: [u8; 32] = *b"waterwheel: the heart, step by s";
-const POOLS: u32 = 1400;
+const CASES: u32 = 1400;
 const EVENTS: usize = 220;
-/// Most jobs are of one class and one tenant.
+/// Four of seven jobs are of one class.
 const CLASSES: [Criticality; 7] = {
     use Criticality::{Critical, CriticalPlus, Sheddable, SheddablePlus};
     [Critical, Critical, Critical, Critical, CriticalPlus, Sheddable, SheddablePlus]
@@ -39,10 +39,11 @@ struct Shape {
     shards: usize,
 }
 
-/// An event that is drawn before its job is known. `pick` selects one of the possible jobs, modulo their number.
+/// An event that is drawn before its job is known. `pick` selects one of the possible jobs, modulo their number: with
+/// `Any` from all jobs that were not refused, even ended ones, and with `Here` from queued and waiting ones.
 #[derive(Debug, Clone, Copy)]
 enum Choice {
-    Sure(Event),
+    Fixed(Event),
     End { pick: usize, outcome: Outcome, run: Duration },
     Release { pick: usize },
     Finish { pick: usize, outcome: Outcome, run: Duration },
@@ -55,7 +56,8 @@ enum Choice {
     CancelHere { pick: usize },
 }
 
-/// Draws all values of an event from one number. A proptest strategy for each field would take most of the time.
+/// Draws all values of a pool or an event from one number. With a proptest strategy for each field, most of the test's
+/// time would go into drawing.
 struct Dice(u64);
 
 impl Dice {
@@ -158,7 +160,7 @@ impl Dice {
         let why = self.one(&[Withdrawal::Cancelled, Withdrawal::Expired]);
         let (outcome, run) = self.end();
         match self.weighted(&[300, 30, 50, 110, 40, 10, 8, 12, 3, 80, 2, 8, 6, 30, 2, 20, 3, 12, 40]) {
-            0 => Choice::Sure(Event::Offer(self.offer())),
+            0 => Choice::Fixed(Event::Offer(self.offer())),
             1 => Choice::End { pick, outcome, run },
             2 => Choice::Release { pick },
             3 => Choice::Finish { pick, outcome, run },
@@ -167,40 +169,40 @@ impl Dice {
             6 => Choice::EndAny { pick },
             7 => Choice::Stick { pick },
             8 => Choice::StickAny { pick },
-            9 => Choice::Sure(Event::Pass { by: self.millis(12) }),
-            10 => Choice::Sure(Event::AddWorker),
+            9 => Choice::Fixed(Event::Pass { by: self.millis(12) }),
+            10 => Choice::Fixed(Event::AddWorker),
             11 => {
                 let min = 1 + self.roll(5);
-                Choice::Sure(Event::Resize { min, max: min + self.roll(3) })
+                Choice::Fixed(Event::Resize { min, max: min + self.roll(3) })
             }
-            12 => Choice::Sure(Event::Pause),
-            13 => Choice::Sure(Event::Resume),
-            14 => Choice::Sure(Event::Shut),
-            15 => Choice::Sure(Event::Open),
+            12 => Choice::Fixed(Event::Pause),
+            13 => Choice::Fixed(Event::Resume),
+            14 => Choice::Fixed(Event::Shut),
+            15 => Choice::Fixed(Event::Open),
             16 => Choice::CancelAny { pick },
             17 => Choice::CancelHere { pick },
-            _ => Choice::Sure(Event::Tick),
+            _ => Choice::Fixed(Event::Tick),
         }
     }
 
-    /// An event of a closed pool. Only a closed pool abandons its queue and its workers.
+    /// An event of a closed pool. Only a closed pool may end its queued jobs or remove its idle workers.
     fn closing_event(&mut self) -> Choice {
         match self.weighted(&[1, 2, 1, 16]) {
-            0 => Choice::Sure(Event::Close),
-            1 => Choice::Sure(Event::Abandon),
-            2 => Choice::Sure(Event::Retire),
+            0 => Choice::Fixed(Event::Close),
+            1 => Choice::Fixed(Event::Abandon),
+            2 => Choice::Fixed(Event::Retire),
             _ => self.choice(),
         }
     }
 }
 
-/// A pool and its events, with a close at the end in most cases.
+/// A pool and its events. Most cases close the pool before the last events.
 fn cases() -> impl Strategy<Value = (Shape, Vec<Choice>)> {
     let dice = || any::<u64>().no_shrink();
     (dice(), vec(dice(), 1..EVENTS), vec(dice(), 0..25)).prop_map(|(shape, life, end)| {
         let mut choices: Vec<Choice> = life.into_iter().map(|seed| Dice(seed).choice()).collect();
         if !end.is_empty() {
-            choices.push(Choice::Sure(Event::Close));
+            choices.push(Choice::Fixed(Event::Close));
         }
         choices.extend(end.into_iter().map(|seed| Dice(seed).closing_event()));
         (Dice(shape).shape(), choices)
@@ -217,7 +219,7 @@ impl Choice {
             some(jobs, pick).map(event).unwrap_or_default()
         };
         match self {
-            Self::Sure(event) => vec![event],
+            Self::Fixed(event) => vec![event],
             Self::End { pick, outcome, run } => one(&running, pick, &|job| vec![Event::End { job, outcome, run }]),
             Self::Release { pick } => one(&running, pick, &|job| vec![Event::Release { job }]),
             Self::Finish { pick, outcome, run } => {
@@ -248,8 +250,8 @@ fn run_case(shape: Shape, choices: &[Choice], tally: &mut Tally, events: &mut Ve
     for choice in choices {
         for event in choice.resolve(&drive) {
             events.push(event);
-            let open = |job| drive.view().running.iter().any(|run| run.0 == job && !run.2);
-            if matches!(event, Event::Release { job } if open(job)) {
+            let is_undecided = |job| drive.view().running.iter().any(|run| run.0 == job && !run.2);
+            if matches!(event, Event::Release { job } if is_undecided(job)) {
                 tally.one("released without outcome");
             }
             let step = drive.apply(event)?;
@@ -262,7 +264,7 @@ fn run_case(shape: Shape, choices: &[Choice], tally: &mut Tally, events: &mut Ve
 
 #[test]
 fn random_events_keep_the_invariants() {
-    let config = Config { cases: POOLS, failure_persistence: None, max_shrink_iters: 20_000, ..Config::default() };
+    let config = Config { cases: CASES, failure_persistence: None, max_shrink_iters: 20_000, ..Config::default() };
     let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &SEED));
     let tally = RefCell::new(Tally::default());
     let steps = Cell::new(0);
