@@ -28,7 +28,8 @@ async fn ctrl_c_cancels_the_job() {
     let process = Process::dev(&[]).await;
     let caller = Caller::of(process.public).await;
     let submit = process.command(&["submit", "sleep", "600000", "--deadline", "9m"]).spawn().unwrap();
-    caller.until_all(|pools| pools.iter().any(|pool| pool.in_flight == 1)).await;
+    // The first job of `dev` runs in the pool `cpu`.
+    caller.until_all(|pools| pools.iter().any(|pool| pool.name == "io" && pool.in_flight == 1)).await;
     kill_process(Pid::from_raw(submit.id().unwrap().cast_signed()).unwrap(), Signal::INT).unwrap();
     let ran = Ran::from(submit.wait_with_output().await.unwrap());
     assert_eq!((ran.code, &*ran.err), (Some(130), ""));
