@@ -92,10 +92,6 @@ impl Target {
         &self.process
     }
 
-    pub(crate) fn base(&self) -> Footprint {
-        self.base
-    }
-
     pub(crate) fn footprint(&self) -> Footprint {
         Footprint::of(self.process.id())
     }
@@ -126,13 +122,18 @@ impl Target {
     /// at most `bound` above the base.
     pub(crate) async fn recovers(&self, bound: u64) {
         self.caller.until(|pool: &PoolStats| pool.in_flight == 0 && queued(pool) == 0).await;
-        // The allocator returns freed memory on its next use, for each thread separately.
-        let others = (Bystander::of(self.public()).await, Bystander::of(self.public()).await);
-        self.until(|held| held.memory <= self.base.memory + SLACK).await;
-        drop(others);
+        self.shrinks(SLACK).await;
         let held = self.until(|held| held.files == self.base.files).await;
         let over = held.peak.saturating_sub(self.base.memory);
         assert!(over <= bound, "the peak was {over} bytes above the base, and {bound} are allowed");
+    }
+
+    /// Waits until memory is at most `over` bytes above the base, while two clients call: the allocator returns freed
+    /// memory on its next use, for each thread separately.
+    pub(crate) async fn shrinks(&self, over: u64) {
+        let clients = (Bystander::of(self.public()).await, Bystander::of(self.public()).await);
+        self.until(|held| held.memory <= self.base.memory + over).await;
+        drop(clients);
     }
 
     /// Samples the footprint until it is `reached`.
