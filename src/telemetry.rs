@@ -130,7 +130,7 @@ impl Default for Config {
 /// Installs logs and traces for the whole process.
 /// It works inside and outside of a runtime. The exporter has two threads of its own: one collects spans, and one
 /// drives its connection. Nothing is sent before the first span ends. If the collector is unreachable, spans are lost
-/// and one line per minute is logged, but no call fails.
+/// which is logged at most every ten seconds, but no call fails.
 ///
 /// # Errors
 /// [`TelemetryError`] if a part of `config` is not usable, or a subscriber is already installed.

@@ -12,22 +12,15 @@ use opentelemetry_sdk::{
     error::{OTelSdkError, OTelSdkResult},
     trace::{Sampler, SamplingResult, SdkTracerProvider, ShouldSample, SpanData, SpanExporter, TracerProviderBuilder},
 };
-use parking_lot::Mutex;
-use tokio::{
-    runtime::{self, Runtime},
-    time::Instant,
-};
-use tracing::{Subscriber, info, warn};
+use tokio::runtime::{self, Runtime};
+use tracing::{Subscriber, warn};
 use tracing_subscriber::{Layer, registry::LookupSpan};
 
 use super::{Config, TelemetryError, Traces, filter::TraceFilter};
-use crate::model::without_userinfo;
+use crate::{incidents::Throttle, model::without_userinfo};
 
 /// Time limit for the collector to accept a batch.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Time between two log lines about an exporter that keeps failing.
-const SILENCE: Duration = Duration::from_secs(60);
 
 /// Sends spans in batches to the collector at `endpoint`.
 pub(super) fn otlp(endpoint: &str, config: &Config) -> Result<Traces, TelemetryError> {
@@ -124,52 +117,25 @@ fn exporter_runtime() -> std::io::Result<Runtime> {
         .build()
 }
 
-/// Logs the failures of an exporter: the first one at once, then at most one line per minute, and one line when it
-/// works again.
+/// Logs failures of an exporter, at most one line in ten seconds.
 #[derive(Debug)]
 struct LoggedExporter<E> {
     inner: E,
     endpoint: String,
-    failing: Mutex<Option<Failing>>,
-}
-
-#[derive(Debug)]
-struct Failing {
-    logged: Instant,
-    lost: usize,
+    failures: Throttle,
 }
 
 impl<E> LoggedExporter<E> {
     fn new(inner: E, endpoint: &str) -> Self {
-        Self { inner, endpoint: without_userinfo(endpoint).into_owned(), failing: Mutex::new(None) }
+        Self { inner, endpoint: without_userinfo(endpoint).into_owned(), failures: Throttle::default() }
     }
 
-    fn note(&self, spans: usize, result: &OTelSdkResult, now: Instant) {
-        let mut failing = self.failing.lock();
-        match (result, failing.as_mut()) {
-            (Ok(()), None) => {}
-            (Ok(()), Some(_)) => {
-                *failing = None;
-                info!(endpoint = self.endpoint, "spans are exported again");
-            }
-            (Err(error), None) => {
-                *failing = Some(Failing { logged: now, lost: 0 });
-                self.warn(spans, error);
-            }
-            (Err(error), Some(state)) => {
-                state.lost += spans;
-                if now - state.logged >= SILENCE {
-                    state.logged = now;
-                    self.warn(std::mem::take(&mut state.lost), error);
-                }
-            }
-        }
-    }
-
-    fn warn(&self, lost_spans: usize, error: &OTelSdkError) {
+    fn failed(&self, lost_spans: usize, error: &OTelSdkError) {
+        let Some(others) = self.failures.pass() else { return };
         warn!(
             endpoint = self.endpoint,
             lost_spans,
+            others,
             error = %without_userinfo(&error.to_string()),
             "cannot export spans: check telemetry.otlp and that a collector listens there"
         );
@@ -179,9 +145,7 @@ impl<E> LoggedExporter<E> {
 impl<E: SpanExporter> SpanExporter for LoggedExporter<E> {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         let spans = batch.len();
-        let result = self.inner.export(batch).await;
-        self.note(spans, &result, Instant::now());
-        result
+        self.inner.export(batch).await.inspect_err(|error| self.failed(spans, error))
     }
 
     fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
@@ -210,23 +174,17 @@ mod tests {
     use crate::telemetry::tests::Capture;
 
     #[test]
-    fn failures_are_logged_once_a_minute_and_the_end_once() {
+    fn failures_are_logged_once_and_without_userinfo() {
         let capture = Capture::default();
         let fmt = layer().with_ansi(false).without_time().with_writer(capture.clone());
         let _guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(fmt));
         let watched = LoggedExporter::new(InMemorySpanExporter::default(), "http://me:hunter2@collector");
-        let refused = || Err(OTelSdkError::InternalFailure("refused by http://me:hunter2@collector".into()));
-        let start = Instant::now();
-        for second in 0..=60 {
-            watched.note(2, &refused(), start + Duration::from_secs(second));
+        for _ in 0..3 {
+            watched.failed(2, &OTelSdkError::InternalFailure("refused by http://me:hunter2@collector".into()));
         }
-        watched.note(1, &Ok(()), start + Duration::from_secs(61));
-        watched.note(1, &Ok(()), start + Duration::from_secs(62));
         let lines = capture.lines();
-        assert_eq!(lines.len(), 3, "{lines:#?}");
+        assert_eq!(lines.len(), 1, "{lines:#?}");
         assert!(lines.iter().all(|line| !line.contains("hunter2")), "{lines:#?}");
         assert!(lines[0].contains("lost_spans=2") && lines[0].contains("refused"), "{}", lines[0]);
-        assert!(lines[1].contains("lost_spans=120"), "{}", lines[1]);
-        assert!(lines[2].contains("exported again"), "{}", lines[2]);
     }
 }
