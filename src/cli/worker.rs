@@ -24,7 +24,7 @@ use super::{
     console::Console,
     failure::{Exit, Failure},
 };
-use crate::config::valid_name;
+use crate::{config::valid_name, task::Tasks};
 
 /// The kind that the examples serve.
 const PLACEHOLDER: &str = "thumbnail";
@@ -200,7 +200,7 @@ impl WorkerFile {
         let runtime = runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| error.to_string())?;
         let peer = runtime.block_on(async {
-            timeout(START, Peer::start(&self.command, None))
+            timeout(START, Peer::start(&self.command, &Tasks::new(), None))
                 .await
                 .map_err(|_| "it is not ready after a minute".to_owned())?
         })?;

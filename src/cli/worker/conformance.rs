@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::json;
 use tokio::time::{Instant, timeout};
 
-use super::peer::{Answer, Peer};
+use super::peer::{Answer, AttachPoint, Peer};
 use crate::{
     cli::{
         console::{BAD, Console, FAINT, GOOD, paint},
@@ -106,7 +106,10 @@ impl Kit<'_, '_> {
         let attempt = async {
             let peer = match worker {
                 Some(peer) => peer,
-                None => worker.insert(Peer::start(&self.args.command, self.args.attach.then_some(&self.tasks)).await?),
+                None => {
+                    let point = self.args.attach.then(|| AttachPoint::open(&self.tasks)).transpose()?;
+                    worker.insert(Peer::start(&self.args.command, &self.tasks, point).await?)
+                }
             };
             match kind {
                 Some(kind) if !peer.ready.kinds.iter().any(|served| served == kind) => Ok(None),
