@@ -15,7 +15,6 @@ mod console;
 mod detached;
 mod dev;
 mod drain;
-mod explain;
 mod failure;
 #[cfg(test)]
 #[path = "cli/tests/fake.rs"]
@@ -88,7 +87,7 @@ enum Command {
     Stats(stats::StatsArgs),
     Drain(drain::DrainArgs),
     Jobs(Box<jobs::JobsArgs>),
-    Explain(explain::ExplainArgs),
+    Explain(jobs::ExplainArgs),
     /// Stop starting jobs of a pool until "waterwheel resume".
     ///
     /// Jobs are accepted and queued, but not started. Running jobs continue, and deadlines still apply.
@@ -209,7 +208,7 @@ pub fn run(cli: Cli) -> Exit {
         Command::Stats(args) => client(format, args, stats::run),
         Command::Drain(args) => client(format, args, drain::run),
         Command::Jobs(args) => client(format, *args, jobs::run),
-        Command::Explain(args) => client(format, args, explain::run),
+        Command::Explain(args) => client(format, args, jobs::explain),
         Command::Pause(args) => client(format, args, operate::pause),
         Command::Resume(args) => client(format, args, operate::resume),
         Command::Resize(args) => client(format, args, operate::resize),

@@ -12,7 +12,7 @@ use super::{
     config::{ConfigArgs, Process},
     console::{BAD, Console, FAINT, GOOD, WARN, paint},
     failure::{Exit, Failure},
-    output::{Align, contents, pluralized, table},
+    output::{contents, pluralized, table},
 };
 use crate::{
     config::{Config, Faults, Loaded, Pool, Warning},
@@ -125,9 +125,9 @@ fn comparison(findings: &[Finding]) -> Vec<String> {
             format!("{}{}", finding.need_for, paint(FAINT, &source)),
         ]
     };
-    let rows: Vec<Vec<String>> = findings.iter().map(row).collect();
+    let rows = findings.iter().map(row).collect();
     let mut lines = Vec::new();
-    for (line, finding) in table(&[Align::Left; 4], &rows).into_iter().zip(findings) {
+    for (line, finding) in table(&[""; 4], rows).into_iter().skip(1).zip(findings) {
         lines.push(line);
         lines.extend(finding.help.as_ref().map(|help| format!("  {} {help}", paint(FAINT, "help:"))));
     }

@@ -98,6 +98,17 @@ impl Console<'_> {
         }
     }
 
+    /// Prints a message of the server as one line of JSON, or its `lines` as text with a `summary` on standard error.
+    pub(crate) async fn list<M: Name>(&mut self, message: &M, lines: &[String], summary: &str) -> io::Result<()> {
+        if self.format == Format::Json {
+            return self.out.line(&message_json(message)?).await;
+        }
+        for line in lines {
+            self.out.line(line).await?;
+        }
+        self.err.line(&paint(FAINT, summary)).await
+    }
+
     /// Prints a report of the command: as `text`, or as one line of JSON.
     pub(crate) async fn report(&mut self, report: &impl Serialize, text: impl FnOnce() -> String) -> io::Result<()> {
         match self.format {

@@ -12,7 +12,7 @@ use super::{
     console::{BAD, Console, FAINT, GOOD, STRONG, WARN, paint},
     failure::{Exit, Failure},
     flags::{JobArgs, any_duration, duration_in, message, one_of},
-    output::{Align, Format, fitted, message_json, percent, pluralized, sanitized},
+    output::{Format, fitted, message_json, percent, pluralized, sanitized},
 };
 use crate::{
     detached::wall_clock,
@@ -201,22 +201,15 @@ async fn create(args: CreateArgs, console: &mut Console<'_>) -> Result<Exit, Fai
 }
 
 async fn list(args: ListArgs, console: &mut Console<'_>) -> Result<(), Failure> {
-    use Align::{Left, Right};
     let ListArgs { filter, limit, server } = args;
     let filter = Some(filter.into_filter());
     let request = JobServiceListJobsRequest { filter, page_size: limit, page_token: String::new() };
     let answer = server.ask(request, async |server, request| server.jobs().list_jobs(request).await).await?;
-    if console.format == Format::Json {
-        return Ok(console.out.line(&message_json(&answer)?).await?);
-    }
-    let heads = ["job", "state", "tries", "kind", "tenant"];
-    let columns = [Left, Left, Right, Left, Left];
-    for line in fitted(&heads, &columns, answer.jobs.iter().map(row).collect(), &[4, 3], console.out.width()) {
-        console.out.line(&line).await?;
-    }
+    let heads = ["job", "state", ">tries", "kind", "tenant"];
+    let lines = fitted(&heads, answer.jobs.iter().map(row).collect(), &[4, 3], console.out.width());
     let more = if answer.next_page_token.is_empty() { "" } else { ", and there are more" };
     let summary = format!("{}{more}, the newest first", pluralized(answer.jobs.len(), "job"));
-    Ok(console.err.line(&paint(FAINT, summary)).await?)
+    Ok(console.list(&answer, &lines, &summary).await?)
 }
 
 fn row(job: &DetachedJob) -> Vec<String> {

@@ -36,15 +36,6 @@ pub(crate) fn exact(duration: Duration) -> String {
     }
 }
 
-/// A time to the millisecond, such as `0.4ms`, `497ms`, `1.503s`, `2m 3s`.
-pub(crate) fn elapsed(duration: Duration) -> String {
-    match duration.as_secs() {
-        0 => exact(duration),
-        1..100 => format!("{:.3}s", duration.as_secs_f64()),
-        _ => clock(duration),
-    }
-}
-
 /// A time to two or three digits, such as `4.1ms`, `120ms`, `1.0s`, `12s`, `2m 3s`.
 pub(crate) fn short_duration(duration: Duration) -> String {
     let seconds = duration.as_secs_f64();
@@ -120,13 +111,13 @@ pub(crate) fn percent(share: f64) -> String {
 }
 
 /// The use of a job's budget, such as
-/// `done in 1.503s budget 2s = queue 0.4ms + run 1503ms + left 497ms`.
+/// `done in 1.5s budget 2s = queue 0.4ms + run 1503ms + left 497ms`.
 pub(crate) fn waterfall(waterfall: &Waterfall) -> String {
     let Waterfall { budget_seconds, queue_seconds, run_seconds, left_seconds, worker: _ } = *waterfall;
     let [budget, queue, run, left] = [budget_seconds, queue_seconds, run_seconds, left_seconds].map(seconds);
     format!(
         "done in {}   budget {} = queue {} + run {} + left {}",
-        elapsed(queue + run),
+        short_duration(queue + run),
         setting(budget),
         exact(queue),
         exact(run),
@@ -188,73 +179,44 @@ pub(crate) fn message_json<M: Name>(message: &M) -> io::Result<String> {
     String::from_utf8(line).map_err(io::Error::other)
 }
 
-/// Alignment of a column.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Align {
-    /// For words.
-    Left,
-    /// For figures.
-    Right,
-}
-
 /// Smallest width of a shortened column.
 const MIN_WIDTH: usize = 6;
 
-/// Rows of cells, two spaces apart, each column as wide as its widest cell. Styles have no width.
-pub(crate) fn table(columns: &[Align], rows: &[Vec<String>]) -> Vec<String> {
-    let widths: Vec<usize> = (0..columns.len()).map(|column| widest(rows, column)).collect();
-    let line = |row: &Vec<String>| {
-        let cells = row.iter().zip(columns.iter().zip(&widths));
-        let cells: Vec<String> = cells.map(|(cell, (align, width))| pad(cell, *align, *width)).collect();
-        cells.join("  ").trim_end().to_owned()
-    };
-    rows.iter().map(line).collect()
+/// Rows of cells below their heading, two spaces apart; empty without rows. Each column is as wide as its widest cell;
+/// styles have no width. A heading that begins with `>` aligns its column to the right.
+pub(crate) fn table(heads: &[&str], rows: Vec<Vec<String>>) -> Vec<String> {
+    fitted(heads, rows, &[], None)
 }
 
-/// The same with a heading; empty without rows.
-pub(crate) fn headed(heads: &[&str], columns: &[Align], rows: Vec<Vec<String>>) -> Vec<String> {
-    fitted(heads, columns, rows, &[], None)
-}
-
-/// The same, at most `max` columns wide if given. The columns in `cut` are shortened, in that order; their cells must
-/// have no styles.
-pub(crate) fn fitted(
-    heads: &[&str],
-    columns: &[Align],
-    mut rows: Vec<Vec<String>>,
-    cut: &[usize],
-    max: Option<usize>,
-) -> Vec<String> {
+/// The same, at most `max` columns wide if given. The columns in `cut` are shortened, in that order.
+pub(crate) fn fitted(heads: &[&str], mut rows: Vec<Vec<String>>, cut: &[usize], max: Option<usize>) -> Vec<String> {
     if rows.is_empty() {
         return Vec::new();
     }
-    rows.insert(0, heads.iter().map(|head| paint(FAINT, head)).collect());
-    let whole = |rows: &[Vec<String>]| (0..heads.len()).map(|column| widest(rows, column) + 2).sum::<usize>() - 2;
+    rows.insert(0, heads.iter().map(|head| paint(FAINT, head.trim_start_matches('>'))).collect());
+    let widest = |rows: &[Vec<String>], column: usize| rows.iter().map(|row| width(&row[column])).max().unwrap_or(0);
     for column in cut {
-        let over = max.map_or(0, |max| whole(&rows).saturating_sub(max));
+        let whole = (0..heads.len()).map(|column| widest(&rows, column) + 2).sum::<usize>() - 2;
+        let over = max.map_or(0, |max| whole.saturating_sub(max));
         let space = widest(&rows, *column).saturating_sub(over).max(MIN_WIDTH);
         for row in rows.iter_mut().filter(|row| width(&row[*column]) > space) {
             let cell = anstream::adapter::strip_str(&row[*column]).to_string();
             row[*column] = cell.chars().take(space - 1).chain(['…']).collect();
         }
     }
-    table(columns, &rows)
-}
-
-fn widest(rows: &[Vec<String>], column: usize) -> usize {
-    rows.iter().filter_map(|row| row.get(column)).map(|cell| width(cell)).max().unwrap_or(0)
+    let widths: Vec<usize> = (0..heads.len()).map(|column| widest(&rows, column)).collect();
+    let line = |row: Vec<String>| {
+        let cells = row.into_iter().zip(heads.iter().zip(&widths)).map(|(cell, (head, to))| {
+            let space = " ".repeat(to - width(&cell));
+            if head.starts_with('>') { space + &cell } else { cell + &space }
+        });
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    rows.into_iter().map(line).collect()
 }
 
 fn width(cell: &str) -> usize {
     anstream::adapter::strip_str(cell).to_string().chars().count()
-}
-
-fn pad(cell: &str, align: Align, to: usize) -> String {
-    let space = " ".repeat(to.saturating_sub(width(cell)));
-    match align {
-        Align::Left => format!("{cell}{space}"),
-        Align::Right => format!("{space}{cell}"),
-    }
 }
 
 #[cfg(test)]

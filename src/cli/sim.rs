@@ -9,10 +9,7 @@ use super::{
     console::Console,
     failure::{Exit, Failure},
     flags::{duration_in, number_in},
-    output::{
-        Align::{Left, Right},
-        Format, elapsed, headed, pluralized, setting,
-    },
+    output::{Format, pluralized, setting, short_duration, table},
 };
 use crate::{
     file,
@@ -36,10 +33,21 @@ const MAX_RUN: Duration = Duration::from_secs(8 * 24 * 3600);
 /// Bounds of loads and other factors.
 const TIMES: RangeInclusive<f64> = 0.01..=100.0;
 /// Columns of the table. `tries` are submissions per job.
-const HEADS: [&str; 9] =
-    ["service", "arrivals", "load", "useful", "missed", "refused", "wait p99", "recovery", "tries"];
-/// Columns for the tenants that do not flood the workers, with `--flood`.
-const OTHERS: [&str; 2] = ["others served", "others p99"];
+const HEADS: [&str; 11] = [
+    "service",
+    "arrivals",
+    ">load",
+    ">useful",
+    ">missed",
+    ">refused",
+    ">wait p99",
+    ">recovery",
+    ">tries",
+    ">others served",
+    ">others p99",
+];
+/// The last columns, for the tenants that do not flood the workers, are for `--flood`.
+const OTHERS: usize = 2;
 
 /// Simulate a pool under load, on virtual time.
 ///
@@ -199,15 +207,8 @@ pub(super) async fn run(args: SimArgs, console: &mut Console<'_>) -> Result<Exit
     let recording = args.recording()?;
     let cases = args.cases(recording.as_ref());
     args.check(&cases)?;
-    if let Some(note) = recording.as_deref().and_then(|recording| passed_over(recording.passed_over())) {
-        console.err.line(&note).await?;
-    }
-    if let Some(recording) = recording.as_deref().filter(|_| console.format == Format::Text) {
-        let (jobs, measured) = recording.counts();
-        let lasts = elapsed(recording.lasts());
-        let line =
-            format!("{jobs} jobs in {lasts}; {measured} of them completed, and lend the others their service times");
-        console.out.line(&line).await?;
+    if let Some(recording) = &recording {
+        describe(recording, console).await?;
     }
     let mut rows = Vec::new();
     for case in cases {
@@ -224,13 +225,28 @@ pub(super) async fn run(args: SimArgs, console: &mut Console<'_>) -> Result<Exit
         rows.push(row(&figures));
     }
     if console.format == Format::Text {
-        let heads = HEADS.into_iter().chain(OTHERS.into_iter().filter(|_| args.flood.is_some()));
-        let columns = [Left, Left].into_iter().chain([Right; HEADS.len() + OTHERS.len() - 2]);
-        let heads: Vec<_> = heads.collect();
-        let columns: Vec<_> = columns.take(heads.len()).collect();
-        console.out.line(&headed(&heads, &columns, rows).join("\n")).await?;
+        let heads = if args.flood.is_some() { &HEADS[..] } else { &HEADS[..HEADS.len() - OTHERS] };
+        console.out.line(&table(heads, rows).join("\n")).await?;
     }
     Ok(Exit::Done)
+}
+
+async fn describe(recording: &Recording, console: &mut Console<'_>) -> Result<(), Failure> {
+    let PassedOver { lines, first } = recording.passed_over();
+    if lines > 0 {
+        let lines = pluralized(lines, "line");
+        let note =
+            format!("note: left out of the log: {lines} without a whole message of the server, first line {first}");
+        console.err.line(&note).await?;
+    }
+    if console.format == Format::Text {
+        let (jobs, measured) = recording.counts();
+        let lasts = short_duration(recording.lasts());
+        let line =
+            format!("{jobs} jobs in {lasts}; {measured} of them completed, and lend the others their service times");
+        console.out.line(&line).await?;
+    }
+    Ok(())
 }
 
 /// Means over the seeds of a case.
@@ -323,22 +339,6 @@ fn figures(case: &Case, flood: Option<f64>, seed: u64, outcome: &Outcome) -> Val
         "others_served": others_served,
         "others_wait_p99_ms": others_wait_p99_ms,
     })
-}
-
-/// The parts of a log that were left out, if any.
-fn passed_over(PassedOver { lines, first, is_cut }: PassedOver) -> Option<String> {
-    let cut = "its last line has no end";
-    let others = first.map(|first| {
-        let (lines, are) = (pluralized(lines, "line"), if lines == 1 { "is" } else { "are" });
-        format!("{lines} {are} not from the server, first line {first}")
-    });
-    let what = match (others, is_cut) {
-        (None, false) => return None,
-        (Some(others), false) => others,
-        (None, true) => cut.to_owned(),
-        (Some(others), true) => format!("{others}, and {cut}"),
-    };
-    Some(format!("note: left out of the log: {what}"))
 }
 
 /// Name of a value in its flag.

@@ -28,14 +28,12 @@ pub(crate) struct Recording {
     passed_over: PassedOver,
 }
 
-/// Log lines that no server wrote, or that lack a field of their message.
+/// Log lines that no server wrote, or that lack their end or a field of their message.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct PassedOver {
     pub(crate) lines: usize,
     /// Line number of the first of them, from 1.
-    pub(crate) first: Option<usize>,
-    /// Whether the log ends within a line, because its server is still writing. That line is not counted.
-    pub(crate) is_cut: bool,
+    pub(crate) first: usize,
 }
 
 #[derive(Debug)]
@@ -121,17 +119,12 @@ impl Recording {
         let mut findings = Findings::default();
         let mut passed_over = PassedOver::default();
         let mut is_foreign = !log.trim().is_empty();
-        for (index, text) in log.split_inclusive('\n').enumerate().filter(|(_, text)| !text.trim().is_empty()) {
+        for (index, text) in log.lines().enumerate().filter(|(_, text)| !text.trim().is_empty()) {
             let line = serde_json::from_str::<Line>(text).ok();
             is_foreign &= line.is_none();
-            if line.and_then(|line| findings.take(line, pool)).is_some() {
-                continue;
-            }
-            if text.ends_with('\n') {
+            if line.and_then(|line| findings.take(line, pool)).is_none() {
                 passed_over.lines += 1;
-                passed_over.first.get_or_insert(index + 1);
-            } else {
-                passed_over.is_cut = true;
+                passed_over.first = if passed_over.lines == 1 { index + 1 } else { passed_over.first };
             }
         }
         if is_foreign {
@@ -320,8 +313,7 @@ mod tests {
             ["2026-01-01T00:00:00Z stderr F started", "{\"level\":\"info\"}", &lines[1].replace("budget_ms", "x")];
         let recording = of(&[&[lines[0]], &others[..], &lines[1..]].concat().join("\n"));
         assert_eq!(recording.counts(), (3, 1));
-        let PassedOver { lines, first, is_cut } = recording.passed_over();
-        assert_eq!((lines, first, is_cut), (3, Some(2), false));
+        assert_eq!(recording.passed_over(), PassedOver { lines: 3, first: 2 });
     }
 
     #[test]
@@ -330,9 +322,10 @@ mod tests {
         for cut in [1, 30, 100] {
             let recording = Recording::read(&LOG[..whole - cut], None).unwrap();
             assert_eq!(recording.counts(), (3, 1), "{cut}");
-            assert_eq!(recording.passed_over(), PassedOver { is_cut: true, ..PassedOver::default() }, "{cut}");
+            assert_eq!(recording.passed_over(), PassedOver { lines: 1, first: 7 }, "{cut}");
         }
-        assert!(!Recording::read(LOG.trim_end(), None).unwrap().passed_over().is_cut, "only its line end is missing");
+        let recording = Recording::read(LOG.trim_end(), None).unwrap();
+        assert_eq!(recording.passed_over(), PassedOver::default(), "only its line end is missing");
     }
 
     #[test]

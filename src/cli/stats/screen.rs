@@ -3,22 +3,21 @@
 
 use std::time::Duration;
 
-use clap::builder::styling::Style;
-
-use super::text::{DETACHED, detached_rows};
+use super::text::detached;
 use crate::{
     cli::{
         console::{FAINT, STRONG, paint},
-        output::{duration, sanitized, short_duration},
+        jobs,
+        output::{duration, sanitized, short_duration, table},
     },
-    proto::{JobCounts, JobStage, ListJobsResponse, ListedJob, Phase, PoolStats, Stats, TenantRate},
+    proto::{JobCounts, ListJobsResponse, Phase, PoolStats, Stats, TenantRate},
 };
 
 /// Most tenants on the screen.
 const MAX_TENANTS: usize = 5;
 /// Most kinds with detached jobs on the screen.
 const MAX_DETACHED: usize = 5;
-/// Lines of the job list, with its heading, that stay when the list of tenants is cut.
+/// Lines of the job list, with its headings, that stay when the list of tenants is cut.
 const MIN_JOBS: usize = 5;
 
 /// The data of the screen.
@@ -33,15 +32,15 @@ pub(super) struct View {
 /// The view in `height` lines of `width` characters. If `height` is small, the list of jobs shrinks to [`MIN_JOBS`]
 /// lines; then lines at the end are cut.
 pub(super) fn lines(view: &View, width: usize, height: usize) -> Vec<String> {
-    let mut lines = vec![(STRONG, head(&view.stats))];
-    let heads = ["pool", "state", "busy", "queued", "arrive/s", "end/s", "refuse/s", "wait"];
-    lines.extend(table([12, 8, 8, 11, 9, 8, 9, 6], heads, pools(view)));
-    lines.push(Default::default());
-    lines.extend(detached(&view.stats));
-    let below = match &view.jobs {
-        Ok(answer) => tenants(&answer.tenants),
-        Err(_) => Vec::new(),
-    };
+    let mut lines = vec![paint(STRONG, head(&view.stats))];
+    lines.extend(pools(view));
+    lines.push(String::new());
+    let detached = detached(view.stats.pools.iter().flat_map(|pool| &pool.kinds));
+    if !detached.is_empty() {
+        lines.extend(detached.into_iter().take(1 + MAX_DETACHED));
+        lines.push(String::new());
+    }
+    let below = view.jobs.as_ref().map_or(Vec::new(), |answer| tenants(&answer.tenants));
     let rest = height.saturating_sub(lines.len());
     let middle = match below.len() {
         0 => rest,
@@ -50,27 +49,28 @@ pub(super) fn lines(view: &View, width: usize, height: usize) -> Vec<String> {
     let end = lines.len() + middle;
     match &view.jobs {
         Ok(answer) => {
-            let words = width.saturating_sub(24 + 8 + 8 + 4);
-            let kind = (3 * words).div_ceil(5);
-            let of_all = format!("oldest of {} jobs", answer.all);
-            let heads = [&*of_all, "kind", "tenant", "state", "age"];
-            lines.extend(table([24, kind, words - kind, 8, 8], heads, answer.jobs.iter().map(job)));
+            lines.push(paint(FAINT, jobs::summary(answer)));
+            lines.extend(jobs::lines(answer, Some(width)));
         }
-        Err(why) => lines.push((FAINT, format!("no jobs and no tenants: {why}"))),
+        Err(why) => lines.push(paint(FAINT, format!("no jobs and no tenants: {why}"))),
     }
-    lines.resize(end, Default::default());
+    lines.resize(end, String::new());
     if !below.is_empty() {
-        lines.push(Default::default());
+        lines.push(String::new());
         lines.extend(below);
     }
-    lines.resize(height, Default::default());
-    lines.into_iter().map(|(style, line)| paint(style, cell(&line, width))).collect()
+    lines.resize(height, String::new());
+    lines.iter().map(|line| fit(line, width)).collect()
 }
 
-/// `text`, cut or padded to `width` characters; control characters become spaces.
-fn cell(text: &str, width: usize) -> String {
-    let shown: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(width).collect();
-    format!("{shown:width$}")
+/// A line of `width` characters on one row. A line that is cut loses its styles.
+fn fit(line: &str, width: usize) -> String {
+    let line = line.replace(['\n', '\t'], " ");
+    let plain = anstream::adapter::strip_str(&line).to_string();
+    match width.checked_sub(plain.chars().count()) {
+        Some(space) => line + &" ".repeat(space),
+        None => plain.chars().take(width).collect(),
+    }
 }
 
 fn head(stats: &Stats) -> String {
@@ -78,29 +78,16 @@ fn head(stats: &Stats) -> String {
     format!("{phase}  up {}   q quits", short_duration(duration(stats.uptime.as_ref())))
 }
 
-/// A heading and rows of cells, each as wide as its column.
-fn table<const N: usize>(
-    widths: [usize; N],
-    heads: [&str; N],
-    rows: impl IntoIterator<Item = [String; N]>,
-) -> Vec<(Style, String)> {
-    let line = |cells: [String; N]| {
-        let cells = cells.iter().zip(widths).map(|(text, width)| cell(text, width));
-        cells.collect::<Vec<_>>().join(" ")
-    };
-    let heading = (FAINT, line(heads.map(str::to_owned)));
-    [heading].into_iter().chain(rows.into_iter().map(|row| (Style::new(), line(row)))).collect()
-}
-
-fn pools(view: &View) -> Vec<[String; 8]> {
+fn pools(view: &View) -> Vec<String> {
     let before = |pool: &PoolStats| view.before.as_ref()?.pools.iter().find(|before| before.name == pool.name);
     let uptime = |stats: &Stats| duration(stats.uptime.as_ref());
     let time = view.before.as_ref().map_or(Duration::ZERO, |before| uptime(&view.stats).saturating_sub(uptime(before)));
-    let pools = view.stats.pools.iter();
-    pools.map(|pool| self::pool(pool, before(pool).filter(|_| !time.is_zero()), time)).collect()
+    let row = |pool| self::pool(pool, before(pool).filter(|_| !time.is_zero()), time);
+    let heads = ["pool", "state", ">busy", ">queued", ">arrive/s", ">end/s", ">refuse/s", ">wait"];
+    table(&heads, view.stats.pools.iter().map(row).collect())
 }
 
-fn pool(pool: &PoolStats, before: Option<&PoolStats>, time: Duration) -> [String; 8] {
+fn pool(pool: &PoolStats, before: Option<&PoolStats>, time: Duration) -> Vec<String> {
     let queue = pool.queue.unwrap_or_default();
     let state = match (pool.phase(), &pool.paused) {
         (Phase::Serving, Some(_)) => "paused".to_owned(),
@@ -110,28 +97,15 @@ fn pool(pool: &PoolStats, before: Option<&PoolStats>, time: Duration) -> [String
     let rates = before.map(flow).map(|before| {
         [0, 1, 2].map(|at| format!("{:.1}", now[at].saturating_sub(before[at]) as f64 / time.as_secs_f64()))
     });
-    let [arrivals, ends, refusals] = rates.unwrap_or_else(|| ["-", "-", "-"].map(str::to_owned));
-    [
+    let mut row = vec![
         sanitized(&pool.name),
         state,
         format!("{}/{}", pool.in_flight, pool.size.unwrap_or_default().workers),
         format!("{}/{}", queue.jobs, queue.jobs_capacity),
-        arrivals,
-        ends,
-        refusals,
-        short_duration(duration(queue.expected_wait.as_ref())),
-    ]
-}
-
-/// The kinds with detached jobs, and a blank line; empty without any.
-fn detached(stats: &Stats) -> Vec<(Style, String)> {
-    let rows: Vec<_> = stats.pools.iter().flat_map(|pool| detached_rows(&pool.kinds)).take(MAX_DETACHED).collect();
-    if rows.is_empty() {
-        return Vec::new();
-    }
-    let mut lines = table([24, 9, 7, 7, 7, 7, 12], DETACHED, rows);
-    lines.push(Default::default());
-    lines
+    ];
+    row.extend(rates.unwrap_or_else(|| ["-", "-", "-"].map(str::to_owned)));
+    row.push(short_duration(duration(queue.expected_wait.as_ref())));
+    row
 }
 
 /// Jobs since the start: arrived, ended and refused.
@@ -142,29 +116,17 @@ fn flow(pool: &PoolStats) -> [u64; 3] {
     [accepted + refused, completed + failed + cancelled + expired + panicked + shed, refused]
 }
 
-fn job(job: &ListedJob) -> [String; 5] {
-    let stage = match job.stage() {
-        JobStage::Waiting => "waiting",
-        JobStage::Queued => "queued",
-        JobStage::Running => "running",
-        JobStage::Completed | JobStage::Failed | JobStage::Unspecified => "ended",
-    };
-    let age = short_duration(duration(job.age.as_ref()));
-    [sanitized(&job.job_id), sanitized(&job.kind), tenant(&job.tenant), stage.to_owned(), age]
-}
-
 /// The busiest tenants; empty if there are fewer than two.
-fn tenants(tenants: &[TenantRate]) -> Vec<(Style, String)> {
+fn tenants(tenants: &[TenantRate]) -> Vec<String> {
     if tenants.len() < 2 {
         return Vec::new();
     }
-    let row = |rate: &TenantRate| [tenant(&rate.tenant), format!("{:.1}", rate.asks), format!("{:.1}", rate.refusals)];
+    let row = |rate: &TenantRate| {
+        let name = if rate.tenant.is_empty() { "(default)".to_owned() } else { sanitized(&rate.tenant) };
+        vec![name, format!("{:.1}", rate.asks), format!("{:.1}", rate.refusals)]
+    };
     let rows = tenants.iter().take(MAX_TENANTS).map(row);
-    table([24, 10, 10], ["tenants that ask most", "ask/s", "refuse/s"], rows)
-}
-
-fn tenant(name: &str) -> String {
-    if name.is_empty() { "(default)".to_owned() } else { sanitized(name) }
+    table(&["tenants that ask most", ">ask/s", ">refuse/s"], rows.collect())
 }
 
 #[cfg(test)]
@@ -172,7 +134,7 @@ mod tests {
     use anstream::adapter::strip_str;
 
     use super::*;
-    use crate::proto::{DetachedStats, KindStats, QueueStats, RejectedCount, SizeStats};
+    use crate::proto::{DetachedStats, JobOrder, JobStage, KindStats, ListedJob, QueueStats, RejectedCount, SizeStats};
 
     fn stats(seconds: u32, pools: u64, turn: u64) -> Stats {
         let pool = |at: u64| PoolStats {
@@ -215,8 +177,8 @@ mod tests {
         ListJobsResponse {
             jobs: (0..jobs).map(job).collect(),
             all: 99,
+            order: JobOrder::Oldest.into(),
             tenants: (0..tenants).map(rate).collect(),
-            ..ListJobsResponse::default()
         }
     }
 
@@ -231,20 +193,21 @@ mod tests {
         let view = View { stats: stats(12, 2, 2), before: Some(stats(10, 2, 1)), jobs: Ok(jobs(64, 9)) };
         let lines = shown(&view, 80, 24);
         assert_eq!(
-            lines[..6],
+            lines[..9],
             [
                 "SERVING  up 12s   q quits",
-                "pool         state    busy     queued      arrive/s  end/s    refuse/s  wait",
-                "pool0        serving  2/2      7/64        65.0      40.0     15.0      1.5s",
-                "pool1        paused   2/2      7/64        65.0      40.0     15.0      1.5s",
+                "pool   state    busy  queued  arrive/s  end/s  refuse/s  wait",
+                "pool0  serving   2/2    7/64      65.0   40.0      15.0  1.5s",
+                "pool1  paused    2/2    7/64      65.0   40.0      15.0  1.5s",
                 "",
-                "oldest of 99 jobs        kind                   tenant         state    age",
+                "64 of 99 jobs, the oldest first",
+                "job                  state       age  run  kind    tenant                 reque…",
+                "019f0e3b2c4d5e6f-0   running  1m 12s    -  resize",
+                "019f0e3b2c4d5e6f-1   running  1m 12s    -  resize  a tenant with a name…",
             ]
         );
-        assert_eq!(lines[6], "019f0e3b2c4d5e6f-0       resize                 (default)      running  1m 12s");
-        assert_eq!(lines[7], "019f0e3b2c4d5e6f-1       resize                 a tenant with  running  1m 12s");
-        assert_eq!(lines[18], "tenants that ask most    ask/s      refuse/s");
-        assert_eq!(lines[23], "tenant 4                 12.3       2.0");
+        assert_eq!(lines[18], "tenants that ask most  ask/s  refuse/s");
+        assert_eq!(lines[23], "tenant 4                12.3       2.0");
     }
 
     #[test]
@@ -259,19 +222,19 @@ mod tests {
             lines[3..7],
             [
                 "",
-                "detached                 scheduled ready   blocked running dead    oldest ready",
-                "resize                   0         12000   0       0       3       1m 30s",
+                "detached  scheduled  ready  blocked  running  dead  oldest ready",
+                "resize            0  12000        0        0     3        1m 30s",
                 "",
             ]
         );
-        assert!(lines[7].starts_with("oldest of 99 jobs"), "{lines:?}");
+        assert!(lines[7].starts_with("64 of 99 jobs"), "{lines:?}");
     }
 
     #[test]
     fn what_is_not_known_is_said_and_what_has_no_room_gives_way() {
         let unknown = View { stats: stats(1, 1, 1), before: None, jobs: Err("cannot reach the server".into()) };
         let lines = shown(&unknown, 80, 24);
-        assert!(lines[2].contains("2/2      7/64        -         -        -         1.5s"), "{lines:?}");
+        assert!(lines[2].contains("2/2    7/64         -      -         -  1.5s"), "{lines:?}");
         assert_eq!(lines[4], "no jobs and no tenants: cannot reach the server");
         let view = View { stats: stats(12, 2, 2), before: None, jobs: Ok(jobs(64, 9)) };
         for (width, height) in [(200, 60), (80, 10), (40, 5), (20, 3), (1, 1)] {

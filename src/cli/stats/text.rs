@@ -6,10 +6,7 @@ use crate::{
     cli::{
         console::{BAD, FAINT, GOOD, STRONG, WARN, paint},
         operate,
-        output::{
-            Align::{Left, Right},
-            bytes, duration, headed, percent, sanitized, short_duration,
-        },
+        output::{bytes, duration, percent, sanitized, short_duration, table},
     },
     proto::{
         AttachedWorkerStats, DetachedStats, Distribution, FactoryStats, JobCounts, KindStats, LimitBound, LimitStats,
@@ -123,12 +120,10 @@ fn refusals(jobs: &JobCounts) -> String {
 }
 
 fn kinds(kinds: &[KindStats]) -> Vec<String> {
-    let heads = ["kind", "time", "count", "p50", "p90", "p99", "max"];
-    let columns = [Left, Left, Right, Right, Right, Right, Right];
     let rows = kinds.iter().flat_map(|kind| {
         [distribution(&sanitized(&kind.name), "queue", kind.queue_wait), distribution("", "run", kind.run_time)]
     });
-    headed(&heads, &columns, rows.collect())
+    table(&["kind", "time", ">count", ">p50", ">p90", ">p99", ">max"], rows.collect())
 }
 
 /// A line for each kind with limits.
@@ -172,12 +167,11 @@ fn distribution(kind: &str, time: &str, distribution: Option<Distribution>) -> V
 fn workers_table(workers: &[WorkerStats]) -> Vec<String> {
     // A few idle workers are listed; many would push everything else off the screen.
     const FEW: usize = 4;
-    let heads = ["worker", "state", "completed", "failed", "mean", "progress", "job"];
-    let columns = [Right, Left, Right, Right, Right, Right, Left];
+    let heads = [">worker", "state", ">completed", ">failed", ">mean", ">progress", "job"];
     let idle: Vec<_> = workers.iter().filter(|it| it.state() == WorkerState::Idle).collect();
     let are_few = idle.len() <= FEW;
     let shown = workers.iter().filter(|it| are_few || it.state() != WorkerState::Idle);
-    let mut lines = headed(&heads, &columns, shown.map(worker).collect());
+    let mut lines = table(&heads, shown.map(worker).collect());
     if !are_few {
         lines.push(together(&idle));
     }
@@ -263,8 +257,6 @@ fn program(program: &ProgramStats) -> Vec<String> {
 
 /// A table of the workers that are attached.
 fn attached(workers: &[AttachedWorkerStats]) -> Vec<String> {
-    let heads = ["attached", "peer", "slots", "running", "jobs", ""];
-    let columns = [Left, Left, Right, Right, Right, Left];
     let row = |worker: &AttachedWorkerStats| {
         let AttachedWorkerStats { name, peer, concurrency, running, abandoned, jobs, leaving, labels: _ } = worker;
         let note = match (leaving, abandoned) {
@@ -274,29 +266,20 @@ fn attached(workers: &[AttachedWorkerStats]) -> Vec<String> {
         };
         vec![sanitized(name), sanitized(peer), concurrency.to_string(), running.to_string(), jobs.to_string(), note]
     };
-    headed(&heads, &columns, workers.iter().map(row).collect())
+    table(&["attached", "peer", ">slots", ">running", ">jobs", ""], workers.iter().map(row).collect())
 }
-
-/// Heading of [`detached_rows`].
-pub(super) const DETACHED: [&str; 7] = ["detached", "scheduled", "ready", "blocked", "running", "dead", "oldest ready"];
 
 /// A line for each kind with detached jobs.
-fn detached(kinds: &[KindStats]) -> Vec<String> {
-    let mut rows: Vec<_> = detached_rows(kinds).map(Vec::from).collect();
-    for row in rows.iter_mut().filter(|row| row[5] != "0") {
-        row[5] = paint(WARN, &row[5]);
-    }
-    headed(&DETACHED, &[Left, Right, Right, Right, Right, Right, Right], rows)
-}
-
-/// The cells of each kind with detached jobs.
-pub(super) fn detached_rows(kinds: &[KindStats]) -> impl Iterator<Item = [String; 7]> {
-    kinds.iter().filter_map(|kind| {
+pub(super) fn detached<'a>(kinds: impl IntoIterator<Item = &'a KindStats>) -> Vec<String> {
+    let row = |kind: &KindStats| {
         let jobs = kind.detached.filter(|it| *it != DetachedStats::default())?;
         let DetachedStats { scheduled, ready, blocked, running, dead, oldest_ready_age } = jobs;
-        let oldest = oldest_ready_age.map_or_else(|| "-".to_owned(), |age| short_duration(duration(Some(&age))));
-        let [scheduled, ready, blocked, running, dead] =
-            [scheduled, ready, blocked, running, dead].map(|count| count.to_string());
-        Some([sanitized(&kind.name), scheduled, ready, blocked, running, dead, oldest])
-    })
+        let mut row = vec![sanitized(&kind.name)];
+        row.extend([scheduled, ready, blocked, running].map(|count| count.to_string()));
+        row.push(if dead > 0 { paint(WARN, dead) } else { dead.to_string() });
+        row.push(oldest_ready_age.map_or_else(|| "-".to_owned(), |age| short_duration(duration(Some(&age)))));
+        Some(row)
+    };
+    let heads = ["detached", ">scheduled", ">ready", ">blocked", ">running", ">dead", ">oldest ready"];
+    table(&heads, kinds.into_iter().filter_map(row).collect())
 }

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use super::{
-    Align, bytes, duration, elapsed, exact, message_json, percent, sanitized, setting, short_duration, table, waterfall,
-};
+use super::{bytes, duration, exact, message_json, percent, sanitized, setting, short_duration, table, waterfall};
 use crate::{
     cli::console::{BAD, paint},
     proto::{DrainResponse, JobResult, ListJobsResponse, StreamResponse, Waterfall, stream_response::Event},
@@ -35,14 +33,6 @@ fn exact_is_in_milliseconds() {
             (497_000, "497ms"),
             (1_503_400, "1503ms"),
         ],
-    );
-}
-
-#[test]
-fn elapsed_is_to_the_millisecond() {
-    check(
-        elapsed,
-        &[(400, "0.4ms"), (497_000, "497ms"), (1_503_400, "1.503s"), (99_000_000, "99.000s"), (123_000_000, "2m 3s")],
     );
 }
 
@@ -113,7 +103,7 @@ fn the_waterfall_shows_where_the_budget_went() {
         left_seconds: 0.4966,
         worker: 0,
     });
-    assert_eq!(line, "done in 1.503s   budget 2s = queue 0.4ms + run 1503ms + left 497ms");
+    assert_eq!(line, "done in 1.5s   budget 2s = queue 0.4ms + run 1503ms + left 497ms");
 }
 
 #[test]
@@ -134,10 +124,8 @@ fn row(cells: &[&str]) -> Vec<String> {
 
 #[test]
 fn columns_line_up_whatever_their_styles() {
-    let lines = table(
-        &[Align::Left, Align::Right, Align::Left],
-        &[row(&["kind", "count", "note"]), row(&[&paint(BAD, "sha256"), "7", ""]), row(&["gzip", "1234567"])],
-    );
+    let rows = vec![row(&[&paint(BAD, "sha256"), "7", ""]), row(&["gzip", "1234567", ""])];
+    let lines = table(&["kind", ">count", "note"], rows);
     let plain: Vec<String> = lines.iter().map(|line| anstream::adapter::strip_str(line).to_string()).collect();
     assert_eq!(plain, ["kind      count  note", "sha256        7", "gzip    1234567",]);
 }

@@ -1,4 +1,4 @@
-//! Tests of the bounds of a simulation, and of what is said about a log.
+//! Tests of the bounds of a simulation.
 
 use clap::Parser;
 
@@ -31,14 +31,4 @@ fn the_shortest_mean_is_a_microsecond() {
     let parse = |mean| Line::<SimArgs>::try_parse_from(["sim", "--mean", mean]);
     assert!(parse("999ns").unwrap_err().to_string().contains("must be from 1us to 1day"));
     assert!(parse("1us").is_ok());
-}
-
-#[test]
-fn what_is_left_out_of_a_log_is_told_in_one_line() {
-    let note = |lines, first, is_cut| passed_over(PassedOver { lines, first, is_cut });
-    assert_eq!(note(0, None, false), None);
-    assert_eq!(note(0, None, true).as_deref(), Some("note: left out of the log: its last line has no end"));
-    let both = "note: left out of the log: 2 lines are not from the server, first line 7, and its last line \
-                has no end";
-    assert_eq!(note(2, Some(7), true).as_deref(), Some(both));
 }

@@ -15,7 +15,7 @@ use crate::{
 };
 
 const JOB: &str = "  job j1\n";
-const WATERFALL: &str = "done in 1.503s   budget 2s = queue 0.4ms + run 1503ms + left 497ms\n";
+const WATERFALL: &str = "done in 1.5s   budget 2s = queue 0.4ms + run 1503ms + left 497ms\n";
 
 async fn submit(line: &[&str], read_by: ReadBy, script: Script) -> Ran {
     let Line { mut args, format } = Line::<SubmitArgs>::try_parse_from(["submit"].iter().chain(line)).unwrap();
