@@ -6,7 +6,7 @@ use arc_swap::ArcSwap;
 use tracing::{Metadata, Subscriber, level_filters::LevelFilter, subscriber::Interest};
 use tracing_subscriber::{
     Layer,
-    filter::{ParseError, Targets},
+    filter::{ParseError, Targets, dynamic_filter_fn},
     layer::{Context, Filter},
     registry::LookupSpan,
 };
@@ -35,14 +35,6 @@ struct Directives {
     is_logging: bool,
     exports: bool,
 }
-
-/// Passes exported spans: those of this crate, and those that handlers add below them at INFO or above, if these are
-/// logged.
-///
-/// Nothing of the HTTP/2 and gRPC libraries passes: the exporter's own calls must not create spans. The level also
-/// matters, because those libraries create spans at TRACE for each frame.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct TraceFilter;
 
 /// This crate logs each notice of the database at INFO. Its lines pass only if the filter asks for DEBUG, or names the
 /// crate.
@@ -117,39 +109,34 @@ impl<S: Subscriber> Layer<S> for LogControl {
     }
 }
 
-impl TraceFilter {
-    /// Whether the answer depends on the current span.
-    fn is_open(metadata: &Metadata<'_>) -> bool {
-        let family = metadata.target().split("::").next().unwrap_or_default();
-        let library = LIBRARIES.iter().any(|library| family.starts_with(library));
-        *metadata.level() <= LevelFilter::INFO && !library && metadata.target() != JOB_TARGET
-    }
-
-    fn is_own(metadata: &Metadata<'_>) -> bool {
-        metadata.is_span() && metadata.target() == TRACE_TARGET
-    }
-}
-
-impl<S> Filter<S> for TraceFilter
+/// Passes exported spans: those of this crate, and those that handlers add below them at INFO or above, if these are
+/// logged.
+///
+/// Nothing of the HTTP/2 and gRPC libraries passes: the exporter's own calls must not create spans. The level also
+/// matters, because those libraries create spans at TRACE for each frame.
+pub(super) fn exported<S>() -> impl Filter<S>
 where
     S: Subscriber + for<'lookup> LookupSpan<'lookup>,
 {
-    fn enabled(&self, metadata: &Metadata<'_>, cx: &Context<'_, S>) -> bool {
+    let is_own = |metadata: &Metadata<'_>| metadata.is_span() && metadata.target() == TRACE_TARGET;
+    let is_library = |target: &str| LIBRARIES.iter().any(|library| target.starts_with(library));
+    // Whether the answer depends on the current span.
+    let is_open = move |metadata: &Metadata<'_>| {
+        let target = metadata.target();
+        *metadata.level() <= LevelFilter::INFO && !is_library(target) && target != JOB_TARGET
+    };
+    dynamic_filter_fn(move |metadata, cx: &Context<'_, S>| {
         // The context includes this filter, so the current span is the innermost exported one.
-        Self::is_own(metadata) || Self::is_open(metadata) && cx.lookup_current().is_some()
-    }
-
-    fn callsite_enabled(&self, metadata: &'static Metadata<'static>) -> Interest {
-        if Self::is_own(metadata) {
+        is_own(metadata) || is_open(metadata) && cx.lookup_current().is_some()
+    })
+    .with_callsite_filter(move |metadata| {
+        if is_own(metadata) {
             Interest::always()
-        } else if Self::is_open(metadata) {
+        } else if is_open(metadata) {
             Interest::sometimes()
         } else {
             Interest::never()
         }
-    }
-
-    fn max_level_hint(&self) -> Option<LevelFilter> {
-        Some(LevelFilter::INFO)
-    }
+    })
+    .with_max_level_hint(LevelFilter::INFO)
 }

@@ -16,7 +16,7 @@ use tokio::runtime::{self, Runtime};
 use tracing::{Subscriber, warn};
 use tracing_subscriber::{Layer, registry::LookupSpan};
 
-use super::{Config, TelemetryError, Traces, filter::TraceFilter};
+use super::{Config, TelemetryError, Traces, filter::exported};
 use crate::{incidents::Throttle, model::without_userinfo};
 
 /// Time limit for the collector to accept a batch.
@@ -71,7 +71,7 @@ where
         .with_threads(false)
         .with_target(false)
         .with_tracked_inactivity(false)
-        .with_filter(TraceFilter)
+        .with_filter(exported())
 }
 
 /// Samples all calls that were selected before their span was created, all spans below them, and a share of the other
