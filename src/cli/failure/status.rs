@@ -14,9 +14,6 @@ use crate::{
     model::{CODE_NAMES, Reason},
 };
 
-/// Longest `deadline.reply_margin` of a server.
-const MAX_REPLY_MARGIN: Duration = Duration::from_secs(1);
-
 /// Facts that are not printed with the message.
 const UNSHOWN: [&str; 5] = ["accepts", "execution", "job", "kind", "rung"];
 
@@ -27,23 +24,11 @@ pub(super) struct CallError {
     message: String,
     /// The server's reason, by name.
     reason: Option<String>,
-    execution: Execution,
     metadata: BTreeMap<String, String>,
     retry_after: Option<Duration>,
     pub(super) violations: Vec<FieldViolation>,
     /// The server's advice to the caller.
     advice: Option<String>,
-}
-
-/// Whether the job had started when the call failed.
-#[derive(Debug, Clone, Copy)]
-enum Execution {
-    /// The job had not started, so a retry is safe.
-    NotStarted,
-    /// The job had started.
-    Started,
-    /// The server did not say.
-    Unknown,
 }
 
 impl CallError {
@@ -53,11 +38,6 @@ impl CallError {
         let info = details.error_info();
         let metadata = info.iter().flat_map(|info| &info.metadata);
         let metadata: BTreeMap<_, _> = metadata.map(|(key, value)| (sanitized(key), sanitized(value))).collect();
-        let execution = match metadata.get("execution").map(String::as_str) {
-            Some("NOT_STARTED") => Execution::NotStarted,
-            Some("STARTED") => Execution::Started,
-            _ => Execution::Unknown,
-        };
         let message = sanitized(status.message());
         let violations = details.bad_request().into_iter().flat_map(|request| &request.field_violations);
         let violations = violations.map(|it| FieldViolation::new(sanitized(&it.field), sanitized(&it.description)));
@@ -66,7 +46,6 @@ impl CallError {
             code: status.code(),
             message,
             reason: info.map(|info| sanitized(&info.reason)),
-            execution,
             metadata,
             retry_after: details.retry_info().and_then(|it| it.retry_delay),
             violations,
@@ -80,11 +59,7 @@ impl CallError {
             "code": CODE_NAMES[self.code as usize],
             "status_message": self.message,
             "reason": self.reason,
-            "execution": match self.execution {
-                Execution::NotStarted => "NOT_STARTED",
-                Execution::Started => "STARTED",
-                Execution::Unknown => "UNKNOWN",
-            },
+            "execution": self.execution(),
         });
         if !self.metadata.is_empty() {
             json["metadata"] = json!(self.metadata);
@@ -97,6 +72,11 @@ impl CallError {
             json["violations"] = self.violations.iter().map(violation).collect();
         }
         json
+    }
+
+    /// Whether the job had started: `NOT_STARTED`, which makes a retry safe, `STARTED`, or `UNKNOWN`.
+    fn execution(&self) -> &str {
+        self.fact("execution").unwrap_or("UNKNOWN")
     }
 
     /// The reason, if this version knows it.
@@ -116,7 +96,7 @@ impl CallError {
 
     /// The code that the process ends with.
     pub(super) fn exit(&self) -> Exit {
-        match (self.code, self.execution) {
+        match (self.code, self.execution()) {
             // A handler may send any code, so it says nothing here.
             _ if self.known() == Some(Reason::HandlerFailed) => Exit::Failed,
             // The job did not start, but exit code 4 would invite a retry that cannot succeed.
@@ -124,7 +104,7 @@ impl CallError {
             (Code::DeadlineExceeded, _) => Exit::DeadlineExceeded,
             (Code::InvalidArgument | Code::NotFound | Code::Unimplemented, _) => Exit::Usage,
             (Code::Unauthenticated | Code::PermissionDenied, _) => Exit::Usage,
-            (_, Execution::NotStarted) => Exit::Refused,
+            (_, "NOT_STARTED") => Exit::Refused,
             _ => Exit::Failed,
         }
     }
@@ -148,9 +128,9 @@ impl CallError {
             Some(Reason::HandlerFailed) => return self.message.trim_end().to_owned(),
             _ => format!("{}{}", self.message.trim_end(), self.figures()),
         };
-        let started = match (self.execution, self.code) {
+        let started = match (self.execution(), self.code) {
             _ if self.reason.is_none() => "",
-            (Execution::Started, _) => "; the job had started",
+            ("STARTED", _) => "; the job had started",
             // There is nothing to say if no retry helps, or if there is no job.
             (
                 _,
@@ -160,8 +140,8 @@ impl CallError {
                 | Code::PermissionDenied
                 | Code::Unauthenticated,
             ) => "",
-            (Execution::NotStarted, _) => "; the job did not start",
-            (Execution::Unknown, _) => "; whether the job started is unknown",
+            ("NOT_STARTED", _) => "; the job did not start",
+            _ => "; whether the job started is unknown",
         };
         format!("{}{started}", what.trim_end())
     }
@@ -188,27 +168,21 @@ impl CallError {
 
     /// Advice that names command-line flags, where that is clearer than the server's advice.
     fn flag_advice(&self) -> Option<String> {
-        let flags = match self.known()? {
+        match self.known()? {
             Reason::DeadlineUnreachable => {
-                format!("pass --deadline {}", setting(with_headroom(self.needed_deadline()?)))
+                // The needed time ends when the server answers, which is up to a ninth before the deadline.
+                let needed = self.milliseconds("needed_budget_ms").filter(|needed| !needed.is_zero())?;
+                let deadline = Duration::from_millis((needed.as_secs_f64() * 1.2e3).ceil() as u64);
+                Some(format!("pass --deadline {}", setting(deadline)))
             }
             Reason::NoCredentials => match self.fact("accepts")? {
-                "certificate" => "pass --cert and --key".to_owned(),
-                "token" => "pass --token-file".to_owned(),
-                "nothing" => return None,
-                _ => "pass --cert and --key, or --token-file".to_owned(),
+                "certificate" => Some("pass --cert and --key".to_owned()),
+                "token" => Some("pass --token-file".to_owned()),
+                "nothing" => None,
+                _ => Some("pass --cert and --key, or --token-file".to_owned()),
             },
-            _ => return None,
-        };
-        Some(flags)
-    }
-
-    /// A deadline that is long enough for the job to be accepted. The server's figure is the time until it sends its
-    /// answer. That is its reply margin before the deadline: at most a second and a hundredth of the deadline, and at
-    /// most a tenth of it.
-    fn needed_deadline(&self) -> Option<Duration> {
-        let needed = self.milliseconds("needed_budget_ms")?;
-        (!needed.is_zero()).then(|| needed + (needed / 9).min(MAX_REPLY_MARGIN + needed / 99))
+            _ => None,
+        }
     }
 
     /// The failed job. If the command named the job, the message has it already.
@@ -230,31 +204,4 @@ fn allows_no_retry(reason: Reason) -> bool {
             | Reason::NoConfig
             | Reason::NoStore
     )
-}
-
-/// The same duration, 5 % longer and rounded up to two digits.
-fn with_headroom(expected: Duration) -> Duration {
-    let ms = (expected.as_secs_f64() * 1e3 * 1.05).max(1.0);
-    let step = 10f64.powi(ms.log10().floor() as i32 - 1).max(1.0);
-    // Ignores rounding errors: otherwise 1600.0000001 ms would become 1.7 s.
-    Duration::from_millis(((ms / step - 1e-6).ceil() * step) as u64)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::with_headroom;
-
-    #[test]
-    fn headroom_is_five_percent_in_two_digits() {
-        let cases = [(0, 1), (3, 4), (15, 16), (120, 130), (1500, 1600), (1503, 1600), (95_238, 100_000)];
-        for (expected, deadline) in cases {
-            assert_eq!(
-                with_headroom(Duration::from_millis(expected)),
-                Duration::from_millis(deadline),
-                "{expected} ms"
-            );
-        }
-    }
 }

@@ -48,7 +48,7 @@ DEADLINE_UNREACHABLE  what the server says (expected wait 1.5s, queue timeout 10
   help: try again in 500ms, or give it a longer deadline or queue timeout
 $ Refused ResourceExhausted DEADLINE_UNREACHABLE retry=500 execution=NOT_STARTED expected_wait_ms=1503 needed_budget_ms=3006 budget_ms=1000
 DEADLINE_UNREACHABLE  what the server says (budget 1.0s, expected wait 1.5s, needed budget 3.0s); the job did not start
-  help: try again in 500ms, or pass --deadline 3.6s
+  help: try again in 500ms, or pass --deadline 3.608s
 $ Refused ResourceExhausted DEADLINE_UNREACHABLE execution=NOT_STARTED expected_wait_ms=0.000 needed_budget_ms=0.000 budget_ms=0.000
 DEADLINE_UNREACHABLE  what the server says (budget 0ms, expected wait 0ms, needed budget 0ms); the job did not start
   help: give it a longer deadline or queue timeout
