@@ -89,17 +89,6 @@ struct Advice {
     queue_jobs: u64,
     /// Jobs that the advised workers start within the longest wait.
     queue_jobs_advised: u64,
-    kinds: Vec<KindTimes>,
-}
-
-/// The histograms of a kind since the start of the server.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-struct KindTimes {
-    kind: String,
-    count: u64,
-    run_p50_s: f64,
-    run_p99_s: f64,
-    wait_p99_s: f64,
 }
 
 pub(super) async fn run(args: AdviseArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
@@ -163,7 +152,6 @@ fn advise(before: &PoolStats, after: &PoolStats, watched: Duration, args: &Advis
         max_wait_s,
         queue_jobs: after.queue.map_or(0, |queue| queue.jobs_capacity),
         queue_jobs_advised: round_up(workers_advised as f64 / mean_run_s * max_wait_s).max(1) as u64,
-        kinds: kinds(after),
     })
 }
 
@@ -208,20 +196,6 @@ fn worked(before: &PoolStats, after: &PoolStats) -> (u64, Duration) {
     })
 }
 
-fn kinds(pool: &PoolStats) -> Vec<KindTimes> {
-    let kinds = pool.kinds.iter().filter_map(|kind| {
-        let (run, wait) = (kind.run_time.as_ref()?, kind.queue_wait.as_ref()?);
-        (run.count > 0).then(|| KindTimes {
-            kind: kind.name.clone(),
-            count: run.count,
-            run_p50_s: duration(run.p50.as_ref()).as_secs_f64(),
-            run_p99_s: duration(run.p99.as_ref()).as_secs_f64(),
-            wait_p99_s: duration(wait.p99.as_ref()).as_secs_f64(),
-        })
-    });
-    kinds.collect()
-}
-
 fn text(report: &Report) -> String {
     let mut text = format!("watched for {}\n", short_duration(seconds(report.watched_s)));
     for advice in &report.pools {
@@ -239,19 +213,16 @@ fn text(report: &Report) -> String {
 fn pool(advice: &Advice, busy_goal: f64) -> String {
     let Advice { arrived, refused, arrivals_per_s, ended, mean_run_s, busy_workers, .. } = advice;
     let Advice { workers, workers_advised, utilization, waiting_share, mean_wait_s, max_wait_s, .. } = advice;
-    let Advice { queue_jobs, queue_jobs_advised, kinds, pool: _, .. } = advice;
+    let Advice { queue_jobs, queue_jobs_advised, .. } = advice;
     let name = sanitized(&advice.pool);
     let run = exact(seconds(*mean_run_s));
     let longest = short_duration(seconds(*max_wait_s));
-    let mut lines = vec![
+    let lines = [
         format!("pool {}", paint(STRONG, &name)),
         format!(
             "  arrivals  {arrived} jobs, {refused} of them refused because the pool is too small: {arrivals_per_s:.1}/s"
         ),
         format!("  run time  {run} on average of {ended} jobs that ended"),
-    ];
-    lines.extend(kinds.iter().map(kind));
-    lines.extend([
         format!("  busy      {arrivals_per_s:.1}/s × {run} = {busy_workers:.2} workers (Little's law: L = λ · S)"),
         format!("  workers   {busy_workers:.2} / {busy_goal} busy = {workers_advised}; there are {workers}"),
         format!(
@@ -264,19 +235,8 @@ fn pool(advice: &Advice, busy_goal: f64) -> String {
             "  queue     {workers_advised} workers / {run} × {longest} of wait = {queue_jobs_advised} jobs (L = λ · W); it holds {queue_jobs}"
         ),
         format!("  advice    {}", settings(advice)),
-    ]);
+    ];
     lines.join("\n") + "\n"
-}
-
-fn kind(kind: &KindTimes) -> String {
-    let KindTimes { kind, count, run_p50_s, run_p99_s, wait_p99_s } = kind;
-    format!(
-        "            {}: {count} since the start, run p50 {} p99 {}, wait p99 {}",
-        sanitized(kind),
-        exact(seconds(*run_p50_s)),
-        exact(seconds(*run_p99_s)),
-        exact(seconds(*wait_p99_s)),
-    )
 }
 
 /// Settings for the configuration. A longer queue does no harm, because admission limits the wait in it.

@@ -8,9 +8,7 @@ use crate::{
         failure::Exit,
         fake::{self, Line, Ran, ReadBy, Script},
     },
-    proto::{
-        Distribution, JobCounts, KindStats, PoolStats, QueueStats, RejectedCount, Stats, WorkerState, WorkerStats,
-    },
+    proto::{JobCounts, PoolStats, QueueStats, RejectedCount, Stats, WorkerState, WorkerStats},
 };
 
 /// A pool of 4 workers after so many seconds: 60 jobs came in each, 20 of them were refused, and runs took 100 ms.
@@ -24,7 +22,6 @@ fn snapshot(seconds: u64) -> Stats {
         total_run_time: Some(format!("{seconds}s").parse().unwrap()),
         ..WorkerStats::default()
     };
-    let runs = Distribution { count: 40 * seconds, p50: Some("0.070s".parse().unwrap()), ..Distribution::default() };
     Stats {
         uptime: Some(format!("{}s", 1000 + seconds).parse().unwrap()),
         pools: vec![PoolStats {
@@ -35,12 +32,6 @@ fn snapshot(seconds: u64) -> Stats {
                 rejected: vec![rejected("QUEUE_FULL", 20 * seconds), rejected("INVALID_FIELD", 7 * seconds)],
                 ..JobCounts::default()
             }),
-            kinds: vec![KindStats {
-                name: "resize".to_owned(),
-                queue_wait: Some(Distribution::default()),
-                run_time: Some(runs),
-                ..KindStats::default()
-            }],
             workers: (0..4).map(worker).collect(),
             ..PoolStats::default()
         }],
@@ -67,7 +58,6 @@ async fn each_step_is_shown() {
         "watched for 10s",
         "600 jobs, 200 of them refused because the pool is too small: 60.0/s",
         "100ms on average of 400 jobs",
-        "resize: 800 since the start, run p50 70ms",
         "60.0/s × 100ms = 6.00 workers",
         "6.00 / 0.7 busy = 9; there are 4",
         "9 workers / 100ms × 2.0s of wait = 180 jobs (L = λ · W); it holds 64",
