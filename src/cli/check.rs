@@ -9,13 +9,13 @@ use serde_json::json;
 
 use self::fit::{Finding, Limits, Verdict};
 use super::{
-    config::{ConfigArgs, Process},
+    config::{ConfigArgs, sources},
     console::{BAD, Console, FAINT, GOOD, WARN, paint},
     failure::{Exit, Failure},
     output::{contents, pluralized, table},
 };
 use crate::{
-    config::{Config, Faults, Loaded, Pool, Warning},
+    config::{Config, Faults, Loaded, Pool, Sources, Warning},
     detached::{Calendar, Schedule, wall_clock},
     store::{StoreError, inspect_postgres},
 };
@@ -55,8 +55,9 @@ struct Checked {
 }
 
 pub(super) async fn run(args: CheckArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
-    let process = Process::current();
-    let mut checked = check(&args, &process, &Limits::read(&process))?;
+    let sources = sources();
+    let limits = Limits::read(&sources.env);
+    let mut checked = check(&args, sources, &limits)?;
     if let Some(options) = checked.config.store.postgres().filter(|_| args.env) {
         checked.database = Some(inspect_postgres(&options).await);
     }
@@ -65,8 +66,8 @@ pub(super) async fn run(args: CheckArgs, console: &mut Console<'_>) -> Result<Ex
 }
 
 /// Checks the configuration, and with `--env` compares it with the limits of the machine.
-fn check(args: &CheckArgs, process: &Process, limits: &Limits) -> Result<Checked, Faults> {
-    let Loaded { config, settings: _, warnings } = args.config.load(process, None)?;
+fn check(args: &CheckArgs, sources: Sources, limits: &Limits) -> Result<Checked, Faults> {
+    let Loaded { config, settings: _, warnings } = args.config.load(sources, None)?;
     let findings = args.env.then(|| {
         let mut findings = fit::findings(&config, limits);
         findings.extend(config.store.sqlite().and_then(|options| fit::disk(&options)));
@@ -98,7 +99,7 @@ impl Checked {
         let warning = |Warning { message, help }: &Warning| json!({ "message": message, "help": help });
         json["warnings"] = self.warnings.iter().map(warning).collect();
         if let Some(findings) = &self.findings {
-            json["env"] = findings.iter().map(Finding::to_json).collect();
+            json["env"] = json!(findings);
         }
         if let Some(database) = &self.database {
             let detail = database.as_ref().map_or_else(ToString::to_string, Clone::clone);
@@ -111,19 +112,15 @@ impl Checked {
 /// One line for each finding, followed by its help.
 fn comparison(findings: &[Finding]) -> Vec<String> {
     let row = |finding: &Finding| {
-        let style = match finding.verdict {
-            Verdict::Fits => GOOD,
-            Verdict::Short => BAD,
-            Verdict::Tight | Verdict::Unknown => FAINT,
+        let (style, verdict) = match finding.verdict {
+            Verdict::Fits => (GOOD, "fits"),
+            Verdict::Tight => (FAINT, "tight"),
+            Verdict::Short => (BAD, "short"),
+            Verdict::Unknown => (FAINT, "unknown"),
         };
-        let source = finding.have.as_ref().map_or(String::new(), |given| format!(" ({})", given.source));
-        let compared = format!("{} of {} needed", finding.given(), finding.needed());
-        vec![
-            finding.name.to_owned(),
-            paint(style, finding.verdict.name()),
-            compared,
-            format!("{}{}", finding.need_for, paint(FAINT, &source)),
-        ]
+        let source = finding.source.as_ref().map_or(String::new(), |source| format!(" ({source})"));
+        let need_for = format!("{}{}", finding.need_for, paint(FAINT, &source));
+        vec![finding.name.to_owned(), paint(style, verdict), finding.compared(), need_for]
     };
     let rows = findings.iter().map(row).collect();
     let mut lines = Vec::new();
@@ -173,8 +170,8 @@ mod tests {
     use clap::Parser;
 
     use super::{CheckArgs, Limits, check, fit::Given};
-    use crate::cli::{config::Process, fake::Line, output::Format};
-    use crate::config::starter;
+    use crate::cli::{fake::Line, output::Format};
+    use crate::config::{Sources, starter};
 
     fn checked(args: &[&str]) -> Result<String, String> {
         compared(42, args).map(|(text, _)| text)
@@ -190,8 +187,8 @@ mod tests {
         };
         let args = ["check"].iter().chain(args);
         let Line { args, format } = Line::<CheckArgs>::try_parse_from(args).unwrap();
-        let process = Process { env: Vec::new(), cpus: 2 };
-        let checked = check(&args, &process, &limits).map_err(|faults| faults.to_string())?;
+        let checked =
+            check(&args, Sources { cpus: 2, ..Sources::default() }, &limits).map_err(|faults| faults.to_string())?;
         let text = match format {
             Format::Text => checked.text(),
             Format::Json => checked.json().to_string(),

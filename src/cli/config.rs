@@ -50,7 +50,7 @@ pub(super) struct ShowArgs {
 
 pub(super) async fn run(args: ConfigCommand, console: &mut Console<'_>) -> Result<Exit, Failure> {
     let text = match args.action {
-        ConfigAction::Show(args) => show(&args, console.format, &Process::current())?,
+        ConfigAction::Show(args) => show(&args, console.format, sources())?,
         ConfigAction::Init => starter::text(),
     };
     console.out.text(&text).await?;
@@ -58,9 +58,9 @@ pub(super) async fn run(args: ConfigCommand, console: &mut Console<'_>) -> Resul
 }
 
 /// The output.
-fn show(args: &ShowArgs, format: Format, process: &Process) -> Result<String, Faults> {
+fn show(args: &ShowArgs, format: Format, sources: Sources) -> Result<String, Faults> {
     let loaded =
-        if args.dev { args.config.load_dev(process, starter::dev_file())? } else { args.config.load(process, None)? };
+        if args.dev { args.config.load_dev(sources, starter::dev_file())? } else { args.config.load(sources, None)? };
     let settings = loaded.settings;
     Ok(match format {
         Format::Json => format!("{}\n", to_json(&settings)),
@@ -97,26 +97,16 @@ pub(crate) struct ConfigArgs {
     no_core_dumps: bool,
 }
 
-/// Environment and CPU count.
-#[derive(Clone, Debug)]
-pub(crate) struct Process {
-    /// Variables that are UTF-8.
-    pub(crate) env: Vec<(String, String)>,
-    /// CPUs that this process may use.
-    pub(crate) cpus: usize,
-}
-
-impl Process {
-    /// The current process.
-    #[expect(clippy::disallowed_methods, reason = "the one place where the environment enters the configuration")]
-    pub(crate) fn current() -> Self {
-        let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
-            Some((name.into_string().ok()?, value.into_string().ok()?))
-        };
-        Self {
-            env: std::env::vars_os().filter_map(text).collect(),
-            cpus: std::thread::available_parallelism().map_or(1, usize::from),
-        }
+/// The environment of this process, as far as it is UTF-8, and the CPUs that it may use.
+#[expect(clippy::disallowed_methods, reason = "the one place where the environment enters the configuration")]
+pub(crate) fn sources() -> Sources {
+    let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
+        Some((name.into_string().ok()?, value.into_string().ok()?))
+    };
+    Sources {
+        env: std::env::vars_os().filter_map(text).collect(),
+        cpus: std::thread::available_parallelism().map_or(1, usize::from),
+        ..Sources::default()
     }
 }
 
@@ -125,21 +115,20 @@ impl ConfigArgs {
     ///
     /// # Errors
     /// All faults at once. If the file cannot be read, only that is reported.
-    pub(crate) fn load(&self, process: &Process, built_in: Option<SourceFile>) -> Result<Loaded, Faults> {
+    pub(crate) fn load(&self, sources: Sources, built_in: Option<SourceFile>) -> Result<Loaded, Faults> {
         // This comes before any secret is read.
         if self.no_core_dumps {
             keep_out_of_core_dumps();
         }
-        let Process { env, cpus } = process.clone();
-        load(&Sources { file: self.file()?.or(built_in), env, flags: self.flags(), cpus })
+        load(&Sources { file: self.file()?.or(built_in), flags: self.flags(), ..sources })
     }
 
     /// As [`load`](Self::load), for `dev`: unless variables or flags name another store, detached jobs are in the working
     /// directory.
-    pub(crate) fn load_dev(&self, process: &Process, built_in: SourceFile) -> Result<Loaded, Faults> {
-        match self.load(process, Some(built_in.clone())) {
+    pub(crate) fn load_dev(&self, sources: Sources, built_in: SourceFile) -> Result<Loaded, Faults> {
+        match self.load(sources.clone(), Some(built_in.clone())) {
             Ok(loaded) if loaded.config.store.is_some() => Ok(loaded),
-            _ => self.load(process, Some(starter::with_store(built_in))),
+            _ => self.load(sources, Some(starter::with_store(built_in))),
         }
     }
 
@@ -202,7 +191,7 @@ mod tests {
         let args = ["show"].iter().chain(args);
         let Line { args, format } = Line::<ShowArgs>::try_parse_from(args).unwrap();
         let env = vec![("WATERWHEEL_DRAIN__KILL".to_owned(), "1s".to_owned())];
-        show(&args, format, &Process { env, cpus: 2 }).map_err(|faults| faults.to_string())
+        show(&args, format, Sources { env, cpus: 2, ..Sources::default() }).map_err(|faults| faults.to_string())
     }
 
     #[test]
@@ -237,8 +226,9 @@ mod tests {
         Ok(Line::<ShowArgs>::try_parse_from(args)?.args.config)
     }
 
-    fn process() -> Process {
-        Process { env: vec![("WATERWHEEL_SERVER__LISTEN".into(), "127.0.0.1:1".into())], cpus: 2 }
+    fn variables() -> Sources {
+        let env = vec![("WATERWHEEL_SERVER__LISTEN".into(), "127.0.0.1:1".into())];
+        Sources { env, cpus: 2, ..Sources::default() }
     }
 
     #[test]
@@ -253,7 +243,7 @@ mod tests {
             "--set",
             "pool.io.workers = 5",
         ]);
-        let loaded = args.unwrap().load(&process(), Some(starter::file()));
+        let loaded = args.unwrap().load(variables(), Some(starter::file()));
         let config = loaded.unwrap().config;
         assert_eq!(config.server.listen[0].to_string(), "127.0.0.1:2");
         assert_eq!(config.server.ops_listen[0].to_string(), "127.0.0.1:4");

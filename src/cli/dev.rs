@@ -10,7 +10,7 @@ use serde_json::json;
 use tonic::Request;
 
 use super::{
-    config::{ConfigArgs, Process},
+    config::{ConfigArgs, sources},
     console::complain,
     failure::Exit,
     output,
@@ -67,7 +67,7 @@ pub(super) fn run(args: &DevArgs) -> Exit {
             Some(worker) => file.text += &worker.sections(&file.text).map_err(|fault| unusable(&worker.path, fault))?,
             None => file.text += &on_path("python3").map(|python| python_kind(&python)).unwrap_or_default(),
         }
-        args.load_dev(&Process::current(), file)
+        args.load_dev(sources(), file)
     };
     run_server(load, Vec::new(), async |app, config| {
         if let Some(WorkerFile { path, .. }) = worker {

@@ -7,7 +7,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{info, warn};
 
 use super::{
-    config::{ConfigArgs, Process},
+    config::{ConfigArgs, sources},
     console::{complain, say},
     failure::Exit,
 };
@@ -40,7 +40,7 @@ pub(super) struct ServeArgs {
 pub(super) fn run(args: &ServeArgs) -> Exit {
     let args = args.config.clone();
     run_server(
-        move || args.load(&Process::current(), None),
+        move || args.load(sources(), None),
         Vec::new(),
         async |app, _| {
             print(&announcement(app));

@@ -20,7 +20,7 @@ use tokio::{runtime, time::timeout};
 
 use self::peer::Peer;
 use super::{
-    config::Process,
+    config::sources,
     console::Console,
     failure::{Exit, Failure},
 };
@@ -178,8 +178,7 @@ impl WorkerFile {
         let stem = self.path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
         let name = valid_name(stem).unwrap_or_else(|_| "worker".to_owned());
         let is_plain = |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
-        let process = Process::current();
-        let inherited = process.env.iter().map(|(name, _)| name.as_str());
+        let inherited = sources().env.into_iter().map(|(name, _)| name);
         let inherited: Vec<_> = inherited.filter(|name| is_plain(name) && !name.starts_with("WATERWHEEL_")).collect();
         let directory = env::current_dir().map_err(|error| error.to_string())?;
         let mut text = format!(
@@ -214,8 +213,8 @@ impl WorkerFile {
 
 /// Absolute path of a program.
 pub(super) fn on_path(program: &str) -> Option<String> {
-    let process = Process::current();
-    let path = process.env.iter().find(|(name, _)| name == "PATH");
+    let env = sources().env;
+    let path = env.iter().find(|(name, _)| name == "PATH");
     let path = path.map_or("/usr/local/bin:/usr/bin:/bin", |(_, path)| path.as_str());
     let found = env::split_paths(path).map(|directory| directory.join(program)).find(|path| path.is_file())?;
     found.to_str().map(ToOwned::to_owned)

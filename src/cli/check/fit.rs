@@ -8,13 +8,9 @@ use std::{
 
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
-use serde_json::json;
 
 use crate::{
-    cli::{
-        config::Process,
-        output::{bytes, setting},
-    },
+    cli::output::{bytes, setting},
     config::{Config, Handler, Pool},
     store::SqliteOptions,
 };
@@ -62,7 +58,8 @@ pub(super) struct Given {
 }
 
 /// Result of comparing a need with a limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub(super) enum Verdict {
     Fits,
     /// It works, but perhaps not under full load.
@@ -84,14 +81,17 @@ pub(super) enum Unit {
 }
 
 /// One comparison.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Finding {
     pub(super) name: &'static str,
-    pub(super) unit: Unit,
     pub(super) verdict: Verdict,
-    /// The limit, and where it was read.
-    pub(super) have: Option<Given>,
-    pub(super) need: u64,
+    unit: Unit,
+    /// The limit; `None` if it is unknown or unlimited.
+    have: Option<u64>,
+    unlimited: bool,
+    /// Where the limit was read.
+    pub(super) source: Option<String>,
+    need: u64,
     /// The parts of the need.
     pub(super) need_for: String,
     pub(super) help: Option<String>,
@@ -112,10 +112,15 @@ pub(super) fn disk(options: &SqliteOptions) -> Option<Finding> {
     let have = Given { limit: Some(free), source: directory.display().to_string() };
     let (max, reserve) = (options.bounds.max_bytes, options.reserve_bytes);
     let need_for = format!("{} in jobs (store.max_bytes) and {} in reserve", bytes(max), bytes(reserve));
-    let found = Finding::new("disk", Unit::Bytes, max.saturating_add(reserve), need_for, Some(&have));
-    let verdict = if found.verdict == Verdict::Short && free > reserve { Verdict::Tight } else { found.verdict };
-    let help = |_: &str| "lower `store.max_bytes` or move `store.path`: a full disk refuses new jobs".to_owned();
-    Some(Finding { verdict, ..found }.help(help))
+    let help = "lower `store.max_bytes` or move `store.path`: a full disk refuses new jobs".to_owned();
+    let need = Need { all: max.saturating_add(reserve), least: reserve.saturating_add(1) };
+    Some(Finding::new("disk", Unit::Bytes, Some(&have), need, need_for, help))
+}
+
+/// What a configuration needs in full, and what it needs at least to keep its promises.
+struct Need {
+    all: u64,
+    least: u64,
 }
 
 impl Given {
@@ -125,10 +130,10 @@ impl Given {
 }
 
 impl Limits {
-    /// Reads the limits of `process`.
-    pub(super) fn read(process: &Process) -> Self {
+    /// Reads the limits of this process, which has the variables `env`.
+    pub(super) fn read(env: &[(String, String)]) -> Self {
         Self {
-            grace: grace(&process.env),
+            grace: grace(env),
             files: Given { limit: getrlimit(Resource::Nofile).current, source: "RLIMIT_NOFILE".to_owned() },
             memory: memory_limit(Path::new("/")),
         }
@@ -169,64 +174,35 @@ fn memory_limit(root: &Path) -> Option<Given> {
 }
 
 impl Finding {
-    fn new(name: &'static str, unit: Unit, need: u64, need_for: String, have: Option<&Given>) -> Self {
+    /// Compares a need with a limit. `help` is kept unless the need fits.
+    fn new(name: &'static str, unit: Unit, have: Option<&Given>, need: Need, need_for: String, help: String) -> Self {
         let verdict = match have {
             None => Verdict::Unknown,
-            Some(given) if given.holds(need) => Verdict::Fits,
+            Some(given) if given.holds(need.all) => Verdict::Fits,
+            Some(given) if given.holds(need.least) => Verdict::Tight,
             Some(_) => Verdict::Short,
         };
-        Self { name, unit, verdict, have: have.cloned(), need, need_for, help: None }
-    }
-
-    /// Adds help that takes the need as text, unless it fits.
-    fn help(mut self, help: impl FnOnce(&str) -> String) -> Self {
-        if !self.fits() {
-            self.help = Some(help(&self.needed()));
+        Self {
+            name,
+            verdict,
+            unit,
+            have: have.and_then(|given| given.limit),
+            unlimited: have.is_some_and(|given| given.limit.is_none()),
+            source: have.map(|given| given.source.clone()),
+            need: need.all,
+            need_for,
+            help: (verdict != Verdict::Fits).then_some(help),
         }
-        self
     }
 
-    fn fits(&self) -> bool {
-        self.verdict == Verdict::Fits
-    }
-
-    /// The need as text.
-    pub(super) fn needed(&self) -> String {
-        self.unit.show(self.need)
-    }
-
-    /// The limit as text.
-    pub(super) fn given(&self) -> String {
-        match &self.have {
+    /// The limit and the need as text.
+    pub(super) fn compared(&self) -> String {
+        let given = match self.have {
+            Some(limit) => self.unit.show(limit),
+            None if self.unlimited => "unlimited".to_owned(),
             None => "unknown".to_owned(),
-            Some(given) => given.limit.map_or_else(|| "unlimited".to_owned(), |limit| self.unit.show(limit)),
-        }
-    }
-
-    pub(super) fn to_json(&self) -> serde_json::Value {
-        let have = self.have.as_ref();
-        json!({
-            "name": self.name,
-            "verdict": self.verdict.name(),
-            "unit": self.unit,
-            "have": have.and_then(|given| given.limit),
-            "unlimited": have.is_some_and(|given| given.limit.is_none()),
-            "source": have.map(|given| &given.source),
-            "need": self.need,
-            "need_for": self.need_for,
-            "help": self.help,
-        })
-    }
-}
-
-impl Verdict {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Fits => "fits",
-            Self::Tight => "tight",
-            Self::Short => "short",
-            Self::Unknown => "unknown",
-        }
+        };
+        format!("{given} of {} needed", self.unit.show(self.need))
     }
 }
 
@@ -242,20 +218,21 @@ impl Unit {
 
 fn stop_time(config: &Config, limits: &Limits) -> Finding {
     let drain = config.drain.notice + config.drain.finish + config.drain.kill;
-    let need = u64::try_from((drain + END).as_millis()).unwrap_or(u64::MAX);
-    let need_for = format!("drain {} and {} to end", setting(drain), setting(END));
-    let finding = |have| Finding::new("grace", Unit::Milliseconds, need, need_for, have);
-    match &limits.grace {
-        Ok(Some(given)) => finding(Some(given))
-            .help(|needed| format!("raise {STOP_SETTINGS} and {VARIABLE} to {needed}, or lower drain.finish")),
-        Ok(None) => finding(None).help(|needed| {
-            format!("set {VARIABLE} to the time between SIGTERM and SIGKILL ({STOP_SETTINGS}); it needs {needed}")
-        }),
-        Err(value) => {
-            let help = format!("{VARIABLE} is {value:?}, which is not a duration; write it like 45 or 45s");
-            Finding { verdict: Verdict::Short, help: Some(help), ..finding(None) }
+    let all = u64::try_from((drain + END).as_millis()).unwrap_or(u64::MAX);
+    let needed = Unit::Milliseconds.show(all);
+    let (have, help) = match &limits.grace {
+        Ok(Some(given)) => {
+            (Some(given), format!("raise {STOP_SETTINGS} and {VARIABLE} to {needed}, or lower drain.finish"))
         }
-    }
+        Ok(None) => {
+            let time = format!("set {VARIABLE} to the time between SIGTERM and SIGKILL ({STOP_SETTINGS})");
+            (None, format!("{time}; it needs {needed}"))
+        }
+        Err(value) => (None, format!("{VARIABLE} is {value:?}, which is not a duration; write it like 45 or 45s")),
+    };
+    let need_for = format!("drain {} and {} to end", setting(drain), setting(END));
+    let finding = Finding::new("grace", Unit::Milliseconds, have, Need { all, least: all }, need_for, help);
+    if limits.grace.is_err() { Finding { verdict: Verdict::Short, ..finding } } else { finding }
 }
 
 fn memory(config: &Config, limits: &Limits) -> Finding {
@@ -273,20 +250,17 @@ fn memory(config: &Config, limits: &Limits) -> Finding {
         (outputs, "of results in the making"),
         (BASE_MEMORY, "besides"),
     ];
-    let need = sum(parts.map(|(size, _)| size));
+    let all = sum(parts.map(|(size, _)| size));
     let need_for = parts.map(|(size, what)| format!("{} {what}", bytes(size))).join(", ");
     let have = limits.memory.as_ref();
-    let mut finding = Finding::new("memory", Unit::Bytes, need, need_for, have);
-    if finding.verdict == Verdict::Short && have.is_some_and(|given| given.holds(need - outputs)) {
-        finding.verdict = Verdict::Tight;
-    }
-    let is_unknown = finding.verdict == Verdict::Unknown;
-    finding.help(|needed| match is_unknown {
-        true => format!("give it {needed}"),
-        false => format!(
-            "raise the limit to {needed}, or lower queue.bytes, workers, server.memory.total, server.max_payload or max_output"
+    let help = match have {
+        None => format!("give it {}", bytes(all)),
+        Some(_) => format!(
+            "raise the limit to {}, or lower queue.bytes, workers, server.memory.total, server.max_payload or max_output",
+            bytes(all)
         ),
-    })
+    };
+    Finding::new("memory", Unit::Bytes, have, Need { all, least: all - outputs }, need_for, help)
 }
 
 fn sum(parts: impl IntoIterator<Item = u64>) -> u64 {
@@ -324,13 +298,13 @@ fn files(config: &Config, limits: &Limits) -> Finding {
     let programs: u64 = config.pools.iter().filter(runs_programs).map(|pool| pool.settings.most_workers() as u64).sum();
     let connections = config.server.connections.max as u64;
     let own = BASE_FILES + FILES_OF_THREAD * threads;
-    let need = connections + own + FILES_OF_PROGRAM * programs;
+    let all = connections + own + FILES_OF_PROGRAM * programs;
     let mut need_for = format!("{connections} connections, {own} of its own");
     if programs > 0 {
         need_for.push_str(&format!(", {FILES_OF_PROGRAM} for each of {programs} programs"));
     }
-    Finding::new("files", Unit::Files, need, need_for, Some(&limits.files))
-        .help(|needed| format!("raise LimitNOFILE or `ulimit -n` to {needed}, or lower server.connections.max"))
+    let help = format!("raise LimitNOFILE or `ulimit -n` to {all}, or lower server.connections.max");
+    Finding::new("files", Unit::Files, Some(&limits.files), Need { all, least: all }, need_for, help)
 }
 
 #[cfg(test)]
