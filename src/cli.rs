@@ -50,7 +50,10 @@ use self::{
     failure::Failure,
     output::Format,
 };
-use crate::model::{WITHHELD, without_userinfo};
+use crate::{
+    file::explain,
+    model::{WITHHELD, without_userinfo},
+};
 
 pub use failure::Exit;
 pub use serve::run_server;
@@ -232,7 +235,7 @@ fn client<A>(format: Format, args: A, command: impl AsyncFnOnce(A, &mut Console<
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            complain(&Failure::runtime(&error).text());
+            complain(&format!("cannot start: {}", explain(&error)));
             return Exit::Failed;
         }
     };

@@ -22,7 +22,7 @@ use tokio::runtime::Runtime;
 use tracing::{Dispatch, Metadata};
 use tracing_subscriber::{
     Layer, Registry,
-    fmt::{self, MakeWriter, time::SystemTime},
+    fmt::{self, MakeWriter, time::SystemTime, writer::BoxMakeWriter},
     layer::SubscriberExt,
     util::SubscriberInitExt,
 };
@@ -149,7 +149,7 @@ where
     W: for<'writer> MakeWriter<'writer> + Send + Sync + 'static,
 {
     let traces = config.otlp.as_deref().map(|endpoint| traces::otlp(endpoint, config)).transpose()?;
-    assemble(config, traces, writer)
+    assemble(config, traces, BoxMakeWriter::new(writer))
 }
 
 /// The same as [`build`], with the caller's exporter; `config.otlp` is ignored. Spans reach the exporter when they end,
@@ -163,7 +163,7 @@ where
     W: for<'writer> MakeWriter<'writer> + Send + Sync + 'static,
 {
     let provider = traces::provider(config).with_simple_exporter(exporter).build();
-    assemble(config, Some(Traces { provider, runtime: None }), writer)
+    assemble(config, Some(Traces { provider, runtime: None }), BoxMakeWriter::new(writer))
 }
 
 impl Telemetry {
@@ -200,10 +200,11 @@ impl Drop for Traces {
     }
 }
 
-fn assemble<W>(config: &Config, traces: Option<Traces>, writer: W) -> Result<(Telemetry, Dispatch), TelemetryError>
-where
-    W: for<'writer> MakeWriter<'writer> + Send + Sync + 'static,
-{
+fn assemble(
+    config: &Config,
+    traces: Option<Traces>,
+    writer: BoxMakeWriter,
+) -> Result<(Telemetry, Dispatch), TelemetryError> {
     let Config { log, format, otlp: _, sample_ratio, caller_traces: _, service_name: _ } = config;
     if !(0.0..=1.0).contains(sample_ratio) {
         return Err(TelemetryError::SampleRatio(*sample_ratio));
@@ -214,30 +215,18 @@ where
         LogFormat::Json => false,
         LogFormat::Auto => io::stderr().is_terminal(),
     };
-    let logs = if is_text { text(writer) } else { json(writer) };
+    let logs: Box<dyn Layer<Registry> + Send + Sync> = if is_text {
+        let color = anstream::AutoStream::choice(&io::stderr()) != anstream::ColorChoice::Never;
+        fmt::layer().with_ansi(color).with_writer(OneLine(writer)).boxed()
+    } else {
+        let mut lines = JsonLayer::new(writer);
+        lines.with_timer("timestamp", SystemTime).with_level("level").with_target("target").with_flattened_event();
+        lines.with_flattened_span_fields("span").with_opentelemetry_ids(true);
+        lines.boxed()
+    };
     let traced = traces.as_ref().map(|traces| traces::layer(&traces.provider));
     let subscriber = Registry::default().with(logs).with(traced).with(log.clone());
     Ok((Telemetry { traces, sample_ratio: *sample_ratio, log }, Dispatch::new(subscriber)))
-}
-
-type Logs = Box<dyn Layer<Registry> + Send + Sync>;
-
-fn text<W>(writer: W) -> Logs
-where
-    W: for<'writer> MakeWriter<'writer> + Send + Sync + 'static,
-{
-    let color = anstream::AutoStream::choice(&io::stderr()) != anstream::ColorChoice::Never;
-    fmt::layer().with_ansi(color).with_writer(OneLine(writer)).boxed()
-}
-
-fn json<W>(writer: W) -> Logs
-where
-    W: for<'writer> MakeWriter<'writer> + Send + Sync + 'static,
-{
-    let mut lines = JsonLayer::new(writer);
-    lines.with_timer("timestamp", SystemTime).with_level("level").with_target("target").with_flattened_event();
-    lines.with_flattened_span_fields("span").with_opentelemetry_ids(true);
-    lines.boxed()
 }
 
 /// Writes each event as one line, so that a caller's text cannot look like a separate log line.

@@ -231,7 +231,8 @@ impl Access {
 /// A socket, with or without TLS.
 pub(crate) type Secured = tokio_util::either::Either<TcpStream, TlsStream<TcpStream>>;
 
-fn read(path: &Path, max: u64) -> Result<Vec<u8>, Failure> {
+/// Reads a file that a flag names.
+pub(super) fn read(path: &Path, max: u64) -> Result<Vec<u8>, Failure> {
     file::read(path, max).map_err(|fault| {
         let help = match fault {
             FileFault::Unreadable { .. } => "pass a file that this user can read",

@@ -105,7 +105,7 @@ fn compare(args: &AdviseArgs, before: &Stats, after: &Stats) -> Result<Report, F
         let what = format!("the server at {} restarted while it was watched", args.server.server);
         Failure::new(Exit::Failed, what, "run the command again")
     };
-    let watched = duration(after.uptime.as_ref()).checked_sub(duration(before.uptime.as_ref()));
+    let watched = duration(after.uptime).checked_sub(duration(before.uptime));
     let watched = watched.filter(|watched| !watched.is_zero()).ok_or_else(restarted)?;
     let earlier: BTreeMap<&str, _> = before.pools.iter().map(|pool| (pool.name.as_str(), pool)).collect();
     let mut report =
@@ -187,7 +187,7 @@ fn refused(pool: &PoolStats) -> u64 {
 
 /// Jobs that ended between the snapshots, and their total run time. Retired workers are not counted.
 fn worked(before: &PoolStats, after: &PoolStats) -> (u64, Duration) {
-    let sums = |worker: &WorkerStats| (worker.completed + worker.failed, duration(worker.total_run_time.as_ref()));
+    let sums = |worker: &WorkerStats| (worker.completed + worker.failed, duration(worker.total_run_time));
     let earlier: BTreeMap<u32, _> = before.workers.iter().map(|worker| (worker.id, sums(worker))).collect();
     after.workers.iter().fold((0, Duration::ZERO), |(ended, ran), worker| {
         let (jobs, time) = sums(worker);

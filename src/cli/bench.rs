@@ -5,7 +5,6 @@ use std::{cell::RefCell, collections::BTreeMap, ops::RangeInclusive, time::Durat
 use clap::{Args, ValueEnum, builder::RangedU64ValueParser};
 use futures_util::{StreamExt, future::try_join_all, stream::FuturesUnordered};
 use hdrhistogram::Histogram;
-use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -22,6 +21,7 @@ use super::{
     console::Console,
     failure::{Exit, Failure},
     flags::{any_duration, duration_in},
+    output::name,
 };
 use crate::{
     model::CODE_NAMES,
@@ -81,8 +81,7 @@ pub(super) struct BenchArgs {
 }
 
 /// A method that runs jobs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Rpc {
     /// One call per job.
     Submit,
@@ -255,7 +254,7 @@ fn json(args: &BenchArgs, counts: &Counts) -> Value {
     let elapsed_s = args.duration.as_secs_f64();
     json!({
         "server": args.server.server.to_string(),
-        "rpc": args.rpc,
+        "rpc": name(&args.rpc),
         "kind": args.kind,
         "connections": args.connections,
         "in_flight_per_connection": args.in_flight,
@@ -275,15 +274,11 @@ fn json(args: &BenchArgs, counts: &Counts) -> Value {
 fn text(args: &BenchArgs, counts: &Counts) -> String {
     let BenchArgs { server: ServerArgs { server, .. }, kind, connections, in_flight, payload, .. } = args;
     let Counts { latencies, errors, unanswered } = counts;
-    let method = match args.rpc {
-        Rpc::Submit => "Submit",
-        Rpc::SubmitMany => "SubmitMany",
-    };
     let load = format!("{connections} connections × {in_flight} in flight, {payload}-byte payload");
     let points =
         QUANTILES.map(|(name, at)| format!("{name} {:.2?}", Duration::from_nanos(latencies.value_at_quantile(at))));
     let mut lines = vec![
-        format!("{method} of {kind} on {server}: {load}"),
+        format!("{} of {kind} on {server}: {load}", name(&args.rpc)),
         format!("throughput  {:.0}/s", latencies.len() as f64 / args.duration.as_secs_f64()),
         format!("latency     {}", points.join("   ")),
     ];

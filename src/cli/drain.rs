@@ -9,7 +9,7 @@ use super::{
     console::{BAD, Console, GOOD, WARN, paint},
     failure::{Exit, Failure},
     operate::ChangeArgs,
-    output::{Format, duration, message_json, setting, short_duration},
+    output::{Format, duration, message_json, setting, short},
 };
 use crate::proto::{DrainRequest, DrainResponse, Phase};
 
@@ -108,11 +108,11 @@ fn progress(report: &DrainResponse) -> String {
         phase => phase.as_str_name().trim_start_matches("PHASE_").to_owned(),
     };
     let mut line = format!("{phase}  {} queued  {} running", report.queued, report.running);
-    if !duration(report.expected.as_ref()).is_zero() {
-        line.push_str(&format!("  expected to end in {}", countdown(report.expected.as_ref())));
+    if !duration(report.expected).is_zero() {
+        line.push_str(&format!("  expected to end in {}", countdown(report.expected)));
     }
     if report.hard_stop.is_some() {
-        line.push_str(&format!("  hard stop {}", countdown(report.hard_stop.as_ref())));
+        line.push_str(&format!("  hard stop {}", countdown(report.hard_stop)));
     }
     if report.lost > 0 {
         line.push_str(&format!("  {}", paint(BAD, format!("{} lost", report.lost))));
@@ -121,13 +121,13 @@ fn progress(report: &DrainResponse) -> String {
 }
 
 /// Time left, rounded up to whole seconds, such as `7s`.
-fn countdown(left: Option<&prost_types::Duration>) -> String {
+fn countdown(left: Option<prost_types::Duration>) -> String {
     setting(Duration::from_secs(duration(left).as_secs_f64().ceil() as u64))
 }
 
 fn receipt(last: &DrainResponse) -> String {
     let all = last.finished + last.lost;
-    let time = short_duration(duration(last.elapsed.as_ref()));
+    let time = short(last.elapsed);
     let mut lost = format!("lost {}", last.lost);
     if last.cut > 0 {
         lost.push_str(&format!(", answers cut {}", last.cut));

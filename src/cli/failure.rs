@@ -118,11 +118,6 @@ impl Failure {
         Self { what, help: None, exit, cause: Cause::Other }
     }
 
-    /// The runtime could not be started.
-    pub(crate) fn runtime(error: &io::Error) -> Self {
-        Self::bare(Exit::Failed, format!("cannot start: {}", explain(error)))
-    }
-
     /// There is no connection.
     pub(crate) fn unreachable(address: &Address, cause: &str) -> Self {
         let help = "start one with \"waterwheel dev\", or pass --server";

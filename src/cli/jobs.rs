@@ -10,7 +10,7 @@ use super::{
     failure::{Exit, Failure, indented},
     flags::{any_duration, message, one_of},
     operate::OperatorArgs,
-    output::{duration, fitted, pluralized, sanitized, seconds, short_duration},
+    output::{fitted, pluralized, sanitized, seconds, short, short_duration},
 };
 use crate::proto::{
     Binding, EndedState, ExplainRequest, ExplainResponse, HeldState, JobOrder, JobStage, ListJobsRequest,
@@ -106,12 +106,11 @@ pub(super) fn lines(answer: &ListJobsResponse, width: Option<usize>) -> Vec<Stri
 
 fn row(job: &ListedJob) -> Vec<String> {
     let ListedJob { job_id, request_id, pool: _, kind, tenant, stage: _, age, run, outcome: _ } = job;
-    let run = run.as_ref().map_or_else(|| "-".to_owned(), |run| short_duration(duration(Some(run))));
-    let age = short_duration(duration(age.as_ref()));
+    let run = if run.is_some() { short(*run) } else { "-".to_owned() };
     vec![
         paint(STRONG, sanitized(job_id)),
         state(job),
-        age,
+        short(*age),
         run,
         sanitized(kind),
         sanitized(tenant),
@@ -184,16 +183,14 @@ fn held(held: &HeldState) -> String {
         Some(ahead) => format!("queued at {position}, {ahead} ahead"),
         None => format!("waits for capacity at {position}"),
     };
-    let expected = expected_start
-        .as_ref()
-        .map(|start| format!(", expected to start in {}", short_duration(duration(Some(start)))));
+    let expected = expected_start.map(|start| format!(", expected to start in {}", short(Some(start))));
     let expected = expected.unwrap_or_default();
     format!(
         "  {}{expected}\n  because {}\n  arrived {} ago, {} left\n",
         paint(WARN, place),
         because(held.bound_by()),
-        short_duration(duration(age.as_ref())),
-        short_duration(duration(left.as_ref())),
+        short(*age),
+        short(*left),
     )
 }
 
@@ -219,7 +216,7 @@ fn running(running: &RunningState) -> String {
         (false, true) => paint(WARN, "asked to stop"),
         (false, false) => paint(GOOD, "runs"),
     };
-    let [queue, run, left] = [queue, run, left].map(|it| short_duration(duration(it.as_ref())));
+    let [queue, run, left] = [queue, run, left].map(|it| short(*it));
     format!("  {state} on worker {worker} for {run}, after {queue} in the queue\n  {left} left\n")
 }
 
@@ -237,7 +234,7 @@ fn ended(ended: &EndedState) -> String {
     let mut text = format!(
         "  {} {} ago{}\n  {budget} budget: {queue} queued, {run}, {left} left\n",
         paint(style, sanitized(outcome)),
-        short_duration(duration(since.as_ref())),
+        short(*since),
         if message.is_empty() { String::new() } else { format!(": {}", indented(&sanitized(message))) },
     );
     if !rung.is_empty() {

@@ -8,7 +8,7 @@ use super::{
     connect::{ANSWER_TIMEOUT, Call, CallArgs, Connection},
     console::{BAD, Console, FAINT, GOOD, STRONG, WARN, paint},
     failure::{Exit, Failure},
-    output::{duration, pluralized, sanitized, short_duration},
+    output::{pluralized, sanitized, short},
 };
 use crate::proto::{
     CancelJobRequest, CancelJobResponse, JobStage, PauseRequest, Phase, PoolState, ReloadRequest, ReloadResponse,
@@ -234,9 +234,7 @@ fn workers(text: &str) -> Result<Workers, String> {
 /// One line: the state of the pool, its jobs and its size.
 fn text(pool: &PoolState) -> String {
     let state = match (pool.phase(), pool.paused) {
-        (Phase::Serving, Some(paused)) => {
-            paint(WARN, format!("PAUSED for {}", short_duration(duration(Some(&paused)))))
-        }
+        (Phase::Serving, Some(paused)) => paint(WARN, format!("PAUSED for {}", short(Some(paused)))),
         (Phase::Serving, None) => paint(GOOD, "SERVING"),
         (phase, _) => paint(WARN, phase.as_str_name().trim_start_matches("PHASE_")),
     };

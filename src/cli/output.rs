@@ -50,6 +50,11 @@ pub(crate) fn short_duration(duration: Duration) -> String {
     }
 }
 
+/// The same for a duration in a message.
+pub(crate) fn short(time: Option<prost_types::Duration>) -> String {
+    short_duration(duration(time))
+}
+
 /// A duration in the format of flags, such as `2s`, `1.6s`, `500ms`, `10m`.
 pub(crate) fn setting(duration: Duration) -> String {
     let seconds = duration.as_secs();
@@ -105,6 +110,11 @@ pub(crate) fn contents(config: &Config) -> String {
     format!("pools  {}\nkinds  {}", pools.join("   "), kinds.join(" "))
 }
 
+/// Name of a value in its flag.
+pub(crate) fn name(value: &impl ValueEnum) -> String {
+    value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+}
+
 /// A share, such as `37%`.
 pub(crate) fn percent(share: f64) -> String {
     format!("{:.0}%", share.clamp(0.0, 1.0) * 100.0)
@@ -131,8 +141,8 @@ pub(crate) fn job_id(id: &str) -> String {
 }
 
 /// The duration in a message; zero if absent or negative.
-pub(crate) fn duration(duration: Option<&prost_types::Duration>) -> Duration {
-    duration.and_then(|duration| Duration::try_from(*duration).ok()).unwrap_or_default()
+pub(crate) fn duration(duration: Option<prost_types::Duration>) -> Duration {
+    duration.and_then(|duration| Duration::try_from(duration).ok()).unwrap_or_default()
 }
 
 /// A duration in seconds; zero if the number is not a valid duration.

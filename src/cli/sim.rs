@@ -2,19 +2,19 @@
 
 use std::{ops::RangeInclusive, path::PathBuf, sync::Arc, time::Duration};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde_json::{Value, json};
 
 use super::{
+    access::read,
     console::Console,
     failure::{Exit, Failure},
     flags::{duration_in, number_in},
-    output::{Format, pluralized, setting, short_duration, table},
+    output::{Format, name, pluralized, setting, short_duration, table},
 };
 use crate::{
-    file,
     model::Criticality,
-    sim::{self, Disturbance, Load, Outcome, PassedOver, Pattern, Recording, RecordingError, Retry, Service, Source},
+    sim::{self, Disturbance, Load, Outcome, PassedOver, Pattern, Recording, Retry, Service, Source},
 };
 
 /// Largest log that is replayed, in bytes.
@@ -196,7 +196,7 @@ impl SimArgs {
 
     fn recording(&self) -> Result<Option<Arc<Recording>>, Failure> {
         let Some(path) = &self.replay else { return Ok(None) };
-        let log = file::read(path, MAX_LOG).map_err(|fault| RecordingError::Unread { path: path.clone(), fault })?;
+        let log = read(path, MAX_LOG)?;
         // Lines that are not UTF-8 are not from the server, and are counted as such.
         let log = String::from_utf8_lossy(&log);
         Ok(Some(Arc::new(Recording::read(&log, self.pool.as_deref())?)))
@@ -339,11 +339,6 @@ fn figures(case: &Case, flood: Option<f64>, seed: u64, outcome: &Outcome) -> Val
         "others_served": others_served,
         "others_wait_p99_ms": others_wait_p99_ms,
     })
-}
-
-/// Name of a value in its flag.
-fn name(value: &impl ValueEnum) -> String {
-    value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
 /// Expected number of jobs of one run.

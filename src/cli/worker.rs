@@ -13,7 +13,10 @@ use std::{
     time::Duration,
 };
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{
+    Args, Subcommand,
+    builder::{PossibleValuesParser, TypedValueParser},
+};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use tokio::{runtime, time::timeout};
@@ -65,8 +68,8 @@ pub(super) async fn run(args: WorkerCommand, console: &mut Console<'_>) -> Resul
 #[command(after_help = "Example:\n  waterwheel worker new --language python resize")]
 struct NewArgs {
     /// Language of the worker.
-    #[arg(long, value_name = "LANGUAGE")]
-    language: Language,
+    #[arg(long, value_name = "LANGUAGE", value_parser = language())]
+    language: &'static Language,
     /// Directory to write to; the current one by default.
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
@@ -75,53 +78,45 @@ struct NewArgs {
     name: String,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Language {
-    Python,
-    Node,
-    Go,
-    Java,
-    Ruby,
-    Bash,
-}
-
 /// How a worker in a language is written and started.
-struct LanguageFile {
+#[derive(Debug)]
+struct Language {
+    name: &'static str,
     extension: &'static str,
     /// Program and arguments that run a file.
     command: &'static [&'static str],
     template: &'static str,
 }
 
-impl Language {
-    fn file(self) -> LanguageFile {
-        let (extension, command, template): (_, &[_], _) = match self {
-            Self::Python => ("py", &["python3"], template!("thumbnail.py")),
-            Self::Node => ("mjs", &["node"], template!("thumbnail.mjs")),
-            Self::Go => ("go", &["go", "run"], template!("thumbnail.go")),
-            Self::Java => ("java", &["java"], template!("thumbnail.java")),
-            Self::Ruby => ("rb", &["ruby"], template!("thumbnail.rb")),
-            Self::Bash => ("sh", &["bash"], template!("thumbnail.sh")),
-        };
-        LanguageFile { extension, command, template }
-    }
+static LANGUAGES: [Language; 6] = [
+    Language { name: "python", extension: "py", command: &["python3"], template: template!("thumbnail.py") },
+    Language { name: "node", extension: "mjs", command: &["node"], template: template!("thumbnail.mjs") },
+    Language { name: "go", extension: "go", command: &["go", "run"], template: template!("thumbnail.go") },
+    Language { name: "java", extension: "java", command: &["java"], template: template!("thumbnail.java") },
+    Language { name: "ruby", extension: "rb", command: &["ruby"], template: template!("thumbnail.rb") },
+    Language { name: "bash", extension: "sh", command: &["bash"], template: template!("thumbnail.sh") },
+];
+
+fn language() -> impl TypedValueParser<Value = &'static Language> {
+    PossibleValuesParser::new(LANGUAGES.each_ref().map(|language| language.name))
+        .map(|name| LANGUAGES.iter().find(|language| language.name == name).expect("one of the names"))
 }
 
 async fn new(args: &NewArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
     let NewArgs { language, directory, name } = args;
-    let file = PathBuf::from(format!("{name}.{}", language.file().extension));
+    let file = PathBuf::from(format!("{name}.{}", language.extension));
     let path = directory.as_ref().map_or(file.clone(), |directory| directory.join(&file));
-    let text = language.file().template.replace(PLACEHOLDER, name);
+    let text = language.template.replace(PLACEHOLDER, name);
     let written = fs::File::create_new(&path).and_then(|mut file| file.write_all(text.as_bytes()));
     written.map_err(|error| Failure::unwritten(&path, &error))?;
-    console.out.line(&next_steps(*language, name, &path)).await?;
+    console.out.line(&next_steps(language, name, &path)).await?;
     Ok(Exit::Done)
 }
 
-fn next_steps(language: Language, name: &str, path: &Path) -> String {
+fn next_steps(language: &Language, name: &str, path: &Path) -> String {
     let shown = path.display();
     let absolute = env::current_dir().map_or_else(|_| path.to_owned(), |directory| directory.join(path));
-    let words = language.file().command;
+    let words = language.command;
     let program = on_path(words[0]).unwrap_or_else(|| format!("/usr/bin/{}", words[0]));
     let command: Vec<_> = [&*program].iter().chain(&words[1..]).map(|word| format!("{word:?}")).collect();
     format!(
@@ -138,7 +133,7 @@ fn next_steps(language: Language, name: &str, path: &Path) -> String {
         words.join(" "),
         command.join(", "),
         // The compiler caches its results there.
-        if let Language::Go = language { "pass_env = [\"HOME\"]\n" } else { "" },
+        if language.name == "go" { "pass_env = [\"HOME\"]\n" } else { "" },
     )
 }
 
@@ -154,10 +149,9 @@ impl WorkerFile {
     pub(super) fn find(path: &Path) -> Result<Self, String> {
         let path = fs::canonicalize(path).map_err(|error| error.to_string())?;
         let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
-        let mut languages = Language::value_variants().iter().map(|language| language.file());
         let file = path.to_str().ok_or("its path is not UTF-8")?.to_owned();
-        let command = match languages.find(|language| language.extension == extension) {
-            Some(LanguageFile { command: words, .. }) => {
+        let command = match LANGUAGES.iter().find(|language| language.extension == extension) {
+            Some(Language { command: words, .. }) => {
                 let program = on_path(words[0]).ok_or_else(|| format!("`{}` is not installed", words[0]))?;
                 [program].into_iter().chain(words[1..].iter().map(ToString::to_string)).chain([file]).collect()
             }
@@ -224,7 +218,7 @@ pub(super) fn on_path(program: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    async fn written(directory: &Path, language: Language) -> Result<String, Failure> {
+    async fn written(directory: &Path, language: &'static Language) -> Result<String, Failure> {
         let mut out = Vec::new();
         let mut console = Console::pipes(&mut out, tokio::io::sink());
         let args = NewArgs { language, directory: Some(directory.to_owned()), name: "resize".into() };
@@ -236,14 +230,14 @@ mod tests {
     #[tokio::test]
     async fn each_language_has_a_file_of_its_own_which_is_never_replaced() {
         let directory = tempfile::tempdir().unwrap();
-        for language in Language::value_variants() {
-            let said = written(directory.path(), *language).await.unwrap();
-            let path = directory.path().join(format!("resize.{}", language.file().extension));
+        for language in &LANGUAGES {
+            let said = written(directory.path(), language).await.unwrap();
+            let path = directory.path().join(format!("resize.{}", language.extension));
             let text = fs::read_to_string(&path).unwrap();
             assert!(text.contains("resize") && !text.contains(PLACEHOLDER), "{language:?}");
             assert!(said.contains(&format!("{path:?}]")), "{said}");
             fs::write(&path, "mine").unwrap();
-            let failure = written(directory.path(), *language).await.unwrap_err().to_string();
+            let failure = written(directory.path(), language).await.unwrap_err().to_string();
             assert!(failure.contains("cannot write") && failure.contains("exists"), "{failure}");
             assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
         }

@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    path::PathBuf,
     time::{Duration, SystemTime},
 };
 
@@ -10,7 +9,7 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde::Deserialize;
 
 use super::load::{Arrival, Load};
-use crate::{file::FileFault, model::Criticality};
+use crate::model::Criticality;
 
 /// A little more than the longest run or budget that a server can have.
 const MAX_LOGGED: Duration = Duration::from_secs(8 * 24 * 3600);
@@ -58,8 +57,6 @@ enum Run {
 /// Why a log cannot be replayed.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum RecordingError {
-    #[error("cannot read {}: {fault}", path.display())]
-    Unread { path: PathBuf, fault: FileFault },
     #[error("no line of the log is from a server: those are JSON objects with a timestamp and a message")]
     Foreign,
     #[error("the log has no line \"job arrived\"{}", pool.as_ref().map(|pool| format!(" of the pool {pool:?}")).unwrap_or_default())]
@@ -73,7 +70,6 @@ pub(crate) enum RecordingError {
 impl RecordingError {
     pub(crate) fn help(&self) -> &'static str {
         match self {
-            Self::Unread { .. } => "pass a regular file that this user can read",
             Self::Foreign => "pass standard error of \"waterwheel serve\", written to a file",
             Self::Empty { .. } => "log with --log waterwheel::pool=debug, to a file",
             Self::Pools(_) => "choose one with --pool",

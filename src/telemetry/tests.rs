@@ -151,7 +151,7 @@ fn faults_of_the_config_are_named() {
 
 #[test]
 fn nothing_is_sampled_without_an_exporter() {
-    let (telemetry, _) = assemble(&Config::default(), None, io::sink).expect("sound");
+    let (telemetry, _) = assemble(&Config::default(), None, BoxMakeWriter::new(io::sink)).expect("sound");
     assert_eq!(telemetry.sample_ratio(), None);
 }
 

@@ -152,10 +152,6 @@ impl<E: SpanExporter> SpanExporter for LoggedExporter<E> {
         self.inner.shutdown_with_timeout(timeout)
     }
 
-    fn shutdown(&self) -> OTelSdkResult {
-        self.inner.shutdown()
-    }
-
     fn force_flush(&self) -> OTelSdkResult {
         self.inner.force_flush()
     }

@@ -8,7 +8,7 @@ use crate::{
     cli::{
         console::{FAINT, STRONG, paint},
         jobs,
-        output::{duration, sanitized, short_duration, table},
+        output::{duration, sanitized, short, table},
     },
     proto::{JobCounts, ListJobsResponse, Phase, PoolStats, Stats, TenantRate},
 };
@@ -75,12 +75,12 @@ fn fit(line: &str, width: usize) -> String {
 
 fn head(stats: &Stats) -> String {
     let phase = stats.phase().as_str_name().trim_start_matches("PHASE_");
-    format!("{phase}  up {}   q quits", short_duration(duration(stats.uptime.as_ref())))
+    format!("{phase}  up {}   q quits", short(stats.uptime))
 }
 
 fn pools(view: &View) -> Vec<String> {
     let before = |pool: &PoolStats| view.before.as_ref()?.pools.iter().find(|before| before.name == pool.name);
-    let uptime = |stats: &Stats| duration(stats.uptime.as_ref());
+    let uptime = |stats: &Stats| duration(stats.uptime);
     let time = view.before.as_ref().map_or(Duration::ZERO, |before| uptime(&view.stats).saturating_sub(uptime(before)));
     let row = |pool| self::pool(pool, before(pool).filter(|_| !time.is_zero()), time);
     let heads = ["pool", "state", ">busy", ">queued", ">arrive/s", ">end/s", ">refuse/s", ">wait"];
@@ -104,7 +104,7 @@ fn pool(pool: &PoolStats, before: Option<&PoolStats>, time: Duration) -> Vec<Str
         format!("{}/{}", queue.jobs, queue.jobs_capacity),
     ];
     row.extend(rates.unwrap_or_else(|| ["-", "-", "-"].map(str::to_owned)));
-    row.push(short_duration(duration(queue.expected_wait.as_ref())));
+    row.push(short(queue.expected_wait));
     row
 }
 

@@ -6,7 +6,7 @@ use crate::{
     cli::{
         console::{BAD, FAINT, GOOD, STRONG, WARN, paint},
         operate,
-        output::{bytes, duration, percent, sanitized, short_duration, table},
+        output::{bytes, percent, sanitized, short, table},
     },
     proto::{
         AttachedWorkerStats, DetachedStats, Distribution, FactoryStats, JobCounts, KindStats, LimitBound, LimitStats,
@@ -16,7 +16,7 @@ use crate::{
 
 /// The snapshot, one block per pool, ending in a line end.
 pub(super) fn snapshot(stats: &Stats) -> String {
-    let uptime = short_duration(duration(stats.uptime.as_ref()));
+    let uptime = short(stats.uptime);
     let mut lines = vec![format!("{}  up {uptime}", phase(stats.phase()))];
     for pool in &stats.pools {
         lines.push(String::new());
@@ -39,8 +39,7 @@ fn pool_block(pool: &PoolStats) -> Vec<String> {
         format!("  queue    {}", queue(&pool.queue.unwrap_or_default())),
     ];
     if let Some(paused) = &pool.paused {
-        let paused =
-            format!("for {}: no job starts until \"waterwheel resume\"", short_duration(duration(Some(paused))));
+        let paused = format!("for {}: no job starts until \"waterwheel resume\"", short(Some(*paused)));
         lines.push(format!("  paused   {}", paint(WARN, paused)));
     }
     if let Some(size) = pool.size.as_ref().filter(|size| size.min < size.max || size.retiring > 0) {
@@ -68,7 +67,7 @@ fn pool_block(pool: &PoolStats) -> Vec<String> {
 fn factory(kind: &KindStats) -> Option<String> {
     let FactoryStats { failures: _, in_a_row, retry_in } = kind.factory.as_ref().filter(|it| it.in_a_row > 0)?;
     let name = sanitized(&kind.name);
-    let retry = short_duration(duration(retry_in.as_ref()));
+    let retry = short(*retry_in);
     let text = format!("no handler of {name} could be made, {in_a_row} times in a row; next try in {retry}");
     Some(format!("  failing  {}", paint(BAD, text)))
 }
@@ -90,8 +89,8 @@ fn queue(queue: &QueueStats) -> String {
         let waiting = format!("  {}/{} waiting", queue.waiting, queue.waiting_capacity);
         text.push_str(&waiting);
     }
-    let oldest = short_duration(duration(queue.oldest_age.as_ref()));
-    let expected = short_duration(duration(queue.expected_wait.as_ref()));
+    let oldest = short(queue.oldest_age);
+    let expected = short(queue.expected_wait);
     text.push_str(&format!("  oldest {oldest}  expected wait {expected}"));
     text
 }
@@ -158,7 +157,7 @@ fn distribution(kind: &str, time: &str, distribution: Option<Distribution>) -> V
     let mut row = vec![kind.to_owned(), time.to_owned(), count.to_string()];
     row.extend([p50, p90, p99, max].map(|it| match count {
         0 => "-".to_owned(),
-        _ => short_duration(duration(it.as_ref())),
+        _ => short(it),
     }));
     row
 }
@@ -179,11 +178,11 @@ fn workers_table(workers: &[WorkerStats]) -> Vec<String> {
 }
 
 fn worker(worker: &WorkerStats) -> Vec<String> {
-    let since = short_duration(duration(worker.since_progress.as_ref()));
+    let since = short(worker.since_progress);
     let job = match worker.job_id.as_str() {
         "" => String::new(),
         id => {
-            let age = short_duration(duration(worker.job_age.as_ref()));
+            let age = short(worker.job_age);
             format!("{} for {age}", sanitized(id))
         }
     };
@@ -194,7 +193,7 @@ fn worker(worker: &WorkerStats) -> Vec<String> {
         worker.failed.to_string(),
         match worker.completed + worker.failed {
             0 => "-".to_owned(),
-            _ => short_duration(duration(worker.mean_run_time.as_ref())),
+            _ => short(worker.mean_run_time),
         },
         format!("{since} ago"),
         job,
@@ -277,7 +276,7 @@ pub(super) fn detached<'a>(kinds: impl IntoIterator<Item = &'a KindStats>) -> Ve
         let mut row = vec![sanitized(&kind.name)];
         row.extend([scheduled, ready, blocked, running].map(|count| count.to_string()));
         row.push(if dead > 0 { paint(WARN, dead) } else { dead.to_string() });
-        row.push(oldest_ready_age.map_or_else(|| "-".to_owned(), |age| short_duration(duration(Some(&age)))));
+        row.push(oldest_ready_age.map_or_else(|| "-".to_owned(), |age| short(Some(age))));
         Some(row)
     };
     let heads = ["detached", ">scheduled", ">ready", ">blocked", ">running", ">dead", ">oldest ready"];

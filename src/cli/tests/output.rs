@@ -110,7 +110,7 @@ fn the_waterfall_shows_where_the_budget_went() {
 fn absent_and_negative_durations_are_zero() {
     let negative = prost_types::Duration { seconds: -1, nanos: 0 };
     assert_eq!(duration(None), Duration::ZERO);
-    assert_eq!(duration(Some(&negative)), Duration::ZERO);
+    assert_eq!(duration(Some(negative)), Duration::ZERO);
 }
 
 #[test]
