@@ -14,7 +14,7 @@ use std::{
 
 use clap::Args;
 use http::{
-    HeaderValue, StatusCode, Uri,
+    HeaderMap, HeaderValue, StatusCode, Uri,
     header::{AUTHORIZATION, USER_AGENT},
 };
 use hyper::{
@@ -88,7 +88,7 @@ impl CallArgs {
 pub(crate) struct Call {
     pub(crate) connection: Connection,
     address: Address,
-    args: CallArgs,
+    deadline: Option<Duration>,
     give_up: Option<Instant>,
 }
 
@@ -98,29 +98,30 @@ impl Call {
     /// # Errors
     /// If a file for the access cannot be used, or the server is unreachable.
     pub(crate) async fn begin(address: &Address, access: &AccessArgs, args: CallArgs) -> Result<Self, Failure> {
-        let limit = args.deadline.map_or(CONNECT_TIMEOUT, |it| it.min(CONNECT_TIMEOUT));
-        let connection = Connection::open(&access.load(address)?, limit).await?;
-        let give_up = args.deadline.and_then(|it| Instant::now().checked_add(it + SLACK));
-        Ok(Self { connection, address: address.clone(), args, give_up })
+        let CallArgs { deadline, request_id } = args;
+        let limit = deadline.map_or(CONNECT_TIMEOUT, |it| it.min(CONNECT_TIMEOUT));
+        let mut connection = Connection::open(&access.load(address)?, limit).await?;
+        let mut metadata = Request::new(());
+        if let Some(deadline) = deadline {
+            metadata.set_timeout(deadline);
+        }
+        if let Some(id) = request_id {
+            metadata.metadata_mut().insert("x-request-id", id);
+        }
+        connection.headers.extend(metadata.into_parts().0.into_headers());
+        let give_up = deadline.and_then(|it| Instant::now().checked_add(it + SLACK));
+        Ok(Self { connection, address: address.clone(), deadline, give_up })
     }
 
-    /// Sends `message` with the metadata of this call, and waits for the answer.
+    /// Makes the call, and waits for the answer.
     ///
     /// # Errors
     /// The errors of [`wait`](Self::wait).
-    pub(crate) async fn ask<M, A>(
+    pub(crate) async fn ask<A>(
         &self,
-        message: M,
-        send: impl AsyncFnOnce(&Connection, Request<M>) -> Result<Response<A>, Status>,
+        send: impl AsyncFnOnce(&Connection) -> Result<Response<A>, Status>,
     ) -> Result<A, Failure> {
-        let mut request = Request::new(message);
-        if let Some(deadline) = self.args.deadline {
-            request.set_timeout(deadline);
-        }
-        if let Some(id) = &self.args.request_id {
-            request.metadata_mut().insert("x-request-id", id.clone());
-        }
-        Ok(self.wait(send(&self.connection, request)).await?.into_inner())
+        Ok(self.wait(send(&self.connection)).await?.into_inner())
     }
 
     /// Waits for the server's answer, at most until the deadline.
@@ -128,7 +129,7 @@ impl Call {
     /// # Errors
     /// If the deadline passes, or the status is a failure.
     pub(crate) async fn wait<T>(&self, answer: impl Future<Output = Result<T, Status>>) -> Result<T, Failure> {
-        let answered = match (self.give_up, self.args.deadline) {
+        let answered = match (self.give_up, self.deadline) {
             (Some(at), Some(deadline)) => tokio::time::timeout_at(at, answer).await.map_err(|_| {
                 let deadline = setting(deadline);
                 let what = format!("no answer by the deadline of {deadline}; whether the job started is unknown");
@@ -147,12 +148,11 @@ impl ServerArgs {
     }
 
     /// Makes one call that the server answers at once.
-    pub(crate) async fn ask<M, A>(
+    pub(crate) async fn ask<A>(
         &self,
-        message: M,
-        send: impl AsyncFnOnce(&Connection, Request<M>) -> Result<Response<A>, Status>,
+        send: impl AsyncFnOnce(&Connection) -> Result<Response<A>, Status>,
     ) -> Result<A, Failure> {
-        self.call(CallArgs::within(ANSWER_TIMEOUT)).await?.ask(message, send).await
+        self.call(CallArgs::within(ANSWER_TIMEOUT)).await?.ask(send).await
     }
 }
 
@@ -161,7 +161,8 @@ impl ServerArgs {
 pub(crate) struct Connection {
     requests: SendRequest<Body>,
     origin: Uri,
-    token: Option<HeaderValue>,
+    /// Headers of each call.
+    headers: HeaderMap,
 }
 
 /// An HTTP/2 frame begins with its length, whose first byte is zero.
@@ -192,7 +193,10 @@ impl Connection {
         });
         let late = |_| Failure::unreachable(address, &format!("no connection within {}", setting(limit)));
         let requests = connected.await.map_err(late)??;
-        Ok(Self { requests, origin: access.origin(), token: access.token.clone() })
+        const AGENT: HeaderValue = HeaderValue::from_static(concat!("waterwheel/", env!("CARGO_PKG_VERSION")));
+        let mut headers = HeaderMap::from_iter([(USER_AGENT, AGENT)]);
+        headers.extend(access.token.clone().map(|token| (AUTHORIZATION, token)));
+        Ok(Self { requests, origin: access.origin(), headers })
     }
 
     /// A client for callers, without limits on message sizes.
@@ -230,11 +234,7 @@ impl tower::Service<http::Request<Body>> for Connection {
     }
 
     fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
-        const AGENT: HeaderValue = HeaderValue::from_static(concat!("waterwheel/", env!("CARGO_PKG_VERSION")));
-        request.headers_mut().insert(USER_AGENT, AGENT);
-        if let Some(token) = &self.token {
-            request.headers_mut().insert(AUTHORIZATION, token.clone());
-        }
+        request.headers_mut().extend(self.headers.clone());
         let answer = self.requests.send_request(request);
         Box::pin(async move {
             match answer.await? {
@@ -338,8 +338,8 @@ mod tests {
         assert_eq!(
             anstream::adapter::strip_str(&failure.text()).to_string(),
             format!(
-                "cannot reach {address}: connection refused\n  help: start one with \"waterwheel dev\", or pass \
-                 --server"
+                "cannot reach {address}: connection refused\n  help: start one with \"waterwheel dev\", or pass its \
+                 address: --server for callers, --ops for operators"
             )
         );
     }

@@ -2,8 +2,7 @@
 
 use std::{
     fmt::Display,
-    io::{self, IsTerminal, Write},
-    os::fd::BorrowedFd,
+    io::{self, Write},
 };
 
 use anstream::stream::RawStream;
@@ -76,8 +75,8 @@ pub(crate) struct Console<'a> {
 impl Console<'_> {
     /// The process's own streams.
     pub(crate) fn standard(format: Format) -> Self {
-        let out = Sink::of(tokio::io::stdout(), rustix::stdio::stdout(), &io::stdout());
-        let err = Sink::of(tokio::io::stderr(), rustix::stdio::stderr(), &io::stderr());
+        let out = Sink::of(tokio::io::stdout(), &io::stdout());
+        let err = Sink::of(tokio::io::stderr(), &io::stderr());
         Self { format, out, err }
     }
 
@@ -134,27 +133,20 @@ impl Console<'_> {
 /// One stream that a command writes to.
 pub(crate) struct Sink<'a> {
     writer: Box<dyn AsyncWrite + Send + Unpin + 'a>,
-    /// The descriptor of a terminal, for its width.
-    descriptor: BorrowedFd<'static>,
     is_terminal: bool,
     has_colour: bool,
 }
 
 impl<'a> Sink<'a> {
-    fn of<S: RawStream>(
-        writer: impl AsyncWrite + Send + Unpin + 'a,
-        descriptor: BorrowedFd<'static>,
-        stream: &S,
-    ) -> Self {
+    fn of<S: RawStream>(writer: impl AsyncWrite + Send + Unpin + 'a, stream: &S) -> Self {
         let has_colour = anstream::AutoStream::choice(stream) != anstream::ColorChoice::Never;
-        Self { writer: Box::new(writer), descriptor, is_terminal: descriptor.is_terminal(), has_colour }
+        Self { writer: Box::new(writer), is_terminal: stream.is_terminal(), has_colour }
     }
 
     /// A sink for a program: without colour, and without redrawing.
     #[cfg(test)]
     pub(crate) fn pipe(writer: impl AsyncWrite + Send + Unpin + 'a) -> Self {
-        let descriptor = rustix::stdio::stdout();
-        Self { writer: Box::new(writer), descriptor, is_terminal: false, has_colour: false }
+        Self { writer: Box::new(writer), is_terminal: false, has_colour: false }
     }
 
     /// A sink for people, without colour.
@@ -170,8 +162,7 @@ impl<'a> Sink<'a> {
 
     /// Columns of the terminal; `None` without one.
     pub(crate) fn width(&self) -> Option<usize> {
-        let size = || rustix::termios::tcgetwinsize(self.descriptor);
-        self.is_terminal.then(size)?.ok().map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0)
+        self.is_terminal.then(crossterm::terminal::size)?.ok().map(|(columns, _)| columns.into()).filter(|it| *it > 0)
     }
 
     /// Writes exactly these bytes, such as output and codes that move the cursor, and flushes.

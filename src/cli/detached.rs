@@ -153,30 +153,30 @@ pub(super) async fn run(command: DetachedCommand, console: &mut Console<'_>) -> 
         DetachedCommand::List(args) => list(args, console).await?,
         DetachedCommand::Get(OneArgs { id, server }) => {
             let request = GetJobRequest { job_id: id, with_payload: false };
-            let answer = server.ask(request, async |server, request| server.jobs().get_job(request).await).await?;
+            let answer = server.ask(async |server| server.jobs().get_job(request).await).await?;
             console.message(&answer.job.unwrap_or_default(), text).await?;
         }
         DetachedCommand::Wait(OneArgs { id, server }) => return await_end(&server, id, console).await,
         DetachedCommand::Watch(args) => return watch(args, console).await,
         DetachedCommand::Cancel(OneArgs { id, server }) => {
             let request = JobServiceCancelJobRequest { job_id: id.clone() };
-            let answer = server.ask(request, async |server, request| server.jobs().cancel_job(request).await).await?;
+            let answer = server.ask(async |server| server.jobs().cancel_job(request).await).await?;
             let how = if answer.state() == JobState::Running { "it runs, and is asked to stop" } else { "cancelled" };
             console.message(&answer, |_| format!("{}: {how}", sanitized(&id))).await?;
         }
         DetachedCommand::Retry(OneArgs { id, server }) => {
             let request = RetryJobRequest { job_id: id.clone() };
-            let answer = server.ask(request, async |server, request| server.jobs().retry_job(request).await).await?;
+            let answer = server.ask(async |server| server.jobs().retry_job(request).await).await?;
             console.message(&answer, |_| format!("{}: it runs again", sanitized(&id))).await?;
         }
         DetachedCommand::Delete(OneArgs { id, server }) => {
             let request = DeleteJobRequest { job_id: id.clone() };
-            let answer = server.ask(request, async |server, request| server.jobs().delete_job(request).await).await?;
+            let answer = server.ask(async |server| server.jobs().delete_job(request).await).await?;
             console.message(&answer, |_| format!("{}: removed", sanitized(&id))).await?;
         }
         DetachedCommand::Purge(PurgeArgs { filter, server }) => {
             let request = PurgeJobsRequest { filter: Some(filter.into_filter()) };
-            let answer = server.ask(request, async |server, request| server.jobs().purge_jobs(request).await).await?;
+            let answer = server.ask(async |server| server.jobs().purge_jobs(request).await).await?;
             console.message(&answer, |answer| format!("{} removed", pluralized(answer.removed, "job"))).await?;
         }
     }
@@ -192,7 +192,7 @@ async fn create(args: CreateArgs, console: &mut Console<'_>) -> Result<Exit, Fai
         retain_for: retain.map(message),
     };
     let request = CreateJobRequest { job: Some(job.into_job().await?), job_id: id, options: Some(options) };
-    let created = server.ask(request, async |server, request| server.jobs().create_job(request).await).await?;
+    let created = server.ask(async |server| server.jobs().create_job(request).await).await?;
     if wait {
         return await_end(&server, created.job_id, console).await;
     }
@@ -204,7 +204,7 @@ async fn list(args: ListArgs, console: &mut Console<'_>) -> Result<(), Failure> 
     let ListArgs { filter, limit, server } = args;
     let filter = Some(filter.into_filter());
     let request = JobServiceListJobsRequest { filter, page_size: limit, page_token: String::new() };
-    let answer = server.ask(request, async |server, request| server.jobs().list_jobs(request).await).await?;
+    let answer = server.ask(async |server| server.jobs().list_jobs(request).await).await?;
     let heads = ["job", "state", ">tries", "kind", "tenant"];
     let lines = fitted(&heads, answer.jobs.iter().map(row).collect(), &[4, 3], console.out.width());
     let more = if answer.next_page_token.is_empty() { "" } else { ", and there are more" };
@@ -247,7 +247,7 @@ async fn await_end(server: &ServerArgs, job_id: String, console: &mut Console<'_
     let call = server.call(CallArgs::default()).await?;
     let job = loop {
         let request = WaitJobRequest { job_id: job_id.clone() };
-        let answer = call.ask(request, async |server, request| server.jobs().wait_job(request).await).await?;
+        let answer = call.ask(async |server| server.jobs().wait_job(request).await).await?;
         let job = answer.job.unwrap_or_default();
         if job.state() >= JobState::Succeeded {
             break job;
@@ -288,7 +288,7 @@ fn exit_of(end: JobState) -> Exit {
 /// Follows a job over broken connections. Output goes to standard output, everything else to standard error.
 async fn watch(args: WatchArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
     let WatchArgs { id, from, server } = args;
-    let call = server.call(CallArgs::within(ANSWER_TIMEOUT)).await?;
+    let call = server.call(CallArgs::default()).await?;
     let mut client = call.connection.jobs();
     let (mut from_sequence, mut heard_at) = (from, Instant::now());
     loop {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::{
-    connect::{CallArgs, Connection},
+    connect::CallArgs,
     console::{BAD, Console, GOOD, WARN, paint},
     failure::{Exit, Failure},
     operate::ChangeArgs,
@@ -33,8 +33,8 @@ pub(super) struct DrainArgs {
 
 pub(super) async fn run(args: DrainArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
     let DrainArgs { pool, watch, change: ChangeArgs { reason, operator } } = args;
-    let send = async |server: &Connection, request| server.admin().drain(request).await;
-    let (call, mut reports) = operator.call(CallArgs::default(), DrainRequest { pool, reason }, send).await?;
+    let call = operator.call(CallArgs::default()).await?;
+    let mut reports = call.ask(async |server| server.admin().drain(DrainRequest { pool, reason }).await).await?;
     let (mut last, mut shown) = (DrainResponse::default(), String::new());
     let followed = loop {
         match call.wait(reports.message()).await {
@@ -308,7 +308,7 @@ mod tests {
         line.args.change.operator.ops = fake::closed_address().await;
         let mut console = Console::pipes(tokio::io::sink(), tokio::io::sink());
         let failure = run(line.args, &mut console).await.unwrap_err();
-        assert!(failure.text().ends_with("or pass --ops"), "{}", failure.text());
+        assert!(failure.text().ends_with("--ops for operators"), "{}", failure.text());
         assert_eq!(failure.exit(), Exit::Unreachable);
     }
 }

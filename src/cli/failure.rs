@@ -20,42 +20,31 @@ use crate::{config::Faults, file::explain, sim::RecordingError, store::StoreErro
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
     /// Code 0: done.
-    Done,
+    Done = 0,
     /// Code 1: the job or the call failed, the server could not start, the output could not be written, the probed
     /// service does not serve, or `check --env` found the environment insufficient.
-    Failed,
-    /// Code 2: an argument, a file or a request is wrong, or the caller or the state of the job does not allow it.
-    Usage,
+    Failed = 1,
+    /// Code 2: an argument, a file or a request is wrong, or the caller or the state of the job does not allow it. Of
+    /// `probe` alone: no answer from the probed server.
+    Usage = 2,
     /// Code 3: the drain lost jobs, or left answers unfinished.
-    JobsLost,
+    JobsLost = 3,
     /// Code 4: refused before the job started; sending it again is safe.
-    Refused,
+    Refused = 4,
     /// Code 5: the deadline passed.
-    DeadlineExceeded,
+    DeadlineExceeded = 5,
     /// Code 6: no connection to the server.
-    Unreachable,
-    /// Code 2 of `probe` alone: no answer from the probed server.
-    ProbeUnreachable,
+    Unreachable = 6,
     /// Code 130: interrupted; the code that shells give for SIGINT.
-    Interrupted,
+    Interrupted = 130,
     /// Code 141: the reader of the output closed it, as a shell reports SIGPIPE.
-    OutputClosed,
+    OutputClosed = 141,
 }
 
 impl Exit {
     /// The number of the exit status.
     pub fn code(self) -> u8 {
-        match self {
-            Self::Done => 0,
-            Self::Failed => 1,
-            Self::Usage | Self::ProbeUnreachable => 2,
-            Self::JobsLost => 3,
-            Self::Refused => 4,
-            Self::DeadlineExceeded => 5,
-            Self::Unreachable => 6,
-            Self::Interrupted => 130,
-            Self::OutputClosed => 141,
-        }
+        self as u8
     }
 }
 
@@ -92,8 +81,6 @@ pub(crate) struct Failure {
 
 #[derive(Debug)]
 enum Cause {
-    /// There is no connection.
-    Unreachable,
     /// The connection broke, or the peer violated the protocol.
     Lost,
     /// The server ended the call with a status.
@@ -120,9 +107,8 @@ impl Failure {
 
     /// There is no connection.
     pub(crate) fn unreachable(address: &Address, cause: &str) -> Self {
-        let help = "start one with \"waterwheel dev\", or pass --server";
-        let failure = Self::new(Exit::Unreachable, format!("cannot reach {address}: {cause}"), help);
-        Self { cause: Cause::Unreachable, ..failure }
+        let help = "start one with \"waterwheel dev\", or pass its address: --server for callers, --ops for operators";
+        Self::new(Exit::Unreachable, format!("cannot reach {address}: {cause}"), help)
     }
 
     /// The server's certificate is not trusted, or the server does not trust this client's.
@@ -164,25 +150,18 @@ impl Failure {
 
     /// The failure in a status: of the call, or of the connection.
     pub(crate) fn of_status(status: Status, address: &Address) -> Self {
-        let Some(source) = status.source() else { return CallError::of(&status).into() };
+        let Some(source) = status.source() else {
+            let error = CallError::of(&status);
+            if error.is_unknown_service() {
+                let help = "pass --ops with its `server.ops_listen`, by default 127.0.0.1:7071, or --server with its `server.listen`";
+                return Self::usage(format!("{address} does not have this service: a server has two listeners"), help);
+            }
+            return error.into();
+        };
         let cause = root_cause(source);
         let what = format!("lost the call to {address}: {cause}; whether the job started is unknown");
         let help = "check that the address is a waterwheel server, and read its log";
         Self { cause: Cause::Lost, ..Self::new(Exit::Failed, what, help) }
-    }
-
-    /// The same failure at the operators' address, which has its own flag.
-    pub(crate) fn of_ops(self, address: &Address) -> Self {
-        match &self.cause {
-            Cause::Unreachable => {
-                Self { help: Some("start one with \"waterwheel dev\", or pass --ops".to_owned()), ..self }
-            }
-            Cause::Call(error) if error.is_unimplemented() => Self::usage(
-                format!("{address} is the listener for callers, not for operators"),
-                "pass --ops with the other address of the server, its `server.ops_listen`, by default 127.0.0.1:7071",
-            ),
-            _ => self,
-        }
     }
 
     /// Whether the connection broke during the call.

@@ -92,7 +92,7 @@ pub(super) async fn run(args: JobsArgs, console: &mut Console<'_>) -> Result<Exi
         order: if oldest { JobOrder::Oldest } else { JobOrder::Newest }.into(),
         limit,
     };
-    let answer = operator.ask(request, async |server, request| server.admin().list_jobs(request).await).await?;
+    let answer = operator.ask(async |server| server.admin().list_jobs(request).await).await?;
     console.list(&answer, &lines(&answer, console.out.width()), &summary(&answer)).await?;
     Ok(Exit::Done)
 }
@@ -142,7 +142,7 @@ pub(super) fn summary(answer: &ListJobsResponse) -> String {
 pub(super) async fn explain(args: ExplainArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
     let ExplainArgs { job: job_id, operator } = args;
     let request = ExplainRequest { job_id };
-    let answer = operator.ask(request, async |server, request| server.admin().explain(request).await).await?;
+    let answer = operator.ask(async |server| server.admin().explain(request).await).await?;
     console.message(&answer, explained).await?;
     Ok(Exit::Done)
 }

@@ -1,7 +1,7 @@
 //! `waterwheel pause`, `resume`, `resize`, `cancel` and `reload`, and the flags of all commands for operators.
 
 use clap::Args;
-use tonic::{Request, Response, Status};
+use tonic::{Response, Status};
 
 use super::{
     access::{AccessArgs, Address},
@@ -106,56 +106,45 @@ pub(super) struct ReloadArgs {
 }
 
 impl OperatorArgs {
-    /// Connects, and makes one call.
-    pub(super) async fn call<M, A>(
-        &self,
-        args: CallArgs,
-        message: M,
-        send: impl AsyncFnOnce(&Connection, Request<M>) -> Result<Response<A>, Status>,
-    ) -> Result<(Call, A), Failure> {
-        let called = async {
-            let call = Call::begin(&self.ops, &self.access, args).await?;
-            let answer = call.ask(message, send).await?;
-            Ok((call, answer))
-        };
-        called.await.map_err(|failure: Failure| failure.of_ops(&self.ops))
+    /// Connects for one call.
+    pub(super) async fn call(&self, args: CallArgs) -> Result<Call, Failure> {
+        Call::begin(&self.ops, &self.access, args).await
     }
 
     /// Makes one call that the server answers at once.
-    pub(super) async fn ask<M, A>(
+    pub(super) async fn ask<A>(
         &self,
-        message: M,
-        send: impl AsyncFnOnce(&Connection, Request<M>) -> Result<Response<A>, Status>,
+        send: impl AsyncFnOnce(&Connection) -> Result<Response<A>, Status>,
     ) -> Result<A, Failure> {
-        self.call(CallArgs::within(ANSWER_TIMEOUT), message, send).await.map(|(_, answer)| answer)
+        self.call(CallArgs::within(ANSWER_TIMEOUT)).await?.ask(send).await
     }
 }
 
 pub(super) async fn pause(args: PoolArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
     let PoolArgs { pool, change: ChangeArgs { reason, operator } } = args;
     let request = PauseRequest { pool, reason };
-    let answer = operator.ask(request, async |server, request| server.admin().pause(request).await).await?;
+    let answer = operator.ask(async |server| server.admin().pause(request).await).await?;
     show(answer.pool, &operator, console).await
 }
 
 pub(super) async fn resume(args: PoolArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
     let PoolArgs { pool, change: ChangeArgs { reason, operator } } = args;
     let request = ResumeRequest { pool, reason };
-    let answer = operator.ask(request, async |server, request| server.admin().resume(request).await).await?;
+    let answer = operator.ask(async |server| server.admin().resume(request).await).await?;
     show(answer.pool, &operator, console).await
 }
 
 pub(super) async fn resize(args: ResizeArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
     let ResizeArgs { pool, workers: Workers { min, max }, change: ChangeArgs { reason, operator } } = args;
     let request = ResizeRequest { pool, min_workers: min, max_workers: max, reason };
-    let answer = operator.ask(request, async |server, request| server.admin().resize(request).await).await?;
+    let answer = operator.ask(async |server| server.admin().resize(request).await).await?;
     show(answer.pool, &operator, console).await
 }
 
 pub(super) async fn cancel(args: CancelArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
     let CancelArgs { job: job_id, change: ChangeArgs { reason, operator } } = args;
     let request = CancelJobRequest { job_id, reason };
-    let answer = operator.ask(request, async |server, request| server.admin().cancel_job(request).await).await?;
+    let answer = operator.ask(async |server| server.admin().cancel_job(request).await).await?;
     console.message(&answer, cancelled).await?;
     Ok(Exit::Done)
 }
@@ -163,7 +152,7 @@ pub(super) async fn cancel(args: CancelArgs, console: &mut Console<'_>) -> Resul
 pub(super) async fn reload(args: ReloadArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
     let ReloadArgs { dry_run, change: ChangeArgs { reason, operator } } = args;
     let request = ReloadRequest { dry_run, reason };
-    let answer = operator.ask(request, async |server, request| server.admin().reload(request).await).await?;
+    let answer = operator.ask(async |server| server.admin().reload(request).await).await?;
     console.message(&answer, |answer| reloaded(answer, dry_run)).await?;
     let is_fine = answer.applied || dry_run && refusal(&answer).is_none();
     Ok(if is_fine { Exit::Done } else { Exit::Failed })

@@ -74,7 +74,7 @@ pub(super) async fn run(args: ProbeArgs, console: &mut Console<'_>) -> Result<Ex
     Ok(match health {
         Ok(ServingStatus::Serving) => Exit::Done,
         Ok(_) => Exit::Failed,
-        Err(_) => Exit::ProbeUnreachable,
+        Err(_) => Exit::Usage,
     })
 }
 

@@ -27,11 +27,10 @@ use self::{
 };
 use super::{
     access::{AccessArgs, Address, ServerArgs},
-    connect::{Call, CallArgs, Connection},
+    connect::{Call, CallArgs},
     console::Console,
     failure::{Exit, Failure},
     flags::duration_in,
-    operate::OperatorArgs,
     output::Format,
 };
 use crate::proto::{
@@ -77,8 +76,7 @@ pub(super) async fn run(args: StatsArgs, console: &mut Console<'_>) -> Result<Ex
 
 /// A snapshot of a pool, or of all.
 pub(super) async fn ask(server: &ServerArgs, pool: String) -> Result<Stats, Failure> {
-    let send = async |server: &Connection, request| server.worker_pool().stats(request).await;
-    let answer = server.ask(StatsRequest { pool }, send).await?;
+    let answer = server.ask(async |server| server.worker_pool().stats(StatsRequest { pool }).await).await?;
     answer.stats.ok_or_else(|| Failure::incomplete(&server.server, "snapshot"))
 }
 
@@ -86,8 +84,7 @@ async fn watch(args: StatsArgs, console: &mut Console<'_>) -> Result<Exit, Failu
     let call = args.server.call(CallArgs::default()).await?;
     let interval_ms = u32::try_from(args.interval.as_millis()).unwrap_or(u32::MAX);
     let request = WatchStatsRequest { pool: args.pool.clone(), interval_ms };
-    let send = async |server: &Connection, request| server.worker_pool().watch_stats(request).await;
-    let mut snapshots = call.ask(request, send).await?;
+    let mut snapshots = call.ask(async |server| server.worker_pool().watch_stats(request).await).await?;
     if console.out.is_terminal() && console.format == Format::Text {
         return fill_screen(&args, &call, snapshots).await;
     }
@@ -159,9 +156,8 @@ async fn jobs(args: &StatsArgs) -> Result<ListJobsResponse, Failure> {
         limit: MAX_JOBS,
         ..ListJobsRequest::default()
     };
-    let (operator, within) = (OperatorArgs { ops: args.ops.clone(), access }, CallArgs::within(JOBS_TIMEOUT));
-    let send = async |server: &Connection, request| server.admin().list_jobs(request).await;
-    operator.call(within, request, send).await.map(|(_, jobs)| jobs)
+    let call = Call::begin(&args.ops, &access, CallArgs::within(JOBS_TIMEOUT)).await?;
+    call.ask(async |server| server.admin().list_jobs(request).await).await
 }
 
 /// Whether a key ends the watch. The terminal is in raw mode, so Ctrl-C arrives as a key.

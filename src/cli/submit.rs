@@ -5,7 +5,7 @@ use tonic::Streaming;
 
 use super::{
     access::ServerArgs,
-    connect::{Call, CallArgs, Connection},
+    connect::{Call, CallArgs},
     console::{Console, FAINT, paint},
     failure::{Exit, Failure},
     flags::JobArgs,
@@ -49,8 +49,7 @@ pub(super) async fn submit(args: SubmitArgs, console: &mut Console<'_>) -> Resul
     let SubmitArgs { job, call, server } = args;
     let job = Some(job.into_job().await?);
     let call = server.call(call).await?;
-    let send = async |server: &Connection, request| server.worker_pool().submit(request).await;
-    let answer = call.ask(SubmitRequest { job }, send).await?;
+    let answer = call.ask(async |server| server.worker_pool().submit(SubmitRequest { job }).await).await?;
     let result = answer.result.ok_or_else(|| Failure::incomplete(&server.server, "result"))?;
     match console.format {
         Format::Json => console.out.line(&message_json(&result)?).await?,
@@ -67,8 +66,7 @@ pub(super) async fn stream(args: StreamArgs, console: &mut Console<'_>) -> Resul
     let StreamArgs { job, progress, call, server } = args;
     let job = Some(job.into_job().await?);
     let call = server.call(call).await?;
-    let send = async |server: &Connection, request| server.worker_pool().stream(request).await;
-    let mut events = call.ask(StreamRequest { job }, send).await?;
+    let mut events = call.ask(async |server| server.worker_pool().stream(StreamRequest { job }).await).await?;
     let mut display = ProgressDisplay::new(progress, console);
     let followed = display.follow(&call, &mut events, console).await;
     display.clear(console).await?;

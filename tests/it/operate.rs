@@ -108,7 +108,7 @@ async fn an_operator_command_sent_to_the_public_port_names_the_right_option() {
         let words: Vec<&str> = line.split(' ').chain(["--ops", &callers]).collect();
         let Ran { code, err, .. } = Ran::of(program(&words)).await;
         assert_eq!(code, Some(2), "{line}: {err}");
-        let start = format!("{callers} is the listener for callers, not for operators\n  help: pass --ops");
+        let start = format!("{callers} does not have this service: a server has two listeners\n  help: pass --ops");
         assert!(err.starts_with(&start), "{err}");
     }
 }

@@ -89,9 +89,9 @@ impl CallError {
         self.reason.as_deref().unwrap_or(CODE_NAMES[self.code as usize])
     }
 
-    /// Whether the server does not have the method.
-    pub(super) fn is_unimplemented(&self) -> bool {
-        self.code == Code::Unimplemented
+    /// Whether the listener does not have the service.
+    pub(super) fn is_unknown_service(&self) -> bool {
+        self.known() == Some(Reason::UnknownService)
     }
 
     /// The code that the process ends with.
