@@ -108,7 +108,6 @@ fn service(worker_pool: Arc<CallerServices>) -> WorkerPoolServiceServer<CallerSe
         // Output is bounded where it is produced.
         .max_encoding_message_size(usize::MAX)
         .accept_compressed(CompressionEncoding::Gzip)
-        .accept_compressed(CompressionEncoding::Zstd)
 }
 
 /// Counts received bytes, and selects the service. Calls of the worker pool bypass the router, which costs as much as

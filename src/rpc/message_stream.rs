@@ -50,11 +50,8 @@ impl<T: Message + Default + Name + 'static> Messages<T> {
     pub(super) fn of(request: &Request<Streaming<T>>, largest: usize) -> Self {
         let inbound = request.extensions().get().and_then(|arrival: &Arrival| arrival.inbound.as_ref());
         let body = inbound.and_then(|inbound| inbound.lock().take()).unwrap_or_default();
-        let encoding = match request.metadata().get("grpc-encoding").map(|encoding| encoding.as_bytes()) {
-            Some(b"gzip") => Some(CompressionEncoding::Gzip),
-            Some(b"zstd") => Some(CompressionEncoding::Zstd),
-            _ => None,
-        };
+        let is_gzip = request.metadata().get("grpc-encoding").is_some_and(|encoding| encoding == "gzip");
+        let encoding = is_gzip.then_some(CompressionEncoding::Gzip);
         Self { body, encoding, largest, received: Bytes::new(), message: PhantomData }
     }
 

@@ -51,13 +51,11 @@ pub fn public_services(
         .max_decoding_message_size(max_message)
         // A job and its output have bounds of their own.
         .max_encoding_message_size(usize::MAX)
-        .accept_compressed(CompressionEncoding::Gzip)
-        .accept_compressed(CompressionEncoding::Zstd);
+        .accept_compressed(CompressionEncoding::Gzip);
     // The service reads its messages itself, within the same bound.
     let workers = WorkerServiceServer::new(worker_pool.clone())
         .max_encoding_message_size(usize::MAX)
-        .accept_compressed(CompressionEncoding::Gzip)
-        .accept_compressed(CompressionEncoding::Zstd);
+        .accept_compressed(CompressionEncoding::Gzip);
     let names = [
         worker_pool_service_server::SERVICE_NAME,
         worker_service_server::SERVICE_NAME,

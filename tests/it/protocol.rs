@@ -135,11 +135,10 @@ async fn the_load_is_streamed_out_of_band() {
 #[tokio::test]
 async fn compressed_requests_are_accepted() {
     let process = Process::serve(CONFIG).await;
-    for encoding in [CompressionEncoding::Gzip, CompressionEncoding::Zstd] {
-        let mut client = process.public.client().await.send_compressed(encoding).accept_compressed(encoding);
-        let result = client.submit(submit("echo", vec![7; 100_000])).await.unwrap().into_inner().result.unwrap();
-        assert_eq!(result.output, vec![7; 100_000], "{encoding:?}");
-    }
+    let encoding = CompressionEncoding::Gzip;
+    let mut client = process.public.client().await.send_compressed(encoding).accept_compressed(encoding);
+    let result = client.submit(submit("echo", vec![7; 100_000])).await.unwrap().into_inner().result.unwrap();
+    assert_eq!(result.output, vec![7; 100_000]);
 }
 
 /// Calls a path with an arbitrary message, and returns the error.

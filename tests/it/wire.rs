@@ -62,7 +62,7 @@ async fn violations_of_the_protocol_get_the_status_that_grpc_defines() {
         (SUBMIT, "identity", frame(0, b"\xff\xff"), broken),
         (SUBMIT, "identity", submission("echo", "x")[..9].to_vec(), broken),
         (SUBMIT, "br", frame(1, b"x"), unknown),
-        (MANY, "br", frame(1, b"x"), unknown),
+        (MANY, "zstd", frame(1, b"x"), unknown),
         (CHECK, "br", frame(1, b"x"), unknown),
         (SUBMIT, "identity", twice, cardinality),
         (CHECK, "identity", [none.clone(), none].concat(), cardinality),
