@@ -73,19 +73,9 @@ impl UnsentAnswers {
         self.answers.lock().waiting.is_empty()
     }
 
-    fn enter(&self, answer: UnsentAnswer) -> usize {
-        self.answers.lock().waiting.insert(answer)
-    }
-
-    fn leave(&self, entry: usize, is_cut: bool) {
-        let mut answers = self.answers.lock();
-        let answer = answers.waiting.remove(entry);
-        if let Some(cut) = answers.cut.as_mut().filter(|_| is_cut) {
-            cut.push(answer);
-        }
-        if answers.waiting.is_empty() {
-            self.sent.notify_waiters();
-        }
+    fn enter(self: &Arc<Self>, answer: UnsentAnswer) -> Unsent {
+        let entry = self.answers.lock().waiting.insert(answer);
+        Unsent { answers: Arc::clone(self), entry, is_cut: false }
     }
 
     /// Starts to record answers that are cut.
@@ -97,6 +87,27 @@ impl UnsentAnswers {
     pub(super) fn list(&self) -> Vec<UnsentAnswer> {
         let answers = self.answers.lock();
         answers.waiting.iter().map(|(_, answer)| answer).chain(answers.cut.iter().flatten()).cloned().collect()
+    }
+}
+
+/// An unread answer on the list. Dropping it removes it.
+struct Unsent {
+    answers: Arc<UnsentAnswers>,
+    entry: usize,
+    /// Whether the rest of the answer is never sent.
+    is_cut: bool,
+}
+
+impl Drop for Unsent {
+    fn drop(&mut self) {
+        let mut answers = self.answers.answers.lock();
+        let answer = answers.waiting.remove(self.entry);
+        if let Some(cut) = answers.cut.as_mut().filter(|_| self.is_cut) {
+            cut.push(answer);
+        }
+        if answers.waiting.is_empty() {
+            self.answers.sent.notify_waiters();
+        }
     }
 }
 
@@ -135,7 +146,7 @@ impl Calls {
 
     /// Tracks answer data that waits because the socket is blocked.
     pub(super) fn backlog(self: &Arc<Self>, activity: Activity) -> Backlog {
-        Backlog { calls: Arc::clone(self), activity, entry: None }
+        Backlog { calls: Arc::clone(self), activity, unsent: None }
     }
 
     /// Begins a call.
@@ -148,9 +159,10 @@ impl Calls {
         Call { calls: Arc::clone(self), end, alarm: None, waiting: None }
     }
 
-    fn unsent_answer(&self, request_id: Option<&HeaderValue>, unsent_bytes: usize) -> UnsentAnswer {
+    fn unsent(&self, request_id: Option<&HeaderValue>, unsent_bytes: usize) -> Unsent {
         let id = request_id.and_then(|id| id.to_str().ok()).unwrap_or_default();
-        UnsentAnswer { request_id: id.to_owned(), peer: self.peer.origin.to_string(), unsent_bytes }
+        let peer = self.peer.origin.to_string();
+        self.unsent.enter(UnsentAnswer { request_id: id.to_owned(), peer, unsent_bytes })
     }
 }
 
@@ -159,32 +171,24 @@ impl Calls {
 pub(super) struct Backlog {
     calls: Arc<Calls>,
     activity: Activity,
-    entry: Option<usize>,
+    unsent: Option<Unsent>,
 }
 
 impl Backlog {
     /// Records whether the socket is blocked.
     pub(super) fn update(&mut self) {
-        match (self.entry, self.activity.is_blocked()) {
+        match (&mut self.unsent, self.activity.is_blocked()) {
             (None, true) => {
                 let last = self.calls.last.lock().clone();
-                self.entry = Some(self.calls.unsent.enter(self.calls.unsent_answer(last.as_ref(), 0)));
+                let unsent = self.unsent.insert(self.calls.unsent(last.as_ref(), 0));
+                unsent.is_cut = true;
             }
-            (Some(_), false) => self.leave(false),
+            (Some(unsent), false) => {
+                unsent.is_cut = false;
+                self.unsent = None;
+            }
             (None, false) | (Some(_), true) => {}
         }
-    }
-
-    fn leave(&mut self, is_cut: bool) {
-        if let Some(entry) = self.entry.take() {
-            self.calls.unsent.leave(entry, is_cut);
-        }
-    }
-}
-
-impl Drop for Backlog {
-    fn drop(&mut self) {
-        self.leave(true);
     }
 }
 
@@ -199,8 +203,8 @@ pub(super) struct Call {
 }
 
 struct Waiting {
-    entry: usize,
-    unsent: usize,
+    answer: Unsent,
+    bytes: usize,
     until: Option<Instant>,
 }
 
@@ -214,8 +218,8 @@ impl Call {
             alarm.as_mut().reset(at);
         }
         ready!(alarm.poll_unpin(cx));
-        if stalled == Some(at) {
-            self.leave(true);
+        if let Some(mut waiting) = self.waiting.take_if(|_| stalled == Some(at)) {
+            waiting.answer.is_cut = true;
         }
         Poll::Ready(())
     }
@@ -225,14 +229,14 @@ impl Call {
     pub(super) fn wait(&mut self, request_id: Option<&HeaderValue>, unsent: usize) {
         let until = Instant::now().checked_add(self.calls.stall);
         match &mut self.waiting {
-            Some(waiting) if waiting.unsent == unsent => {}
+            Some(waiting) if waiting.bytes == unsent => {}
             Some(waiting) => {
-                (waiting.unsent, waiting.until) = (unsent, until);
-                self.calls.unsent.answers.lock().waiting[waiting.entry].unsent_bytes = unsent;
+                (waiting.bytes, waiting.until) = (unsent, until);
+                self.calls.unsent.answers.lock().waiting[waiting.answer.entry].unsent_bytes = unsent;
             }
             None => {
-                let entry = self.calls.unsent.enter(self.calls.unsent_answer(request_id, unsent));
-                self.waiting = Some(Waiting { entry, unsent, until });
+                let answer = self.calls.unsent(request_id, unsent);
+                self.waiting = Some(Waiting { answer, bytes: unsent, until });
             }
         }
     }
@@ -244,19 +248,12 @@ impl Call {
 
     /// Records that no data waits for the reader.
     pub(super) fn sent(&mut self) {
-        self.leave(false);
-    }
-
-    fn leave(&mut self, is_cut: bool) {
-        if let Some(Waiting { entry, .. }) = self.waiting.take() {
-            self.calls.unsent.leave(entry, is_cut);
-        }
+        self.waiting = None;
     }
 }
 
 impl Drop for Call {
     fn drop(&mut self) {
         self.calls.open.fetch_sub(1, Relaxed);
-        self.sent();
     }
 }

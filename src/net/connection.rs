@@ -19,6 +19,7 @@ use tokio::{
     sync::watch,
     time::{Instant, sleep, timeout_at},
 };
+use tower::BoxError;
 use tracing::debug;
 
 use super::{
@@ -37,8 +38,6 @@ use crate::{
     memory::ConnectionMemory,
     model::{CertificateRequest, Origin, Peer},
 };
-
-type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// The first bytes of every HTTP/2 client.
 pub(super) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -163,7 +162,7 @@ pub(super) struct Unestablished {
 }
 
 impl Unestablished {
-    pub(super) fn new(reason: Closed, cause: impl Into<Failure>) -> Self {
+    pub(super) fn new(reason: Closed, cause: impl Into<BoxError>) -> Self {
         Self { reason, cause: io::Error::other(cause) }
     }
 }
@@ -276,7 +275,7 @@ impl Events {
         &mut self,
         number: u64,
         backlog: &mut Backlog,
-        mut connection: impl FnMut(&mut Context<'_>, bool) -> Poll<Result<(), Failure>>,
+        mut connection: impl FnMut(&mut Context<'_>, bool) -> Poll<Result<(), BoxError>>,
     ) -> Closed {
         let mut said = None;
         poll_fn(|cx| {
@@ -331,7 +330,7 @@ async fn end_of_time(limits: ConnectionLimits, calls: Arc<Calls>) -> Event {
     }
 }
 
-fn ending(connection: u64, ended: Result<(), Failure>, otherwise: Closed) -> Closed {
+fn ending(connection: u64, ended: Result<(), BoxError>, otherwise: Closed) -> Closed {
     match ended {
         Ok(()) => otherwise,
         Err(error) => {

@@ -18,6 +18,7 @@ use hyper::{
     service::{Service, service_fn},
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tower::BoxError;
 
 use super::{
     call::{Call, Calls, REQUEST_ID},
@@ -28,8 +29,6 @@ use super::{
 
 /// Smallest buffer for a request's head, in bytes.
 const MIN_BUFFER: usize = 8 << 10;
-
-type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 type Connection<S> = http1::Connection<TokioIo<BoundedStream<Stream>>, S>;
 
@@ -79,12 +78,12 @@ pub(super) struct Late;
 impl<B> Body for AnswerBody<B>
 where
     B: Body<Data = Bytes> + Unpin,
-    B::Error: Into<Failure>,
+    B::Error: Into<BoxError>,
 {
     type Data = Bytes;
-    type Error = Failure;
+    type Error = BoxError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         match Pin::new(&mut self.body).poll_frame(cx) {
             Poll::Ready(frame) => Poll::Ready(frame.map(|frame| frame.map_err(Into::into))),
             Poll::Pending => self.call.poll_end(cx).map(|()| Some(Err(Late.into()))),

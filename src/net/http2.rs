@@ -6,7 +6,6 @@
 
 use std::{
     convert::Infallible,
-    error::Error,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -22,6 +21,7 @@ use http::{HeaderValue, Request, Response};
 use http_body::{Body, Frame};
 use hyper::{body::Incoming, service::Service};
 use tokio::time::{sleep, timeout};
+use tower::BoxError;
 
 use super::{
     call::{Call, Calls, REQUEST_ID},
@@ -53,14 +53,14 @@ pub(super) struct Connection<S: AnswerService> {
 /// A service whose answers HTTP can send.
 pub trait AnswerService: Service<Request<RequestBody>, Response = Response<Self::Body>, Error = Infallible> {
     /// The body of an answer.
-    type Body: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Unpin + Send + 'static;
+    type Body: Body<Data = Bytes, Error: Into<BoxError>> + Unpin + Send + 'static;
 }
 
 impl<S, B> AnswerService for S
 where
     S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible>,
     B: Body<Data = Bytes> + Unpin + Send + 'static,
-    B::Error: Into<Box<dyn Error + Send + Sync>>,
+    B::Error: Into<BoxError>,
 {
     type Body = B;
 }
@@ -151,9 +151,6 @@ enum Inner {
     Http2(RecvStream),
 }
 
-/// An error of the connection or the stream.
-type Failure = Box<dyn Error + Send + Sync>;
-
 impl RequestBody {
     pub(super) fn http1(body: Incoming) -> Self {
         Self { body: Inner::Http1(body), is_free: true }
@@ -180,9 +177,9 @@ impl HeldBack for RequestBody {
 
 impl Body for RequestBody {
     type Data = Bytes;
-    type Error = Failure;
+    type Error = BoxError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = &mut *self;
         let body = match &mut this.body {
             Inner::Http1(body) => return Pin::new(body).poll_frame(cx).map_err(Into::into),
@@ -202,7 +199,7 @@ impl Body for RequestBody {
             }
             return Poll::Ready(Some(Ok(Frame::data(data))));
         }
-        let trailers = ready!(body.poll_trailers(cx)).map_err(Failure::from)?;
+        let trailers = ready!(body.poll_trailers(cx)).map_err(BoxError::from)?;
         Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))))
     }
 

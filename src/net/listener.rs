@@ -47,16 +47,9 @@ const MAX_PAUSE: Duration = Duration::from_secs(1);
 /// A bound socket. Connections wait in its queue until it is served.
 pub struct Bound {
     address: ListenAddress,
-    /// The socket file, if it must be removed. It is dropped before the socket, as in [`Listener`].
-    file: Option<SocketFile>,
-    socket: Listening,
-}
-
-enum Listening {
-    Tcp(StdTcpListener),
-    Unix(StdUnixListener),
-    /// Connections without a system socket: in-memory pipes, or a simulated network.
-    Own(Incoming),
+    // Dropped before the socket closes, so that a socket file always has a listening server.
+    _file: Option<SocketFile>,
+    incoming: Incoming,
 }
 
 /// New connections and their peers.
@@ -104,16 +97,19 @@ impl Inherited {
 ///
 /// # Errors
 /// If the address is in use, belongs to another machine, or was not passed by the service manager.
+///
+/// # Panics
+/// Outside of a runtime, which polls the socket.
 pub fn bind(address: &ListenAddress, inherited: &mut Inherited) -> io::Result<Bound> {
     match address {
         ListenAddress::Tcp(address) => {
             let listener = bind_tcp(*address)?;
             let address = ListenAddress::Tcp(listener.local_addr()?);
-            Ok(Bound { address, socket: Listening::Tcp(listener), file: None })
+            Ok(Bound { address, _file: None, incoming: incoming_tcp(listener)? })
         }
         ListenAddress::Unix { path, mode } => {
-            let socket = Listening::Unix(bind_unix(path, *mode)?);
-            Ok(Bound { address: address.clone(), socket, file: Some(SocketFile::of(path)?) })
+            let incoming = incoming_unix(bind_unix(path, *mode)?)?;
+            Ok(Bound { address: address.clone(), _file: Some(SocketFile::of(path)?), incoming })
         }
         ListenAddress::Systemd(place) => inherit(*place, &mut inherited.0),
     }
@@ -163,12 +159,12 @@ fn inherit(place: usize, inherited: &mut ListenFd) -> io::Result<Bound> {
             None => ListenAddress::Systemd(place),
         };
         // The file belongs to the service manager.
-        return Ok(Bound { address, socket: Listening::Unix(listener), file: None });
+        return Ok(Bound { address, _file: None, incoming: incoming_unix(listener)? });
     }
     let listener = inherited.take_tcp_listener(place).map_err(|_| missing())?.ok_or_else(missing)?;
     listener.set_nonblocking(true)?;
     let address = ListenAddress::Tcp(listener.local_addr()?);
-    Ok(Bound { address, socket: Listening::Tcp(listener), file: None })
+    Ok(Bound { address, _file: None, incoming: incoming_tcp(listener)? })
 }
 
 impl Bound {
@@ -185,7 +181,7 @@ impl Bound {
         let accepted = incoming.map(|accepted| {
             accepted.map(|(carrier, address)| (Socket::Own(Box::new(carrier)), Origin::Address(address)))
         });
-        Self { address, socket: Listening::Own(accepted.boxed()), file: None }
+        Self { address, _file: None, incoming: accepted.boxed() }
     }
 
     /// Its address, with the port that the system chose.
@@ -193,42 +189,28 @@ impl Bound {
     pub fn address(&self) -> &ListenAddress {
         &self.address
     }
-
-    /// Registers the socket with the current runtime.
-    pub(super) fn listen(self) -> io::Result<Listener> {
-        let Self { address: _, socket, file } = self;
-        let incoming = match socket {
-            Listening::Tcp(listener) => incoming_tcp(TcpListener::from_std(listener)?),
-            Listening::Unix(listener) => incoming_unix(UnixListener::from_std(listener)?),
-            Listening::Own(incoming) => incoming,
-        };
-        Ok(Listener { _file: file, incoming })
-    }
 }
 
-fn incoming_tcp(listener: TcpListener) -> Incoming {
+/// Registers the socket with the current runtime.
+fn incoming_tcp(listener: StdTcpListener) -> io::Result<Incoming> {
+    let listener = TcpListener::from_std(listener)?;
     let accept = move |(stream, address): (TcpStream, SocketAddr)| {
         // Replies are already batched above the socket, so the system must not delay them.
         stream.set_nodelay(true)?;
         Ok((Socket::Tcp(stream.into_std()?), Origin::Address(address)))
     };
-    stream::poll_fn(move |cx| listener.poll_accept(cx).map(|accepted| Some(accepted.and_then(accept)))).boxed()
+    Ok(stream::poll_fn(move |cx| listener.poll_accept(cx).map(|accepted| Some(accepted.and_then(accept)))).boxed())
 }
 
-fn incoming_unix(listener: UnixListener) -> Incoming {
+/// Registers the socket with the current runtime.
+fn incoming_unix(listener: StdUnixListener) -> io::Result<Incoming> {
+    let listener = UnixListener::from_std(listener)?;
     let accept = move |(stream, _): (UnixStream, _)| {
         let peer = stream.peer_cred()?;
         let origin = Origin::Process { user: peer.uid(), group: peer.gid(), process: peer.pid() };
         Ok((Socket::Unix(stream.into_std()?), origin))
     };
-    stream::poll_fn(move |cx| listener.poll_accept(cx).map(|accepted| Some(accepted.and_then(accept)))).boxed()
-}
-
-/// A listening socket on this runtime.
-pub(super) struct Listener {
-    // Dropped before the socket closes, so that a socket file always has a listening server.
-    _file: Option<SocketFile>,
-    incoming: Incoming,
+    Ok(stream::poll_fn(move |cx| listener.poll_accept(cx).map(|accepted| Some(accepted.and_then(accept)))).boxed())
 }
 
 /// A counted connection, on its way to the thread that serves it.
@@ -262,7 +244,7 @@ impl Socket {
 /// no limit per address. After an error of the system, such as no free file descriptor, the loop pauses, longer each
 /// time. Meanwhile connections wait in the kernel's accept queue.
 pub(super) async fn accept(
-    mut listener: Listener,
+    mut bound: Bound,
     mut stage: watch::Receiver<Stage>,
     tracker: ConnectionTracker,
     proxies: Arc<[IpNet]>,
@@ -272,7 +254,7 @@ pub(super) async fn accept(
     let failures = Throttle::default();
     loop {
         let accepted = tokio::select! {
-            Some(accepted) = listener.incoming.next() => accepted,
+            Some(accepted) = bound.incoming.next() => accepted,
             () = reached(&mut stage, Stage::Closed) => return,
         };
         match accepted {

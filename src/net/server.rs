@@ -61,7 +61,7 @@ impl Server {
     /// one connection. Accept loops run in `tasks`; with [`Placement::CurrentRuntime`], connections do too.
     ///
     /// # Errors
-    /// If the system has no free thread or file descriptor.
+    /// If the system has no free thread.
     pub fn start<S>(
         listeners: Vec<Bound>,
         place: Placement,
@@ -76,7 +76,6 @@ impl Server {
     {
         let addresses = listeners.iter().map(|bound| bound.address().clone()).collect();
         let stage = watch::Sender::new(Stage::Open);
-        let listeners = listeners.into_iter().map(Bound::listen).collect::<io::Result<Vec<_>>>()?;
         let tracker = ConnectionTracker::new(&transport.connections);
         let proxies: Arc<[_]> = [&transport.proxies[..], &transport.http_proxies].concat().into();
         let (memory, unsent) = (transport.memory.clone(), Arc::<UnsentAnswers>::default());

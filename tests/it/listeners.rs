@@ -96,8 +96,8 @@ async fn a_stale_socket_file_is_replaced_and_one_in_use_is_not() {
 /// No client is refused by a socket file that is still there: it would be taken for an abandoned one. (The kernel
 /// also refuses a call that looked up the file before it went and the socket after.) A listener does not remove the
 /// file of a new listener.
-#[test]
-fn a_listener_removes_its_own_socket_file_before_it_closes_the_socket() {
+#[tokio::test]
+async fn a_listener_removes_its_own_socket_file_before_it_closes_the_socket() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("ww.sock");
     let address: ListenAddress = format!("unix:{}", path.display()).parse().unwrap();
