@@ -2,7 +2,6 @@
 
 mod sizer;
 mod sizing;
-mod slowdown;
 
 use std::time::Duration;
 

@@ -9,25 +9,18 @@
 //!
 //! While workers are busy for 0.3 to 0.8 of their time, the size does not change, so random variation has no effect. A
 //! load above that band is followed within five seconds. A load below it must last for thirty seconds. The pool then
-//! shrinks within five more, in one step, to the smallest number of workers that was enough in each sample.
+//! shrinks within five more, in one step, to a utilization of at most 0.5.
 //!
-//! Growing and shrinking never undo each other. A pool does not grow so far that its load would be below 0.3, and a
-//! shrink leaves a utilization of at most 0.5. For three samples after a shrink, a pool grows only if a single sample
-//! requires it.
-//!
-//! If jobs take twice as long as before (`slowdown.rs`), a pool keeps its size until they take less than 1.5 times as
-//! long. Meanwhile it makes trials (`sizer/guard.rs`): after five samples, later ten, twenty, up to a minute, it
-//! doubles its workers. If the finished work rises by at least half as much as the busy workers, the pool doubles them
-//! again. When it needs no more, the current run times become the reference. Otherwise it returns to the previous size.
-//!
-//! Finished work per second is measured in previous run times, and counts only jobs that ended in time.
+//! If jobs take much longer than before (`sizing.rs`), there are two possible causes. Either they use a shared resource,
+//! which more workers would only overload, or they have become larger and need more workers. Run times alone do not tell
+//! the two apart. So from twice as long until less than 1.5 times as long, a pool keeps its size and makes trials: after
+//! five samples, later ten, twenty, up to a minute, it doubles its workers. If the finished work rises by at least half
+//! as much as the busy workers, the pool doubles them again. When it needs no more, the current run times become the
+//! reference. Otherwise it returns to the previous size. Finished work per second is measured in previous run times, and
+//! counts only jobs that ended in time.
 //!
 //! None of these figures is configurable. They are ratios and counts, so they fit jobs of a millisecond and of a minute
 //! alike. Only the bounds of the size need an operator's knowledge.
-
-mod guard;
-
-use guard::{Growth, Guard, SLOW_NO_MORE};
 
 /// Smallest and largest number of workers of a pool. They are equal if its size is fixed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -53,8 +46,6 @@ pub(crate) struct Sample {
     pub(crate) jobs: f64,
     /// Work finished per second, in seconds of previous run times.
     pub(crate) done: f64,
-    /// Mean run, in seconds.
-    pub(crate) run: f64,
     /// Whether new workers would be useful.
     pub(crate) may_grow: bool,
 }
@@ -75,8 +66,6 @@ pub(crate) struct Sizer {
     late: u32,
     hot: u32,
     demand: Demand,
-    /// Samples since the last shrink.
-    rested: u32,
     guard: Guard,
 }
 
@@ -92,7 +81,6 @@ const HOT_SAMPLES: u32 = 3;
 const QUIET_RATIO: f64 = 0.3;
 /// Target utilization after a shrink.
 const SHRINK_TARGET: f64 = 0.5;
-const REST: u32 = 3;
 
 impl Bounds {
     pub(crate) fn is_elastic(self) -> bool {
@@ -101,11 +89,11 @@ impl Bounds {
 }
 
 impl Sizer {
-    pub(crate) const NEW: Self = Self { late: 0, hot: 0, demand: Demand::NEW, rested: REST, guard: Guard::Free };
+    pub(crate) const NEW: Self = Self { late: 0, hot: 0, demand: Demand::NEW, guard: Guard::Free };
 
     /// Whether the pool does not grow because jobs take longer.
     pub(crate) fn is_held_back(&self) -> bool {
-        self.guard.is_held()
+        self.guard != Guard::Free
     }
 
     pub(crate) fn decide(self, sample: &Sample, bounds: Bounds) -> (Self, Decision) {
@@ -116,19 +104,17 @@ impl Sizer {
         let mut next = Self {
             late: if is_very_late { LATE_SAMPLES.max(self.late) } else { counted(is_late, self.late) },
             hot: counted(busy >= BUSY_RATIO, self.hot),
-            rested: self.rested.saturating_add(1),
             ..self
         };
-        next.demand.add(if is_late { workers as f64 } else { workers as f64 * busy });
+        next.demand.add(workers as f64 * busy);
         let is_pressed = next.late >= LATE_SAMPLES || next.hot >= HOT_SAMPLES;
-        let wants = may_grow && is_pressed && (is_very_late || next.rested > REST);
-        let max = bounds.max.min(useful(workers, busy));
-        let (guard, growth) = self.guard.decide(sample, wants, max);
+        let wants = may_grow && is_pressed;
+        let (guard, growth) = self.guard.decide(sample, wants, bounds.max);
         next.guard = guard;
         let grown = growth == Growth::Proven;
         let max_growth = if slowdown < SLOW_NO_MORE { MAX_GROWTH } else { 1.0 };
         let times = (1.0 + wait / VERY_LONG_WAIT).max(1.0 / (1.0 - refused)).min(max_growth);
-        let larger = (workers + step(workers).max(more(workers, times))).min(max).max(workers);
+        let larger = (workers + step(workers).max(more(workers, times))).min(bounds.max).max(workers);
         let size = match growth {
             Growth::Free | Growth::Proven if wants => larger,
             Growth::Exactly(size) => size.clamp(bounds.min, bounds.max),
@@ -136,12 +122,9 @@ impl Sizer {
         };
         if size > workers {
             next.demand = Demand::NEW;
-        } else if size == workers && !is_pressed && next.demand.is_quiet(workers) {
-            let fewer = next.demand.fits(workers).max(bounds.min);
-            if fewer < workers {
-                next.rested = 0;
-                return (next, Decision { workers: fewer, grown });
-            }
+        } else if size == workers && next.demand.is_quiet(workers) {
+            let fewer = next.demand.fits().clamp(bounds.min, workers);
+            return (next, Decision { workers: fewer, grown });
         }
         (next, Decision { workers: size, grown })
     }
@@ -161,15 +144,6 @@ fn more(workers: usize, times: f64) -> usize {
     ((times - 1.0) * workers as f64) as usize
 }
 
-/// Largest number of workers that the observed load would keep busy enough.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count that is not negative")]
-fn useful(workers: usize, busy: f64) -> usize {
-    (workers as f64 * busy / QUIET_RATIO).floor() as usize
-}
-
-#[cfg(test)]
-mod tests;
-
 /// Samples in a row after which a load makes a pool grow.
 const SUSTAINED_SAMPLES: usize = HOT_SAMPLES as usize;
 /// Samples for which a pool must be quiet before it shrinks.
@@ -182,22 +156,22 @@ const RESERVE_DEVIATIONS: f64 = 3.0;
 
 /// Busy workers on average, for each of the last samples.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Demand {
+struct Demand {
     /// In order, as a ring: the newest replaces the oldest.
     samples: [f64; SAMPLES],
     seen: usize,
 }
 
 impl Demand {
-    pub(super) const NEW: Self = Self { samples: [0.0; SAMPLES], seen: 0 };
+    const NEW: Self = Self { samples: [0.0; SAMPLES], seen: 0 };
 
-    pub(super) fn add(&mut self, workers: f64) {
+    fn add(&mut self, workers: f64) {
         self.samples[self.seen % SAMPLES] = workers;
         self.seen += 1;
     }
 
     /// Whether `workers` had little to do in all remembered samples: on average, and in no three busy samples in a row.
-    pub(super) fn is_quiet(&self, workers: usize) -> bool {
+    fn is_quiet(&self, workers: usize) -> bool {
         self.seen >= SAMPLES && self.mean().max(self.sustained()) < QUIET_RATIO * workers as f64
     }
 
@@ -205,23 +179,12 @@ impl Demand {
         self.latest().sum::<f64>() / QUIET_SAMPLES as f64
     }
 
-    /// The smallest number of workers that was enough in each sample, and for which no three samples in a row call for
-    /// growth. Its mean utilization is at most 0.5. Its reserve is three times the square root of the mean load
-    /// (square-root staffing; Halfin and Whitt, 1981).
-    ///
-    /// The pool does not shrink by just one worker, unless half of their time was enough in each sample.
+    /// The smallest number of workers that was enough in each sample. Its mean utilization is at most 0.5. Its reserve is three times the square root of the mean load (square-root staffing; Halfin and Whitt,
+    /// 1981).
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count that is not negative")]
-    pub(super) fn fits(&self, workers: usize) -> usize {
-        let (mean, peak) = (self.mean(), self.peak());
-        let enough = (mean / SHRINK_TARGET).max(mean + RESERVE_DEVIATIONS * mean.sqrt()).max(peak).ceil() as usize;
-        let fewer = enough.max((self.sustained() / BUSY_RATIO) as usize + 1);
-        let is_worth = fewer + 1 < workers || peak <= SHRINK_TARGET * fewer as f64;
-        if is_worth { fewer } else { workers }
-    }
-
-    /// Load of the busiest sample.
-    fn peak(&self) -> f64 {
-        self.latest().fold(0.0, f64::max)
+    fn fits(&self) -> usize {
+        let (mean, peak) = (self.mean(), self.latest().fold(0.0, f64::max));
+        (mean / SHRINK_TARGET).max(mean + RESERVE_DEVIATIONS * mean.sqrt()).max(peak).ceil() as usize
     }
 
     fn sample(&self, at: usize) -> f64 {
@@ -239,3 +202,122 @@ impl Demand {
         (0..=SAMPLES - SUSTAINED_SAMPLES).map(lowest).fold(0.0, f64::max)
     }
 }
+
+/// Growth stops when jobs take this many times as long as before.
+const SLOW: f64 = 2.0;
+/// Growth is allowed again when jobs take less than this many times as long as before.
+const SLOW_NO_MORE: f64 = 1.5;
+/// Samples before the first trial. Each useless trial doubles the pause, up to a minute.
+const FIRST_PAUSE: u32 = 5;
+const MAX_PAUSE: u32 = 60;
+/// Smallest number of samples and of jobs for a measurement.
+const MIN_SAMPLES: u32 = 4;
+const MIN_JOBS: f64 = 24.0;
+/// Additional workers are useful if finished work rises by this share of the rise of busy workers.
+const GAIN: f64 = 0.5;
+/// A measurement needs at least this rise of busy workers.
+const MIN_RISE: f64 = 0.25;
+
+/// Protects a slow downstream service from more workers.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Guard {
+    Free,
+    /// The pool keeps its size, and tries the next step after `pause` samples.
+    Held {
+        pause: u32,
+        here: Tally,
+    },
+    /// Additional workers are on trial, to measure whether they are useful.
+    Trying {
+        pause: u32,
+        from: Tally,
+        here: Tally,
+    },
+}
+
+/// The growth that the guard allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Growth {
+    Free,
+    Held,
+    /// Exactly this number of workers: a step is tried or reverted.
+    Exactly(usize),
+    /// The jobs have become larger: their current run times become the reference.
+    Proven,
+}
+
+/// Measurements of one number of workers.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Tally {
+    workers: usize,
+    samples: u32,
+    jobs: f64,
+    busy: f64,
+    done: f64,
+}
+
+impl Guard {
+    /// `wants` says whether the load requires growth, and `max` is the largest size.
+    fn decide(self, sample: &Sample, wants: bool, max: usize) -> (Self, Growth) {
+        let workers = sample.workers;
+        let larger = (workers + workers.max(3)).min(max);
+        let grows = wants && larger > workers;
+        match self {
+            _ if sample.slowdown < SLOW_NO_MORE => (Self::Free, Growth::Free),
+            Self::Free if sample.slowdown < SLOW => (Self::Free, Growth::Free),
+            Self::Free => (Self::hold(FIRST_PAUSE), Growth::Held),
+            Self::Held { pause, here } => {
+                let here = here.and(sample);
+                if grows && here.samples >= pause && here.is_conclusive() {
+                    return (Self::Trying { pause, from: here, here: Tally::default() }, Growth::Exactly(larger));
+                }
+                (Self::Held { pause, here }, Growth::Held)
+            }
+            Self::Trying { pause, from, here } => {
+                let here = here.and(sample);
+                let held = Self::hold((2 * pause).min(MAX_PAUSE));
+                match from.gains(here) {
+                    _ if !here.is_conclusive() => (Self::Trying { pause, from, here }, Growth::Held),
+                    Some(true) if grows => {
+                        (Self::Trying { pause, from: here, here: Tally::default() }, Growth::Exactly(larger))
+                    }
+                    Some(true) => (Self::Free, Growth::Proven),
+                    None => (held, Growth::Held),
+                    Some(false) => (held, Growth::Exactly(from.workers)),
+                }
+            }
+        }
+    }
+
+    fn hold(pause: u32) -> Self {
+        Self::Held { pause, here: Tally::default() }
+    }
+}
+
+impl Tally {
+    fn and(self, sample: &Sample) -> Self {
+        let before = if self.workers == sample.workers { self } else { Self::default() };
+        Self {
+            workers: sample.workers,
+            samples: before.samples + 1,
+            jobs: before.jobs + sample.jobs,
+            busy: before.busy + sample.busy * sample.workers as f64,
+            done: before.done + sample.done,
+        }
+    }
+
+    /// Whether there are enough samples.
+    fn is_conclusive(&self) -> bool {
+        self.samples >= MIN_SAMPLES && self.jobs >= MIN_JOBS
+    }
+
+    /// Whether additional busy workers were useful; `None` if hardly more of them were busy.
+    fn gains(self, now: Self) -> Option<bool> {
+        let [before, now] = [self, now].map(|of| (of.busy / f64::from(of.samples), of.done / f64::from(of.samples)));
+        let more = now.0 / before.0 - 1.0;
+        (more >= MIN_RISE).then_some(now.1 - before.1 >= GAIN * more * before.1)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -10,21 +10,11 @@ const BOUNDS: Bounds = Bounds { min: 2, max: 64 };
 fn seen(workers: usize, busy: f64, wait: f64) -> Sample {
     let done = workers as f64 * busy;
     let jobs = 10.0 * done;
-    let unchanged = Sample { refused: 0.0, slowdown: 1.0, may_grow: true, run: 0.1, jobs, done, ..NOTHING };
-    Sample { workers, busy, wait, ..unchanged }
+    Sample { workers, busy, wait, jobs, done, ..NOTHING }
 }
 
-const NOTHING: Sample = Sample {
-    workers: 0,
-    busy: 0.0,
-    wait: 0.0,
-    refused: 0.0,
-    slowdown: 1.0,
-    jobs: 0.0,
-    done: 0.0,
-    run: 0.0,
-    may_grow: true,
-};
+const NOTHING: Sample =
+    Sample { workers: 0, busy: 0.0, wait: 0.0, refused: 0.0, slowdown: 1.0, jobs: 0.0, done: 0.0, may_grow: true };
 
 /// The number of workers after each sample, for a pool that follows the decisions of the sizer.
 fn follow(sizer: &mut Sizer, mut workers: usize, samples: usize, sample: impl Fn(usize) -> Sample) -> Vec<usize> {
@@ -60,8 +50,8 @@ fn a_pool_that_may_not_grow_still_shrinks() {
 /// An arbitrary sample.
 fn any_sample() -> impl Strategy<Value = Sample> {
     let shares = (0.0..=1.0, 0.0..8.0, 0.0..=1.0, 0.5..5.0);
-    (shares, 0.0..200.0, 0.0..64.0, 0.001..20.0, any::<bool>()).prop_map(
-        |((busy, wait, refused, slowdown), jobs, done, run, may_grow)| Sample {
+    (shares, 0.0..200.0, 0.0..64.0, any::<bool>()).prop_map(
+        |((busy, wait, refused, slowdown), jobs, done, may_grow)| Sample {
             workers: 0,
             busy,
             wait,
@@ -69,7 +59,6 @@ fn any_sample() -> impl Strategy<Value = Sample> {
             slowdown,
             jobs,
             done,
-            run,
             may_grow,
         },
     )
