@@ -13,7 +13,7 @@
 //! the run moves to a task of its own and down the stop ladder ([`running_job`]).
 //!
 //! A job of a blocking kind runs on the thread of its worker ([`blocking`]). The thread decides its outcome and takes
-//! the next job itself. It sends its messages to the tasks of callers in batches.
+//! the next job itself. It sends its messages for the tasks of callers to one reader on their thread.
 
 mod attempt;
 mod blocking;

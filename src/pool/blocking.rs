@@ -4,20 +4,11 @@
 //! next job for that worker, the thread finds it in its channel at once: it does not park, and no other thread wakes
 //! it. Its messages for the serving threads go through [`Reports`].
 
-use std::{
-    io,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-        mpsc,
-    },
-    task::{Context as TaskContext, Poll, Waker},
-};
+use std::{io, sync::mpsc};
 
-use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
-    sync::{oneshot, watch},
+    sync::{self, oneshot, watch},
     time::Instant,
 };
 use tracing::Span;
@@ -57,8 +48,7 @@ pub(super) struct Work {
 /// Where the outcome of a run goes.
 pub(super) struct Done {
     caller: oneshot::Sender<JobResult>,
-    /// Notifies the serving thread of the caller.
-    reports: Reports,
+    reports: Option<Reports>,
 }
 
 impl Thread {
@@ -87,8 +77,8 @@ impl Done {
         (Self { caller, reports: inner.reports_here() }, ended)
     }
 
-    pub(super) fn reports(&self) -> &Reports {
-        &self.reports
+    pub(super) fn reports(&self) -> Option<&Reports> {
+        self.reports.as_ref()
     }
 }
 
@@ -108,7 +98,7 @@ impl Work {
         // may exit right after it.
         drop(cx);
         if let Some(ended) = ended {
-            done.reports.push(Report::Ended(done.caller, ended));
+            report(done.reports.as_ref(), Message::Ended(done.caller, ended));
         }
     }
 }
@@ -136,165 +126,86 @@ fn run_handler(lease: &mut Lease, job: Box<Job>, kind: usize, cx: &Context) -> R
     judge(result, cx, lease.inner())
 }
 
-/// Messages from the threads of workers to one serving thread, in batches.
+/// The way from the threads of workers to one serving thread.
 ///
 /// Waking a runtime from another thread takes a system call. So a worker thread wakes only one task there, the reader,
-/// and only if the reader is idle. The reader wakes the callers' tasks on their own thread. Without a reader, each
-/// message is delivered at once.
-#[derive(Clone)]
-pub(super) struct Reports(Arc<Inbox>);
+/// and only if the reader is idle. The reader wakes the callers' tasks on their own thread.
+pub(super) type Reports = sync::mpsc::Sender<Report>;
 
-// On a cache line of its own.
-#[derive(Default)]
-#[repr(align(128))]
-struct Inbox {
-    pending: Mutex<Pending>,
-    /// Whether there is a reader. It changes only under the lock.
-    is_read: AtomicBool,
-}
+/// Reports that a reader may be behind. Further ones are delivered at once.
+const MAX_REPORTS: usize = 1024;
 
-#[derive(Default)]
-struct Pending {
-    reports: Vec<Report>,
-    /// The reader's waker, while the reader is idle.
-    reader: Option<Waker>,
-}
+/// A message from a worker's thread. Dropping it delivers it, so that none is lost without its reader.
+pub(super) struct Report(Option<Message>);
 
-/// A message from a worker's thread. Without a reader it is dropped.
-pub(super) enum Report {
+pub(super) enum Message {
     /// A queued job began to run.
     Began(oneshot::Sender<Signal>),
     Ended(oneshot::Sender<JobResult>, JobResult),
 }
 
-/// Reads until it is dropped. After that, messages are delivered at once.
-struct Reader(Reports);
-
-impl Report {
-    fn deliver(self) {
-        match self {
-            Self::Began(waiter) => drop(waiter.send(Signal::Began)),
-            Self::Ended(caller, ended) => drop(caller.send(ended)),
+impl Drop for Report {
+    fn drop(&mut self) {
+        match self.0.take() {
+            Some(Message::Began(waiter)) => drop(waiter.send(Signal::Began)),
+            Some(Message::Ended(caller, ended)) => drop(caller.send(ended)),
+            None => {}
         }
+    }
+}
+
+/// Passes a message on to its reader. Without a reader, it is delivered at once.
+pub(super) fn report(reports: Option<&Reports>, message: Message) {
+    let report = Report(Some(message));
+    if let Some(reports) = reports {
+        // A report that does not fit is dropped with the error.
+        drop(reports.try_send(report));
     }
 }
 
 impl PoolInner {
-    /// The channel to the calling thread. A serving thread starts a reader for it.
-    pub(super) fn reports_here(&self) -> Reports {
-        let Some(reports) = serving_shard().and_then(|shard| self.reports.get(shard)) else {
-            return self.unread.clone();
-        };
-        if !reports.0.is_read.load(Ordering::Relaxed) && Handle::try_current().is_ok() && reports.begin_to_read() {
-            self.tasks.spawn(read(Reader(reports.clone()), self.phase.subscribe()));
+    /// The way to the calling thread, if it serves a shard. Starts its reader.
+    pub(super) fn reports_here(&self) -> Option<Reports> {
+        let mut kept = self.reports.get(serving_shard()?)?.lock();
+        if kept.as_ref().is_none_or(Reports::is_closed) {
+            Handle::try_current().ok()?;
+            let (reports, inbox) = sync::mpsc::channel(MAX_REPORTS);
+            self.tasks.spawn(read(inbox, self.phase.subscribe()));
+            *kept = Some(reports);
         }
-        reports.clone()
+        kept.clone()
     }
 }
 
-impl Reports {
-    pub(super) fn new() -> Self {
-        Self(Arc::default())
-    }
-
-    /// Claims the role of the reader. Returns false if there is one already.
-    fn begin_to_read(&self) -> bool {
-        let _pending = self.0.pending.lock();
-        !self.0.is_read.swap(true, Ordering::Relaxed)
-    }
-
-    pub(super) fn push(&self, report: Report) {
-        let mut pending = self.0.pending.lock();
-        if !self.0.is_read.load(Ordering::Relaxed) {
-            drop(pending);
-            return report.deliver();
-        }
-        pending.reports.push(report);
-        let reader = pending.reader.take();
-        drop(pending);
-        if let Some(reader) = reader {
-            reader.wake();
-        }
-    }
-}
-
-/// Returns when the pool is stopped or gone.
-async fn read(reader: Reader, mut phase: watch::Receiver<Phase>) {
+/// Delivers reports. Returns when the pool is stopped or gone.
+async fn read(mut inbox: sync::mpsc::Receiver<Report>, mut phase: watch::Receiver<Phase>) {
+    let deliver = async { while inbox.recv().await.is_some() {} };
     tokio::select! {
         biased;
-        () = std::future::poll_fn(|task| reader.poll(task)) => {}
+        () = deliver => {}
         _ = phase.wait_for(|phase| *phase >= Phase::Stopped) => {}
-    }
-}
-
-impl Reader {
-    fn poll(&self, task: &TaskContext<'_>) -> Poll<()> {
-        loop {
-            let reports = {
-                let mut pending = self.0.0.pending.lock();
-                if pending.reports.is_empty() {
-                    pending.reader = Some(task.waker().clone());
-                    return Poll::Pending;
-                }
-                std::mem::take(&mut pending.reports)
-            };
-            reports.into_iter().for_each(Report::deliver);
-        }
-    }
-}
-
-impl Drop for Reader {
-    fn drop(&mut self) {
-        let reports = {
-            let mut pending = self.0.0.pending.lock();
-            self.0.0.is_read.store(false, Ordering::Relaxed);
-            pending.reader = None;
-            std::mem::take(&mut pending.reports)
-        };
-        reports.into_iter().for_each(Report::deliver);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{sync::atomic::AtomicUsize, task::Wake};
-
     use super::*;
 
-    #[derive(Default)]
-    struct Count(AtomicUsize);
-
-    impl Wake for Count {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    fn push(reports: &Reports) -> oneshot::Receiver<Signal> {
-        let (sender, ended) = oneshot::channel();
-        reports.push(Report::Began(sender));
-        ended
-    }
-
     #[test]
-    fn a_batch_wakes_its_reader_once_and_none_is_left_without_one() {
-        let reports = Reports::new();
-        assert!(push(&reports).try_recv().is_ok(), "without a reader it is delivered at once");
-        assert!(reports.begin_to_read() && !reports.begin_to_read());
-        let reader = Reader(reports.clone());
-        let wakes = Arc::new(Count::default());
-        let waker = Waker::from(Arc::clone(&wakes));
-        let task = TaskContext::from_waker(&waker);
-        for batch in 1..=3 {
-            assert!(reader.poll(&task).is_pending());
-            let mut ended: Vec<_> = (0..5).map(|_| push(&reports)).collect();
-            assert!(ended.iter_mut().all(|ended| ended.try_recv().is_err()), "they wait for the reader");
-            assert_eq!(wakes.0.load(Ordering::Relaxed), batch);
-            assert!(reader.poll(&task).is_pending());
-            assert!(ended.iter_mut().all(|ended| ended.try_recv().is_ok()));
-        }
-        let mut left = push(&reports);
-        drop(reader);
-        assert!(left.try_recv().is_ok() && push(&reports).try_recv().is_ok());
+    fn a_report_waits_for_its_reader_and_none_is_left_without_one() {
+        let send = |reports: Option<&Reports>| {
+            let (sender, began) = oneshot::channel();
+            report(reports, Message::Began(sender));
+            began
+        };
+        assert!(send(None).try_recv().is_ok(), "without a reader it is delivered at once");
+        let (reports, mut inbox) = sync::mpsc::channel(2);
+        let [mut first, mut second, mut third] = [(); 3].map(|()| send(Some(&reports)));
+        assert!(first.try_recv().is_err() && second.try_recv().is_err(), "they wait for the reader");
+        assert!(third.try_recv().is_ok(), "a report that does not fit is delivered at once");
+        drop(inbox.try_recv());
+        assert!(first.try_recv().is_ok() && second.try_recv().is_err());
+        drop(inbox);
+        assert!(second.try_recv().is_ok() && send(Some(&reports)).try_recv().is_ok());
     }
 }

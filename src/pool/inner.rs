@@ -15,7 +15,7 @@ use tokio::{sync::Notify, time::Instant};
 
 use super::{
     Pool, Settings,
-    blocking::{Report, Reports},
+    blocking::{Message, Reports, report},
     drain::LostJob,
     ended_jobs::Meters,
     factories::Factories,
@@ -63,10 +63,8 @@ pub(super) struct PoolInner {
     pub(super) slow_polls: AtomicU64,
     /// `None` until a kind has a rate.
     pub(super) timer: OnceLock<Timer>,
-    /// By shard.
-    pub(super) reports: Vec<Reports>,
-    /// For callers on threads that serve no shard.
-    pub(super) unread: Reports,
+    /// The ways to the serving threads that have a reader, by shard. Only its own thread locks one.
+    pub(super) reports: Vec<Mutex<Option<Reports>>>,
 }
 
 /// The types that the scheduler carries for the pool.
@@ -107,8 +105,7 @@ impl PoolInner {
             force_by: OnceLock::new(),
             slow_polls: AtomicU64::new(0),
             timer: OnceLock::new(),
-            reports: std::iter::repeat_with(Reports::new).take(shards).collect(),
-            unread: Reports::new(),
+            reports: std::iter::repeat_with(Mutex::default).take(shards).collect(),
         };
         let pool = Pool::of(inner, shards);
         pool.inner().serve(kinds);
@@ -325,7 +322,7 @@ impl Shared {
                         None => Err(lease),
                     };
                     match begun {
-                        Ok(reports) => reports.push(Report::Began(signal)),
+                        Ok(reports) => report(reports.as_ref(), Message::Began(signal)),
                         Err(lease) => drop(signal.send(Signal::Start(lease))),
                     }
                 }

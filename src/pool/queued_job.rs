@@ -88,11 +88,11 @@ impl Waiter {
 }
 
 impl BlockingJob {
-    /// Starts the job on the thread of its worker. Returns the channel that notifies the waiting tasks.
+    /// Starts the job on the thread of its worker. Returns the way to the task that waits.
     ///
     /// # Errors
     /// Returns the worker if the job's own task must handle it: the job is not queued yet, too late, stopped, or gone.
-    pub(super) fn begin(&self, mut lease: Lease) -> Result<Reports, Lease> {
+    pub(super) fn begin(&self, mut lease: Lease) -> Result<Option<Reports>, Lease> {
         let (cx, now) = (&self.cx, Instant::now());
         if cx.is_cancelled() || now >= cx.deadline().reply_by() {
             return Err(lease);
@@ -100,7 +100,7 @@ impl BlockingJob {
         let Ok(thread) = lease.thread() else { return Err(lease) };
         let Some((job, done)) = self.queued.lock().take() else { return Err(lease) };
         cx.begin(lease.worker(), now, run_timeout(lease.inner(), self.kind, &job));
-        let reports = done.reports().clone();
+        let reports = done.reports().cloned();
         thread.run(Work::new(lease, job, self.kind, cx.clone(), done));
         Ok(reports)
     }
