@@ -44,7 +44,7 @@ pub use explain::{Binding, Queued, Wait};
 pub use limit::LimitStats;
 use limit::Limits;
 use queue::Queue;
-pub(crate) use snapshot::{CoreLoad, CoreSnapshot, CoreStage, Smallest, WorkerCondition, WorkerSnapshot, smallest};
+pub(crate) use snapshot::{CoreLoad, CoreSnapshot, CoreStage, Smallest, WorkerSnapshot, smallest};
 pub use snapshot::{Counts, SizeStats};
 pub(crate) use workers::{Bounds, Resized};
 use workers::{Sizing, Workers};

@@ -13,7 +13,7 @@ use crate::{
     handler::{AttachedWorkerStats, Context, ProgramStats},
     model::{Durations, JobId},
     phase::Phase,
-    scheduler::{Core, CoreLoad, CoreSnapshot, Counts, LimitStats, SizeStats, WorkerCondition, WorkerSnapshot},
+    scheduler::{Core, CoreLoad, CoreSnapshot, Counts, LimitStats, SizeStats, WorkerSnapshot},
 };
 
 /// A snapshot of one pool.
@@ -208,13 +208,13 @@ fn phase_of(phase: Phase, shut: bool, jobs: usize) -> Phase {
 }
 
 fn worker_stats(worker: WorkerSnapshot<Context>, closed: bool, now: Instant) -> WorkerStats {
-    let WorkerSnapshot { id, condition, completed, failed, total_run, changed } = worker;
-    let (state, cx) = match condition {
-        WorkerCondition::Idle if closed => (WorkerState::Stopped, None),
-        WorkerCondition::Idle => (WorkerState::Idle, None),
-        WorkerCondition::Busy(cx) if closed => (WorkerState::Draining, Some(cx)),
-        WorkerCondition::Busy(cx) => (WorkerState::Busy, Some(cx)),
-        WorkerCondition::Stuck(cx) => (WorkerState::Stuck, Some(cx)),
+    let WorkerSnapshot { id, job: cx, is_stuck, completed, failed, total_run, changed } = worker;
+    let state = match &cx {
+        None if closed => WorkerState::Stopped,
+        None => WorkerState::Idle,
+        Some(_) if is_stuck => WorkerState::Stuck,
+        Some(_) if closed => WorkerState::Draining,
+        Some(_) => WorkerState::Busy,
     };
     let last_sign = cx.as_ref().map_or(changed, |cx| cx.last_progress().max(changed));
     let jobs = u32::try_from(completed + failed).unwrap_or(u32::MAX);

@@ -2,7 +2,7 @@
 //! lists.
 
 use super::{
-    Bounds, Core, Host, JobKey, LimitStats, TenantRate,
+    Bounds, Core, Host, LimitStats, TenantRate,
     entry::EntryStage,
     workers::{WorkerState, Workers},
 };
@@ -61,18 +61,14 @@ pub(crate) struct CoreLoad {
 /// One worker.
 pub(crate) struct WorkerSnapshot<J> {
     pub(crate) id: u32,
-    pub(crate) condition: WorkerCondition<J>,
+    /// Its job; `None` if it is idle.
+    pub(crate) job: Option<J>,
+    /// Whether its job ignores the request to stop.
+    pub(crate) is_stuck: bool,
     pub(crate) completed: u64,
     pub(crate) failed: u64,
     pub(crate) total_run: Duration,
     pub(crate) changed: Instant,
-}
-
-/// State of a worker.
-pub(crate) enum WorkerCondition<J> {
-    Idle,
-    Busy(J),
-    Stuck(J),
 }
 
 impl<H: Host> Core<H> {
@@ -124,14 +120,13 @@ impl<H: Host> Core<H> {
     }
 
     fn worker_snapshots(&self) -> Vec<WorkerSnapshot<H::Job>> {
-        let job = |key: JobKey| self.entries[key.index].job.clone();
         let workers = self.workers.iter().map(|worker| WorkerSnapshot {
             id: worker.id,
-            condition: match worker.state {
-                WorkerState::Idle(_) => WorkerCondition::Idle,
-                WorkerState::Busy(key) => WorkerCondition::Busy(job(key)),
-                WorkerState::Stuck(key) => WorkerCondition::Stuck(job(key)),
+            job: match worker.state {
+                WorkerState::Idle(_) => None,
+                WorkerState::Busy(key) | WorkerState::Stuck(key) => Some(self.entries[key.index].job.clone()),
             },
+            is_stuck: matches!(worker.state, WorkerState::Stuck(_)),
             completed: worker.completed,
             failed: worker.failed,
             total_run: worker.total_run,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{
-    super::{Arrival, Bounds, Caps, Core, Counts, Effect, Grant, JobKey, Verdict, Wait, WorkerCondition, entry::AGE},
+    super::{Arrival, Bounds, Caps, Core, Counts, Effect, Grant, JobKey, Verdict, Wait, entry::AGE},
     Answer, Event, Notification, Numbers, Offer, Step,
     job_model::JobModel,
 };
@@ -265,7 +265,7 @@ impl Drive {
         let snapshot = scheduler.snapshot();
         let mut running = Vec::new();
         for worker in &snapshot.workers {
-            if let WorkerCondition::Busy(job) | WorkerCondition::Stuck(job) = worker.condition {
+            if let Some(job) = worker.job {
                 let key = self.keys[job as usize].expect("the key of a job that runs");
                 let ended = scheduler.entry(key).is_some_and(|entry| !entry.is_undecided_run());
                 running.push((job, worker.id, ended));
