@@ -33,11 +33,21 @@ pub(crate) enum FromWorker {
     /// The first message: the worker accepts jobs.
     Ready(Ready),
     /// A piece of output, in the bytes that follow.
-    Output(OfJob),
-    /// Progress of a job.
-    Progress(ToldProgress),
+    Output { id: String },
+    /// Progress of a job, from 0 to 1.
+    Progress {
+        id: String,
+        #[serde(default)]
+        fraction: f64,
+        #[serde(default)]
+        message: String,
+    },
     /// A job completed; its last piece of output follows.
-    Done(Done),
+    Done {
+        id: String,
+        #[serde(default)]
+        content_type: String,
+    },
     /// The handler returned an error.
     Failed(Failed),
 }
@@ -48,12 +58,12 @@ pub(crate) enum FromWorker {
 pub(crate) enum ToWorker {
     /// A job, whose payload follows.
     Run(Run),
-    /// Asks a job to stop.
-    Cancel(Cancel),
-    /// Asks the worker to finish its jobs and exit.
-    Leave(Leave),
+    /// Asks a job to stop. After `grace_ms`, the worker is forced to stop it.
+    Cancel { id: String, reason: String, grace_ms: u64 },
+    /// Asks the worker to finish its jobs and exit. After `grace_ms`, it is forced to.
+    Leave { grace_ms: u64 },
     /// A piece of output was passed on. Only attached workers get this message; a full pipe slows down the others.
-    Taken(OfJob),
+    Taken { id: String },
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -66,28 +76,6 @@ pub(crate) struct Ready {
     /// Name and version, for people.
     #[serde(default)]
     pub(crate) name: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct OfJob {
-    pub(crate) id: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct ToldProgress {
-    pub(crate) id: String,
-    /// From 0 to 1.
-    #[serde(default)]
-    pub(crate) fraction: f64,
-    #[serde(default)]
-    pub(crate) message: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Done {
-    pub(crate) id: String,
-    #[serde(default)]
-    pub(crate) content_type: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -135,29 +123,15 @@ pub(crate) struct Run {
     pub(crate) token: String,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Cancel {
-    pub(crate) id: String,
-    pub(crate) reason: String,
-    /// Milliseconds until the worker is forced to stop.
-    pub(crate) grace_ms: u64,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Leave {
-    /// Milliseconds until the worker is forced to exit.
-    pub(crate) grace_ms: u64,
-}
-
 impl ToWorker {
     /// Asks to stop a job within a grace.
     pub(super) fn cancel(id: u64, reason: &str, grace: Duration) -> Self {
-        Self::Cancel(Cancel { id: id.to_string(), reason: reason.to_owned(), grace_ms: millis(grace) })
+        Self::Cancel { id: id.to_string(), reason: reason.to_owned(), grace_ms: millis(grace) }
     }
 
     /// Asks a worker to exit within a grace.
     pub(super) fn leave(grace: Duration) -> Self {
-        Self::Leave(Leave { grace_ms: millis(grace) })
+        Self::Leave { grace_ms: millis(grace) }
     }
 }
 
@@ -200,9 +174,9 @@ impl FromWorker {
     pub(crate) fn job(&self) -> Option<&str> {
         match self {
             Self::Ready(_) => None,
-            Self::Output(OfJob { id })
-            | Self::Progress(ToldProgress { id, .. })
-            | Self::Done(Done { id, .. })
+            Self::Output { id }
+            | Self::Progress { id, .. }
+            | Self::Done { id, .. }
             | Self::Failed(Failed { id, .. }) => Some(id),
         }
     }

@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use self::attachment::Attachment;
 use super::{
     Context, Handler, Kind, Runner,
-    protocol::{Failed, OfJob, Run, ToWorker},
+    protocol::{Failed, Run, ToWorker},
     worker_job::{JobEvent, WorkerJob, follow},
 };
 use crate::model::{HandlerError, Job, Output};
@@ -331,7 +331,7 @@ impl WorkerJob for RemoteJob {
     }
 
     fn passed_on(&self) {
-        self.workers.send(self.worker, ToWorker::Taken(OfJob { id: self.id.to_string() }));
+        self.workers.send(self.worker, ToWorker::Taken { id: self.id.to_string() });
     }
 
     fn failed(&self, failed: Failed, _cx: &Context) -> HandlerError {

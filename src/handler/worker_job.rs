@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::{
     Context, StopReason,
-    protocol::{Done, Failed, FromWorker, OfJob, ToldProgress},
+    protocol::{Failed, FromWorker},
 };
 use crate::model::{HandlerError, Output};
 
@@ -33,11 +33,9 @@ impl JobEvent {
     pub(super) fn of(message: FromWorker, bytes: Bytes) -> Option<(String, Self)> {
         match message {
             FromWorker::Ready(_) => None,
-            FromWorker::Output(OfJob { id }) => Some((id, Self::Piece(bytes))),
-            FromWorker::Progress(ToldProgress { id, fraction, message }) => {
-                Some((id, Self::Progress { fraction, message }))
-            }
-            FromWorker::Done(Done { id, content_type }) => Some((id, Self::Done(Output::typed(bytes, content_type)))),
+            FromWorker::Output { id } => Some((id, Self::Piece(bytes))),
+            FromWorker::Progress { id, fraction, message } => Some((id, Self::Progress { fraction, message })),
+            FromWorker::Done { id, content_type } => Some((id, Self::Done(Output::typed(bytes, content_type)))),
             FromWorker::Failed(failed) => Some((failed.id.clone(), Self::Failed(failed))),
         }
     }

@@ -24,7 +24,7 @@ use super::{
 use crate::{
     handler::{
         NewWorker,
-        protocol::{self, FromWorker, OfJob, ToWorker, ToldProgress},
+        protocol::{self, FromWorker, ToWorker},
         remote::Attachment,
     },
     model::MAX_LABELS,
@@ -191,11 +191,11 @@ pub(crate) fn worker_message(request: AttachRequest) -> Option<WorkerMessage> {
     let (message, bytes) = match request.message? {
         Message::Hello(hello) => return Some(WorkerMessage::Hello(hello)),
         Message::Leaving(_) => return Some(WorkerMessage::Leaving),
-        Message::Output(Output { id, data }) => (FromWorker::Output(OfJob { id }), data),
+        Message::Output(Output { id, data }) => (FromWorker::Output { id }, data),
         Message::Progress(Progress { id, fraction, message }) => {
-            (FromWorker::Progress(ToldProgress { id, fraction, message }), Bytes::new())
+            (FromWorker::Progress { id, fraction, message }, Bytes::new())
         }
-        Message::Done(Done { id, data, content_type }) => (FromWorker::Done(protocol::Done { id, content_type }), data),
+        Message::Done(Done { id, data, content_type }) => (FromWorker::Done { id, content_type }, data),
         Message::Failed(Failed { id, code, message, retryable }) => {
             (FromWorker::Failed(protocol::Failed { id, code, message, retryable }), Bytes::new())
         }
@@ -219,11 +219,9 @@ fn too_large(unread: &Unread) -> Option<WorkerMessage> {
 pub(crate) fn response(order: ToWorker, payload: Bytes) -> AttachResponse {
     let message = match order {
         ToWorker::Run(run) => attach_response::Message::Run(of_run(run, payload)),
-        ToWorker::Cancel(protocol::Cancel { id, reason, grace_ms }) => {
-            attach_response::Message::Cancel(Cancel { id, reason, grace_ms })
-        }
-        ToWorker::Leave(protocol::Leave { grace_ms }) => attach_response::Message::Leave(Leave { grace_ms }),
-        ToWorker::Taken(OfJob { id }) => attach_response::Message::Taken(Taken { id }),
+        ToWorker::Cancel { id, reason, grace_ms } => attach_response::Message::Cancel(Cancel { id, reason, grace_ms }),
+        ToWorker::Leave { grace_ms } => attach_response::Message::Leave(Leave { grace_ms }),
+        ToWorker::Taken { id } => attach_response::Message::Taken(Taken { id }),
     };
     AttachResponse { message: Some(message) }
 }

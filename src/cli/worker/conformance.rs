@@ -148,7 +148,7 @@ fn ready(worker: &Peer) -> Seen {
 /// The whole output of a job that must complete.
 fn completed(answer: &Answer) -> Result<Bytes, String> {
     match &answer.end {
-        FromWorker::Done(_) => Ok(answer.pieces.concat().into()),
+        FromWorker::Done { .. } => Ok(answer.pieces.concat().into()),
         other => Err(format!("it did not complete the job: {other:?}")),
     }
 }
@@ -162,7 +162,7 @@ async fn echo(worker: &mut Peer, size: usize) -> Seen {
         return Err(format!("it returned {} bytes, and not what it was given", output.len()));
     }
     match &answer.end {
-        FromWorker::Done(done) if done.content_type == "application/octet-stream" => Ok(String::new()),
+        FromWorker::Done { content_type, .. } if content_type == "application/octet-stream" => Ok(String::new()),
         other => Err(format!("the content type is not that of the job: {other:?}")),
     }
 }

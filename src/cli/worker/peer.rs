@@ -29,7 +29,7 @@ use tonic::{
 };
 
 use crate::{
-    handler::protocol::{Cancel, Frame, FromWorker, Leave, Messages, OfJob, Ready, Run, ToWorker, VERSION, parts},
+    handler::protocol::{Frame, FromWorker, Messages, Ready, Run, ToWorker, VERSION, parts},
     proto::{
         AttachRequest, AttachResponse,
         attach_request::Hello,
@@ -144,20 +144,20 @@ impl Peer {
         let job = self.job(kind, Some(task));
         let id = job.id.clone();
         send(self.requests.clone(), ToWorker::Run(job), Bytes::new()).await?;
-        let cancel = Cancel { id: id.clone(), reason: "DEADLINE".into(), grace_ms: 1000 };
-        send(self.requests.clone(), ToWorker::Cancel(cancel), Bytes::new()).await?;
+        let cancel = ToWorker::Cancel { id: id.clone(), reason: "DEADLINE".into(), grace_ms: 1000 };
+        send(self.requests.clone(), cancel, Bytes::new()).await?;
         self.answer(&id).await
     }
 
     /// Asks the worker to leave, and closes its descriptor 3 as a server does. Returns its exit code.
     pub(super) async fn leave(&mut self) -> Result<Option<i32>, String> {
-        send(self.requests.clone(), ToWorker::Leave(Leave { grace_ms: 5000 }), Bytes::new()).await?;
+        send(self.requests.clone(), ToWorker::Leave { grace_ms: 5000 }, Bytes::new()).await?;
         self.close().await
     }
 
     /// Asks an attached worker to leave. It attaches again once its call has ended.
     pub(super) async fn leave_and_return(&mut self) -> Result<String, String> {
-        send(self.requests.clone(), ToWorker::Leave(Leave { grace_ms: 5000 }), Bytes::new()).await?;
+        send(self.requests.clone(), ToWorker::Leave { grace_ms: 5000 }, Bytes::new()).await?;
         self.requests = None;
         self.attached().await.map(|()| String::new())
     }
@@ -222,15 +222,15 @@ impl Peer {
                 return Err(format!("it named the job `{named}`, and job `{job}` was running"));
             }
             match &message {
-                FromWorker::Output(_) => {
+                FromWorker::Output { .. } => {
                     pieces.push(bytes);
                     // An attached worker must be told that a piece was passed on.
                     if self.point.is_some() {
-                        let taken = ToWorker::Taken(OfJob { id: job.to_owned() });
+                        let taken = ToWorker::Taken { id: job.to_owned() };
                         send(self.requests.clone(), taken, Bytes::new()).await?;
                     }
                 }
-                FromWorker::Progress(at) => progress.push(at.fraction),
+                FromWorker::Progress { fraction, .. } => progress.push(*fraction),
                 _ => {
                     pieces.push(bytes);
                     return Ok(Answer { pieces, progress, end: message });

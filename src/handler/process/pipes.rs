@@ -15,7 +15,7 @@ use super::session::{Cause, Session};
 use crate::{
     handler::{
         child::Pipe,
-        protocol::{Done, Frame, FromWorker, Messages, ProtocolFault, Ready, ToWorker, parts},
+        protocol::{Frame, FromWorker, Messages, ProtocolFault, Ready, ToWorker, parts},
         worker_job::JobEvent,
     },
     model::Output,
@@ -149,13 +149,13 @@ impl Reader {
         };
         self.following = None;
         match message {
-            FromWorker::Progress(_) | FromWorker::Failed(_) if bytes > 0 => Err(fault("it has no bytes", &message)),
-            FromWorker::Output(_) => {
+            FromWorker::Progress { .. } | FromWorker::Failed(_) if bytes > 0 => Err(fault("it has no bytes", &message)),
+            FromWorker::Output { .. } => {
                 self.following = Some(Following { id, left: bytes, content_type: None });
                 Ok(None)
             }
             // A job is answered only after all of its output has arrived.
-            FromWorker::Done(Done { content_type, .. }) if bytes > 0 => {
+            FromWorker::Done { content_type, .. } if bytes > 0 => {
                 self.following = Some(Following { id, left: bytes, content_type: Some(content_type) });
                 Ok(None)
             }

@@ -76,9 +76,9 @@ mod cases {
         let id = "1".to_owned();
         let messages = [
             (FromWorker::Ready(Ready { protocol: 1, kinds: vec!["a".into()], name: "w 1".into() }), Vec::new()),
-            (FromWorker::Output(OfJob { id: id.clone() }), b"{\"done\":{}}\n\0\xff".to_vec()),
-            (FromWorker::Progress(ToldProgress { id: id.clone(), fraction: 0.5, message: "ü\n".into() }), Vec::new()),
-            (FromWorker::Done(Done { id: id.clone(), content_type: "a/b".into() }), vec![b'\n'; 3 * MAX_PIECE + 1]),
+            (FromWorker::Output { id: id.clone() }, b"{\"done\":{}}\n\0\xff".to_vec()),
+            (FromWorker::Progress { id: id.clone(), fraction: 0.5, message: "ü\n".into() }, Vec::new()),
+            (FromWorker::Done { id: id.clone(), content_type: "a/b".into() }, vec![b'\n'; 3 * MAX_PIECE + 1]),
             (
                 FromWorker::Failed(Failed {
                     id,
@@ -119,11 +119,15 @@ mod cases {
                 + r#""traceparent":"","tenant":"","labels":{},"attempt":1,"idempotency_key":"","token":""},"bytes":3}"#
                 + "\nabc"
         );
-        let cancel = Cancel { id: "1".into(), reason: "DEADLINE".into(), grace_ms: 1000 };
+        let cancel = ToWorker::Cancel { id: "1".into(), reason: "DEADLINE".into(), grace_ms: 1000 };
         let expected = "{\"cancel\":{\"id\":\"1\",\"reason\":\"DEADLINE\",\"grace_ms\":1000}}\n";
-        assert_eq!(line(&ToWorker::Cancel(cancel), b""), expected);
-        assert_eq!(line(&ToWorker::Leave(Leave { grace_ms: 5 }), b""), "{\"leave\":{\"grace_ms\":5}}\n");
-        assert_eq!(parts(Leave { grace_ms: 5 }, vec![0; INLINE + 1].into())[1].len(), INLINE + 1, "nothing is copied");
+        assert_eq!(line(&cancel, b""), expected);
+        assert_eq!(line(&ToWorker::Leave { grace_ms: 5 }, b""), "{\"leave\":{\"grace_ms\":5}}\n");
+        assert_eq!(
+            parts(ToWorker::Leave { grace_ms: 5 }, vec![0; INLINE + 1].into())[1].len(),
+            INLINE + 1,
+            "nothing is copied"
+        );
     }
 
     #[test]
@@ -135,7 +139,7 @@ mod cases {
             frames,
             [
                 Frame::Message(FromWorker::Ready(Ready { protocol: 1, ..Ready::default() }), 0),
-                Frame::Message(FromWorker::Done(Done { id: "1".into(), content_type: String::new() }), 0),
+                Frame::Message(FromWorker::Done { id: "1".into(), content_type: String::new() }, 0),
                 Frame::Message(FromWorker::Failed(failed), 0),
             ]
         );

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Order, RemoteWorkers, State};
 use crate::handler::{
-    protocol::{FromWorker, OfJob, ToWorker},
+    protocol::{FromWorker, ToWorker},
     worker_job::JobEvent,
 };
 
@@ -52,7 +52,7 @@ impl Attachment {
         };
         // A job with a receiver reports its own pieces as passed on.
         if is_unread_piece || is_piece && !is_heard {
-            self.workers.send(self.id, ToWorker::Taken(OfJob { id: id.to_owned() }));
+            self.workers.send(self.id, ToWorker::Taken { id: id.to_owned() });
         }
         Ok(())
     }
