@@ -67,7 +67,7 @@ pub struct Jwt {
 pub struct QuotaConfig {
     /// Limits of a tenant without its own.
     pub each: TenantQuota,
-    /// Most tenants that are counted separately; further ones share one quota.
+    /// Maximum number of tenants that are counted separately; further ones share one quota.
     pub tenants: usize,
     /// Tenants with their own limits.
     pub named: Vec<(String, TenantQuota)>,

@@ -106,7 +106,7 @@ pub struct Kind {
 pub struct KindOptions {
     /// Longest run of one job. `None` means that only the deadline limits it.
     pub run_timeout: Option<Duration>,
-    /// Most bytes of output. `None` means the pool's default.
+    /// Maximum bytes of output. `None` means the pool's default.
     pub max_output: Option<usize>,
     /// Whether a job may safely run twice. If a drain kills an idempotent job, it answers UNAVAILABLE, so that the
     /// client retries.

@@ -29,9 +29,9 @@ const COUNTED: usize = 4 << 10;
 /// Limits of the memory that callers use. They apply to incomplete messages and to unread answers separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 pub struct MemoryLimits {
-    /// Most bytes over all connections.
+    /// Maximum bytes over all connections.
     pub total: usize,
-    /// Most bytes on one connection.
+    /// Maximum bytes on one connection.
     pub per_connection: usize,
     /// Time after which an unread answer is dropped.
     pub stall: Duration,

@@ -42,7 +42,7 @@ use crate::{
     rpc::{AccessControl, Calls, Health, Pages},
 };
 
-/// Most jobs of a pool that are listed, the oldest first.
+/// Maximum number of jobs of a pool that are listed, the oldest first.
 const MAX_JOBS: usize = 1000;
 
 /// The enabled pages. The listener must be private in any case, because a client that reaches it can drain the service.

@@ -64,15 +64,15 @@ pub(crate) trait Host {
 /// The bounds of a pool.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Caps {
-    /// Most jobs in the queue.
+    /// Maximum number of jobs in the queue.
     pub(crate) jobs: usize,
-    /// Most payload bytes of queued jobs, and separately of waiting callers.
+    /// Maximum payload bytes of queued jobs, and separately of waiting callers.
     pub(crate) bytes: usize,
-    /// Most waiting callers.
+    /// Maximum number of waiting callers.
     pub(crate) waiting: usize,
     /// Largest part of the queue, by jobs and by bytes, for one tenant while another is present.
     pub(crate) tenant_share: f64,
-    /// Most stuck workers that are replaced.
+    /// Maximum number of stuck workers that are replaced.
     pub(crate) stuck: usize,
 }
 

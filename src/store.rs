@@ -31,7 +31,7 @@ pub use retry::RetryPolicy;
 pub use sqlite::{SqliteFacts, SqliteOptions, inspect_sqlite, open_memory, open_sqlite};
 pub use wakes::Wakes;
 
-/// Most jobs of each sort that one call of [`tick`](JobStore::tick), [`list`](JobStore::list) or
+/// Maximum number of jobs of each sort that one call of [`tick`](JobStore::tick), [`list`](JobStore::list) or
 /// [`purge`](JobStore::purge) handles.
 pub const BATCH: usize = 1000;
 

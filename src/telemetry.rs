@@ -46,8 +46,8 @@ pub struct Config {
     /// its call, up to `caller_traces`. Jobs that are submitted in process, outside of an exported span, count as
     /// calls.
     pub sample_ratio: f64,
-    /// Most calls per second that are traced because of their trace context. Any caller can request a trace, and a
-    /// trace costs more than a short job.
+    /// Maximum number of calls per second that are traced because of their trace context. Any caller can request a
+    /// trace, and a trace costs more than a short job.
     pub caller_traces: u32,
     /// Name of the service in traces.
     pub service_name: String,

@@ -25,8 +25,8 @@ use crate::{
     task::{Tasks, spawn_thread},
 };
 
-/// Most open calls of `WatchStats` and `WatchJob`. One may collect all statistics ten times per second, or read the
-/// store.
+/// Maximum number of open calls of `WatchStats` and `WatchJob`. One may collect all statistics ten times per second, or
+/// read the store.
 const MAX_WATCHES: usize = 256;
 
 /// The services for callers and operators. They are built before the listeners are opened.

@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 use super::{Denial, Rpc, Rpcs, Rule, token::Credentials};
 use crate::model::{Job, MAX_TENANT, Reason, WhenFull};
 
-/// Most bytes of a principal that each job keeps.
+/// Maximum bytes of a principal that each job keeps.
 const MAX_NAME: usize = 256;
 
 /// An authenticated caller, with the rules that name it.

@@ -34,7 +34,7 @@ use crate::{
 
 /// Shards of the cache.
 const SHARDS: usize = 16;
-/// Most tokens in one shard.
+/// Maximum number of tokens in one shard.
 const MAX_TOKENS: usize = 256;
 /// Longest token, in bytes.
 const MAX_BYTES: usize = 8 << 10;

@@ -74,7 +74,7 @@ pub(super) struct CreateArgs {
     /// Stop waiting and trying this long after its creation [default: never].
     #[arg(long, value_name = "DURATION", value_parser = duration_in(Duration::ZERO..=YEAR))]
     expire_in: Option<Duration>,
-    /// Most attempts [default: those of the kind].
+    /// Maximum number of attempts [default: those of the kind].
     #[arg(long, value_name = "NUMBER", default_value = "0", hide_default_value = true)]
     attempts: u32,
     /// Keep its result this long [default: as the kind says].
@@ -110,7 +110,7 @@ pub(super) struct WatchArgs {
 pub(super) struct ListArgs {
     #[command(flatten)]
     filter: FilterArgs,
-    /// Most jobs to show.
+    /// Maximum number of jobs to show.
     #[arg(long, value_name = "NUMBER", default_value = "100", value_parser = clap::value_parser!(u32).range(1..=1000))]
     limit: u32,
     #[command(flatten)]

@@ -58,7 +58,7 @@ pub(super) struct JobsArgs {
     /// Show the oldest first.
     #[arg(long)]
     oldest: bool,
-    /// Most jobs to show.
+    /// Maximum number of jobs to show.
     #[arg(long, value_name = "NUMBER", default_value = "100", value_parser = clap::value_parser!(u32).range(1..=1000))]
     limit: u32,
     #[command(flatten)]

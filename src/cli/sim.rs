@@ -25,7 +25,7 @@ const MIN_MEAN: Duration = Duration::from_micros(1);
 const MAX_TIME: Duration = Duration::from_secs(86_400);
 /// Duration of the load after the main one.
 const AFTER: Duration = Duration::from_secs(5);
-/// Most jobs of all runs together, and of one run, which keeps them in memory at about 200 bytes each.
+/// Maximum number of jobs of all runs together, and of one run, which keeps them in memory at about 200 bytes each.
 const MAX_JOBS: f64 = 50e6;
 const MAX_JOBS_OF_A_RUN: f64 = 10e6;
 /// Longest virtual time of one run, because the tally keeps each tenth of a second.

@@ -171,7 +171,7 @@ keys! {
     "server.connections.max_age_grace": Duration(Time::from_millis(100), YEAR), default "'1h'";
     /// Time without a call after which a connection is closed.
     "server.connections.idle_timeout": AGE, default "'15m'";
-    /// Most bytes of the headers of one call.
+    /// Maximum bytes of the headers of one call.
     "server.http2.max_header_list": Size(4 * KIB, 1024 * KIB), default "'16KiB'";
     /// Bytes that a peer may send ahead on one call.
     "server.http2.stream_window": WINDOW, default "'1MiB'";
@@ -185,7 +185,7 @@ keys! {
     "server.http2.keepalive_interval": WAIT, default "'5s'";
     /// Time that the peer has to answer the ping.
     "server.http2.keepalive_timeout": WAIT, default "'10s'";
-    /// Most bytes of incomplete messages, and the same again for unread answers. By default at least four payloads.
+    /// Maximum bytes of incomplete messages, and the same again for unread answers. By default at least four payloads.
     "server.memory.total": MEMORY, default "'256MiB'";
     /// The same limits for one connection. By default at least two payloads.
     "server.memory.per_connection": MEMORY, default "'64MiB'";
@@ -245,7 +245,7 @@ keys! {
 
     /// Jobs per second of each tenant.
     "quota.rate": MILLION, like "100";
-    /// Most jobs that a tenant may send at once after a pause. By default those of one second.
+    /// Maximum number of jobs that a tenant may send at once after a pause. By default those of one second.
     "quota.burst": MILLION, like "200";
     /// Jobs queued and running.
     "quota.in_flight": MILLION, like "64";
@@ -253,7 +253,7 @@ keys! {
     "quota.tenants": Integer(1, ENTRIES), default "10000";
     /// Jobs per second of this tenant.
     "quota.tenant.*.rate": MILLION, like "100";
-    /// Most jobs that this tenant may send at once after a pause. By default those of one second.
+    /// Maximum number of jobs that this tenant may send at once after a pause. By default those of one second.
     "quota.tenant.*.burst": MILLION, like "200";
     /// Jobs queued and running.
     "quota.tenant.*.in_flight": MILLION, like "64";
@@ -268,9 +268,9 @@ keys! {
     "store.ca_file": Path, like "'database.crt'";
     /// Keep detached jobs in memory if there is no `path` and no `url`. They end with the process.
     "store.memory": Boolean, default "false";
-    /// Most detached jobs that have not ended.
+    /// Maximum number of detached jobs that have not ended.
     "store.max_jobs": Integer(1, 1_000_000_000), default "10000000";
-    /// Most bytes of payloads and outputs of detached jobs, those of ended ones included.
+    /// Maximum bytes of payloads and outputs of detached jobs, those of ended ones included.
     "store.max_bytes": MEMORY, default "'16GiB'";
 
     /// When the job runs, in cron syntax: minute, hour, day, month and weekday. With six fields, the first is seconds.
@@ -292,7 +292,7 @@ keys! {
     "telemetry.otlp": Text(COLLECTOR), like "'http://127.0.0.1:4317'";
     /// Share of traced calls, among those whose caller did not decide.
     "telemetry.sample_ratio": Number(0.0, 1.0), default "0.01", like "0.5";
-    /// Most calls per second that are traced because their caller asks for it.
+    /// Maximum number of calls per second that are traced because their caller asks for it.
     "telemetry.caller_traces": Integer(0, 1_000_000), default "100";
     /// Name of the service in traces.
     "telemetry.service_name": Text(WORD), default "'waterwheel'";
@@ -301,13 +301,13 @@ keys! {
     "pool.*.workers": Count(65_536), default "'cpus'", like "8";
     /// Workers that the pool keeps.
     "pool.*.workers.min": Integer(1, 65_536), default "1";
-    /// Most workers.
+    /// Maximum number of workers.
     "pool.*.workers.max": Count(65_536), default "'cpus'", like "8";
-    /// Most jobs in the queue.
+    /// Maximum number of jobs in the queue.
     "pool.*.queue.jobs": Integer(1, ENTRIES), default "1024";
-    /// Most payload in the queue. Each worker may hold one more payload.
+    /// Maximum payload in the queue. Each worker may hold one more payload.
     "pool.*.queue.bytes": MEMORY, default "'64MiB'";
-    /// Most callers that wait for capacity.
+    /// Maximum number of callers that wait for capacity.
     "pool.*.queue.waiting": Integer(0, ENTRIES), default "1024";
     /// What a full queue does with a job: refuse it, let its caller wait, or drop a less important one.
     "pool.*.when_full": Text(OneOf(&["reject", "wait", "shed"])), default "'reject'";
@@ -339,7 +339,7 @@ keys! {
     "program.*.env.*": Secret, like "'text'";
     /// Variables that are copied from the server's environment.
     "program.*.pass_env": Texts(ENV_COPY), default "[]", like "['HOME']";
-    /// Most bytes of standard error that the failure of a process quotes.
+    /// Maximum bytes of standard error that the failure of a process quotes.
     "program.*.stderr_tail": Size(0, 3 * KIB), default "'2KiB'";
 
     /// Pool that runs the jobs.
@@ -354,7 +354,7 @@ keys! {
     "kind.*.builtin": Text(OneOf(&["echo", "sha256", "sleep", "gzip"])), like "'echo'";
     /// Longest run of one job. By default only the deadline limits it.
     "kind.*.run_timeout": RUN, like "'5s'";
-    /// Most output. By default `server.max_output` limits unary results, and streams have no limit.
+    /// Maximum output. By default `server.max_output` limits unary results, and streams have no limit.
     "kind.*.max_output": MEMORY, like "'16MiB'";
     /// Whether a job may run twice. If so, callers may retry a job that a drain stopped or whose worker was lost.
     "kind.*.idempotent": Boolean, default "false";
@@ -372,7 +372,7 @@ keys! {
     "kind.*.limit.per_key.burst": MILLION, like "3";
     /// Limit keys that are counted separately, 10000 by default. Further ones share one limit.
     "kind.*.limit.per_key.keys": Integer(1, ENTRIES), like "10000";
-    /// Most attempts of a detached job, without those that a drain or a lost lease ended.
+    /// Maximum number of attempts of a detached job, without those that a drain or a lost lease ended.
     "kind.*.retry.max_attempts": Integer(1, 1000), default "5";
     /// Upper limit of the random delay before the second attempt. It doubles with each further attempt.
     "kind.*.retry.initial": Duration(MILLI, DAY), default "'1s'";
@@ -390,7 +390,7 @@ keys! {
     "kind.*.pass_env": Texts(ENV_COPY), default "[]", like "['HOME']";
     /// Status code for an exit code of the program, if it differs from `sysexits.h`.
     "kind.*.exit_codes.*": Text(FAILURES), like "'NOT_FOUND'";
-    /// Most bytes of standard error that a failure quotes.
+    /// Maximum bytes of standard error that a failure quotes.
     "kind.*.stderr_tail": Size(0, 3 * KIB), default "'2KiB'";
     /// Time between SIGTERM and SIGKILL. The `cancel_grace` of the pool by default.
     "kind.*.kill_grace": GRACE, default "'1s'";

@@ -123,7 +123,7 @@ pub struct Store {
     pub ca_file: Option<PathBuf>,
     /// Whether jobs are kept in memory if there is no path and no URL.
     pub memory: bool,
-    /// Most jobs and bytes.
+    /// Maximum number of jobs and bytes.
     #[serde(flatten)]
     pub bounds: Bounds,
 }

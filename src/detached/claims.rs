@@ -15,9 +15,9 @@ use crate::{
     store::{Claimed, NewJob, Room, SessionId, StoreError, Submission, Submitted, Token},
 };
 
-/// Most jobs that are taken for a pool beyond its free workers.
+/// Maximum number of jobs that are taken for a pool beyond its free workers.
 const MAX_AHEAD: usize = 1024;
-/// Most payload bytes of the taken jobs of a kind that have not begun, and of one claim. The last job may exceed it.
+/// Maximum payload bytes of the taken jobs of a kind that have not begun, and of one claim. The last job may exceed it.
 const MAX_BYTES: usize = 64 << 20;
 
 /// Jobs that were taken from the store, by pool.

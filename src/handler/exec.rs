@@ -46,7 +46,7 @@ pub struct ExecCommand {
     pub exit_codes: BTreeMap<u8, FailureCode>,
     /// Media type of the output; empty when unspecified.
     pub content_type: String,
-    /// Most bytes of standard error that a failure quotes. Default 2 KiB, at most
+    /// Maximum bytes of standard error that a failure quotes. Default 2 KiB, at most
     /// [`MAX_STDERR_TAIL`](Self::MAX_STDERR_TAIL).
     pub stderr_tail: usize,
     /// Time between SIGTERM and SIGKILL. Default 2 s; never longer than the kind's cancel grace.
@@ -83,7 +83,7 @@ pub enum InvalidExecCommand {
 }
 
 impl ExecCommand {
-    /// Most bytes of standard error that a failure can quote.
+    /// Maximum bytes of standard error that a failure can quote.
     pub const MAX_STDERR_TAIL: usize = child::MAX_TAIL;
 
     /// Prefix of the variables of each job. No variable of [`env`](Self::env) may begin with it.

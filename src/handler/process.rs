@@ -67,7 +67,7 @@ pub struct WorkerProgram {
     pub start_timeout: Duration,
     /// When a process is replaced by a new one. Default never.
     pub recycle: Recycle,
-    /// Most bytes of its output that a failure quotes. Default 2 KiB, at most 3 KiB.
+    /// Maximum bytes of its output that a failure quotes. Default 2 KiB, at most 3 KiB.
     pub stderr_tail: usize,
     /// Time between asking a job to stop and killing its process, and for a process to leave. Default 1 s.
     pub cancel_grace: Duration,

@@ -17,7 +17,7 @@ use crate::model::{FailureCode, HandlerError, Job};
 pub(crate) const VERSION: u32 = 1;
 /// Longest line of a message, in bytes.
 pub(crate) const MAX_LINE: usize = 64 << 10;
-/// Most bytes after one line. Larger output needs several messages.
+/// Maximum bytes after one line. Larger output needs several messages.
 pub(crate) const MAX_BYTES: u64 = 1 << 30;
 /// Largest [`Frame::Piece`], so that long output is passed on while it is read.
 const MAX_PIECE: usize = 64 << 10;

@@ -10,14 +10,14 @@ pub struct KindLimits {
     pub all: Limit,
     /// Limits on the jobs of each limit key.
     pub per_key: Limit,
-    /// Most limit keys that are counted separately; further ones share the limits of the empty key.
+    /// Maximum number of limit keys that are counted separately; further ones share the limits of the empty key.
     pub keys: usize,
 }
 
 /// A limit on running jobs, and a limit on the rate of starts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Limit {
-    /// Most jobs that hold a worker at the same time.
+    /// Maximum number of jobs that hold a worker at the same time.
     pub concurrency: Option<NonZeroU32>,
     /// Highest rate of starts.
     pub rate: Option<Rate>,

@@ -253,7 +253,7 @@ pub enum HandlerError {
     /// The handler wrote more output than its kind allows.
     #[error("{}", Reason::OutputTooLarge.words())]
     OutputTooLarge {
-        /// Most bytes allowed.
+        /// Maximum bytes allowed.
         limit: usize,
     },
     /// The handler stopped when asked to.

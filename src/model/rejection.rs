@@ -97,7 +97,7 @@ pub enum RejectionReason {
     PayloadTooLarge {
         /// Bytes of the payload.
         size: usize,
-        /// Most bytes allowed.
+        /// Maximum bytes allowed.
         limit: usize,
     },
 }
@@ -109,9 +109,9 @@ pub struct TenantPart {
     pub jobs: usize,
     /// Their payload bytes.
     pub bytes: usize,
-    /// Most queued jobs that are allowed at present.
+    /// Maximum number of queued jobs that are allowed at present.
     pub most_jobs: usize,
-    /// Most payload bytes that are allowed at present.
+    /// Maximum payload bytes that are allowed at present.
     pub most_bytes: usize,
 }
 

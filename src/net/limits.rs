@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use super::{call::StreamLimit, tls::Tls};
 use crate::memory::Memory;
 
-/// Most bytes of a stream that wait for the socket.
+/// Maximum bytes of a stream that wait for the socket.
 const SEND_BUFFER: usize = 256 << 10;
 
 /// Settings of a listener's connections.
@@ -37,7 +37,7 @@ pub struct Transport {
 /// Limits of HTTP/2 on one connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 pub struct Http2 {
-    /// Most streams open at once.
+    /// Maximum number of streams open at once.
     #[serde(skip)]
     pub max_concurrent_streams: u32,
     /// Streams that a peer may make the server reset. With more, the connection is cut.
@@ -62,9 +62,9 @@ pub struct Http2 {
 /// Limits of connections: their number and age.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 pub struct ConnectionLimits {
-    /// Most connections open at once, over all listeners of a server.
+    /// Maximum number of connections open at once, over all listeners of a server.
     pub max: usize,
-    /// Most connections open at once from one IPv4 address, or from one 64-bit network of IPv6.
+    /// Maximum number of connections open at once from one IPv4 address, or from one 64-bit network of IPv6.
     pub max_per_address: usize,
     /// Time limit for the PROXY header and the HTTP/2 preface together. A TLS handshake has its own limit; after it, the
     /// preface gets the whole time again.

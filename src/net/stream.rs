@@ -26,7 +26,7 @@ use tokio::{
 
 /// Longest time between closing the two halves.
 const MAX_LINGER: Duration = Duration::from_secs(1);
-/// Most bytes that are discarded: several times what a peer that respects its windows has in flight.
+/// Maximum bytes that are discarded: several times what a peer that respects its windows has in flight.
 const MAX_DISCARDED: usize = 4 << 20;
 
 /// A transport: TCP, a Unix socket, TLS over one of them, or one of the caller's.

@@ -18,12 +18,12 @@ pub struct Settings {
     /// Largest number of workers. The pool then sizes itself by its load, between `workers` and this number, and must
     /// be built within a runtime. `None` means a fixed size.
     pub max_workers: Option<NonZeroUsize>,
-    /// Most jobs in the queue; 0 means that a job is accepted only if a worker is free.
+    /// Maximum number of jobs in the queue; 0 means that a job is accepted only if a worker is free.
     pub queue_jobs: usize,
-    /// Most payload bytes in the queue. Each worker may hold one more payload. A larger job is refused even if a worker
-    /// is idle.
+    /// Maximum payload bytes in the queue. Each worker may hold one more payload. A larger job is refused even if a
+    /// worker is idle.
     pub queue_bytes: usize,
-    /// Most callers that wait for capacity; their payloads are also bounded by `queue_bytes`.
+    /// Maximum number of callers that wait for capacity; their payloads are also bounded by `queue_bytes`.
     pub queue_waiting: usize,
     /// What happens to a job if the pool is full, unless the job sets its own policy.
     pub when_full: WhenFull,
@@ -31,11 +31,11 @@ pub struct Settings {
     pub tenant_share: f64,
     /// Time between the request to stop and the forced stop.
     pub cancel_grace: Duration,
-    /// Most workers that are replaced because their blocking job does not stop.
+    /// Maximum number of workers that are replaced because their blocking job does not stop.
     pub max_stuck: usize,
-    /// Most payload bytes of one job.
+    /// Maximum payload bytes of one job.
     pub max_payload: usize,
-    /// Most output bytes of one job, unless its kind sets a limit.
+    /// Maximum output bytes of one job, unless its kind sets a limit.
     pub max_output: usize,
     /// Ended jobs that are remembered for [`Pool::explain`] and [`Pool::list`], divided among the shards. Each takes up
     /// to 5 KiB.
@@ -68,7 +68,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Most workers that the pool may have.
+    /// Maximum number of workers that the pool may have.
     #[must_use]
     pub fn most_workers(&self) -> usize {
         self.max_workers.unwrap_or(self.workers).get()

@@ -29,15 +29,15 @@ pub struct PoolStats {
     pub size: SizeStats,
     /// Jobs in the queue.
     pub queued: usize,
-    /// Most jobs in the queue.
+    /// Maximum number of jobs in the queue.
     pub queue_jobs: usize,
     /// Payload bytes of the jobs in the queue.
     pub queued_bytes: usize,
-    /// Most payload bytes in the queue. Each running job holds its own payload as well.
+    /// Maximum payload bytes in the queue. Each running job holds its own payload as well.
     pub queue_bytes: usize,
     /// Callers that wait for capacity.
     pub waiting: usize,
-    /// Most callers that wait for capacity.
+    /// Maximum number of callers that wait for capacity.
     pub queue_waiting: usize,
     /// Age of the oldest queued job; zero if there is none.
     pub oldest_age: Duration,

@@ -22,7 +22,7 @@ use crate::model::MAX_LABELS;
 const MAX_COPIED: usize = 4096;
 /// Initial capacity of a buffer, in bytes.
 const BUFFER: usize = 512;
-/// Most answer bytes that are sent at once, the same as tonic's default.
+/// Maximum answer bytes that are sent at once, the same as tonic's default.
 const YIELD_THRESHOLD: usize = 32 << 10;
 
 /// The codec of `tonic-prost`, with two differences: it measures messages before it decodes them, and copies small ones
@@ -111,7 +111,7 @@ fn payload_fields<U: Name>() -> &'static [u32] {
     }
 }
 
-/// Most bytes of all fields of a message other than its payload.
+/// Maximum bytes of all fields of a message other than its payload.
 pub(crate) const MAX_ENVELOPE: usize = 64 << 10;
 
 /// Number of the field `payload` of a `Job`.

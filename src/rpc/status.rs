@@ -23,8 +23,8 @@ use crate::{
 /// Domain of every `google.rpc.ErrorInfo` of this service.
 pub(super) const DOMAIN: &str = "waterwheel.dev";
 const PUSHBACK: &str = "grpc-retry-pushback-ms";
-/// Most bytes in the headers of a percent-encoded message and its base64 details, which repeat the message. The C core
-/// of gRPC answers longer headers with RESOURCE_EXHAUSTED, which clients may retry.
+/// Maximum bytes in the headers of a percent-encoded message and its base64 details, which repeat the message. The C
+/// core of gRPC answers longer headers with RESOURCE_EXHAUSTED, which clients may retry.
 const MAX_WIRE_BYTES: usize = 4_000;
 /// Messages up to this length fit together with the longest details.
 const SHORT_MESSAGE: usize = 200;
@@ -34,7 +34,7 @@ const MAX_DESCRIPTION: usize = 160;
 const UPLOAD_RETRY: Duration = Duration::from_secs(1);
 /// Longest job id that a status repeats, in bytes.
 const MAX_JOB_ID: usize = 64;
-/// Most violations in a status.
+/// Maximum number of violations in a status.
 const MAX_VIOLATIONS: usize = 8;
 
 /// When a client should retry.

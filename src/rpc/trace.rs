@@ -35,7 +35,7 @@ const MAX_BAGGAGE: usize = 8_192;
 #[derive(Debug)]
 pub struct Sampler {
     ratio: Option<f64>,
-    /// Most trace contexts that are followed per second.
+    /// Maximum number of trace contexts that are followed per second.
     max: u32,
     /// Start of the current second, and the number of contexts followed in it.
     followed: Mutex<(Option<Instant>, u32)>,

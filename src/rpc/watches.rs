@@ -14,7 +14,7 @@ use crate::{
     phase::{Phase, PhaseCell},
 };
 
-/// Most open watches of one service on a connection.
+/// Maximum number of open watches of one service on a connection.
 const MAX_PER_CONNECTION: usize = 16;
 
 /// The open watches, by connection. Clones share them.

@@ -53,7 +53,7 @@ pub struct ServiceState {
     pub deadline: DeadlinePolicy,
     /// Chooses the traced calls.
     pub sampler: Sampler,
-    /// Most jobs in flight on one `SubmitMany` call.
+    /// Maximum number of jobs in flight on one `SubmitMany` call.
     pub window: usize,
     /// Largest message, in bytes.
     pub largest_message: usize,

@@ -105,7 +105,7 @@ pub(crate) struct Load {
     /// Weight of each tenant and the class of its jobs; a class of `None` is drawn at random.
     pub(crate) tenants: Vec<(f64, Option<Criticality>)>,
     pub(crate) retry: Retry,
-    /// Most jobs that the queue holds.
+    /// Maximum number of jobs that the queue holds.
     pub(crate) queue: usize,
     /// Service times are multiplied during this period.
     pub(crate) slow: Option<Disturbance<f64>>,

@@ -31,7 +31,7 @@ pub struct PostgresOptions {
     pub password_file: Option<PathBuf>,
     /// Certificate authorities that may sign the server's certificate. `None` means those of the system.
     pub ca_file: Option<PathBuf>,
-    /// Most jobs and bytes. Each replica may exceed them by what it accepts between two counts.
+    /// Maximum number of jobs and bytes. Each replica may exceed them by what it accepts between two counts.
     pub bounds: Bounds,
 }
 

@@ -11,7 +11,7 @@ pub struct Room {
     pub session: SessionId,
     /// Number of jobs by kind.
     pub kinds: BTreeMap<String, usize>,
-    /// Most payload bytes of all jobs together; the last one may exceed it.
+    /// Maximum payload bytes of all jobs together; the last one may exceed it.
     pub bytes: usize,
 }
 
@@ -185,9 +185,9 @@ impl Size {
 /// Bounds of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 pub struct Bounds {
-    /// Most jobs that have not ended.
+    /// Maximum number of jobs that have not ended.
     pub max_jobs: u64,
-    /// Most bytes of payloads and outputs, including those of ended jobs.
+    /// Maximum bytes of payloads and outputs, including those of ended jobs.
     pub max_bytes: u64,
 }
 

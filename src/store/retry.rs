@@ -13,7 +13,7 @@ const MAX_CRASHES: u32 = 3;
 /// Number and delays of the retries of a failed job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RetryPolicy {
-    /// Most attempts that count; drains and lost leases do not. Default 5.
+    /// Maximum number of attempts that count; drains and lost leases do not. Default 5.
     pub max_attempts: u32,
     /// Upper limit of the delay after the first failure; it doubles with each further one. Default 1 s.
     pub initial: Duration,

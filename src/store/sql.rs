@@ -23,7 +23,7 @@ use crate::task::{off_thread, spawn_thread};
 const QUEUE: usize = 4096;
 /// Connections that read at the same time.
 pub(super) const READERS: usize = 4;
-/// Most operations of one transaction.
+/// Maximum number of operations of one transaction.
 const MAX_GROUP: usize = 1024;
 
 /// A store in a database.

@@ -42,7 +42,7 @@ const CACHE_KIB: i64 = 32_768;
 pub struct SqliteOptions {
     /// The database file. Its log and its lock file are in the same directory.
     pub path: PathBuf,
-    /// Most jobs and bytes.
+    /// Maximum number of jobs and bytes.
     pub bounds: Bounds,
     /// Free disk space below which new jobs are refused, so that accepted ones can end. Default 64 MiB.
     pub reserve_bytes: u64,

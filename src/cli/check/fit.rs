@@ -267,8 +267,8 @@ fn sum(parts: impl IntoIterator<Item = u64>) -> u64 {
     parts.into_iter().fold(0, u64::saturating_add)
 }
 
-/// Most payload bytes in a pool: of its queue, of running jobs, and of waiting callers, because each call may choose to
-/// wait.
+/// Maximum payload bytes in a pool: of its queue, of running jobs, and of waiting callers, because each call may choose
+/// to wait.
 fn payloads(config: &Config, pool: &Pool) -> u64 {
     let (queued, each) = (pool.settings.queue_bytes as u64, config.server.max_payload as u64);
     let of = |jobs: usize| each.saturating_mul(jobs as u64);
@@ -276,13 +276,13 @@ fn payloads(config: &Config, pool: &Pool) -> u64 {
     queued.saturating_add(of(pool.settings.most_workers())).saturating_add(waiting)
 }
 
-/// Most calls that wait for a pool or run in it.
+/// Maximum number of calls that wait for a pool or run in it.
 fn calls(pool: &Pool) -> u64 {
     let settings = &pool.settings;
     sum([settings.queue_jobs, settings.queue_waiting, settings.most_workers()].map(|calls| calls as u64))
 }
 
-/// Most result bytes that the workers of a pool hold at once.
+/// Maximum result bytes that the workers of a pool hold at once.
 fn outputs(config: &Config, pool: &Pool) -> u64 {
     let kinds = config.kinds.iter().filter(|kind| kind.pool == pool.name);
     let largest = kinds.map(|kind| kind.options.max_output.unwrap_or(config.server.max_output)).max();

@@ -13,9 +13,9 @@ use crate::{
     proto::{JobCounts, ListJobsResponse, Phase, PoolStats, Stats, TenantRate},
 };
 
-/// Most tenants on the screen.
+/// Maximum number of tenants on the screen.
 const MAX_TENANTS: usize = 5;
-/// Most kinds with detached jobs on the screen.
+/// Maximum number of kinds with detached jobs on the screen.
 const MAX_DETACHED: usize = 5;
 /// Lines of the job list, with its headings, that stay when the list of tenants is cut.
 const MIN_JOBS: usize = 5;

@@ -20,7 +20,7 @@ const LEAST_ROOM: usize = 8 << 10;
 pub(in crate::handler) const MAX_TAIL: usize = 3 << 10;
 /// Longest line in the log, in bytes.
 const MAX_LINE: usize = 512;
-/// Most lines of one program in the log per second.
+/// Maximum number of lines of one program in the log per second.
 const LINES_PER_SECOND: u32 = 100;
 
 /// The reading end of a program's output.

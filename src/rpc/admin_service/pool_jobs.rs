@@ -24,12 +24,12 @@ use crate::{
     },
 };
 
-/// Most jobs in an answer, and the default limit.
+/// Maximum number of jobs in an answer, and the default limit.
 const MAX_JOBS: u32 = 1000;
 const DEFAULT_LIMIT: u32 = 100;
-/// Most tenants in an answer.
+/// Maximum number of tenants in an answer.
 const MAX_TENANTS: usize = 16;
-/// Most other jobs with the same request id in an answer or a refusal.
+/// Maximum number of other jobs with the same request id in an answer or a refusal.
 const MAX_OTHERS: usize = 16;
 
 /// Message for a request without a job.

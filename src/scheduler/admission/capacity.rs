@@ -98,7 +98,7 @@ impl<H: Host> Core<H> {
         is_over.then(|| part(free_jobs as usize, free_bytes as usize))
     }
 
-    /// Most jobs and bytes of the queue for one tenant while another one queues.
+    /// Maximum number of jobs and bytes of the queue for one tenant while another one queues.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a cap, not below zero")]
     fn tenant_cap(&self) -> (usize, usize) {
         let part = |cap: usize| (cap as f64 * self.caps.tenant_share) as usize;
