@@ -6,6 +6,7 @@ use jsonwebtoken::{
     Algorithm, DecodingKey, Validation,
     jwk::{AlgorithmParameters, EllipticCurve, Jwk, JwkSet, PublicKeyUse},
 };
+use serde::{Deserialize, de::IgnoredAny};
 
 use super::{Jwt, algorithms, denial::TokenFault};
 use crate::{
@@ -46,6 +47,9 @@ pub enum KeysError {
     /// The set is empty.
     #[error("there is no key in it")]
     Empty,
+    /// A key has its private part.
+    #[error("it contains a private key (`d`); put only the public part of each key there, and replace a key that was exposed")]
+    Private,
     /// No key fits the configured algorithms.
     #[error("no key in it fits the algorithms of auth.jwt.algorithms")]
     NoKey,
@@ -54,6 +58,17 @@ pub enum KeysError {
 /// The contents of the key file.
 pub(super) fn contents(config: &Jwt) -> Contents {
     reload::read(&config.jwks, MAX_BYTES)
+}
+
+/// The private parts of the keys of a set, which the type for public keys ignores.
+#[derive(Deserialize)]
+struct PrivateParts {
+    keys: Vec<PrivatePart>,
+}
+
+#[derive(Deserialize)]
+struct PrivatePart {
+    d: Option<IgnoredAny>,
 }
 
 impl Keys {
@@ -71,7 +86,12 @@ impl Keys {
     /// The keys in a file's text.
     pub(super) fn parse(json: &[u8], config: &Jwt, generation: u64) -> Result<Self, KeysError> {
         // The parser's message may quote the file, which could hold a secret key by mistake.
-        let set: JwkSet = serde_json::from_slice(json).map_err(|error| KeysError::Malformed { line: error.line() })?;
+        let malformed = |error: serde_json::Error| KeysError::Malformed { line: error.line() };
+        let set: JwkSet = serde_json::from_slice(json).map_err(malformed)?;
+        let private: PrivateParts = serde_json::from_slice(json).map_err(malformed)?;
+        if private.keys.iter().any(|key| key.d.is_some()) {
+            return Err(KeysError::Private);
+        }
         let keys: Vec<_> = set.keys.iter().filter_map(|jwk| Key::new(jwk, config)).collect();
         // If no key is usable, the file is wrong. But an empty set is deliberate: the operator trusts no key any more.
         if keys.is_empty() && !set.keys.is_empty() { Err(KeysError::NoKey) } else { Ok(Self { keys, generation }) }
@@ -185,5 +205,11 @@ mod tests {
             assert_eq!(parse(&cut), Err(KeysError::NoKey), "{cut}");
             assert_eq!(parse(&format!("{cut},{}", whole[0])), Ok(1), "{cut}");
         }
+    }
+
+    #[test]
+    fn a_private_key_is_refused() {
+        let private = format!(r#"{{"kty":"OKP","crv":"Ed25519","x":"{X}","d":"{X}"}}"#);
+        assert_eq!(parse(&private), Err(KeysError::Private));
     }
 }

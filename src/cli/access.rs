@@ -134,8 +134,9 @@ pub(crate) struct Access {
 impl AccessArgs {
     /// Reads the files for a call to `address`.
     ///
-    /// # Errors If a file cannot be used, a flag contradicts the address, or the token would be sent in plaintext. The
-    /// contents are never quoted.
+    /// # Errors
+    /// If a file cannot be used, a flag contradicts the address, or the token would be sent in plaintext. The contents
+    /// are never quoted.
     pub(crate) fn load(&self, address: &Address) -> Result<Access, Failure> {
         let Self { tls, ca, cert, key: _, token_file } = self;
         let wants_tls = match address {

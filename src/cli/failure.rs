@@ -122,7 +122,11 @@ impl Failure {
                 format!("it refused with the alert {alert:?}"),
                 "pass a --cert and --key that its client CA has issued",
             ),
-            _ => (explain(error), "pass --ca with the roots of its certificate; leave out --tls if it speaks none"),
+            Some(rustls::Error::InvalidMessage(_)) => (
+                "it does not speak TLS".to_owned(),
+                "write http://HOST:PORT; without it, --tls, --ca, --cert, WATERWHEEL_CA and WATERWHEEL_CERT turn TLS on",
+            ),
+            _ => (explain(error), "pass --ca with the roots of its certificate"),
         };
         Self::new(Exit::Unreachable, format!("no TLS with {address}: {cause}"), help)
     }

@@ -160,7 +160,7 @@ impl Catalog {
             return self.unimplemented(path).into_http();
         }
         let pages = if self.pages.is_empty() { "none".into() } else { self.pages.join(" ") };
-        let text = format!("unknown path; pages: {pages}; gRPC services: {}\n", self.service_names());
+        let text = format!("unknown path; pages: {pages}; gRPC calls are a POST of application/grpc by HTTP/2\n");
         let mut response = Response::new(Body::new(text));
         *response.status_mut() = StatusCode::NOT_FOUND;
         response

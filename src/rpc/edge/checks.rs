@@ -17,7 +17,7 @@ use crate::{
     rpc::{
         CallerServices,
         context::{Arrival, REQUEST_ID, request_id},
-        routes::Catalog,
+        routes::{Catalog, speaks_grpc},
         status,
     },
 };
@@ -74,6 +74,10 @@ impl<S> Checks<S> {
         }
         let method = request.extensions().get().and_then(|arrival: &Arrival| arrival.method);
         let path = request.uri().path();
+        // Browsers and scrapers that ask for an unknown page expect 404, also where calls need credentials.
+        if !self.catalog.has(path) && !speaks_grpc(request.headers()) {
+            return Some(self.catalog.refuse(path, request.headers()));
+        }
         if let Some(refusal) = not_grpc(request).filter(|_| method.is_some() || self.catalog.has_rpc(path)) {
             return Some(refusal);
         }

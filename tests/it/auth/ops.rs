@@ -36,6 +36,7 @@ async fn drain_needs_credentials_unless_auth_ops_is_false() {
     for part in ["has no TLS", "send SIGTERM for a drain"] {
         assert!(refused.message().contains(part), "{refused:?}");
     }
+    assert_eq!(get(service.ops, "/unknown").await.0, StatusCode::NOT_FOUND);
     let mut health = service.ops.health().await;
     health.check(waterwheel::proto::health::HealthCheckRequest { service: String::new() }).await.unwrap();
     let open = Service::start(&config("auth.ops = false\n"), Vec::new());

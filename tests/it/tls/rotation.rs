@@ -210,8 +210,8 @@ async fn a_mismatch_between_tls_and_plaintext_is_named_in_the_error() {
             false,
             "it does not speak HTTP/2 in plaintext\n  help: pass --tls",
         ),
-        (["submit", "echo", "x", "--server", &ops], true, "leave out --tls if it speaks none"),
-        (["drain", "--pool", "one", "--ops", &ops], true, "leave out --tls if it speaks none"),
+        (["submit", "echo", "x", "--server", &ops], true, "it does not speak TLS\n  help: write http://HOST:PORT"),
+        (["drain", "--pool", "one", "--ops", &ops], true, "it does not speak TLS\n  help: write http://HOST:PORT"),
     ] {
         let mut command = program(&line);
         if with_tls {
