@@ -48,7 +48,9 @@ pub enum KeysError {
     #[error("there is no key in it")]
     Empty,
     /// A key has its private part.
-    #[error("it contains a private key (`d`); put only the public part of each key there, and replace a key that was exposed")]
+    #[error(
+        "it contains a private key (`d`); put only the public part of each key there, and replace a key that was exposed"
+    )]
     Private,
     /// No key fits the configured algorithms.
     #[error("no key in it fits the algorithms of auth.jwt.algorithms")]
