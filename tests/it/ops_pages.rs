@@ -267,7 +267,7 @@ async fn the_public_listener_serves_no_operator_pages() {
     let process = Process::serve(CONFIG).await;
     let (status, text) = get_in(process.public, Version::Http2, "/metrics").await;
     assert_eq!(status, StatusCode::NOT_FOUND);
-    assert!(text.contains("waterwheel.v1.WorkerPoolService") && !text.contains("AdminService"), "{text}");
+    assert!(text.contains("pages: none; gRPC calls are a POST") && !text.contains("AdminService"), "{text}");
 }
 
 #[tokio::test]
