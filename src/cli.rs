@@ -290,6 +290,15 @@ mod tests {
     }
 
     #[test]
+    fn commands_for_operators_suggest_their_own_flag_for_an_address() {
+        for command in ["jobs", "drain", "explain", "reload"] {
+            let parsed = Cli::try_parse_from(["waterwheel", command, "--server", "127.0.0.1:1"]);
+            let shown = parsed.expect_err("they call the operators' listener").to_string();
+            assert!(shown.contains("unexpected argument '--server'") && shown.contains("'--ops'"), "{command}: {shown}");
+        }
+    }
+
+    #[test]
     fn the_tree_of_commands_is_sound() {
         Cli::command().debug_assert();
     }

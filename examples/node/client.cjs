@@ -47,6 +47,7 @@ async function main(address) {
   console.log(`${result.output} by job ${result.jobId}`);
 
   const job = { kind: "gzip", payload: Buffer.alloc(60_000, "hello ") };
+  // To leave this loop early, call `cancel()` on the call: `break` alone does not cancel the job.
   for await (const event of pool.stream({ job }, { deadline: Date.now() + 2000 })) {
     console.log(event.sequence, event.event);
   }

@@ -1,6 +1,6 @@
 //! `waterwheel pause`, `resume`, `resize`, `cancel` and `reload`, and the flags of all commands for operators.
 
-use clap::Args;
+use clap::{Args, builder::UnknownArgumentValueParser};
 use tonic::{Response, Status};
 
 use super::{
@@ -30,6 +30,9 @@ pub(super) struct OperatorArgs {
     /// TLS: https://, --tls, --ca and --cert are for a proxy in front of it.
     #[arg(long, value_name = "ADDR", env = "WATERWHEEL_OPS", default_value = "127.0.0.1:7071")]
     pub(super) ops: Address,
+    /// The error for this flag of the other commands suggests `--ops`.
+    #[arg(long, hide = true, value_parser = UnknownArgumentValueParser::suggest_arg("--ops"))]
+    pub(super) server: Option<String>,
     #[command(flatten)]
     pub(super) access: AccessArgs,
 }
