@@ -294,7 +294,7 @@ mod tests {
         for command in ["jobs", "drain", "explain", "reload"] {
             let parsed = Cli::try_parse_from(["waterwheel", command, "--server", "127.0.0.1:1"]);
             let shown = parsed.expect_err("they call the operators' listener").to_string();
-            assert!(shown.contains("unexpected argument '--server'") && shown.contains("'--ops'"), "{command}: {shown}");
+            assert!(shown.contains("unexpected argument '--server") && shown.contains("'--ops'"), "{command}: {shown}");
         }
     }
 
