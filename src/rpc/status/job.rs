@@ -134,6 +134,11 @@ fn failure_facts(failure: &Failure) -> Vec<(&'static str, String)> {
         ("run_ms", millis(failure.run)),
     ];
     facts.extend(failure.rung.map(|rung| ("rung", rung.to_string())));
+    match failure.outcome {
+        Outcome::DeadlineExceeded => facts.push(("limit", "deadline".to_owned())),
+        Outcome::RunTimeout => facts.push(("limit", "run_timeout".to_owned())),
+        _ => {}
+    }
     if let Some(HandlerError::OutputTooLarge { limit }) = failure.error {
         facts.push(("limit_bytes", limit.to_string()));
     }
@@ -241,6 +246,15 @@ mod tests {
         for ((one, facts), (other, other_facts)) in told(1).into_iter().zip(told(2)) {
             assert_eq!(one, other);
             assert_ne!(facts, other_facts, "{one}");
+        }
+    }
+
+    #[test]
+    fn a_stopped_job_says_which_limit_it_reached() {
+        for (outcome, limit) in [(Outcome::DeadlineExceeded, "deadline"), (Outcome::RunTimeout, "run_timeout")] {
+            let status = status(&failed(outcome, Duration::ZERO), &RequestId::generate());
+            let info = status.get_error_details().error_info().expect("always").clone();
+            assert_eq!((&*info.reason, &*info.metadata["limit"]), ("RUN_TIMEOUT", limit));
         }
     }
 
