@@ -137,6 +137,7 @@ fn compare_facts(context: &str, refusal: &Refusal, execution: &str, facts: &[&st
             "pool" => assert_eq!(value, "one", "{context}"),
             "tenant" => assert_eq!(Some(value), job.map(|job| &job.tenant), "{context}"),
             "key" => assert_eq!(value, "pool.one.tenant_share", "{context}"),
+            "limit" => assert!(["deadline", "run_timeout"].contains(&value.as_str()), "{context}"),
             "job" => assert!(value.contains('-') && value.len() > 16, "{context}"),
             _ => assert!(value.parse::<f64>().unwrap() >= 0.0, "{context}"),
         }

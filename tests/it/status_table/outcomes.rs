@@ -15,6 +15,9 @@ const STOPPED: Expected = Expected {
     field: None,
 };
 
+/// Figures of a job that reached its deadline or run timeout.
+const OUT_OF_TIME: &[&str] = &["job", "kind", "pool", "queue_ms", "run_ms", "limit"];
+
 fn shortly() -> Option<prost_types::Duration> {
     Some(prost_types::Duration { seconds: 0, nanos: 50_000_000 })
 }
@@ -42,13 +45,18 @@ async fn expired_in_the_queue_at_the_deadline_of_its_call() {
 
 #[tokio::test]
 async fn stopped_at_its_run_timeout() {
-    check_alone(Row::of(Job { run_timeout: shortly(), ..job("sleep", "60000") }, STOPPED)).await;
+    let expected = Expected { facts: OUT_OF_TIME, ..STOPPED };
+    for refusal in check_alone(Row::of(Job { run_timeout: shortly(), ..job("sleep", "60000") }, expected)).await {
+        assert_eq!(refusal.facts()["limit"], "run_timeout");
+    }
 }
 
 #[tokio::test]
 async fn stopped_at_the_deadline_of_its_call_while_running() {
-    let row = Row { timeout: Some("3000m"), ..Row::of(job("forever", ""), STOPPED) };
+    let expected = Expected { facts: OUT_OF_TIME, ..STOPPED };
+    let row = Row { timeout: Some("3000m"), ..Row::of(job("forever", ""), expected) };
     for refusal in check_alone(row).await {
+        assert_eq!(refusal.facts()["limit"], "deadline");
         let ran = refusal.facts()["run_ms"].parse::<f64>().unwrap();
         assert!((2_500.0..20_000.0).contains(&ran), "{refusal:?}");
     }
