@@ -17,7 +17,7 @@ use crate::model::{Criticality, KindLimits, Outcome, WhenFull};
 
 /// A flow of similar jobs.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Flow {
+pub(super) struct TestFlow {
     pub(super) tenant: &'static str,
     pub(super) kind: usize,
     pub(super) class: Criticality,
@@ -45,11 +45,11 @@ pub(super) enum Arrives {
 }
 
 /// A pool and its load.
-pub(super) struct Case<'a> {
+pub(super) struct FlowCase<'a> {
     pub(super) workers: usize,
     pub(super) places: usize,
     pub(super) limits: &'a [KindLimits],
-    pub(super) flows: &'a [Flow],
+    pub(super) flows: &'a [TestFlow],
     pub(super) seconds: u64,
     /// Whether the expected wait of each queued job is recorded.
     pub(super) explains: bool,
@@ -82,15 +82,15 @@ impl Figures {
     }
 }
 
-struct Simulation<'a> {
-    case: &'a Case<'a>,
+struct FlowSimulation<'a> {
+    case: &'a FlowCase<'a>,
     core: Core<Numbers>,
     origin: Instant,
     now: Duration,
     random: StdRng,
     jobs: Vec<Job>,
     keys: BTreeMap<u32, JobKey>,
-    events: BinaryHeap<Reverse<(Duration, u32, Event)>>,
+    events: BinaryHeap<Reverse<(Duration, u32, FlowEvent)>>,
     figures: Vec<Figures>,
 }
 
@@ -102,7 +102,7 @@ struct Job {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Event {
+enum FlowEvent {
     Arrive(usize),
     End(u32, bool, Duration),
     Release(u32),
@@ -110,7 +110,7 @@ enum Event {
     Tick,
 }
 
-impl Flow {
+impl TestFlow {
     pub(super) const PLAIN: Self = Self {
         tenant: "a",
         kind: 0,
@@ -127,7 +127,7 @@ impl Flow {
 }
 
 /// Runs a case with several seeds. Returns sums for each flow, and the mean of `useful`.
-pub(super) fn means(case: &Case<'_>, seeds: u64) -> Vec<Figures> {
+pub(super) fn means(case: &FlowCase<'_>, seeds: u64) -> Vec<Figures> {
     let mut sums = vec![Figures::default(); case.flows.len()];
     for seed in 0..seeds {
         for (sum, one) in sums.iter_mut().zip(run(case, seed)) {
@@ -143,12 +143,12 @@ pub(super) fn means(case: &Case<'_>, seeds: u64) -> Vec<Figures> {
     sums
 }
 
-fn run(case: &Case<'_>, seed: u64) -> Vec<Figures> {
+fn run(case: &FlowCase<'_>, seed: u64) -> Vec<Figures> {
     let caps = Caps { jobs: case.places, bytes: usize::MAX, waiting: 1000, tenant_share: 0.25, stuck: 0 };
     let (mut core, origin) = (Core::new(caps, case.limits.len(), 1), Instant::now());
     core.reconfigure(origin, caps, case.limits, &mut Vec::new());
     core.resize(origin, Bounds { min: case.workers, max: case.workers }, || 0, &mut Vec::new());
-    let mut simulation = Simulation {
+    let mut simulation = FlowSimulation {
         case,
         core,
         origin,
@@ -173,12 +173,12 @@ fn run(case: &Case<'_>, seed: u64) -> Vec<Figures> {
     simulation.figures
 }
 
-impl Simulation<'_> {
-    fn step(&mut self, event: Event) {
+impl FlowSimulation<'_> {
+    fn step(&mut self, event: FlowEvent) {
         let (now, mut effects) = (self.origin + self.now, Vec::new());
         match event {
-            Event::Arrive(flow) => self.arrive(flow, &mut effects),
-            Event::End(job, in_time, ran) => {
+            FlowEvent::Arrive(flow) => self.arrive(flow, &mut effects),
+            FlowEvent::End(job, in_time, ran) => {
                 let flow = self.jobs[job as usize].flow;
                 let ignores = self.case.flows[flow].ignores;
                 let outcome = match in_time {
@@ -188,7 +188,7 @@ impl Simulation<'_> {
                 };
                 self.core.end(now, self.keys[&job], outcome, ran);
                 if ignores > 0.0 {
-                    self.at(self.now + Duration::from_secs_f64(ignores), Event::Release(job));
+                    self.at(self.now + Duration::from_secs_f64(ignores), FlowEvent::Release(job));
                 } else {
                     self.core.release(now, self.keys[&job], 0, &mut effects);
                 }
@@ -199,8 +199,9 @@ impl Simulation<'_> {
                 figures.useful += if in_time { ran.as_secs_f64() } else { 0.0 };
                 self.answer(job);
             }
-            Event::Release(job) => drop(self.core.release(now, self.keys[&job], 0, &mut effects)),
-            Event::Expire(job) => match self.core.withdraw(now, self.keys[&job], Withdrawal::Expired, &mut effects) {
+            FlowEvent::Release(job) => drop(self.core.release(now, self.keys[&job], 0, &mut effects)),
+            FlowEvent::Expire(job) => match self.core.withdraw(now, self.keys[&job], Withdrawal::Expired, &mut effects)
+            {
                 Withdrawn::Queued => {
                     self.figures[self.jobs[job as usize].flow].missed += 1.0;
                     self.answer(job);
@@ -208,7 +209,7 @@ impl Simulation<'_> {
                 Withdrawn::Waiting => self.answer(job),
                 Withdrawn::Gone => {}
             },
-            Event::Tick => self.core.tick(now, &mut effects),
+            FlowEvent::Tick => self.core.tick(now, &mut effects),
         }
         for effect in effects {
             match effect {
@@ -227,12 +228,12 @@ impl Simulation<'_> {
             }
         }
         if let Some(at) = self.core.wake_at() {
-            self.at(at.saturating_duration_since(self.origin).max(self.now), Event::Tick);
+            self.at(at.saturating_duration_since(self.origin).max(self.now), FlowEvent::Tick);
         }
     }
 
     fn arrive(&mut self, flow: usize, effects: &mut Vec<Effect<Numbers>>) {
-        let Flow { tenant, kind, class, arrives, deadline, keys, limit_keys, tenants, when_full, .. } =
+        let TestFlow { tenant, kind, class, arrives, deadline, keys, limit_keys, tenants, when_full, .. } =
             self.case.flows[flow];
         if let Arrives::Open(_) = arrives {
             self.arrive_later(flow);
@@ -273,11 +274,11 @@ impl Simulation<'_> {
                 if let Some(expected) = queued.and_then(|queued| queued.expected_start) {
                     self.jobs[job as usize].expected = expected.as_secs_f64();
                 }
-                self.at(deadline, Event::Expire(job));
+                self.at(deadline, FlowEvent::Expire(job));
             }
             Verdict::Waiting(key) => {
                 self.keys.insert(job, key);
-                self.at(deadline, Event::Expire(job));
+                self.at(deadline, FlowEvent::Expire(job));
             }
             Verdict::Refused(_) => self.answer(job),
         }
@@ -288,7 +289,7 @@ impl Simulation<'_> {
         let Job { flow, deadline, .. } = self.jobs[job as usize];
         let run = self.draw(self.case.flows[flow].mean);
         let (in_time, ran) = (self.now + run <= deadline, run.min(deadline - self.now));
-        self.at(self.now + ran, Event::End(job, in_time, ran));
+        self.at(self.now + ran, FlowEvent::End(job, in_time, ran));
     }
 
     /// A caller of a closed flow has its answer, and sends its next job.
@@ -305,14 +306,14 @@ impl Simulation<'_> {
             // Sending takes time, and a caller must not retry a refused job without a pause.
             Arrives::Closed(_) => self.draw(0.001),
         };
-        self.at(self.now + pause, Event::Arrive(flow));
+        self.at(self.now + pause, FlowEvent::Arrive(flow));
     }
 
     fn draw(&mut self, mean: f64) -> Duration {
         Duration::from_secs_f64(-mean * (1.0 - self.random.random::<f64>()).ln())
     }
 
-    fn at(&mut self, at: Duration, event: Event) {
+    fn at(&mut self, at: Duration, event: FlowEvent) {
         let number = u32::try_from(self.events.len()).unwrap_or(u32::MAX);
         self.events.push(Reverse((at, number, event)));
     }

@@ -17,7 +17,7 @@ use super::{
     super::{Caps, Withdrawal},
     Event, Offer,
     drive::{Drive, KINDS, KindsLimits},
-    tally::Tally,
+    tally::EventTally,
 };
 use crate::model::{Criticality, KindLimits, Limit, Outcome, Rate, WhenFull};
 
@@ -245,7 +245,7 @@ impl Choice {
 }
 
 /// Runs one case. Each event is added to `events` before it is applied.
-fn run_case(shape: Shape, choices: &[Choice], tally: &mut Tally, events: &mut Vec<Event>) -> Result<u64, String> {
+fn run_case(shape: Shape, choices: &[Choice], tally: &mut EventTally, events: &mut Vec<Event>) -> Result<u64, String> {
     let mut drive = Drive::new(shape.caps, shape.limits, shape.workers, shape.shards);
     for choice in choices {
         for event in choice.resolve(&drive) {
@@ -266,7 +266,7 @@ fn run_case(shape: Shape, choices: &[Choice], tally: &mut Tally, events: &mut Ve
 fn random_events_keep_the_invariants() {
     let config = Config { cases: CASES, failure_persistence: None, max_shrink_iters: 20_000, ..Config::default() };
     let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &SEED));
-    let tally = RefCell::new(Tally::default());
+    let tally = RefCell::new(EventTally::default());
     let steps = Cell::new(0);
     let result = runner.run(&cases(), |(shape, choices)| {
         let ran = run_case(shape, &choices, &mut tally.borrow_mut(), &mut Vec::new());
@@ -277,7 +277,7 @@ fn random_events_keep_the_invariants() {
         Ok(()) => {}
         Err(TestError::Fail(reason, (shape, choices))) => {
             let mut events = Vec::new();
-            let again = || run_case(shape, &choices, &mut Tally::default(), &mut events);
+            let again = || run_case(shape, &choices, &mut EventTally::default(), &mut events);
             let _ = catch_unwind(AssertUnwindSafe(again));
             let list: Vec<String> = events.iter().map(|event| format!("  {event:?}\n")).collect();
             panic!("{reason}\n{shape:?}, after these events:\n{}", list.concat());

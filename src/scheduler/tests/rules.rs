@@ -9,35 +9,35 @@ use super::{
     Numbers,
     flows::{
         Arrives::{Closed, Open},
-        Case, Figures, Flow, means,
+        Figures, FlowCase, TestFlow, means,
     },
 };
 use crate::model::{Criticality, KindLimits, Limit, Outcome, Rate, WhenFull};
 
 const NO_BOUND: Limit = Limit { concurrency: None, rate: None };
 const FREE: KindLimits = KindLimits { all: NO_BOUND, per_key: NO_BOUND, keys: 100 };
-const A: Flow = Flow::PLAIN;
+const A: TestFlow = TestFlow::PLAIN;
 
 fn at_most(jobs: u32) -> Limit {
     Limit { concurrency: NonZeroU32::new(jobs), rate: None }
 }
 
 /// Runs flows on eight workers, which complete 160 jobs per second. Kind 0 has these limits, kind 1 none.
-fn limited(limits: KindLimits, places: usize, flows: &[Flow]) -> Vec<Figures> {
-    let case = Case { workers: 8, places, limits: &[limits, FREE], flows, seconds: 30, explains: false };
+fn limited(limits: KindLimits, places: usize, flows: &[TestFlow]) -> Vec<Figures> {
+    let case = FlowCase { workers: 8, places, limits: &[limits, FREE], flows, seconds: 30, explains: false };
     means(&case, 2)
 }
 
-fn unlimited(flows: &[Flow]) -> Vec<Figures> {
+fn unlimited(flows: &[TestFlow]) -> Vec<Figures> {
     limited(FREE, 1024, flows)
 }
 
-fn open(rate: f64) -> Flow {
-    Flow { arrives: Open(rate), ..A }
+fn open(rate: f64) -> TestFlow {
+    TestFlow { arrives: Open(rate), ..A }
 }
 
-fn keyed(keys: u32, rate: f64, deadline: f64) -> Flow {
-    Flow { keys, deadline, ..open(rate) }
+fn keyed(keys: u32, rate: f64, deadline: f64) -> TestFlow {
+    TestFlow { keys, deadline, ..open(rate) }
 }
 
 fn useful(figures: &[Figures]) -> f64 {
@@ -47,7 +47,7 @@ fn useful(figures: &[Figures]) -> f64 {
 /// If jobs behind ordering keys counted in the classes above, 70 % of the other jobs would be served.
 #[test]
 fn a_long_key_queue_of_a_more_important_class_keeps_no_worker_idle() {
-    let important = Flow { class: Criticality::CriticalPlus, ..keyed(4, 120.0, 10.0) };
+    let important = TestFlow { class: Criticality::CriticalPlus, ..keyed(4, 120.0, 10.0) };
     let [_, plain] = unlimited(&[important, open(80.0)])[..] else { panic!("two flows") };
     assert!(plain.served() > 0.9, "{:.3} served", plain.served());
 }
@@ -84,8 +84,8 @@ fn a_limited_kind_accepts_only_jobs_that_can_start_in_time() {
         KindLimits { per_key: at_most(1), ..FREE },
         KindLimits { per_key: rate, ..FREE },
     ] {
-        let flood = Flow { deadline: 2.0, limit_keys: 2, ..open(100.0) };
-        let [flood, other] = limited(limits, 1024, &[flood, Flow { kind: 1, ..open(110.0) }])[..] else {
+        let flood = TestFlow { deadline: 2.0, limit_keys: 2, ..open(100.0) };
+        let [flood, other] = limited(limits, 1024, &[flood, TestFlow { kind: 1, ..open(110.0) }])[..] else {
             panic!("two flows")
         };
         assert!(flood.missed() < 0.01 && other.served() > 0.95, "{limits:?}: {flood:?}, {other:?}");
@@ -97,13 +97,15 @@ fn a_limited_kind_accepts_only_jobs_that_can_start_in_time() {
 #[test]
 fn a_limited_kind_counts_before_others_for_what_its_limit_allows() {
     let six = KindLimits { all: at_most(6), ..FREE };
-    let [_, other] = limited(six, 1024, &[open(320.0), Flow { kind: 1, ..open(320.0) }])[..] else {
+    let [_, other] = limited(six, 1024, &[open(320.0), TestFlow { kind: 1, ..open(320.0) }])[..] else {
         panic!("two flows")
     };
     assert!(other.missed() < 0.013, "{:.3} missed", other.missed());
     let two = KindLimits { all: at_most(2), ..FREE };
-    let important = Flow { class: Criticality::CriticalPlus, deadline: 2.0, ..open(200.0) };
-    let [_, other] = limited(two, 1024, &[important, Flow { kind: 1, ..open(110.0) }])[..] else { panic!("two flows") };
+    let important = TestFlow { class: Criticality::CriticalPlus, deadline: 2.0, ..open(200.0) };
+    let [_, other] = limited(two, 1024, &[important, TestFlow { kind: 1, ..open(110.0) }])[..] else {
+        panic!("two flows")
+    };
     assert!(other.served() > 0.95, "{:.3} served", other.served());
 }
 
@@ -111,7 +113,7 @@ fn a_limited_kind_counts_before_others_for_what_its_limit_allows() {
 #[test]
 fn kinds_of_a_class_alternate() {
     let four = KindLimits { all: at_most(4), ..FREE };
-    let figures = limited(four, 1024, &[open(160.0), Flow { kind: 1, ..open(320.0) }]);
+    let figures = limited(four, 1024, &[open(160.0), TestFlow { kind: 1, ..open(320.0) }]);
     assert!(figures[0].served() > 0.35, "{:.3} served", figures[0].served());
 }
 
@@ -119,8 +121,8 @@ fn kinds_of_a_class_alternate() {
 #[test]
 fn a_limited_kind_leaves_half_of_a_small_queue_to_the_others() {
     let one = KindLimits { all: at_most(1), ..FREE };
-    let flood = Flow { deadline: 5.0, ..open(200.0) };
-    let useful = useful(&limited(one, 16, &[flood, Flow { kind: 1, ..open(140.0) }]));
+    let flood = TestFlow { deadline: 5.0, ..open(200.0) };
+    let useful = useful(&limited(one, 16, &[flood, TestFlow { kind: 1, ..open(140.0) }]));
     assert!(useful > 0.88, "{useful:.3} useful");
 }
 
@@ -128,9 +130,9 @@ fn a_limited_kind_leaves_half_of_a_small_queue_to_the_others() {
 /// tenant did not count before a further one, 1.9 % would.
 #[test]
 fn waiting_callers_are_admitted_by_the_same_policy() {
-    let wait = |flow| Flow { when_full: WhenFull::Wait, ..flow };
-    let flood = wait(Flow { deadline: 5.0, ..open(1600.0) });
-    let nine = wait(Flow { tenant: "b", tenants: 9, ..open(72.0) });
+    let wait = |flow| TestFlow { when_full: WhenFull::Wait, ..flow };
+    let flood = wait(TestFlow { deadline: 5.0, ..open(1600.0) });
+    let nine = wait(TestFlow { tenant: "b", tenants: 9, ..open(72.0) });
     let [flood, nine] = limited(FREE, 16, &[flood, nine])[..] else { panic!("two flows") };
     assert!(flood.missed() < 0.014 && nine.served() > 0.99, "{flood:?}, {nine:?}");
 }
@@ -138,10 +140,10 @@ fn waiting_callers_are_admitted_by_the_same_policy() {
 /// An idle tenant keeps its tag. Otherwise a tenant with long jobs would get two thirds of a worker.
 #[test]
 fn a_tenant_with_one_long_job_at_a_time_gets_half_of_the_worker() {
-    let long = Flow { arrives: Closed(1), mean: 1.0, deadline: 100.0, ..A };
-    let short = Flow { tenant: "b", kind: 1, arrives: Closed(30), deadline: 100.0, ..A };
+    let long = TestFlow { arrives: Closed(1), mean: 1.0, deadline: 100.0, ..A };
+    let short = TestFlow { tenant: "b", kind: 1, arrives: Closed(30), deadline: 100.0, ..A };
     let case =
-        Case { workers: 1, places: 1024, limits: &[FREE; 2], flows: &[long, short], seconds: 60, explains: false };
+        FlowCase { workers: 1, places: 1024, limits: &[FREE; 2], flows: &[long, short], seconds: 60, explains: false };
     let share = means(&case, 4)[0].useful / 60.0;
     assert!((0.42..0.56).contains(&share), "{share:.3} of the worker");
 }
@@ -150,9 +152,9 @@ fn a_tenant_with_one_long_job_at_a_time_gets_half_of_the_worker() {
 #[test]
 fn the_expected_wait_includes_jobs_that_another_tenant_will_send() {
     for callers in [1, 10] {
-        let of = |tenant, callers| Flow { tenant, arrives: Closed(callers), deadline: 100.0, ..A };
+        let of = |tenant, callers| TestFlow { tenant, arrives: Closed(callers), deadline: 100.0, ..A };
         let flows = &[of("a", callers), of("b", 30)];
-        let case = Case { workers: 2, places: 1024, limits: &[FREE], flows, seconds: 30, explains: true };
+        let case = FlowCase { workers: 2, places: 1024, limits: &[FREE], flows, seconds: 30, explains: true };
         for flow in means(&case, 2) {
             let off = flow.expected / flow.waited;
             assert!(
@@ -166,10 +168,10 @@ fn the_expected_wait_includes_jobs_that_another_tenant_will_send() {
 /// The jobs of one tenant hit their run timeout, and keep their worker for two seconds after that.
 #[test]
 fn a_tenant_whose_jobs_ignore_a_cancel_gets_half_of_the_worker() {
-    let civil = Flow { arrives: Closed(31), mean: 0.4, deadline: 10_000.0, when_full: WhenFull::Wait, ..A };
-    let stubborn = Flow { tenant: "stubborn", kind: 1, arrives: Closed(6), ignores: 2.0, ..civil };
+    let civil = TestFlow { arrives: Closed(31), mean: 0.4, deadline: 10_000.0, when_full: WhenFull::Wait, ..A };
+    let stubborn = TestFlow { tenant: "stubborn", kind: 1, arrives: Closed(6), ignores: 2.0, ..civil };
     let flows = &[civil, stubborn];
-    let case = Case { workers: 1, places: 1024, limits: &[FREE; 2], flows, seconds: 2_000, explains: true };
+    let case = FlowCase { workers: 1, places: 1024, limits: &[FREE; 2], flows, seconds: 2_000, explains: true };
     let figures = means(&case, 3);
     let share = figures[1].held / (figures[0].held + figures[1].held);
     assert!((0.45..=0.55).contains(&share), "jobs that ignore a cancel have {share:.3} of the worker");
@@ -181,10 +183,10 @@ fn a_tenant_whose_jobs_ignore_a_cancel_gets_half_of_the_worker() {
 
 #[test]
 fn expected_waits_are_right_for_tenants_with_short_and_long_jobs() {
-    let short = Flow { arrives: Closed(40), mean: 0.1, deadline: 10_000.0, when_full: WhenFull::Wait, ..A };
-    let long = Flow { tenant: "long", kind: 1, arrives: Closed(12), mean: 0.5, ..short };
+    let short = TestFlow { arrives: Closed(40), mean: 0.1, deadline: 10_000.0, when_full: WhenFull::Wait, ..A };
+    let long = TestFlow { tenant: "long", kind: 1, arrives: Closed(12), mean: 0.5, ..short };
     let flows = &[short, long];
-    let case = Case { workers: 1, places: 1024, limits: &[FREE; 2], flows, seconds: 500, explains: true };
+    let case = FlowCase { workers: 1, places: 1024, limits: &[FREE; 2], flows, seconds: 500, explains: true };
     for flow in means(&case, 2) {
         let off = flow.expected / flow.waited;
         assert!((0.75..=1.25).contains(&off), "the expected wait is {off:.3} of the real one");

@@ -40,9 +40,9 @@ const AT_LEAST: &[(u64, &[&str])] = &[
 
 /// Counts events by name.
 #[derive(Default)]
-pub(super) struct Tally(BTreeMap<&'static str, u64>);
+pub(super) struct EventTally(BTreeMap<&'static str, u64>);
 
-impl Tally {
+impl EventTally {
     pub(super) fn one(&mut self, name: &'static str) {
         *self.0.entry(name).or_default() += 1;
     }
