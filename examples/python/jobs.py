@@ -42,7 +42,7 @@ def watch(jobs, job_id):
 
 
 def wait(jobs, job_id):
-    """The job at its end. A call waits for as long as the server lets it."""
+    """The job at its end. A call without a timeout waits for `deadline.default` of the server, 30 s."""
     while True:
         job = jobs.WaitJob(messages.WaitJobRequest(job_id=job_id)).job
         if job.state >= messages.JOB_STATE_SUCCEEDED:

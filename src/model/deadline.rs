@@ -45,6 +45,15 @@ impl DeadlinePolicy {
         let budget = asked.unwrap_or(self.default).min(self.max);
         Deadline::new(arrival, budget, self.reply_margin)
     }
+
+    /// The timeout that leaves `time` until the answer is sent, in whole milliseconds. Up to 2 ms are added for what
+    /// passes before the job is judged.
+    #[must_use]
+    pub fn timeout_for(&self, time: Duration) -> Duration {
+        let with_margin = time.saturating_add(self.reply_margin).saturating_mul(100) / 99;
+        let timeout = with_margin.min(time.saturating_mul(10) / 9);
+        Duration::from_millis(u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX).saturating_add(2))
+    }
 }
 
 impl Deadline {
@@ -112,6 +121,15 @@ mod tests {
         for (asked, early) in [(Some(50), 5), (Some(1_000), 20), (None, 310)] {
             let deadline = policy.fix(arrival, asked.map(Duration::from_millis));
             assert_eq!(deadline.end() - deadline.reply_by(), Duration::from_millis(early));
+        }
+    }
+
+    #[test]
+    fn a_needed_timeout_leaves_the_time_and_hardly_more() {
+        let (arrival, policy) = (Instant::now(), DeadlinePolicy::default());
+        for time in [1, 50, 99, 101, 1_416, 60_000].map(Duration::from_millis) {
+            let left = policy.fix(arrival, Some(policy.timeout_for(time))).left(arrival);
+            assert!(time < left && left <= time + Duration::from_millis(2), "{time:?}: {left:?}");
         }
     }
 

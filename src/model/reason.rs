@@ -93,7 +93,7 @@ macro_rules! reasons {
 reasons! {
     QueueFull "QUEUE_FULL" ResourceExhausted
         "the pool is full"
-        "send it with when_full = WAIT, or when the pool has less to do"
+        "try again after the retry delay, or send it with when_full = WAIT"
     DeadlineUnreachable "DEADLINE_UNREACHABLE" ResourceExhausted
         "the job would not end before its deadline"
         "give it a longer deadline or queue timeout"

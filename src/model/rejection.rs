@@ -39,7 +39,7 @@ pub enum RejectionReason {
     DeadlineUnreachable {
         /// Predicted wait.
         expected: Duration,
-        /// Smallest budget that is enough at present.
+        /// Smallest timeout that is enough at present.
         needed: Duration,
         /// Time left of the budget.
         budget: Duration,

@@ -243,7 +243,11 @@ impl Shared {
                 let place = place.expect("a job that does not start at once has a waiter");
                 Ok(Ticket::queued(QueuedJob::new(self.clone(), key, kind, place, start_by, job, cx)))
             }
-            Verdict::Refused(refusal) => {
+            Verdict::Refused(mut refusal) => {
+                // The scheduler's times end when the answer is sent, before the caller's timeout.
+                if let RejectionReason::DeadlineUnreachable { needed, .. } = &mut refusal.reason {
+                    *needed = self.settings.deadline.timeout_for(*needed);
+                }
                 let rejection = self.rejection(kind, refusal);
                 log_arrival(self, kind, &job, &cx, Some(&rejection));
                 Err(rejection)

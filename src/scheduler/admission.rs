@@ -179,7 +179,10 @@ impl<H: Host> Core<H> {
                 let needed = seconds((wait / share).max(wait + service));
                 RejectionReason::DeadlineUnreachable { expected: seconds(wait), needed, budget }
             };
-            return Err(expected.refuse(by.map_or(late, over), allowed));
+            let refusal = expected.refuse(by.map_or(late, over), allowed);
+            // A later try with the same deadline would have too little time as well.
+            let is_final = service > left && by.is_none();
+            return Err(Refusal { retry_after: refusal.retry_after.filter(|_| !is_final), ..refusal });
         }
         let each = self.admission.estimates.mean().max(self.limits.interval(kind_queue, by));
         let longest = (MAX_WAIT_IN_RUNS * each).max(MIN_MAX_WAIT.as_secs_f64());

@@ -106,7 +106,7 @@ impl fmt::Display for Answer {
             Self::Started { worker, .. } => write!(f, "starts on {worker}"),
             Self::Queued => f.write_str("queued"),
             Self::Waiting => f.write_str("waits"),
-            Self::Refused(refusal) => write!(f, "refused: {}", reason_name(&refusal.reason)),
+            Self::Refused(refusal) => write!(f, "refused: {}", refusal_name(refusal)),
             Self::Decided(true) => f.write_str("decided"),
             Self::Decided(false) => f.write_str("decided before"),
             Self::Dropped(states) if states.is_empty() => f.write_str("done"),
@@ -119,6 +119,13 @@ impl fmt::Display for Answer {
             Self::Hit(hit) => f.write_str(hit_name(*hit)),
             Self::Done => f.write_str("done"),
         }
+    }
+}
+
+fn refusal_name(refusal: &Refusal) -> &'static str {
+    match reason_name(&refusal.reason) {
+        "unreachable" if refusal.retry_after.is_none() => "runs too long",
+        name => name,
     }
 }
 

@@ -170,11 +170,12 @@ impl CallError {
     fn flag_advice(&self) -> Option<String> {
         match self.known()? {
             Reason::DeadlineUnreachable => {
-                // The needed time ends when the server answers, which is up to a ninth before the deadline.
-                let needed = self.milliseconds("needed_budget_ms").filter(|needed| !needed.is_zero())?;
-                let deadline = Duration::from_millis((needed.as_secs_f64() * 1.2e3).ceil() as u64);
+                // A tenth more, because the expected wait changes.
+                let needed = self.milliseconds("needed_timeout_ms").filter(|needed| !needed.is_zero())?;
+                let deadline = Duration::from_millis((needed.as_secs_f64() * 1.1e3).ceil() as u64);
                 Some(format!("pass --deadline {}", setting(deadline)))
             }
+            Reason::QueueFull => Some("pass --when-full wait".to_owned()),
             Reason::NoCredentials => match self.fact("accepts")? {
                 "certificate" => Some("pass --cert and --key".to_owned()),
                 "token" => Some("pass --token-file".to_owned()),

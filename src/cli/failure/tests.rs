@@ -39,18 +39,18 @@ WRONG_STATE  what the server says (state SUCCEEDED)
   help: read the job first; a job that has not ended can be cancelled, and one that has ended can be retried
 $ Refused ResourceExhausted QUEUE_FULL retry=500 execution=NOT_STARTED pool=cpu
 QUEUE_FULL  what the server says (pool cpu); the job did not start
-  help: try again in 500ms, or send it with when_full = WAIT, or when the pool has less to do
+  help: try again in 500ms, or pass --when-full wait
 $ Refused ResourceExhausted QUEUE_FULL retry=500 execution=NOT_STARTED pool=cpu expected_wait_ms=1503
 QUEUE_FULL  what the server says (expected wait 1.5s, pool cpu); the job did not start
-  help: try again in 500ms, or send it with when_full = WAIT, or when the pool has less to do
+  help: try again in 500ms, or pass --when-full wait
 $ Refused ResourceExhausted DEADLINE_UNREACHABLE retry=500 execution=NOT_STARTED expected_wait_ms=1503 queue_timeout_ms=100
 DEADLINE_UNREACHABLE  what the server says (expected wait 1.5s, queue timeout 100ms); the job did not start
   help: try again in 500ms, or give it a longer deadline or queue timeout
-$ Refused ResourceExhausted DEADLINE_UNREACHABLE retry=500 execution=NOT_STARTED expected_wait_ms=1503 needed_budget_ms=3006 budget_ms=1000
-DEADLINE_UNREACHABLE  what the server says (budget 1.0s, expected wait 1.5s, needed budget 3.0s); the job did not start
-  help: try again in 500ms, or pass --deadline 3.608s
-$ Refused ResourceExhausted DEADLINE_UNREACHABLE execution=NOT_STARTED expected_wait_ms=0.000 needed_budget_ms=0.000 budget_ms=0.000
-DEADLINE_UNREACHABLE  what the server says (budget 0ms, expected wait 0ms, needed budget 0ms); the job did not start
+$ Refused ResourceExhausted DEADLINE_UNREACHABLE retry=500 execution=NOT_STARTED expected_wait_ms=1503 needed_timeout_ms=3006 budget_ms=1000
+DEADLINE_UNREACHABLE  what the server says (budget 1.0s, expected wait 1.5s, needed timeout 3.0s); the job did not start
+  help: try again in 500ms, or pass --deadline 3.307s
+$ Refused ResourceExhausted DEADLINE_UNREACHABLE execution=NOT_STARTED expected_wait_ms=0.000 needed_timeout_ms=0 budget_ms=0.000
+DEADLINE_UNREACHABLE  what the server says (budget 0ms, expected wait 0ms, needed timeout 0ms); the job did not start
   help: give it a longer deadline or queue timeout
 $ Refused ResourceExhausted LIMIT_EXCEEDED retry=500 execution=NOT_STARTED limit=rate expected_wait_ms=1503 budget_ms=1000
 LIMIT_EXCEEDED  what the server says (budget 1.0s, expected wait 1.5s, limit rate); the job did not start
@@ -192,7 +192,7 @@ fn json_has_what_a_program_needs() {
         value,
         serde_json::json!({ "error": {
             "message": "what the server says (pool cpu); the job did not start",
-            "help": "try again in 500ms, or send it with when_full = WAIT, or when the pool has less to do",
+            "help": "try again in 500ms, or pass --when-full wait",
             "exit_code": 4,
             "code": "RESOURCE_EXHAUSTED",
             "status_message": "what the server says",

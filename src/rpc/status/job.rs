@@ -36,6 +36,7 @@ fn rejected(rejection: &Rejection) -> Answer {
     let pushback = match reason {
         // Another job of the same tenant must end first, at an unknown time.
         RejectionReason::OverInFlight { .. } | RejectionReason::PayloadTooLarge { .. } => Pushback::Never,
+        RejectionReason::DeadlineUnreachable { .. } => retry_after.map_or(Pushback::Never, Pushback::after),
         _ => retry_after.map_or(Pushback::Unsaid, Pushback::after),
     };
     let message = reason.to_string();
@@ -86,7 +87,7 @@ fn figures(rejection: &Rejection) -> Vec<(&'static str, String)> {
     match &rejection.reason {
         RejectionReason::DeadlineUnreachable { expected, needed, budget } => vec![
             ("expected_wait_ms", millis(*expected)),
-            ("needed_budget_ms", millis(*needed)),
+            ("needed_timeout_ms", needed.as_millis().to_string()),
             ("budget_ms", millis(*budget)),
         ],
         RejectionReason::QueueTooLong { expected } => vec![("expected_wait_ms", millis(*expected))],

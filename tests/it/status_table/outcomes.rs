@@ -203,7 +203,7 @@ async fn queue_full_by_bytes() {
 
 #[tokio::test]
 async fn deadline_unreachable() {
-    let facts = &["kind", "pool", "expected_wait_ms", "needed_budget_ms", "budget_ms"];
+    let facts = &["kind", "pool", "expected_wait_ms", "needed_timeout_ms", "budget_ms"];
     let expected = Expected { reason: "DEADLINE_UNREACHABLE", facts, ..EXHAUSTED };
     // The pool knows one run of at least 1.5 s. Of a budget of 2 s, nine tenths remain without the reply margin, and
     // admission lets a job wait for half of that.

@@ -67,12 +67,12 @@ pub(super) const CASES: &[Case] = &[
          finish a completed 1000 => done
          offer b kind=1 => starts on 0
          pass 5000 => done
-         offer too for=900 => refused: unreachable
+         offer too for=900 => refused: runs too long
          pass 4999 => done
-         offer c for=900 => refused: unreachable
+         offer c for=900 => refused: runs too long
          pass 1 => done
          offer d for=400 => queued
-         offer e for=900 plus => refused: unreachable
+         offer e for=900 plus => refused: runs too long
          release b => done; d starts on 0
          end d completed 100 => decided
          offer f for=600 => queued",
@@ -104,7 +104,7 @@ pub(super) const CASES: &[Case] = &[
         "offer a => starts on 0
          finish a completed 500 => done
          offer b for=1 => starts on 0
-         offer c for=1 => refused: unreachable",
+         offer c for=1 => refused: runs too long",
     ),
     pool(
         "a tenant is limited to its part while another one queues, and may fill the queue alone",
@@ -127,7 +127,7 @@ pub(super) const CASES: &[Case] = &[
          finish a completed 100 => done
          offer b => starts on 0
          end b overran 1 => decided
-         offer c for=99 => refused: unreachable
+         offer c for=99 => refused: runs too long
          offer d for=400 => queued
          counts => 3 accepted, 1 completed, 1 expired, 1 rejected",
     ),
