@@ -187,9 +187,9 @@ pub(super) fn timed_out(cx: &Context) -> Outcome {
     if cx.until() < cx.deadline().reply_by() { Outcome::RunTimeout } else { Outcome::DeadlineExceeded }
 }
 
-/// Milliseconds as a JSON number.
+/// Milliseconds as a JSON number, to a microsecond.
 pub(super) fn milliseconds(duration: Duration) -> f64 {
-    duration.as_secs_f64() * 1e3
+    duration.as_micros() as f64 / 1e3
 }
 
 /// Logs a panic of a job's handler.
