@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use waterwheel::{
     Job, JobError, Output, Pool,
     handler::{KindOptions, StopReason},
-    model::{DeadlinePolicy, Execution, Failure, HandlerError, Outcome, Rung},
+    model::{DeadlinePolicy, Execution, Failure, HandlerError, Outcome, RejectionReason, Rung},
     pool::{Settings, WorkerState},
 };
 
@@ -59,6 +59,31 @@ async fn the_shortest_run_timeout_stops_the_job() {
     }
     until(|| pool.stats().in_flight == 0).await;
     assert_idle(&pool, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_job_is_admitted_with_the_timeout_that_its_refusal_names() {
+    let second = kind("second", |_, _| async {
+        tokio::time::sleep(SECOND).await;
+        Ok(Output::default())
+    });
+    let pool = pool(1).kind(second).build();
+    let job = || Job::new("second", "");
+    let offer =
+        |timeout| pool.send(job().timeout(timeout)).map_err(|rejection| (rejection.reason, rejection.retry_after));
+    pool.submit(job()).await.expect("it measures a second");
+    offer(100 * SECOND).expect("the worker is free");
+
+    let (reason, retry_after) = offer(SECOND / 2).expect_err("the run alone takes longer");
+    assert!(matches!(reason, RejectionReason::DeadlineUnreachable { .. }), "{reason:?}");
+    assert_eq!(retry_after, None);
+
+    offer(100 * SECOND).expect("it is queued");
+    let (reason, retry_after) = offer(SECOND * 5 / 4).expect_err("it would wait too long");
+    let RejectionReason::DeadlineUnreachable { needed, .. } = reason else { panic!("{reason:?}") };
+    assert!(retry_after.is_some(), "the wait may become shorter");
+    offer(needed - Duration::from_millis(3)).expect_err("too short");
+    offer(needed).expect("long enough");
 }
 
 #[tokio::test(start_paused = true)]
