@@ -71,7 +71,7 @@ impl Tree {
 /// # Panics
 /// If a file cannot be read.
 pub(crate) fn repository() -> Tree {
-    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let root = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     let mut tree = Tree::default();
     let mut open = vec![root.clone()];
     while let Some(directory) = open.pop() {
