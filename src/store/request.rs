@@ -254,10 +254,33 @@ pub enum StoreError {
     /// The database is not reachable, or refuses connections. Try again later.
     #[error("the database is not available: {0}")]
     Unavailable(String),
+    /// Another server changed the same rows at the same time. Try again.
+    #[error("another server changed the same rows at the same time; try again")]
+    Conflict,
     /// The database refused an operation.
     #[error("the database failed: {0}")]
     Database(String),
     /// The store has been closed.
     #[error("the store is closed")]
     Closed,
+}
+
+impl StoreError {
+    /// Whether the store does not work for the time being, whatever it is asked. Wait, and ask again. Any other error
+    /// refuses one operation or one row, and would refuse it again.
+    #[must_use]
+    pub fn is_outage(&self) -> bool {
+        match self {
+            Self::DiskFull
+            | Self::ReadOnly { .. }
+            | Self::InUse { .. }
+            | Self::Damaged { .. }
+            | Self::Newer { .. }
+            | Self::File { .. }
+            | Self::Unavailable(_)
+            | Self::Conflict
+            | Self::Closed => true,
+            Self::SessionLost | Self::Database(_) => false,
+        }
+    }
 }

@@ -105,7 +105,7 @@ impl<C: Connection> Engine<C> {
             } else if record.holds_key {
                 // Another transaction took the id, and later jobs of the batch depend on this one. The batch runs
                 // again.
-                return Err(StoreError::Database("the id of a job was taken at the same time".to_owned()));
+                return Err(StoreError::Conflict);
             } else {
                 self.rows.resize(-1, -(record.payload_bytes as i64));
             }

@@ -196,12 +196,13 @@ impl From<tokio_postgres::Error> for StoreError {
             (None, Some(cause)) => format!("{error}: {cause}"),
             (None, None) => error.to_string(),
         };
-        // Classes 57 (operator intervention), 53 (insufficient resources) and 08 (connection) pass by themselves, and
-        // so does 25006 (a standby, while a failover goes on).
+        // Classes 57 (operator intervention), 53 (insufficient resources), 58 (the server's disk) and 08 (connection)
+        // pass by themselves, and so does 25006 (a standby, while a failover goes on). Class 40 is a deadlock.
         match error.code() {
             Some(code) if *code == SqlState::DISK_FULL => Self::DiskFull,
             Some(code) if *code == SqlState::READ_ONLY_SQL_TRANSACTION => Self::Unavailable(text),
-            Some(code) if !["57", "53", "08"].contains(&&code.code()[..2]) => Self::Database(text),
+            Some(code) if code.code().starts_with("40") => Self::Conflict,
+            Some(code) if !["57", "53", "58", "08"].contains(&&code.code()[..2]) => Self::Database(text),
             _ => Self::Unavailable(text),
         }
     }

@@ -29,6 +29,18 @@ const MOVE_BESIDE: i32 = 2500;
 /// Pages in the log at which the writer completes the checkpoint, so that the log restarts.
 const MOVE_ALL: i32 = 3500;
 
+/// Errors of the file or its disk, and not of a row.
+const OUTAGES: [ErrorCode; 8] = [
+    ErrorCode::SystemIoFailure,
+    ErrorCode::OutOfMemory,
+    ErrorCode::ReadOnly,
+    ErrorCode::CannotOpen,
+    ErrorCode::PermissionDenied,
+    ErrorCode::DatabaseBusy,
+    ErrorCode::DatabaseLocked,
+    ErrorCode::OperationInterrupted,
+];
+
 /// The last sequence number, and the size of the contents.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Totals {
@@ -236,6 +248,7 @@ impl From<rusqlite::Error> for StoreError {
         let is_shm = |error: &ffi::Error| error.extended_code == ffi::SQLITE_IOERR_SHMSIZE;
         match error.sqlite_error() {
             Some(found) if found.code == ErrorCode::DiskFull || is_shm(found) => Self::DiskFull,
+            Some(found) if OUTAGES.contains(&found.code) => Self::Unavailable(error.to_string()),
             _ => Self::Database(error.to_string()),
         }
     }
