@@ -33,6 +33,7 @@ mod panics;
 mod pool_workers;
 mod process;
 mod programs;
+mod promises;
 mod protocol;
 mod queue;
 mod readme;
