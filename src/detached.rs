@@ -35,7 +35,7 @@ use crate::{
     task::Tasks,
 };
 use claims::Claims;
-use schedule::Scheduled;
+use schedule::Schedules;
 pub use schedule::{Calendar, SCHEDULE_PREFIX, Schedule};
 
 /// Longest run of a detached job, unless its kind or its caller sets a limit.
@@ -56,7 +56,7 @@ struct Inner {
     clock: Clock,
     pools: Pools,
     policies: ArcSwap<KindPolicies>,
-    schedules: Mutex<Vec<Scheduled>>,
+    schedules: Mutex<Schedules>,
     /// Cancelled when no more jobs may be taken.
     stop: CancellationToken,
     /// Cancelled when all results are stored, and the store is closed.
@@ -167,9 +167,10 @@ impl Detached {
         self.0.policies.store(Arc::new(policies));
     }
 
-    /// Replaces the schedules. If all servers missed ticks of a schedule, the last of them fires at once.
+    /// Replaces the schedules. If all servers missed ticks of a schedule, the last of them fires at once. The store
+    /// forgets other schedules.
     pub fn set_schedules(&self, schedules: Vec<Schedule>) {
-        *self.0.schedules.lock() = schedules.into_iter().filter_map(Scheduled::new).collect();
+        self.0.schedules.lock().set(schedules, (self.0.clock)());
     }
 
     /// Whether the last operation of the store succeeded.

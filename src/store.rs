@@ -89,7 +89,11 @@ pub trait JobStore: Send + Sync + 'static {
     /// [row](JobRecord::row) of the last job of an earlier list, to go on with.
     async fn list(&self, filter: Filter, before: Option<i64>, limit: usize) -> Result<Vec<JobRecord>, StoreError>;
 
-    /// Fires ticks of schedules, each at most once over all replicas. Only ticks after the last fired one fire.
+    /// Forgets the last ticks of all schedules but these, so that they are new when they return.
+    async fn keep_schedules(&self, names: Vec<String>) -> Result<(), StoreError>;
+
+    /// Fires ticks of schedules, each at most once over all replicas. Only ticks after the last fired one fire. A last
+    /// tick that is far ahead is not believed: a clock was wrong.
     async fn fire(&self, ticks: Vec<Tick>) -> Result<Vec<Fired>, StoreError>;
 
     /// Maintenance, to be called every second: starts due jobs, expires jobs, and removes jobs after their retention.

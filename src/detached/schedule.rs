@@ -1,9 +1,10 @@
 //! Recurring jobs: each tick of a calendar runs once over all servers that share the store.
 
-use std::{str::FromStr, time::SystemTime};
+mod calendar;
 
-use croner::Cron;
-use jiff::{Zoned, tz::TimeZone};
+use std::{ops::Range, time::SystemTime};
+
+use futures_util::future::join_all;
 use serde::Deserialize;
 use tracing::warn;
 
@@ -12,6 +13,8 @@ use crate::{
     model::{Criticality, Job},
     store::{Fired, NewJob, Overlap, Tick, Timestamp},
 };
+
+pub use calendar::Calendar;
 
 /// Prefix of the ids of scheduled jobs. Callers must not create jobs with such ids.
 pub const SCHEDULE_PREFIX: &str = "schedule/";
@@ -34,113 +37,113 @@ pub struct Schedule {
     pub overlap: Overlap,
 }
 
-/// The ticks of a schedule.
-#[derive(Debug, Clone)]
-pub struct Calendar {
-    cron: Cron,
-    zone: TimeZone,
+/// The schedules of this process.
+#[derive(Default)]
+pub(super) struct Schedules {
+    all: Vec<Scheduled>,
+    /// Number of times that they were replaced.
+    version: usize,
+    /// Whether the store has not forgotten the other ones yet.
+    are_new: bool,
 }
 
-impl Calendar {
-    /// A pattern of five fields, or of six with seconds first, in a time zone.
-    ///
-    /// # Errors
-    /// The fault, as a sentence.
-    pub fn parse(cron: &str, zone: &str) -> Result<Self, String> {
-        let cron = Cron::from_str(cron).map_err(|error| error.to_string())?;
-        let zone = TimeZone::get(zone).map_err(|error| error.to_string())?;
-        let calendar = Self { cron, zone };
-        match calendar.next(Timestamp::from_millis(0)) {
-            Some(_) => Ok(calendar),
-            None => Err("it has no tick on any date".to_owned()),
-        }
-    }
-
-    /// The last tick that is not after `now`.
-    #[must_use]
-    pub fn last(&self, now: Timestamp) -> Option<Timestamp> {
-        let now = self.zoned(now)?;
-        self.cron.find_previous_occurrence(&now, true).ok().map(|at| timestamp(&at))
-    }
-
-    /// The first tick after `now`.
-    #[must_use]
-    pub fn next(&self, now: Timestamp) -> Option<Timestamp> {
-        let now = self.zoned(now)?;
-        self.cron.find_next_occurrence(&now, false).ok().map(|at| timestamp(&at))
-    }
-
-    fn zoned(&self, at: Timestamp) -> Option<Zoned> {
-        Some(jiff::Timestamp::from_millisecond(at.as_millis()).ok()?.to_zoned(self.zone.clone()))
+impl Schedules {
+    /// Replaces them. Earlier ticks than `now` were missed.
+    pub(super) fn set(&mut self, schedules: Vec<Schedule>, now: Timestamp) {
+        let all = schedules.into_iter().filter_map(|schedule| Scheduled::new(schedule, now)).collect();
+        *self = Self { all, version: self.version + 1, are_new: true };
     }
 }
 
-fn timestamp(at: &Zoned) -> Timestamp {
-    Timestamp::from_millis(at.timestamp().as_millisecond())
-}
-
-/// A schedule of this process.
-pub(super) struct Scheduled {
+struct Scheduled {
     schedule: Schedule,
     calendar: Calendar,
-    /// The next tick; `None` before the first check, which looks for a tick that all servers missed.
-    next: Option<Timestamp>,
+    /// When it was set. Ticks until then were missed.
+    since: Timestamp,
+    /// From the last check to the next tick; empty before the first check.
+    quiet: Range<Timestamp>,
 }
 
 impl Scheduled {
     /// `None` if its calendar is invalid.
-    pub(super) fn new(schedule: Schedule) -> Option<Self> {
+    fn new(schedule: Schedule, since: Timestamp) -> Option<Self> {
         let calendar = Calendar::parse(&schedule.cron, &schedule.timezone).ok()?;
-        Some(Self { schedule, calendar, next: None })
+        Some(Self { schedule, calendar, since, quiet: since..since })
     }
 
-    /// The last tick up to `now` that has not fired.
+    /// The last tick up to `now`, if it may not have fired. A clock that was set back has passed no tick.
     fn due(&self, now: Timestamp) -> Option<Timestamp> {
-        if self.next > Some(now) { None } else { self.calendar.last(now) }
+        let is_due = now >= self.quiet.end;
+        if is_due { self.calendar.last(now) } else { None }
     }
 
-    /// All ticks up to `now` are stored.
+    /// All ticks up to `now` have fired.
     fn pass(&mut self, now: Timestamp) {
-        if self.next <= Some(now) {
+        if !self.quiet.contains(&now) {
             // A calendar may have no further tick.
-            self.next = Some(self.calendar.next(now).unwrap_or(Timestamp::from_millis(i64::MAX)));
+            self.quiet = now..self.calendar.next(now).unwrap_or(Timestamp::from_millis(i64::MAX));
         }
     }
 }
 
 impl Inner {
-    /// Creates the jobs of due schedules. Of several missed ticks, only the last one fires. If the store fails, the
-    /// next call tries again.
+    /// Creates the jobs of due schedules, and makes the store forget other schedules. Of several missed ticks, only the
+    /// last one fires. What fails by an outage of the store is tried again by the next call.
     pub(super) async fn fire(&self) {
         let now = (self.clock)();
-        if self.schedules.lock().iter().all(|it| it.next > Some(now)) {
+        let (version, ticks, names) = {
+            let schedules = self.schedules.lock();
+            let ticks: Vec<_> = schedules.all.iter().map(|it| self.tick_of(it, it.due(now)?, now)).collect();
+            let names = || schedules.all.iter().map(|it| it.schedule.name.clone()).collect();
+            (schedules.version, ticks, schedules.are_new.then(names))
+        };
+        if let Some(names) = names
+            && self.note(self.store.keep_schedules(names).await).is_err_and(|error| error.is_outage())
+        {
             return;
         }
-        let due = |it: &Scheduled| self.tick_of(it, it.due(now)?);
-        let ticks: Vec<_> = self.schedules.lock().iter().filter_map(due).collect();
-        if !ticks.is_empty() {
-            let names: Vec<_> = ticks.iter().map(|tick| tick.schedule.clone()).collect();
-            let Ok(fired) = self.note(self.store.fire(ticks).await) else { return };
-            for (name, _) in names.iter().zip(fired).filter(|(_, fired)| *fired == Fired::Refused) {
-                warn!(
-                    schedule = name,
-                    "the job of a schedule was not created: the store is full, or has another job with its id"
-                );
-            }
+        let fired = join_all(ticks.into_iter().map(|tick| self.fire_one(tick))).await;
+        let mut schedules = self.schedules.lock();
+        if schedules.version == version {
+            schedules.are_new = false;
+            let passed = schedules.all.iter_mut().zip(fired).filter(|(_, has_passed)| *has_passed);
+            passed.for_each(|(it, _)| it.pass(now));
         }
-        self.schedules.lock().iter_mut().for_each(|it| it.pass(now));
     }
 
-    fn tick_of(&self, scheduled: &Scheduled, at: Timestamp) -> Option<Tick> {
-        let Schedule { name, kind, payload, overlap, .. } = &scheduled.schedule;
+    /// Fires a tick, if there is one. Returns whether it has passed.
+    async fn fire_one(&self, tick: Option<Tick>) -> bool {
+        let Some(tick) = tick else { return true };
+        let schedule = tick.schedule.clone();
+        match self.note(self.store.fire(vec![tick]).await) {
+            Ok(fired) if fired[..] == [Fired::Refused] => {
+                let reason = "the store is full, or has another job with its id";
+                warn!(schedule, "the job of a schedule was not created: {reason}");
+            }
+            Ok(_) => {}
+            Err(error) if error.is_outage() => return false,
+            Err(error) => warn!(schedule, cause = %error, "the job of a schedule was not created"),
+        }
+        true
+    }
+
+    fn tick_of(&self, scheduled: &Scheduled, at: Timestamp, now: Timestamp) -> Option<Tick> {
+        let Schedule { name, cron, timezone, kind, payload, overlap } = &scheduled.schedule;
         let labels = [("schedule".to_owned(), name.clone())].into();
         let criticality = Criticality::SheddablePlus;
         let job = Job { criticality, labels, ..Job::new(kind.as_str(), payload.clone()) };
         let pool = self.pools.all().iter().find(|pool| pool.kind(kind).is_some())?.name().to_string();
         let id = format!("{SCHEDULE_PREFIX}{name}/{}", humantime::format_rfc3339_seconds(SystemTime::from(at)));
         let policy = self.policies.load().get(kind).copied().unwrap_or_default();
-        let job = NewJob { policy, ..NewJob::new(id, pool, job) };
-        Some(Tick { schedule: name.clone(), at, overlap: *overlap, job, is_missed: scheduled.next.is_none() })
+        Some(Tick {
+            schedule: name.clone(),
+            pattern: format!("{cron} {timezone}"),
+            at,
+            now,
+            overlap: *overlap,
+            job: NewJob { policy, ..NewJob::new(id, pool, job) },
+            is_missed: at <= scheduled.since,
+        })
     }
 }
 
@@ -153,39 +156,23 @@ mod tests {
     }
 
     #[test]
-    fn a_calendar_keeps_to_its_zone_and_its_summer_time() {
-        for (cron, zone, now, last, next) in [
-            ("0 3 * * *", "UTC", "2026-03-01T03:00:00Z", "2026-03-01T03:00:00Z", "2026-03-02T03:00:00Z"),
-            ("0 3 * * *", "Europe/Berlin", "2026-07-01T00:30:00Z", "2026-06-30T01:00:00Z", "2026-07-01T01:00:00Z"),
-            ("*/15 * * * * *", "UTC", "2026-03-01T00:00:16Z", "2026-03-01T00:00:15Z", "2026-03-01T00:00:30Z"),
-            ("0 9 * * MON", "UTC", "2026-11-24T00:00:00Z", "2026-11-23T09:00:00Z", "2026-11-30T09:00:00Z"),
-            // 02:30 does not exist on that day, and runs at 03:00.
-            ("30 2 * * *", "Europe/Berlin", "2026-03-29T00:59:00Z", "2026-03-28T01:30:00Z", "2026-03-29T01:00:00Z"),
-        ] {
-            let calendar = Calendar::parse(cron, zone).expect(cron);
-            assert_eq!(
-                (calendar.last(at(now)), calendar.next(at(now))),
-                (Some(at(last)), Some(at(next))),
-                "{cron} {zone}"
-            );
-        }
-        assert!(Calendar::parse("61 * * * *", "UTC").is_err() && Calendar::parse("* * * * *", "Mars/Base").is_err());
-    }
-
-    #[test]
     fn of_missed_ticks_the_last_one_is_due_and_each_is_due_once() {
         let [cron, timezone, kind, payload] = ["0 * * * *", "UTC", "k", ""].map(str::to_owned);
         let overlap = Overlap::Skip;
         let schedule = Schedule { name: "hourly".into(), cron, timezone, kind, payload, overlap };
-        let mut hourly = Scheduled::new(schedule).expect("a calendar");
+        let mut hourly = Scheduled::new(schedule, at("2026-03-01T10:20:00Z")).expect("a calendar");
         for (now, due) in [
-            ("2026-03-01T10:20:00Z", Some(("2026-03-01T10:00:00Z", true))),
+            ("2026-03-01T10:20:01Z", Some(("2026-03-01T10:00:00Z", true))),
             ("2026-03-01T10:59:59Z", None),
             ("2026-03-01T11:00:00Z", Some(("2026-03-01T11:00:00Z", false))),
             ("2026-03-01T11:00:01Z", None),
+            // The clock jumps forward, and back.
             ("2026-03-01T15:30:00Z", Some(("2026-03-01T15:00:00Z", false))),
+            ("2026-03-01T11:40:00Z", None),
+            ("2026-03-01T11:59:59Z", None),
+            ("2026-03-01T12:00:00Z", Some(("2026-03-01T12:00:00Z", false))),
         ] {
-            let found = hourly.due(at(now)).map(|tick| (tick, hourly.next.is_none()));
+            let found = hourly.due(at(now)).map(|tick| (tick, tick <= hourly.since));
             assert_eq!(found, due.map(|(tick, is_missed)| (at(tick), is_missed)), "{now}");
             hourly.pass(at(now));
         }

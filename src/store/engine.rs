@@ -45,6 +45,16 @@ pub(super) enum Select<'a> {
     },
 }
 
+/// The last tick of a schedule.
+#[derive(Debug, Clone)]
+pub(super) struct LastTick {
+    pub(super) at: Timestamp,
+    /// Pattern and time zone by which it ticked.
+    pub(super) pattern: String,
+    /// Id of the last job that was created.
+    pub(super) run: String,
+}
+
 /// Operations on `rows`, at the time `now`.
 pub(super) struct Engine<C> {
     pub(super) rows: C,

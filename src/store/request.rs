@@ -87,13 +87,17 @@ pub struct Filter {
 pub struct Tick {
     /// Name of the schedule.
     pub schedule: String,
+    /// Its pattern and time zone. The first tick of another pattern that was missed does not fire.
+    pub pattern: String,
     /// When the tick was due.
     pub at: Timestamp,
+    /// The time of the clock by which it was due.
+    pub now: Timestamp,
     /// What to do if the run of an earlier tick has not ended.
     pub overlap: Overlap,
     /// The job to create.
     pub job: NewJob,
-    /// Whether the tick was due before the server checked. Then it fires only if the schedule has ticked before.
+    /// Whether the tick was due before the server knew the schedule. Then it fires only if the schedule has ticked before.
     pub is_missed: bool,
 }
 

@@ -182,6 +182,10 @@ impl<C: Connection> JobStore for SqlStore<C> {
         self.read(move |rows| rows.list(Select::Matching { filter: &filter, states, before }, limit.min(BATCH))).await
     }
 
+    async fn keep_schedules(&self, names: Vec<String>) -> Result<(), StoreError> {
+        self.write(false, move |engine| engine.rows.keep_schedules(&names)).await
+    }
+
     async fn fire(&self, ticks: Vec<Tick>) -> Result<Vec<Fired>, StoreError> {
         self.write(true, move |engine| engine.fire(&ticks)).await
     }

@@ -1,13 +1,17 @@
 //! Lists, cancels, retries and purges jobs, fires schedules, expires jobs, and takes back jobs of ended leases.
 
-use std::{collections::HashSet, slice};
+use std::{collections::HashSet, slice, time::Duration};
 
-use super::{Engine, Select};
+use tracing::warn;
+
+use super::{Engine, LastTick, Select};
 use crate::store::{
     Action, BATCH, Change, Filter, Fired, JobRecord, JobState, Overlap, SessionId, StoreError, Submission, Submitted,
     Tick, Ticked, Timestamp, Token, sql::Connection,
 };
 
+/// How far the clocks of servers that share a store may be apart.
+const CLOCKS_DIFFER: Duration = Duration::from_secs(60);
 /// Final states, as bits like [`Filter::state_bits`].
 const ENDED: i64 = 0b1111_0000;
 
@@ -65,26 +69,34 @@ impl<C: Connection> Engine<C> {
     }
 
     fn fire_one(&mut self, tick: &Tick) -> Result<Fired, StoreError> {
-        let last = self.rows.schedule(&tick.schedule)?;
-        if last.as_ref().is_some_and(|(last, _)| *last >= tick.at) {
+        let Tick { schedule, pattern, at, now, .. } = tick;
+        let last = self.rows.schedule(schedule)?;
+        let run = last.as_ref().map_or("", |last| &last.run);
+        let is_ahead = last.as_ref().is_some_and(|last| last.at > now.plus(CLOCKS_DIFFER));
+        if is_ahead {
+            warn!(schedule, "the last tick of a schedule is in the future, so a clock was wrong; it ticks anew");
+        }
+        let known = last.as_ref().filter(|last| !is_ahead && last.pattern == *pattern);
+        if !is_ahead && last.as_ref().is_some_and(|last| last.at >= *at && (known.is_some() || !tick.is_missed)) {
             return Ok(Fired::Already);
         }
-        if last.is_none() && tick.is_missed {
-            self.rows.set_schedule(&tick.schedule, tick.at, "")?;
-            return Ok(Fired::Skipped);
+        let is_skipped = if known.is_none() && tick.is_missed {
+            true
+        } else {
+            tick.overlap == Overlap::Skip && self.rows.find(&[run])?.iter().any(|record| !record.state.is_ended())
+        };
+        let (mut fired, mut run) = (Fired::Skipped, run);
+        if !is_skipped {
+            let submission = Submission { jobs: vec![tick.job.clone()], room: None };
+            run = &tick.job.id;
+            fired = match self.submit(slice::from_ref(&&submission))?[..] {
+                [Submitted::Conflict | Submitted::Full] => return Ok(Fired::Refused),
+                [Submitted::Existing(_)] => Fired::Already,
+                _ => Fired::Created,
+            };
         }
-        if let (Some((_, run)), Overlap::Skip) = (&last, tick.overlap)
-            && self.rows.find(&[run])?.iter().any(|record| !record.state.is_ended())
-        {
-            self.rows.set_schedule(&tick.schedule, tick.at, run)?;
-            return Ok(Fired::Skipped);
-        }
-        let submission = Submission { jobs: vec![tick.job.clone()], room: None };
-        if let [Submitted::Conflict | Submitted::Full] = self.submit(slice::from_ref(&&submission))?[..] {
-            return Ok(Fired::Refused);
-        }
-        self.rows.set_schedule(&tick.schedule, tick.at, &tick.job.id)?;
-        Ok(Fired::Created)
+        self.rows.set_schedule(schedule, &LastTick { at: *at, pattern: pattern.clone(), run: run.to_owned() })?;
+        Ok(fired)
     }
 
     /// Applies the passing of time: leases end, start times come, jobs expire, retention ends.

@@ -49,4 +49,9 @@ create table payloads (row bigint primary key, bytes bytea not null);
 create table outputs (row bigint primary key, bytes bytea not null);
 
 create table sessions (session bigint primary key, lease_ms bigint not null, ends_at bigint not null);
-create table schedules (name text primary key, tick bigint not null, run text not null);
+create table schedules (
+    name text primary key,
+    tick bigint not null,
+    pattern text not null,
+    run text not null
+);

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::record::{COLUMNS, Cell, FIXED, Values, all_cells, changing_cells, read_depth, read_record};
 use crate::store::{
     Depth, JobRecord, SessionId, Size, StoreError, Timestamp,
-    engine::{Places, Select},
+    engine::{LastTick, Places, Select},
     wakes::Changes,
 };
 
@@ -197,18 +197,28 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
         self.query(sql, &[Cell::time(Some(now))], |row| row.number(0).map(SessionId))
     }
 
-    /// The last tick of a schedule, and the id of its run.
-    fn schedule(&mut self, name: &str) -> Result<Option<(Timestamp, String)>, StoreError> {
-        let sql = "select tick, run from schedules where name = $1";
-        let read = |row: &mut Values| Ok((Timestamp::from_millis(row.number(0)?), row.text(1)));
+    /// The last tick of a schedule.
+    fn schedule(&mut self, name: &str) -> Result<Option<LastTick>, StoreError> {
+        let sql = "select tick, pattern, run from schedules where name = $1";
+        let read = |row: &mut Values| {
+            Ok(LastTick { at: Timestamp::from_millis(row.number(0)?), pattern: row.text(1), run: row.text(2) })
+        };
         Ok(self.query(sql, &[Cell::text(name)], read)?.pop())
     }
 
-    /// Saves the last tick of a schedule, and the id of its run.
-    fn set_schedule(&mut self, name: &str, tick: Timestamp, run: &str) -> Result<(), StoreError> {
-        let sql = "insert into schedules (name, tick, run) values ($1, $2, $3) \
-                   on conflict (name) do update set tick = excluded.tick, run = excluded.run";
-        self.run(sql, &[Cell::text(name), Cell::time(Some(tick)), Cell::text(run)])
+    /// Saves the last tick of a schedule.
+    fn set_schedule(&mut self, name: &str, last: &LastTick) -> Result<(), StoreError> {
+        let sql = "insert into schedules (name, tick, pattern, run) values ($1, $2, $3, $4) on conflict (name) \
+                   do update set tick = excluded.tick, pattern = excluded.pattern, run = excluded.run";
+        let LastTick { at, pattern, run } = last;
+        self.run(sql, &[Cell::text(name), Cell::time(Some(*at)), Cell::text(pattern), Cell::text(run)])
+    }
+
+    /// Removes the last ticks of all schedules but these.
+    fn keep_schedules(&mut self, names: &[String]) -> Result<(), StoreError> {
+        let known = self.query("select name from schedules", &[], |row| Ok(row.text(0)))?;
+        let gone = known.iter().filter(|name| !names.contains(name));
+        gone.into_iter().try_for_each(|name| self.run("delete from schedules where name = $1", &[Cell::text(name)]))
     }
 }
 

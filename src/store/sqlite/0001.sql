@@ -46,7 +46,12 @@ create table payloads (row integer primary key, bytes blob not null) strict;
 create table outputs (row integer primary key, bytes blob not null) strict;
 
 create table sessions (session integer primary key, lease_ms integer not null, ends_at integer not null) strict;
-create table schedules (name text primary key, tick integer not null, run text not null) strict, without rowid;
+create table schedules (
+    name text primary key,
+    tick integer not null,
+    pattern text not null,
+    run text not null
+) strict, without rowid;
 
 create table totals (number integer not null, jobs integer not null, bytes integer not null) strict;
 insert into totals values (0, 0, 0);

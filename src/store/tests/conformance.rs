@@ -316,6 +316,36 @@ pub(super) const CASES: &[Case] = &[
             fire new 120 skip x120 missed => created",
     },
     Case {
+        name: "another pattern, and a schedule that returns, begin with their next tick",
+        script: "
+            fire nightly 60 queue n60 => created
+            fire nightly 90 queue n90 missed => created
+            fire nightly 120 queue n120 missed pattern=b => skipped
+            fire nightly 120 queue n120 pattern=b => already
+            fire nightly 180 queue n180 pattern=b => created
+            fire nightly 180 queue n180 pattern=c => already
+            fire nightly 170 queue n170 pattern=c missed => skipped
+            fire nightly 240 queue n240 pattern=c => created
+            schedules other nightly
+            fire nightly 300 queue n300 pattern=c missed => created
+            schedules other
+            fire nightly 360 queue n360 pattern=c missed => skipped
+            fire nightly 420 queue n420 pattern=c => created",
+    },
+    Case {
+        name: "a last tick far ahead is not believed",
+        script: "
+            fire nightly 9000000 queue far => created
+            fire nightly 60 queue n60 missed => skipped
+            fire nightly 120 queue n120 => created
+            fire nightly 9000000 queue far => already
+            fire nightly 180 queue n180 => created
+            fire nightly 240 queue n240 => created
+            fire nightly 180 queue n180 now=181 => already
+            fire nightly 120 queue n120 now=121 => already
+            get n120              => ready starts=0 failures=0 crashes=0 kept=0",
+    },
+    Case {
         name: "depths and sizes are by kind and state",
         script: "
             open S

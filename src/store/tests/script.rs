@@ -88,6 +88,7 @@ impl Script {
             "attempts" => self.attempts(&ids[0]).await?,
             "list" => self.list(&words).await?,
             "fire" => self.fire(&words).await?,
+            "schedules" => store.keep_schedules(ids).await.map(|()| String::new())?,
             "tick" => {
                 let done = store.tick(true).await?;
                 let counts = [
@@ -205,13 +206,16 @@ impl Script {
         }
     }
 
-    /// `nightly 60 skip a`: the tick at 60 s after the start of the test creates `a`. `missed` at the end: the server looks later.
+    /// `nightly 60 skip a`: the tick at 60 s after the start of the test creates `a`. `missed` at the end: the server
+    /// knows the schedule since then. `pattern=…`: another one. `now=0`: the server's clock is there, and not at the tick.
     async fn fire(&self, words: &Words<'_>) -> Result<String, StoreError> {
         let ids = words.plain();
-        let at = Timestamp::from_millis(TestClock::START).plus(seconds(&ids[1]));
+        let time = |text: &str| Timestamp::from_millis(TestClock::START).plus(seconds(text));
+        let (at, now) = (time(&ids[1]), time(words.text("now", &ids[1])));
         let overlap = if ids[2] == "skip" { Overlap::Skip } else { Overlap::Queue };
-        let job = job(&ids[3], &self.clock);
-        let tick = Tick { schedule: ids[0].clone(), at, overlap, job, is_missed: ids.get(4).is_some() };
+        let (pattern, job) = (words.text("pattern", "").to_owned(), job(&ids[3], &self.clock));
+        let is_missed = ids.get(4).is_some();
+        let tick = Tick { schedule: ids[0].clone(), pattern, at, now, overlap, job, is_missed };
         Ok(join(self.store.fire(vec![tick]).await?.into_iter().map(fired)))
     }
 

@@ -181,6 +181,10 @@ impl JobStore for Link {
         .await
     }
 
+    async fn keep_schedules(&self, names: Vec<String>) -> Result<(), StoreError> {
+        self.call(|store, _| now(store.keep_schedules(names))).await
+    }
+
     async fn fire(&self, ticks: Vec<Tick>) -> Result<Vec<Fired>, StoreError> {
         self.call(|store, model| {
             let fired = now(store.fire(ticks.clone()))?;
