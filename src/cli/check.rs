@@ -79,7 +79,9 @@ fn check(args: &CheckArgs, sources: Sources, limits: &Limits) -> Result<Checked,
 impl Checked {
     fn falls_short(&self) -> bool {
         let is_short = |finding: &Finding| finding.verdict == Verdict::Short;
-        self.findings.iter().flatten().any(is_short) || matches!(self.database, Some(Err(_)))
+        let is_refused = |error: &StoreError| !matches!(error, StoreError::Unavailable(_));
+        let database = self.database.as_ref().and_then(|database| database.as_ref().err());
+        self.findings.iter().flatten().any(is_short) || database.is_some_and(is_refused)
     }
 
     fn text(&self) -> String {
@@ -88,6 +90,10 @@ impl Checked {
         lines.extend(self.findings.as_deref().into_iter().flat_map(comparison));
         match &self.database {
             Some(Ok(found)) => lines.push(format!("store   {}   {found}", paint(GOOD, "fits"))),
+            Some(Err(error @ StoreError::Unavailable(_))) => {
+                lines.push(format!("store   {}  {error}", paint(FAINT, "unknown")));
+                lines.push(format!("  {} a server starts, and waits for it", paint(FAINT, "help:")));
+            }
             Some(Err(error)) => lines.push(format!("store   {}  {error}", paint(BAD, "short"))),
             None => {}
         }

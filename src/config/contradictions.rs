@@ -155,6 +155,7 @@ fn report_store(values: &mut Values) {
         values.contradiction(&[path, url], format!("`{path}` and `{url}` are two stores"), "keep one of the two");
     }
     report_need(values, password, &[url]);
+    report_need(values, "store.listen_url", &[url]);
     report_need(values, ca, &[url]);
     let checks = [
         (password, values.get(password).and_then(|path: PathBuf| store::read_password(&path).err())),

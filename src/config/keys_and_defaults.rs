@@ -1,11 +1,18 @@
 //! The table of keys: the type, default, example and purpose of each. It is the source of the checks of single values,
 //! of `config init`, of `config show` and of docs/configuration.md. A new key needs a row here and a field in the settings.
 
+mod bounds;
+
+use std::time::Duration as Time;
+
 use super::value_type::{
-    ADDRESS, COLLECTOR, CRON, DATABASE, ENV_COPY, HOST, LOG_FILTER, NETWORK, ORIGIN, PRINCIPAL, RPC, STRING, Syntax,
+    ADDRESS, COLLECTOR, CRON, DATABASE, ENV_COPY, HOST, LOG_FILTER, NETWORK, ORIGIN, PRINCIPAL, RPC, STRING,
     Syntax::OneOf, TENANT, TIMEZONE, ValueType, ValueType::*, WORD,
 };
-use std::time::Duration as Time;
+use bounds::{
+    AGE, ALGORITHMS, CLASSES, DAY, ENTRIES, FAILURES, GRACE, KIB, MEMORY, MESSAGE, MILLI, MILLION, RATE, RETENTION,
+    RUN, SECOND, WAIT, WINDOW, YEAR,
+};
 
 /// One key.
 pub(super) struct Key {
@@ -67,54 +74,6 @@ macro_rules! keys {
         }),+];
     };
 }
-
-const KIB: u64 = 1 << 10;
-const GIB: u64 = 1 << 30;
-const MILLI: Time = Time::from_millis(1);
-const SECOND: Time = Time::from_secs(1);
-const HOUR: Time = Time::from_secs(3600);
-const DAY: Time = Time::from_secs(24 * 3600);
-
-/// Size of one gRPC message.
-const MESSAGE: ValueType = Size(1, GIB);
-/// Memory for many messages, or for one stream.
-const MEMORY: ValueType = Size(1, 1024 * GIB);
-/// HTTP/2 flow-control windows: from about the protocol's initial window to the largest power of two that it allows.
-const WINDOW: ValueType = Size(64 * KIB, GIB);
-/// Time limits of peers: shorter ones would fail distant peers.
-const WAIT: ValueType = Duration(Time::from_millis(100), HOUR);
-/// 365.25 days.
-const YEAR: Time = Time::from_secs(31_557_600);
-/// Ages of connections: with shorter ones, each call would need a new connection. The largest is practically unlimited.
-const AGE: ValueType = Duration(SECOND, YEAR);
-/// Deadlines and run limits: long enough for any job, and short enough to reveal a wrong unit.
-const RUN: ValueType = Duration(MILLI, Time::from_secs(7 * 24 * 3600));
-/// Retention of ended jobs: from none to a year.
-const RETENTION: ValueType = Duration(Time::ZERO, YEAR);
-/// Phases of a shutdown; 0 skips the phase.
-const GRACE: ValueType = Duration(Time::ZERO, DAY);
-const MILLION: ValueType = Integer(1, 1_000_000);
-/// Number of entries that an index of 24 bits can address.
-const ENTRIES: i64 = 1 << 24;
-/// Starts per second: from one in a quarter of an hour to the resolution of timers.
-const RATE: ValueType = Number(0.001, 1_000_000.0);
-
-const CLASSES: Syntax = OneOf(&["CRITICAL_PLUS", "CRITICAL", "SHEDDABLE_PLUS", "SHEDDABLE"]);
-/// Signature algorithms with a private key. With a shared secret, each reader of the file could sign tokens.
-const ALGORITHMS: Syntax = OneOf(&["ES256", "ES384", "EdDSA", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512"]);
-/// Status codes that a program may report: they describe its work, never the pool.
-const FAILURES: Syntax = OneOf(&[
-    "INVALID_ARGUMENT",
-    "NOT_FOUND",
-    "ALREADY_EXISTS",
-    "PERMISSION_DENIED",
-    "FAILED_PRECONDITION",
-    "OUT_OF_RANGE",
-    "UNIMPLEMENTED",
-    "UNAVAILABLE",
-    "DATA_LOSS",
-    "UNKNOWN",
-]);
 
 keys! {
     /// Addresses for callers, by gRPC.
@@ -262,6 +221,12 @@ keys! {
     "store.path": Path, like "'waterwheel.db'";
     /// Database of the detached jobs (PostgreSQL), which replicas share.
     "store.url": Text(DATABASE), like "'postgres://waterwheel@db.example/jobs?sslmode=require'";
+    /// The database itself, to hear of other replicas' changes at once, where `store.url` is a pooler that shares
+    /// sessions (PgBouncer in transaction mode). Without it, they are found within a second there.
+    "store.listen_url": Text(DATABASE), like "'postgres://waterwheel@db.example/jobs?sslmode=require'";
+    /// Prepare each statement once for each connection. A pooler that shares sessions needs `false`, which costs the
+    /// database more for each job.
+    "store.prepared": Boolean, default "true";
     /// File with the password for the database.
     "store.password_file": Path, like "'database.password'";
     /// Certificate authorities that may sign the database's certificate. Those of the system by default.

@@ -115,8 +115,12 @@ pub struct Drain {
 pub struct Store {
     /// SQLite file. Not allowed with a URL.
     pub path: Option<PathBuf>,
-    /// PostgreSQL database.
+    /// PostgreSQL database, or a pooler in front of it.
     pub url: Option<DatabaseUrl>,
+    /// The database itself, to listen to other replicas.
+    pub listen_url: Option<DatabaseUrl>,
+    /// Whether statements are prepared once for each connection.
+    pub prepared: bool,
     /// File with the password for the database.
     pub password_file: Option<PathBuf>,
     /// Certificate authorities that may sign the database's certificate.
@@ -187,9 +191,14 @@ impl Store {
     /// The database; `None` without a URL.
     #[must_use]
     pub fn postgres(&self) -> Option<PostgresOptions> {
-        let (password_file, ca_file) = (self.password_file.clone(), self.ca_file.clone());
-        let options = PostgresOptions::new(self.url.clone()?);
-        Some(PostgresOptions { password_file, ca_file, bounds: self.bounds, ..options })
+        Some(PostgresOptions {
+            url: self.url.clone()?,
+            listen_url: self.listen_url.clone(),
+            prepared: self.prepared,
+            password_file: self.password_file.clone(),
+            ca_file: self.ca_file.clone(),
+            bounds: self.bounds,
+        })
     }
 }
 

@@ -1,4 +1,4 @@
-//! Redacts secrets: values below a key `env`, and the userinfo of URLs. Faults end up in logs, and the output of
+//! Redacts secrets: values below a key `env`, those of URLs of databases, and the userinfo of other URLs. Faults end up in logs, and the output of
 //! `config show` in tickets.
 
 use std::ops::Range;
@@ -47,7 +47,7 @@ pub(super) fn secrets(source: &Text) -> Vec<Range<usize>> {
     };
     // `pass_env` has names of variables, and not their values.
     let key = text[..start].to_lowercase().replace("pass_env", "");
-    if key.split(|c: char| !c.is_alphanumeric()).any(is_env) {
+    if key.split(|c: char| !c.is_alphanumeric()).any(is_secret_key) {
         return std::iter::once(start..text.len()).collect();
     }
     let value = &text[start..];
@@ -99,15 +99,16 @@ pub(super) fn excerpt(text: &str, places: &[Range<usize>], secrets: &[Range<usiz
     Excerpt { text: shown, places }
 }
 
-/// Whether a key is `env`, or a misspelling of it.
-fn is_env(key: &str) -> bool {
+/// Whether a key is `env`, `url` or `listen_url`, or a misspelling of one.
+fn is_secret_key(key: &str) -> bool {
     let key = key.to_lowercase();
-    key == "environment" || strsim::osa_distance(&key, "env") <= 1
+    let is_near = |name| strsim::osa_distance(&key, name) <= 1;
+    key == "environment" || ["env", "url"].into_iter().any(is_near) || key.ends_with("url")
 }
 
 fn secrets_of_table(table: &DeTable<'_>, is_secret: bool, found: &mut Vec<Range<usize>>) {
     for (key, value) in table {
-        secrets_of_value(value.get_ref(), value.span(), is_secret || is_env(key.get_ref()), found);
+        secrets_of_value(value.get_ref(), value.span(), is_secret || is_secret_key(key.get_ref()), found);
     }
 }
 
@@ -135,7 +136,7 @@ fn secrets_of_invalid_toml(text: &str, found: &mut Vec<Range<usize>>) {
     for word in text.split(|c: char| !is_word(c)) {
         let end = start + word.len();
         start = end + text[end..].chars().next().map_or(0, char::len_utf8);
-        if end >= at && is_env(word) {
+        if end >= at && is_secret_key(word) {
             let header = text[end..].match_indices("\n[").map(|(at, _)| end + at);
             let header = header.into_iter().find(|at| text[at + 2..].trim_start_matches('[').starts_with(is_word));
             at = header.unwrap_or(text.len());

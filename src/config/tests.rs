@@ -290,7 +290,7 @@ fn the_examples_of_the_starter_load() {
 fn describe(value_type: ValueType) -> String {
     let of = |syntax| match syntax {
         Syntax::OneOf(names) => format!("`{}`", names.join("`, `")),
-        Syntax::Parsed(what, _) => what.to_owned(),
+        Syntax::Parsed(what, _) | Syntax::Withheld(what, _) => what.to_owned(),
     };
     match value_type {
         ValueType::Boolean | ValueType::Command | ValueType::Secret => value_type.expected().to_owned(),

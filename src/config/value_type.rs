@@ -50,6 +50,8 @@ pub(super) enum Syntax {
     OneOf(&'static [&'static str]),
     /// Name of the syntax with its article, and its check.
     Parsed(&'static str, fn(&str) -> Checked),
+    /// The same for a text that may have a secret in any part, so that no fault quotes it.
+    Withheld(&'static str, fn(&str) -> Checked),
 }
 
 /// A valid value of a key.
@@ -162,6 +164,9 @@ impl Syntax {
         let text = unmasked(text)?;
         match self {
             Self::Parsed(expected, read) => read(&text).map_err(|help| Invalid::text(&text, expected, help)),
+            Self::Withheld(expected, read) => {
+                read(&text).map_err(|help| Invalid { what: format!(" is not {expected}"), help })
+            }
             Self::OneOf(names) if names.contains(&&*text) => Ok(text),
             Self::OneOf(names) => Err(Invalid::text(&text, "one of its values", Some(choose(&text, names)))),
         }
@@ -292,7 +297,7 @@ pub(super) const ORIGIN: Syntax = Syntax::Parsed("an origin of pages, without a 
 });
 pub(super) const COLLECTOR: Syntax =
     Syntax::Parsed("an http:// URL of a collector", |text| check(text, is_collector(text)));
-pub(super) const DATABASE: Syntax = Syntax::Parsed("a postgres:// URL of a database", |text| {
+pub(super) const DATABASE: Syntax = Syntax::Withheld("a postgres:// URL of a database", |text| {
     DatabaseUrl::try_from(text.to_owned()).map(|_| text.to_owned()).map_err(|error| Some(error.to_string()))
 });
 pub(super) const TENANT: Syntax = Syntax::Parsed("a name of 1 to 128 bytes", |text| {

@@ -1,22 +1,30 @@
 //! The store in PostgreSQL: for replicas that share one backlog.
 
-mod connect;
+mod hosts;
 mod postgres_connection;
 mod replica;
+mod schema;
+mod session;
+mod url;
 
 use std::{
     path::PathBuf,
     sync::{Arc, mpsc::sync_channel},
 };
 
+use hosts::Hosts;
 use postgres_connection::PostgresConnection;
 use replica::Replica;
 use tokio::runtime::Builder;
 use tokio_util::sync::CancellationToken;
 
-pub use connect::{DatabaseUrl, InvalidDatabaseUrl, read_authorities, read_password};
+pub use hosts::{read_authorities, read_password};
+pub use url::{DatabaseUrl, InvalidDatabaseUrl};
 
-use super::{Bounds, JobStore, StoreError, sql::SqlStore};
+use super::{
+    Bounds, JobStore, StoreError,
+    sql::{READERS, SqlStore},
+};
 use crate::task::spawn_thread;
 
 /// Number of writing connections.
@@ -25,8 +33,12 @@ const WRITERS: usize = 2;
 /// Address and bounds of a database.
 #[derive(Debug, Clone)]
 pub struct PostgresOptions {
-    /// Address of the database.
+    /// Address of the database, or of a pooler in front of it.
     pub url: DatabaseUrl,
+    /// Address of the database itself, to listen to other replicas, where `url` is a pooler's that shares sessions.
+    pub listen_url: Option<DatabaseUrl>,
+    /// Whether statements are prepared once for each connection, which a pooler that shares sessions does not allow.
+    pub prepared: bool,
     /// File with the password. `None` means the password of the URL.
     pub password_file: Option<PathBuf>,
     /// Certificate authorities that may sign the server's certificate. `None` means those of the system.
@@ -39,15 +51,18 @@ impl PostgresOptions {
     /// Options with defaults, except for the URL.
     #[must_use]
     pub fn new(url: DatabaseUrl) -> Self {
-        Self { url, password_file: None, ca_file: None, bounds: Bounds::default() }
+        let bounds = Bounds::default();
+        Self { url, listen_url: None, prepared: true, password_file: None, ca_file: None, bounds }
     }
 }
 
-/// Connects to a database, and creates or migrates its schema `waterwheel`. Blocks meanwhile. A separate thread drives
-/// the connections until the store is closed.
+/// Connects to a database, and creates or migrates its schema `waterwheel`. Blocks meanwhile, for some seconds. A
+/// separate thread drives the connections until the store is closed.
+///
+/// If the database is away, the store is opened as well, and its operations fail until the database is there.
 ///
 /// # Errors
-/// [`StoreError::Unavailable`], [`StoreError::Newer`] and [`StoreError::File`].
+/// [`StoreError::Newer`], [`StoreError::File`], and [`StoreError::Database`] if the database refuses this server.
 pub fn open_postgres(options: &PostgresOptions) -> Result<Arc<dyn JobStore>, StoreError> {
     let no_thread = |error: std::io::Error| StoreError::Unavailable(error.to_string());
     let runtime = Builder::new_current_thread().enable_all().build().map_err(no_thread)?;
@@ -74,23 +89,30 @@ async fn open(
     options: &PostgresOptions,
     closed: CancellationToken,
 ) -> Result<(Arc<dyn JobStore>, impl Future<Output = ()> + use<>), StoreError> {
-    let (config, tls) = connect::config(options)?;
-    let pool = connect::pool(config.clone(), tls.clone())?;
-    connect::migrate(&pool).await?;
-    let replica = Arc::new(Replica::new(pool));
-    replica.count().await?;
+    let hosts = Hosts::new(&options.url, options)?;
+    let listened = options.listen_url.as_ref().or(options.prepared.then_some(&options.url));
+    let listened = listened.map(|url| Hosts::new(url, options)).transpose()?;
+    let replica = Arc::new(Replica::new(hosts, listened));
+    let first = match replica.reach().await {
+        Ok(session) => {
+            // A failed count is repeated.
+            let _ = replica.count(&mut None).await;
+            Some(session)
+        }
+        Err(StoreError::Unavailable(_) | StoreError::DiskFull | StoreError::Conflict) => None,
+        Err(error) => return Err(error),
+    };
     let (shared, wakes) = (replica.clone(), replica.wakes.clone());
     let connection = move || Ok(PostgresConnection::new(replica.clone()));
     let writers = (0..WRITERS).map(|_| connection()).collect::<Result<_, _>>()?;
     let store = SqlStore::start(writers, connection, options.bounds, wakes, closed)?;
-    Ok((Arc::new(store), async move { shared.share(config, tls).await }))
+    Ok((Arc::new(store), async move { shared.share(first).await }))
 }
 
 /// Describes the server version and the state of the schema. Changes nothing.
 ///
 /// # Errors
-/// The errors of [`open_postgres`].
+/// The errors of [`open_postgres`], and [`StoreError::Unavailable`].
 pub async fn inspect_postgres(options: &PostgresOptions) -> Result<String, StoreError> {
-    let (config, tls) = connect::config(options)?;
-    connect::inspect(&connect::pool(config, tls)?).await
+    schema::inspect(&Hosts::new(&options.url, options)?).await
 }

@@ -1,8 +1,11 @@
 //! One conformance suite for all stores: scripts with what each line must answer. New stores run it as they are. Random
 //! operations on SQLite and on PostgreSQL answer alike, too.
 
+mod beside;
 mod cluster;
 mod conformance;
+mod outages;
+mod pooler;
 mod postgres;
 mod promises;
 mod script;

@@ -1,4 +1,5 @@
-//! Neither `config show` nor a fault prints a secret: a value below `env`, or the userinfo of a URL. This holds for
+//! Neither `config show` nor a fault prints a secret: a value below `env`, or the userinfo of a URL. A fault prints nothing
+//! of the URL of a database. This holds for
 //! invalid configurations, too.
 
 use proptest::prelude::*;
@@ -141,6 +142,12 @@ const FILES: &[&str] = &[
     "[kind.k.evn]\nTOKEN = \"hunter2\"",
     "[[kind.k.evn]]\nTOKEN = \"hunter2\"",
     "[kind.k.env]\nTOKEN = \"a\nhunter2=\"",
+    "store.url = \"host=h user=u password=hunter2\"",
+    "store = { url = \"postgres:/u:hunter2@h/jobs\" }",
+    "[store]\nlisten_url = \"hunter2\"",
+    "[store]\nurls = \"host=h password=hunter2\"",
+    "[store]\nurl = host=h password=hunter2",
+    "[store]\nurl = [\"host=h password=hunter2\"]",
 ];
 
 /// Asserts that no form of the faults of these sources contains the secret.
@@ -174,6 +181,9 @@ fn no_fault_prints_a_secret() {
         ("kind.k", "{ env = { TOKEN = \"hunter2\" } }"),
         ("kind.k", "{ env = { TOKEN = \"hunter2 } }"),
         ("kind.k.evn.TOKEN", "hunter2"),
+        ("store.url", "host=h user=u password=hunter2"),
+        ("store.listen_url", "host=h user=u password=hunter2"),
+        ("store", "{ url = \"host=h password=hunter2\" }"),
     ];
     FILES.iter().for_each(|file| assert_withheld(&sources(file, &[], &[])));
     sets.iter().flat_map(|(key, value)| sources_with(key, value)).for_each(|sources| assert_withheld(&sources));
@@ -185,7 +195,7 @@ proptest! {
     /// Invalid values for `env`, for its keys and for misspellings of it.
     #[test]
     fn no_fault_prints_the_value_of_a_key_that_holds_a_secret(
-        key in prop::sample::select(["kind.k.env", "kind.k.env.A", "kind.k.envs.A", "kind.k.evn"].as_slice()),
+        key in prop::sample::select(["kind.k.env", "kind.k.env.A", "kind.k.envs.A", "kind.k.evn", "store.url", "store.ulr"].as_slice()),
         form in prop::sample::select(["{}", "\"{}", "[{}]", "[\"A=@{}\"]", "\"A=@{}\"", "A=@{}"].as_slice()),
         before in "[a-z \\\\\"'=#\\[{]{0,6}",
     ) {

@@ -3,60 +3,85 @@
 use std::{error::Error, mem, sync::Arc, time::Duration};
 
 use bytes::BytesMut;
-use deadpool_postgres::Object;
+use tokio::time::{Instant, sleep_until};
 use tokio_postgres::{
     Row,
     types::{FromSql, IsNull, ToSql, Type, to_sql_checked},
 };
 
-use super::replica::Replica;
+use super::{
+    replica::Replica,
+    session::{BEGIN, Parameter, Session},
+};
 use crate::store::{
     Size, StoreError, Timestamp,
     sql::{Bulk, Cell, Connection, Value, Values},
     wakes::Changes,
 };
 
-const NOW: &str = "select waterwheel_now()";
+const NOW: &str = "select waterwheel.waterwheel_now()";
 /// Advisory lock: only one transaction at a time changes jobs with ordering keys.
 const KEYS_LOCK: i64 = 0x7777_6b65_7973;
 
+/// Bound of the time of a transaction.
+const MAX_TIME: Duration = Duration::from_secs(30);
+/// Largest message that the server takes, without what stands around the values.
+const MAX_MESSAGE: usize = 1000 << 20;
+
 pub(super) struct PostgresConnection {
     replica: Arc<Replica>,
-    /// Borrowed from the connection pool during a transaction.
-    client: Option<Object>,
+    /// `None` before the first use, and after a failure that leaves its state unknown.
+    session: Option<Session>,
+    is_in_transaction: bool,
+    /// When the transaction must have ended.
+    until: Instant,
     /// Jobs and bytes that the transaction adds.
     added: (i64, i64),
 }
 
 impl PostgresConnection {
     pub(super) fn new(replica: Arc<Replica>) -> Self {
-        Self { replica, client: None, added: (0, 0) }
+        Self { replica, session: None, is_in_transaction: false, until: Instant::now(), added: (0, 0) }
     }
 
     fn ask<T>(
         &mut self,
         sql: &str,
-        parameters: &[&(dyn ToSql + Sync)],
+        parameters: &[Parameter<'_>],
         mut read: impl FnMut(&mut Values) -> Result<T, StoreError>,
     ) -> Result<Vec<T>, StoreError> {
-        let lent;
-        let client = if let Some(client) = &self.client {
-            client
+        let rows = if self.is_in_transaction {
+            self.on_session(async |session| session.query(sql, parameters).await)?
         } else {
-            lent = self.replica.runtime.block_on(self.replica.pool.get())?;
-            &lent
+            self.until = Instant::now() + MAX_TIME;
+            self.on_session(async |session| session.look(sql, parameters).await)?
         };
-        let rows = self.replica.runtime.block_on(async {
-            let statement = client.prepare_cached(sql).await?;
-            client.query(&statement, parameters).await
-        })?;
         let values = |row: &Row| (0..row.len()).map(|column| row.try_get(column)).collect::<Result<_, _>>();
         rows.iter().map(|row| read(&mut Values(values(row)?))).collect()
     }
 
-    fn execute(&mut self, sql: &str) -> Result<(), StoreError> {
-        let Some(client) = &self.client else { return Err(StoreError::Unavailable("no connection".to_owned())) };
-        Ok(self.replica.runtime.block_on(client.batch_execute(sql))?)
+    /// Blocks until the database has answered, is away, or takes too long. Connects first if need be.
+    fn on_session<T>(&mut self, work: impl AsyncFnOnce(&Session) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        let Self { replica, session, is_in_transaction, until, .. } = self;
+        let answer = replica.runtime.block_on(async {
+            let answer = async {
+                // A transaction ends with its connection.
+                if !*is_in_transaction && session.as_ref().is_none_or(Session::is_closed) {
+                    *session = Some(replica.connect().await?);
+                }
+                let Some(session) = session else { return Err(StoreError::Unavailable("no connection".to_owned())) };
+                work(session).await
+            };
+            tokio::select! {
+                answer = answer => answer,
+                error = replica.away() => Err(error),
+                () = sleep_until(*until) => Err(StoreError::Unavailable(format!("no answer for {MAX_TIME:?}"))),
+            }
+        });
+        if answer.as_ref().is_err_and(StoreError::is_outage) {
+            *session = None;
+        }
+        answer
     }
 }
 
@@ -70,7 +95,7 @@ impl Connection for PostgresConnection {
 
     fn numbers(&mut self, count: usize) -> Result<Vec<i64>, StoreError> {
         let sql = "select nextval('numbers') from generate_series(1, $1::bigint)";
-        self.ask(sql, &[&(count as i64)], |row| row.number(0))
+        self.ask(sql, &[(&(count as i64), Type::INT8)], |row| row.number(0))
     }
 
     fn size(&self) -> Size {
@@ -85,19 +110,19 @@ impl Connection for PostgresConnection {
     }
 
     fn begin(&mut self) -> Result<Timestamp, StoreError> {
-        let client = self.replica.runtime.block_on(self.replica.pool.get())?;
-        let begun = self.replica.runtime.block_on(async {
-            let statement = client.prepare_cached(NOW).await?;
-            // Both in one round trip, because every transaction needs the time.
-            tokio::try_join!(client.batch_execute("begin"), client.query_one(&statement, &[]))
-        });
-        self.client = Some(client);
-        Ok(Timestamp::from_millis(begun?.1.try_get(0)?))
+        self.until = Instant::now() + MAX_TIME;
+        // Both in one round trip, because every transaction needs the time.
+        let begun = self.on_session(async |session| tokio::try_join!(session.run(BEGIN), session.number(NOW, &[])));
+        self.is_in_transaction = begun.is_ok();
+        if begun.is_err() {
+            self.session = None;
+        }
+        Ok(Timestamp::from_millis(begun?.1))
     }
 
     fn commit(&mut self) -> Result<(), StoreError> {
-        self.execute("commit")?;
-        self.client = None;
+        self.on_session(async |session| session.run("commit").await)?;
+        self.is_in_transaction = false;
         let (jobs, bytes) = mem::take(&mut self.added);
         self.replica.resize(jobs, bytes);
         Ok(())
@@ -105,13 +130,13 @@ impl Connection for PostgresConnection {
 
     fn roll_back(&mut self) {
         self.added = (0, 0);
-        if self.execute("rollback").is_err()
-            && let Some(client) = self.client.take()
+        if self.session.is_some()
+            && self.is_in_transaction
+            && self.on_session(async |session| session.run("rollback").await).is_err()
         {
-            // The state of the connection is unknown, so it must not return to the pool.
-            drop(Object::take(client));
+            self.session = None;
         }
-        self.client = None;
+        self.is_in_transaction = false;
     }
 
     fn publish(&mut self, changes: &Changes) {
@@ -119,7 +144,7 @@ impl Connection for PostgresConnection {
     }
 
     fn lock_keys(&mut self) -> Result<(), StoreError> {
-        self.ask("select pg_advisory_xact_lock($1)", &[&KEYS_LOCK], |_| Ok(())).map(|_| ())
+        self.ask("select pg_advisory_xact_lock($1)", &[(&KEYS_LOCK, Type::INT8)], |_| Ok(())).map(|_| ())
     }
 
     fn floor(&mut self, kind: &str, rank: usize) -> i64 {
@@ -136,7 +161,7 @@ impl Connection for PostgresConnection {
         cells: &[Cell<'_>],
         read: impl FnMut(&mut Values) -> Result<T, StoreError>,
     ) -> Result<Vec<T>, StoreError> {
-        let parameters: Vec<_> = cells.iter().map(|cell| cell as &(dyn ToSql + Sync)).collect();
+        let parameters: Vec<_> = cells.iter().map(|cell| (cell as &(dyn ToSql + Sync), cell.of())).collect();
         self.ask(sql, &parameters, read)
     }
 
@@ -147,10 +172,42 @@ impl Connection for PostgresConnection {
         read: impl FnMut(&mut Values) -> Result<T, StoreError>,
     ) -> Result<Vec<T>, StoreError> {
         let Some(first) = rows.first() else { return Ok(Vec::new()) };
+        if rows.iter().flatten().map(Cell::size).sum::<usize>() > MAX_MESSAGE {
+            return Err(StoreError::Database(format!("more than {MAX_MESSAGE} bytes at once")));
+        }
         let column = |index: usize| rows.iter().map(|row| &row[index]).collect::<Vec<_>>();
         let columns: Vec<_> = (0..first.len()).map(column).collect();
-        let parameters: Vec<_> = columns.iter().map(|column| column as &(dyn ToSql + Sync)).collect();
+        let types = first.iter().map(Cell::array_of);
+        let parameters: Vec<_> = columns.iter().map(|column| column as &(dyn ToSql + Sync)).zip(types).collect();
         self.ask(&bulk.arrays, &parameters, read)
+    }
+}
+
+impl Cell<'_> {
+    fn of(&self) -> Type {
+        match self {
+            Self::Int(_) => Type::INT8,
+            Self::Flag(_) => Type::BOOL,
+            Self::Text(_) => Type::TEXT,
+            Self::Bytes(_) => Type::BYTEA,
+        }
+    }
+
+    fn array_of(&self) -> Type {
+        match self {
+            Self::Int(_) => Type::INT8_ARRAY,
+            Self::Flag(_) => Type::BOOL_ARRAY,
+            Self::Text(_) => Type::TEXT_ARRAY,
+            Self::Bytes(_) => Type::BYTEA_ARRAY,
+        }
+    }
+
+    fn size(&self) -> usize {
+        match self {
+            Self::Int(_) | Self::Flag(_) => 8,
+            Self::Text(text) => text.as_ref().map_or(0, |text| text.len()),
+            Self::Bytes(bytes) => bytes.len(),
+        }
     }
 }
 

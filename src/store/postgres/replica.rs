@@ -1,25 +1,29 @@
-//! State of one process that shares a database: the size of the store, and where its ready jobs begin. The process
-//! notifies the others of changes, and listens to their notifications. These only save time: each process also checks
-//! every second.
+//! State of one process that shares a database: whether the database is there, the size of the store, and where its
+//! ready jobs begin. The process notifies the others of changes, and listens to their notifications. These only save
+//! time: each process also looks every second.
 
 use std::{
     collections::{BTreeSet, HashMap},
-    future::poll_fn,
+    convert::Infallible,
+    future::{pending, poll_fn},
     mem,
     sync::Arc,
     time::Duration,
 };
 
-use deadpool_postgres::Pool;
 use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
-    sync::Notify,
-    time::{Instant, sleep},
+    sync::{Notify, watch},
+    time::{Instant, sleep, sleep_until, timeout},
 };
-use tokio_postgres::{AsyncMessage, Config, Connection, Socket, tls::TlsStream};
-use tokio_postgres_rustls::MakeRustlsConnect;
+use tokio_postgres::{AsyncMessage, Connection, Socket, tls::TlsStream, types::Type};
 
+use super::{
+    hosts::Hosts,
+    schema,
+    session::{Session, answered, mute},
+};
 use crate::store::{Size, StoreError, Wakes, wakes::Changes};
 
 /// Shortest time between two full scans of a class, and between two counts of all jobs.
@@ -28,13 +32,21 @@ const LEAST_PAUSE: Duration = Duration::from_secs(1);
 const PAUSE_FACTOR: u32 = 20;
 /// Shortest time between two notifications: at most 20 per second.
 const LEAST_INTERVAL: Duration = Duration::from_millis(50);
-/// Time between two checks without a notification, and between two attempts to connect.
-const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// The letters of all checks that need no notification.
+/// Time between two looks without a notification.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// Time between two attempts to connect.
+const CONNECT_INTERVAL: Duration = Duration::from_millis(250);
+/// Bound of the time in which the schema is migrated.
+const MIGRATION_TIME: Duration = Duration::from_secs(60);
+/// The letters of all looks that need no notification.
 const ALL: &str = "rce";
 
 pub(super) struct Replica {
-    pub(super) pool: Pool,
+    hosts: Hosts,
+    /// Where notifications come from; `None` if a pooler in between keeps no sessions.
+    listened: Option<Hosts>,
+    /// Why the database is away; `None` while it answers.
+    away: watch::Sender<Option<StoreError>>,
     /// Drives the connections.
     pub(super) runtime: Handle,
     pub(super) wakes: Arc<Wakes>,
@@ -43,6 +55,9 @@ pub(super) struct Replica {
     /// Letters to send to other processes.
     pending: Mutex<BTreeSet<char>>,
     is_pending: Notify,
+    /// Letters of other processes.
+    heard: Mutex<BTreeSet<char>>,
+    is_heard: Notify,
 }
 
 /// Lowest place from which ready jobs of a class are scanned.
@@ -66,17 +81,38 @@ impl Floor {
 }
 
 impl Replica {
-    /// The current runtime drives the connections.
-    pub(super) fn new(pool: Pool) -> Self {
+    /// The current runtime drives the connections. The database is away until [`share`](Self::share) has reached it.
+    pub(super) fn new(hosts: Hosts, listened: Option<Hosts>) -> Self {
+        let unknown = StoreError::Unavailable("it has not been reached".to_owned());
         Self {
-            pool,
+            hosts,
+            listened,
+            away: watch::Sender::new(Some(unknown)),
             runtime: Handle::current(),
             wakes: Arc::default(),
             size: Mutex::default(),
             floors: Mutex::default(),
             pending: Mutex::default(),
             is_pending: Notify::new(),
+            heard: Mutex::default(),
+            is_heard: Notify::new(),
         }
+    }
+
+    /// A new connection, unless the database is away.
+    pub(super) async fn connect(&self) -> Result<Session, StoreError> {
+        let away = self.away.borrow().clone();
+        match away {
+            Some(error) => Err(error),
+            None => self.hosts.connect().await.map_err(wait_for_it),
+        }
+    }
+
+    /// Returns when the database is away. Cancel safe.
+    pub(super) async fn away(&self) -> StoreError {
+        let mut away = self.away.subscribe();
+        let found = away.wait_for(Option::is_some).await;
+        found.map_or(StoreError::Closed, |error| error.clone().unwrap_or(StoreError::Closed))
     }
 
     pub(super) fn size(&self) -> Size {
@@ -127,85 +163,156 @@ impl Replica {
         }
     }
 
-    /// Exchanges notifications, and counts all jobs periodically. Runs until it is dropped.
-    pub(super) async fn share(&self, config: Config, tls: MakeRustlsConnect) {
-        tokio::join!(self.send(), self.receive(config, tls), self.count_again());
+    /// Connects, and brings the schema up to date. What waits for the database may go on.
+    pub(super) async fn reach(&self) -> Result<Session, StoreError> {
+        let reached = timeout(MIGRATION_TIME, schema::migrate(&self.hosts)).await;
+        let session = reached.map_err(|_| StoreError::Unavailable("it takes too long".to_owned()))??;
+        self.away.send_replace(None);
+        Ok(session)
+    }
+
+    /// Follows the database from a first connection on, or looks for it. Exchanges notifications, and counts all jobs
+    /// periodically. Runs until it is dropped.
+    pub(super) async fn share(&self, first: Option<Session>) {
+        tokio::join!(self.stay(first), self.listen(), self.count_again());
+    }
+
+    /// Follows the database, or looks for it. An answer that does not come ends all operations.
+    async fn stay(&self, mut session: Option<Session>) {
+        loop {
+            let reached = if let Some(session) = session.take() { Ok(session) } else { self.reach().await };
+            let error = match reached {
+                Ok(session) => match tokio::try_join!(self.send(&session), self.look(&session)) {
+                    Err(error) if error == mute() || error == standby() => {
+                        self.hosts.leave();
+                        Some(error)
+                    }
+                    // A lost connection says nothing of the others. It is made again first.
+                    Err(_) => None,
+                },
+                Err(error) => Some(wait_for_it(error)),
+            };
+            if error.is_some() {
+                self.away.send_replace(error);
+            }
+            sleep(CONNECT_INTERVAL).await;
+        }
     }
 
     /// Sends the pending letters.
-    async fn send(&self) {
+    async fn send(&self, session: &Session) -> Result<Infallible, StoreError> {
         loop {
             self.is_pending.notified().await;
             let text: String = mem::take(&mut *self.pending.lock()).into_iter().collect();
-            // If a notification is lost, the periodic checks find the change.
-            if let Ok(client) = self.pool.get().await {
-                let _ = client.execute("select pg_notify('waterwheel', $1)", &[&text]).await;
-            }
+            // If a notification is lost, the looks of the others find the change.
+            answered(session.query("select pg_notify('waterwheel', $1)", &[(&text, Type::TEXT)])).await?;
             sleep(LEAST_INTERVAL).await;
         }
     }
 
-    /// Listens for notifications, and checks every second.
-    async fn receive(&self, config: Config, tls: MakeRustlsConnect) {
+    /// Looks for changes when others tell of some, and every second, also whether the database still takes writes.
+    async fn look(&self, session: &Session) -> Result<Infallible, StoreError> {
+        let takes_writes = "select case current_setting('transaction_read_only') when 'off' then 1 else 0 end::bigint";
+        let mut look_at = Instant::now();
         loop {
-            if let Ok((client, connection)) = config.connect(tls.clone()).await {
-                let listen = client.batch_execute("listen waterwheel");
-                let _ = tokio::join!(listen, self.hear(connection));
+            tokio::select! {
+                () = sleep_until(look_at) => {
+                    if answered(session.number(takes_writes, &[])).await? == 0 {
+                        return Err(standby());
+                    }
+                    self.check(session, ALL).await?;
+                    look_at = Instant::now() + LOOK_INTERVAL;
+                }
+                () = self.is_heard.notified() => {
+                    let letters: String = mem::take(&mut *self.heard.lock()).into_iter().collect();
+                    self.check(session, &letters).await?;
+                }
             }
-            self.check(ALL).await;
-            sleep(CHECK_INTERVAL).await;
+        }
+    }
+
+    /// Listens for notifications. After an outage, the database may be another host.
+    async fn listen(&self) {
+        let Some(hosts) = &self.listened else { return pending().await };
+        loop {
+            if let Ok((client, connection)) = hosts.open().await {
+                tokio::select! {
+                    _ = async { tokio::join!(client.batch_execute("listen waterwheel"), self.hear(connection)) } => {}
+                    _ = self.away() => {}
+                }
+            }
+            sleep(LOOK_INTERVAL).await;
         }
     }
 
     async fn hear<T: TlsStream + Unpin>(&self, mut connection: Connection<Socket, T>) {
-        loop {
-            let message =
-                tokio::time::timeout(CHECK_INTERVAL, poll_fn(|context| connection.poll_message(context))).await;
-            match message {
-                Err(_) => self.check(ALL).await,
-                Ok(Some(Ok(AsyncMessage::Notification(note)))) => self.check(note.payload()).await,
-                Ok(Some(Ok(_))) => {}
-                Ok(Some(Err(_)) | None) => return,
+        while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
+            if let AsyncMessage::Notification(note) = message {
+                self.heard.lock().extend(note.payload().chars().filter(|letter| "rbce".contains(*letter)));
+                self.is_heard.notify_one();
             }
         }
     }
 
     /// Wakes the waiters of each letter. Callers that wait for a job are woken only if it has ended.
-    async fn check(&self, letters: &str) {
+    async fn check(&self, session: &Session, letters: &str) -> Result<(), StoreError> {
         let has = |letter| letters.contains(letter);
         if has('b') {
             self.forget_floors();
         }
         let awaited = if has('e') { self.wakes.awaited() } else { Vec::new() };
-        let ended = if awaited.is_empty() { Vec::new() } else { self.ended(&awaited).await.unwrap_or_default() };
+        let ended = if awaited.is_empty() { Vec::new() } else { ended(session, &awaited).await? };
         self.wakes.announce(&Changes { ready: has('r'), returned: has('b'), cancels: has('c'), ended });
-    }
-
-    /// The awaited jobs that have ended or are gone.
-    async fn ended(&self, awaited: &[String]) -> Result<Vec<String>, StoreError> {
-        let sql = "select id from unnest($1::text[]) as awaited (id) \
-                   where not exists (select 1 from jobs where jobs.id = awaited.id and state < 4)";
-        let rows = self.pool.get().await?.query(sql, &[&awaited]).await?;
-        Ok(rows.iter().filter_map(|row| row.try_get(0).ok()).collect())
+        Ok(())
     }
 
     /// Counts all jobs periodically, in a small part of the time. Between counts, only changes of this process are
     /// added.
     async fn count_again(&self) {
+        let mut session = None;
         loop {
             let start = Instant::now();
             // A failed count is repeated.
-            let _ = self.count().await;
-            sleep((LEAST_PAUSE * 10).max(start.elapsed() * PAUSE_FACTOR)).await;
+            let counted = tokio::select! {
+                counted = self.count(&mut session) => counted,
+                error = self.away() => Err(error),
+            };
+            if counted.is_err() {
+                session = None;
+                sleep(LOOK_INTERVAL).await;
+            } else {
+                sleep((LEAST_PAUSE * 10).max(start.elapsed() * PAUSE_FACTOR)).await;
+            }
         }
     }
 
-    pub(super) async fn count(&self) -> Result<(), StoreError> {
+    pub(super) async fn count(&self, session: &mut Option<Session>) -> Result<(), StoreError> {
         let sql = "select count(*) filter (where state < 4), coalesce(sum(payload_bytes + output_bytes), 0)::bigint \
                    from jobs";
-        let row = self.pool.get().await?.query_one(sql, &[]).await?;
-        let number = |column: usize| Ok::<_, StoreError>(u64::try_from(row.try_get::<_, i64>(column)?).unwrap_or(0));
-        *self.size.lock() = Size { jobs: number(0)?, bytes: number(1)? };
+        let session = if let Some(session) = session { session } else { session.insert(self.connect().await?) };
+        let rows = session.look(sql, &[]).await?;
+        let number =
+            |column: usize| rows.first().and_then(|row| u64::try_from(row.try_get::<_, i64>(column).ok()?).ok());
+        if let (Some(jobs), Some(bytes)) = (number(0), number(1)) {
+            *self.size.lock() = Size { jobs, bytes };
+        }
         Ok(())
     }
+}
+
+/// The awaited jobs that have ended or are gone.
+async fn ended(session: &Session, awaited: &[String]) -> Result<Vec<String>, StoreError> {
+    let sql = "select id from unnest($1::text[]) as awaited (id) \
+               where not exists (select 1 from jobs where jobs.id = awaited.id and state < 4)";
+    let rows = answered(session.look(sql, &[(&awaited, Type::TEXT_ARRAY)])).await?;
+    Ok(rows.iter().filter_map(|row| row.try_get(0).ok()).collect())
+}
+
+fn standby() -> StoreError {
+    StoreError::Unavailable("it is a standby, and takes no writes".to_owned())
+}
+
+/// A running server waits for whatever its database refuses it: its operator may mend that meanwhile.
+fn wait_for_it(error: StoreError) -> StoreError {
+    if error.is_outage() { error } else { StoreError::Unavailable(error.to_string()) }
 }

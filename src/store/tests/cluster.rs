@@ -13,16 +13,16 @@ use tempfile::TempDir;
 use tokio::process::Command;
 
 /// A user that is not root, as which the server runs if the tests run as root.
-const USER: u32 = 65_534;
+pub(super) const USER: u32 = 65_534;
 /// No network, and no flush: a server that is killed loses nothing while its machine goes on.
 const SETTINGS: &str = "listen_addresses = ''\nfsync = off\n";
 /// Over a network, only with TLS and a password.
-const ACCESS: &str = "local all all trust\nhostssl all all all scram-sha-256\n";
+const ACCESS: &str = "local all all trust\nlocal replication all trust\nhostssl all all all scram-sha-256\n";
 
 /// A server, which runs until it is dropped.
 pub(crate) struct Cluster {
-    directory: TempDir,
-    programs: PathBuf,
+    pub(super) directory: TempDir,
+    pub(super) programs: PathBuf,
 }
 
 impl Cluster {
@@ -56,6 +56,22 @@ impl Cluster {
         self.run("pg_ctl", &["start", "--silent", "--wait", &log, &options]).await;
     }
 
+    /// Stops or continues all its processes, which keep their connections.
+    pub(crate) fn signal(&self, signal: Signal) {
+        let id = fs::read_to_string(self.data().join("postmaster.pid")).unwrap_or_default();
+        let Some(id) = id.lines().next() else { return };
+        // It starts no further ones while it stands still.
+        let send = |id: &str| {
+            if let Some(id) = id.parse().ok().and_then(Pid::from_raw) {
+                // It may have ended.
+                let _ = kill_process(id, signal);
+            }
+        };
+        send(id);
+        let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
+        children.split_whitespace().for_each(send);
+    }
+
     /// Puts a file beside its data.
     pub(crate) fn put(&self, name: &str, text: &str) {
         let path = self.data().join(name);
@@ -66,11 +82,10 @@ impl Cluster {
 
     /// The URL of one of its databases.
     pub(crate) fn url(&self, database: &str) -> String {
-        let host = self.directory.path().display().to_string().replace('/', "%2F");
-        format!("postgres://test@{host}/{database}")
+        format!("postgres://test@{}/{database}", host(self.directory.path()))
     }
 
-    async fn run(&self, program: &str, options: &[&str]) {
+    pub(super) async fn run(&self, program: &str, options: &[&str]) {
         let mut command = Command::new(self.programs.join(program));
         if geteuid().is_root() {
             // PostgreSQL refuses to run as root.
@@ -88,6 +103,7 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
+        self.signal(Signal::CONT);
         let id = fs::read_to_string(self.data().join("postmaster.pid")).unwrap_or_default();
         if let Some(id) = id.lines().next().and_then(|id| Pid::from_raw(id.parse().ok()?)) {
             // It ends its own processes, which a kill would not.
@@ -96,8 +112,13 @@ impl Drop for Cluster {
     }
 }
 
+/// A directory with a socket, as the host of a URL.
+pub(crate) fn host(directory: &Path) -> String {
+    directory.display().to_string().replace('/', "%2F")
+}
+
 /// Short enough for a socket, and of the server's user.
-fn directory() -> TempDir {
+pub(super) fn directory() -> TempDir {
     let directory = TempDir::new_in(Path::new("/tmp")).expect("a directory for the server");
     own(directory.path());
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o700)).expect("its mode");

@@ -1,15 +1,23 @@
 //! Stores on a PostgreSQL server of the tests' own.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tempfile::{NamedTempFile, TempDir};
+use tokio::time::timeout;
 use tokio_postgres::NoTls;
 
-use super::cluster::Cluster;
+use super::{cluster::Cluster, promises::success};
 use crate::{
-    store::{Bounds, JobStore, PostgresOptions, StoreError, Timestamp, inspect_postgres, open_postgres},
+    model::Job,
+    store::{
+        Bounds, JobState, JobStore, NewJob, PostgresOptions, Room, StoreError, Submission, Submitted, Timestamp,
+        inspect_postgres, open_postgres,
+    },
     task::Tasks,
 };
+
+/// Bound of a wait for another process.
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A connection to the database of one test.
 pub(super) struct Server {
@@ -18,7 +26,11 @@ pub(super) struct Server {
 }
 
 fn options(cluster: &Cluster, database: &str) -> PostgresOptions {
-    PostgresOptions::new(cluster.url(database).try_into().expect("a URL"))
+    at(&cluster.url(database))
+}
+
+pub(super) fn at(url: &str) -> PostgresOptions {
+    PostgresOptions::new(url.to_owned().try_into().expect("a URL"))
 }
 
 /// A further replica on a store.
@@ -28,9 +40,18 @@ pub(super) fn replica(cluster: &Cluster, database: &str, bounds: Bounds) -> Arc<
 
 /// A store in a new database, with a clock that the test sets.
 pub(super) async fn store(cluster: &Cluster, database: &str, bounds: Bounds) -> (Arc<dyn JobStore>, Server) {
+    store_at(cluster, database, &PostgresOptions { bounds, ..options(cluster, database) }).await
+}
+
+/// The same, reached in another way.
+pub(super) async fn store_at(
+    cluster: &Cluster,
+    database: &str,
+    options: &PostgresOptions,
+) -> (Arc<dyn JobStore>, Server) {
     let postgres = connect(&cluster.url("postgres")).await;
     postgres.client.batch_execute(&format!("create database {database}")).await.expect("a database");
-    let store = replica(cluster, database, bounds);
+    let store = open_postgres(options).expect("a store");
     let server = connect(&cluster.url(database)).await;
     let clock = "create table waterwheel.clock (now bigint); insert into waterwheel.clock values (0); \
                  create or replace function waterwheel.waterwheel_now() returns bigint language sql stable \
@@ -56,9 +77,15 @@ impl Server {
     pub(super) async fn run(&self, sql: &str) {
         self.client.batch_execute(sql).await.expect("it is done");
     }
+
+    /// Waits until a query answers `true`.
+    pub(super) async fn until(&self, sql: &str) {
+        let is_so = async || self.client.query_one(sql, &[]).await.expect("a row").get::<_, bool>(0);
+        timeout(PATIENCE, async { while !is_so().await {} }).await.unwrap_or_else(|_| panic!("never: {sql}"));
+    }
 }
 
-async fn connect(url: &str) -> Server {
+pub(super) async fn connect(url: &str) -> Server {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("a connection");
     let tasks = Tasks::new();
     tasks.spawn(async {
@@ -85,8 +112,65 @@ async fn a_newer_schema_and_an_unreachable_server_are_refused() {
     let refusal = open_postgres(&options(&cluster, "none")).err().expect("a refusal");
     assert!(refusal.to_string().contains("\"none\" does not exist"), "{refusal}");
     cluster.halt().await;
-    let refusal = open_postgres(&newer).err().expect("a refusal");
+    let refusal = inspect_postgres(&newer).await.expect_err("a refusal");
     assert!(matches!(refusal, StoreError::Unavailable(_)), "{refusal:?}");
+}
+
+/// A server needs nine, and roles that are not superusers do not get the last three.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_with_too_few_connections_does_not_fit() {
+    let Some(cluster) = Cluster::start().await else { return };
+    let mut found = Vec::new();
+    for count in [11, 12] {
+        let server = connect(&cluster.url("postgres")).await;
+        server.run(&format!("alter system set max_connections = {count}")).await;
+        server.run("alter system set max_wal_senders = 1").await;
+        drop(server);
+        cluster.halt().await;
+        cluster.resume().await;
+        found.push(inspect_postgres(&options(&cluster, "postgres")).await);
+    }
+    let [Err(StoreError::Database(short)), Ok(fits)] = &found[..] else { panic!("{found:?}") };
+    assert!(short.contains("8 connections are free, but a server needs 9; raise `max_connections`"), "{short}");
+    assert!(fits.contains("9 connections free, of which a server takes 9"), "{fits}");
+}
+
+/// The order in which two clients settle a job and create the next one of its key must not leave that one behind.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_end_of_a_keyed_job_waits_for_the_next_one_of_its_key() {
+    let Some(cluster) = Cluster::start().await else { return };
+    let (first, server) = store(&cluster, "keyed", Bounds::default()).await;
+    let second = replica(&cluster, "keyed", Bounds::default());
+    let keyed = |id: &str| {
+        let job = Job { ordering_key: "x".to_owned(), ..Job::new("k", "p") };
+        Submission { jobs: vec![NewJob::new(id, "p", job)], room: None }
+    };
+    let session = first.open_session(Duration::from_secs(60)).await.expect("a session");
+    first.submit(keyed("a")).await.expect("it is created");
+    let room = Room { session, kinds: [("k".to_owned(), 9)].into(), bytes: usize::MAX };
+    let claimed = first.claim(room.clone()).await.expect("the job").remove(0);
+
+    // The second client's transaction waits behind its insert, until the gate opens.
+    let gate = "create function gate() returns trigger language plpgsql as \
+                'begin perform pg_advisory_xact_lock(7); return new; end'; create trigger gate before insert \
+                on waterwheel.jobs for each row execute function gate(); select pg_advisory_lock(7)";
+    server.run(gate).await;
+    let (created, settled) = tokio::join!(second.submit(keyed("b")), async {
+        let waiting = "select count(*) = $1 from pg_locks where locktype = 'advisory' and not granted";
+        server.until(&waiting.replace("$1", "1")).await;
+        let settled = first.settle(vec![success(claimed)]);
+        let opened = async {
+            server.until(&waiting.replace("$1", "2")).await;
+            server.run("select pg_advisory_unlock(7)").await;
+        };
+        tokio::join!(settled, opened).0
+    });
+    assert!(matches!(created.expect("an answer")[..], [Submitted::Created]));
+    assert_eq!(settled.expect("an answer"), [Some(JobState::Succeeded)]);
+    assert_eq!(server.lost_keys().await, Vec::<String>::new());
+    assert_eq!(first.claim(room).await.expect("the next job").len(), 1);
+    first.close().await;
+    second.close().await;
 }
 
 /// TLS with a certificate that is trusted, and the right password, or nothing.

@@ -32,7 +32,7 @@ async fn a_waiting_caller_is_woken_by_the_end() {
     second.close().await;
 }
 
-async fn ends_while_awaited(waiter: &dyn JobStore, worker: &dyn JobStore) {
+pub(super) async fn ends_while_awaited(waiter: &dyn JobStore, worker: &dyn JobStore) {
     assert!(waiter.wait("none").await.expect("an answer").is_none());
     let session = worker.open_session(Duration::from_secs(60)).await.expect("a session");
     let jobs = vec![NewJob::new("a", "p", Job::new("k", "x"))];
@@ -56,7 +56,7 @@ async fn finish(store: &dyn JobStore, session: SessionId) -> usize {
     states.len()
 }
 
-fn success(job: Claimed) -> Settle {
+pub(super) fn success(job: Claimed) -> Settle {
     let next = Next::Succeeded(Output { bytes: job.request.job.payload, content_type: String::new() });
     let (worker, message) = (String::new(), String::new());
     Settle { token: job.token, worker, reason: Reason::Completed, code: 0, message, next }

@@ -13,7 +13,7 @@ use futures_util::{StreamExt as _, future::join_all, stream};
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use rustix::process::Signal;
 use tempfile::TempDir;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::Code;
 use waterwheel::proto::{CreateJobRequest, JobState, SubmitRequest, health::health_check_response::ServingStatus};
@@ -233,6 +233,32 @@ async fn when_the_database_stops_no_acknowledged_job_is_lost_and_submit_still_wo
     );
 }
 
+/// Its connections stay open, and nothing answers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn when_the_database_stands_still_creates_are_refused_and_submit_still_works() {
+    let Some(cluster) = Cluster::start().await else { return };
+    let (_dir, path) = replica_file(&cluster);
+    let process = Process::serve_file(&path).await;
+    let jobs = Jobs::of(&process).await;
+    let running = jobs.created(work("sleep", "2000")).await;
+    while jobs.get(&running).await.state() != JobState::Running {}
+    cluster.signal(Signal::STOP);
+    let begin = Instant::now();
+    let refused = jobs.create(work("echo", "")).await.unwrap_err();
+    eprintln!("refused after {:.1?}", begin.elapsed());
+    assert_eq!((refused.code(), refused.reason().as_str()), (Code::Unavailable, "STORE_UNAVAILABLE"));
+    assert!(refused.pushback() > Some(0) && begin.elapsed() < PATIENCE, "{refused:?}");
+    process.logged("it has not answered for 5 s").await;
+    assert_eq!(health::check(process.public, "store").await, ServingStatus::NotServing);
+    Caller::of(process.public).await.0.submit(SubmitRequest { job: Some(job("echo", "x")) }).await.unwrap();
+
+    cluster.signal(Signal::CONT);
+    process.logged("the store of detached jobs answers again").await;
+    let job = jobs.ended(&running).await;
+    assert_eq!((job.state(), outcomes(&job)), (JobState::Succeeded, vec!["COMPLETED"]));
+    jobs.created(work("echo", "")).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_the_database_is_unavailable_creates_are_refused_and_running_jobs_complete() {
     let Some(cluster) = Cluster::start().await else { return };
@@ -257,14 +283,20 @@ async fn while_the_database_is_unavailable_creates_are_refused_and_running_jobs_
     assert_eq!(health::check(process.public, "store").await, ServingStatus::NotServing);
     let check = ["check", "--env", "--config", path.to_str().unwrap()];
     let ran = Ran::of(program(&check)).await;
-    assert!(ran.code == Some(1) && ran.out.contains("the database is not available"), "{}", ran.out);
-    let args = ["serve", "--listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0", "--config", path.to_str().unwrap()];
-    let second = Ran::of(program(&args)).await.err;
-    let why = "cannot open the store of detached jobs: the database is not available";
-    assert!(second.contains(why), "{second}");
+    let waits = ran.out.contains("the database is not available") && ran.out.contains("a server starts, and waits");
+    assert!(ran.code == Some(0) && waits, "{}", ran.out);
+    // A server starts as well, and needs no hand later.
+    let second = Process::serve_file(&path).await;
+    second.logged("the store of detached jobs fails").await;
+    assert_eq!(health::check(second.public, "store").await, ServingStatus::NotServing);
+    Caller::of(second.public).await.0.submit(SubmitRequest { job: Some(job("echo", "x")) }).await.unwrap();
 
     cluster.resume().await;
-    process.logged("the store of detached jobs answers again").await;
+    for server in [&process, &second] {
+        server.logged("the store of detached jobs answers again").await;
+    }
+    let id = Jobs::of(&second).await.created(work("echo", "")).await;
+    assert_eq!(jobs.ended(&id).await.state(), JobState::Succeeded);
     let job = jobs.ended(&running).await;
     assert_eq!((job.state(), outcomes(&job)), (JobState::Succeeded, vec!["COMPLETED"]));
     for id in acknowledged.iter().flatten() {
