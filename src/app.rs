@@ -210,6 +210,7 @@ impl App {
         security.follow(&phase, &tasks);
         services::follow(incidents::follow(), &phase, &tasks);
         serve_when_tried(&control, &phase, &tasks);
+        services::sweep(config);
         Ok(Self { control, public, ops, tasks, own, access: security.access })
     }
 
@@ -259,7 +260,14 @@ impl App {
     ) {
         let (current, load) = (loaded.into(), Box::new(load));
         let Self { own, access, .. } = self;
-        self.control.set_reloading(Reloading { current, load, own: own.clone(), access: access.clone(), log });
+        self.control.set_reloading(Reloading {
+            turn: <_>::default(),
+            current,
+            load,
+            own: own.clone(),
+            access: access.clone(),
+            log,
+        });
     }
 
     /// Reloads the configuration whenever the contents of the file change. See [`reload_by`](Self::reload_by).

@@ -104,6 +104,12 @@ enum Command {
     Resize(operate::ResizeArgs),
     Cancel(operate::CancelArgs),
     Reload(operate::ReloadArgs),
+    /// Replace the processes of a pool's programs, so that they run new code.
+    ///
+    /// A new process is ready before an old one leaves, one after the other, and no job fails. The command returns when
+    /// the first new process of each program is ready. If it cannot start, the old ones go on.
+    #[command(after_help = "Example:\n  waterwheel restart python")]
+    Restart(operate::PoolArgs),
     Probe(probe::ProbeArgs),
     Bench(bench::BenchArgs),
     Sim(sim::SimArgs),
@@ -128,7 +134,10 @@ struct CompletionsArgs {
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Serve", &["serve", "dev", "check", "config", "worker", "proto", "completions"]),
     ("Call", &["submit", "stream", "probe"]),
-    ("Operate", &["stats", "jobs", "explain", "cancel", "pause", "resume", "resize", "reload", "drain", "store"]),
+    (
+        "Operate",
+        &["stats", "jobs", "explain", "cancel", "pause", "resume", "resize", "reload", "restart", "drain", "store"],
+    ),
     ("Study", &["bench", "sim", "advise"]),
 ];
 
@@ -217,6 +226,7 @@ pub fn run(cli: Cli) -> Exit {
         Command::Resize(args) => client(format, args, operate::resize),
         Command::Cancel(args) => client(format, args, operate::cancel),
         Command::Reload(args) => client(format, args, operate::reload),
+        Command::Restart(args) => client(format, args, operate::restart),
         Command::Probe(args) => client(format, args, probe::run),
         Command::Bench(args) => client(format, args, bench::run),
         Command::Sim(args) => client(format, args, sim::run),

@@ -29,6 +29,7 @@ use crate::{
     task::off_thread,
 };
 pub use builtin::Builtin;
+pub(crate) use child::remove_left_workspaces;
 pub use context::{Context, ContextParts, Site};
 pub use exec::{ExecCommand, InvalidExecCommand};
 pub use process::{ProcessState, ProcessStats, Processes, ProgramStats, Recycle, WorkerProgram};

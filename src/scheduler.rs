@@ -210,6 +210,11 @@ impl<H: Host> Core<H> {
         self.workers.unreplaced()
     }
 
+    /// Whether a job could be accepted now, or the pool will not accept one any more.
+    pub(crate) fn may_accept(&self) -> bool {
+        self.closed || self.can_start() || (!self.shut && self.has_capacity(Criticality::default(), 0))
+    }
+
     /// Whether a ready job may start.
     fn can_start(&self) -> bool {
         self.paused.is_none() && self.workers.has_idle()

@@ -3,6 +3,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use futures_util::{FutureExt, future::BoxFuture};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -146,8 +147,8 @@ impl DrainControl for Control {
         self.0.cut.subscribe()
     }
 
-    fn reload(&self, is_dry_run: bool) -> Result<Vec<SettingChange>, ReloadFault> {
-        if is_dry_run { self.read_again(true) } else { Self::reload(self) }
+    fn reload(&self, is_dry_run: bool) -> BoxFuture<'_, Result<Vec<SettingChange>, ReloadFault>> {
+        if is_dry_run { self.read_again(true).boxed() } else { Self::reload(self).boxed() }
     }
 
     fn progress(&self) -> DrainProgress {

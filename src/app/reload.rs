@@ -1,9 +1,10 @@
 //! Reloads the configuration while the process serves. `src/reload.rs` reloads certificates and keys.
 
-use std::{path::PathBuf, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use tracing::{info, warn};
+use tokio::sync::Notify;
+use tracing::{Span, info, warn};
 
 use super::{
     Control, OwnKind,
@@ -14,18 +15,25 @@ use crate::{
     auth::Quotas,
     config::{self, Faults, Loaded},
     detached::Detached,
+    handler::Kind,
     phase::Phase,
     pool::Pools,
     reload::{Seen, keep_fresh, read},
     rpc::{AccessControl, ReloadFault, SettingChange},
+    task::off_thread,
     telemetry::LogControl,
 };
 
 /// Reads the configuration again.
 pub(super) type Load = Box<dyn Fn() -> Result<Loaded, Faults> + Send + Sync>;
 
+#[expect(clippy::disallowed_types, reason = "held while new programs start, which only other reloads wait for")]
+type Turn = tokio::sync::Mutex<()>;
+
 /// The current configuration, and the parts of the process that a reload changes.
 pub(super) struct Reloading {
+    /// Reloads come one after the other.
+    pub(super) turn: Turn,
     pub(super) current: Mutex<Loaded>,
     pub(super) load: Load,
     pub(super) own: Vec<OwnKind>,
@@ -33,35 +41,60 @@ pub(super) struct Reloading {
     pub(super) log: LogControl,
 }
 
+/// A configuration that was read again, and may be applied.
+struct Next {
+    new: Loaded,
+    changes: Vec<SettingChange>,
+    /// The kinds of each pool.
+    kinds: Vec<Vec<Kind>>,
+}
+
 impl Control {
-    /// Reads the configuration again, and applies all changes or none. The result is logged. May block while reading
-    /// files. Does nothing unless [`App::reload_by`](super::App::reload_by) enabled it.
+    /// Reads the configuration again, and applies all changes or none. The result is logged. Each program that is new
+    /// or changed must first start one process; meanwhile the old ones go on. Does nothing unless
+    /// [`App::reload_by`](super::App::reload_by) enabled it. Cancel safe.
     ///
     /// # Errors
     /// The reason why nothing was changed.
-    pub fn reload(&self) -> Result<Vec<SettingChange>, ReloadFault> {
-        let reloaded = self.read_again(false);
+    pub async fn reload(&self) -> Result<Vec<SettingChange>, ReloadFault> {
+        let reloaded = self.read_again(false).await;
         reloaded.inspect_err(|fault| warn!(cause = %fault, "the configuration was not reloaded; nothing was changed"))
     }
 
     /// The same, but a dry run changes nothing and is not logged.
-    pub(super) fn read_again(&self, is_dry_run: bool) -> Result<Vec<SettingChange>, ReloadFault> {
+    pub(super) async fn read_again(&self, is_dry_run: bool) -> Result<Vec<SettingChange>, ReloadFault> {
         let Some(reloading) = self.reloading() else { return Err(ReloadFault::NoSource) };
+        let _turn = reloading.turn.lock().await;
         if self.phase().get() >= Phase::Draining {
             return Err(ReloadFault::Draining);
         }
-        reloading.reload(self.pools(), self.detached(), is_dry_run)
+        let (control, span) = (self.clone(), Span::current());
+        let read = move || span.in_scope(|| control.reloading().map(|it| it.read(control.pools())));
+        let next = off_thread(read).await.ok().flatten().ok_or(ReloadFault::Panicked)??;
+        tokio::select! {
+            biased;
+            () = self.phase().reached(Phase::Draining) => return Err(ReloadFault::Draining),
+            started = start_programs(self.pools(), &next) => started.map_err(ReloadFault::Faulty)?,
+        }
+        if is_dry_run { Ok(next.changes) } else { reloading.apply(next, self.pools(), self.detached()) }
     }
 }
 
+/// Starts a process of each program that is new. Dropping `next` kills them.
+async fn start_programs(pools: &Pools, next: &Next) -> Result<(), String> {
+    for (config::Pool { name, .. }, kinds) in next.new.config.pools.iter().zip(&next.kinds) {
+        pools.get(name).expect(KNOWN).try_start(kinds).await.map_err(|fault| {
+            format!("error: {fault}\n  help: correct the program or its command; `waterwheel worker test` runs it")
+        })?;
+    }
+    Ok(())
+}
+
+const KNOWN: &str = "a new pool needs a restart";
+
 impl Reloading {
-    fn reload(
-        &self,
-        pools: &Pools,
-        detached: Option<&Detached>,
-        is_dry_run: bool,
-    ) -> Result<Vec<SettingChange>, ReloadFault> {
-        let mut current = self.current.lock();
+    fn read(&self, pools: &Pools) -> Result<Next, ReloadFault> {
+        let current = self.current.lock();
         let new = (self.load)().map_err(|faults| ReloadFault::Faulty(faults.to_string()))?;
         let changes = current.changes(&new);
         if changes.iter().any(|change| change.needs_restart) {
@@ -75,9 +108,16 @@ impl Reloading {
         };
         let kinds = assemble::kinds(&new.config, &self.own, make);
         let kinds = kinds.map_err(|error| ReloadFault::Faulty(format!("error: {error}")))?;
-        if is_dry_run {
-            return Ok(changes);
-        }
+        Ok(Next { new, changes, kinds })
+    }
+
+    fn apply(
+        &self,
+        Next { new, changes, kinds }: Next,
+        pools: &Pools,
+        detached: Option<&Detached>,
+    ) -> Result<Vec<SettingChange>, ReloadFault> {
+        let mut current = self.current.lock();
         // Logged with the old filter, because the new one may suppress these lines.
         for SettingChange { key, old, new, .. } in &changes {
             info!(key, "{key}: {old} → {new}");
@@ -88,7 +128,7 @@ impl Reloading {
         }
         self.log.set(&new.config.telemetry.log).map_err(|error| ReloadFault::Faulty(format!("error: {error}")))?;
         for (config::Pool { name, settings }, kinds) in new.config.pools.iter().zip(kinds) {
-            pools.get(name).expect("a new pool needs a restart").reconfigure(settings.clone(), kinds);
+            pools.get(name).expect(KNOWN).reconfigure(settings.clone(), kinds);
         }
         pools.refresh();
         if let Some(detached) = detached {
@@ -116,11 +156,19 @@ const MAX_FILE: u64 = 64 << 20;
 /// Reloads the configuration whenever the contents of the file change.
 pub(super) async fn watch(path: PathBuf, control: Control) {
     let seen = Seen::new(&[read(&path, MAX_FILE)]);
+    let changed = Arc::new(Notify::new());
+    let noticed = Arc::clone(&changed);
     let look = move || {
         if seen.is_new(&[read(&path, MAX_FILE)]) {
-            // The result is in the log.
-            let _ = control.reload();
+            noticed.notify_one();
         }
     };
-    keep_fresh(CHECK_INTERVAL, look).await;
+    let reload = async {
+        loop {
+            changed.notified().await;
+            // The result is in the log.
+            let _ = control.reload().await;
+        }
+    };
+    tokio::join!(keep_fresh(CHECK_INTERVAL, look), reload);
 }

@@ -10,8 +10,9 @@ use tokio::{runtime::Builder, time::Instant};
 use super::{Control, StartError};
 use crate::{
     auth::{Authenticator, Quotas},
-    config::Config,
+    config::{Config, Handler, Kind},
     detached::{Detached, KindPolicies, wall_clock},
+    handler::remove_left_workspaces,
     net::{ListenAddress, Placement, Server, Tls},
     ops::{self, Listener, OpsState, Runtimes},
     phase::{Phase, PhaseCell},
@@ -151,6 +152,16 @@ pub(super) fn follow(work: impl Future<Output = ()> + Send + 'static, phase: &Ph
             () = phase.reached(Phase::Stopped) => {}
         }
     });
+}
+
+/// Removes the workspaces that killed servers left behind, on a thread that nothing waits for.
+pub(super) fn sweep(config: &Config) {
+    let has_workspace = |kind: &Kind| matches!(&kind.handler, Handler::Exec(command) if command.workspace);
+    if config.kinds.iter().any(has_workspace)
+        && let Err(fault) = spawn_thread("sweep".to_owned(), remove_left_workspaces)
+    {
+        tracing::warn!(%fault, "cannot look for the workspaces of killed servers");
+    }
 }
 
 /// The detached jobs of a process; `None` if no store is configured. Blocks while a file or a database is opened.

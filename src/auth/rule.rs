@@ -60,6 +60,7 @@ rpcs! {
     Explain: Admin "Explain",
     ListJobs: Admin "ListJobs",
     Reload: Admin "Reload",
+    Restart: Admin "Restart",
     /// Server reflection, in each of its versions.
     Reflection: Other "Reflection",
     /// Out-of-band load reports, for clients that balance by load.

@@ -1,4 +1,4 @@
-//! `waterwheel pause`, `resume`, `resize`, `cancel` and `reload`, and the flags of all commands for operators.
+//! `waterwheel pause`, `resume`, `resize`, `cancel`, `reload` and `restart`, and the flags of all commands for operators.
 
 use clap::{Args, builder::UnknownArgumentValueParser};
 use tonic::{Response, Status};
@@ -12,13 +12,13 @@ use super::{
 };
 use crate::proto::{
     CancelJobRequest, CancelJobResponse, JobStage, PauseRequest, Phase, PoolState, ReloadRequest, ReloadResponse,
-    ResizeRequest, ResumeRequest, SettingChange, SizeStats,
+    ResizeRequest, RestartRequest, ResumeRequest, SettingChange, SizeStats,
 };
 
 const RELOAD_CODES: &str = "\
 Exit codes:
   0  the changes were applied; with --dry-run: they can be applied
-  1  nothing was changed: the configuration has faults, or a key needs a restart
+  1  nothing was changed: the configuration has faults, a program cannot start, or a key needs a restart
 
 Example:
   waterwheel reload --dry-run";
@@ -97,7 +97,7 @@ pub(super) struct CancelArgs {
 ///
 /// SIGHUP does the same; this command prints the changes. All changes are applied, or none. These can be
 /// reloaded: pools (without ended_jobs), kinds, [auth.rule], [quota] and telemetry.log. If another key changed, it is
-/// named, and nothing is applied. No call fails.
+/// named, and nothing is applied. A new or changed program must first start a process. No call fails.
 #[derive(Debug, Args)]
 #[command(after_help = RELOAD_CODES)]
 pub(super) struct ReloadArgs {
@@ -137,6 +137,14 @@ pub(super) async fn resume(args: PoolArgs, console: &mut Console<'_>) -> Result<
     show(answer.pool, &operator, console).await
 }
 
+pub(super) async fn restart(args: PoolArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
+    let PoolArgs { pool, change: ChangeArgs { reason, operator } } = args;
+    let request = RestartRequest { pool, reason };
+    let call = operator.call(CallArgs::default()).await?;
+    let answer = call.ask(async |server| server.admin().restart(request).await).await?;
+    show(answer.pool, &operator, console).await
+}
+
 pub(super) async fn resize(args: ResizeArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
     let ResizeArgs { pool, workers: Workers { min, max }, change: ChangeArgs { reason, operator } } = args;
     let request = ResizeRequest { pool, min_workers: min, max_workers: max, reason };
@@ -155,7 +163,9 @@ pub(super) async fn cancel(args: CancelArgs, console: &mut Console<'_>) -> Resul
 pub(super) async fn reload(args: ReloadArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
     let ReloadArgs { dry_run, change: ChangeArgs { reason, operator } } = args;
     let request = ReloadRequest { dry_run, reason };
-    let answer = operator.ask(async |server| server.admin().reload(request).await).await?;
+    // New programs may take long to start.
+    let call = operator.call(CallArgs::default()).await?;
+    let answer = call.ask(async |server| server.admin().reload(request).await).await?;
     console.message(&answer, |answer| reloaded(answer, dry_run)).await?;
     let is_fine = answer.applied || dry_run && refusal(&answer).is_none();
     Ok(if is_fine { Exit::Done } else { Exit::Failed })

@@ -16,7 +16,6 @@ use crate::{
     config::{Config, Faults, Loaded, Warning},
     file::explain,
     net::ListenAddress,
-    task::off_thread,
     telemetry::{self, TelemetryError},
 };
 
@@ -164,9 +163,8 @@ fn print_receipt(receipt: &Receipt) {
 async fn reload(mut hang_ups: Signal, control: &Control) -> std::convert::Infallible {
     loop {
         hang_ups.recv().await;
-        let control = control.clone();
         // The result is logged.
-        let _ = off_thread(move || control.reload()).await;
+        let _ = control.reload().await;
     }
 }
 

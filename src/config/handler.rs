@@ -132,7 +132,7 @@ pub(super) fn program_fault(path: &Path) -> Option<Invalid> {
 
 /// Checks the arguments and the `pass_env` of a table such as `kind.NAME`. `command` is the key of its command line.
 pub(super) fn report_program(table: &str, command: &str, values: &mut Values, server_env: &[(String, String)]) {
-    warn_of_relative(&format!("{table}.{command}"), values);
+    warn_of_files(&format!("{table}.{command}"), values);
     let env = format!("{table}.env");
     let mut names: BTreeSet<String> = values.section::<BTreeMap<_, String>>(&env).into_keys().collect();
     let (what, owner) = table.split_once('.').expect("a path such as kind.NAME");
@@ -195,6 +195,7 @@ fn read_worker(name: &str, pool: &str, values: &Values, server_env: &[(String, S
         kinds: values.kinds_of(pool).into_iter().filter(runs).collect(),
         jobs_per_process: values.required(&key("jobs_per_process")),
         start_timeout: values.required(&key("start_timeout")),
+        required: values.required(&key("required")),
         recycle: values.section(&key("recycle")),
         stderr_tail: values.required(&key("stderr_tail")),
         cancel_grace: values.required(&format!("pool.{pool}.cancel_grace")),
@@ -208,9 +209,17 @@ fn environment(table: &str, values: &Values, server_env: &[(String, String)]) ->
     values.section::<BTreeMap<_, _>>(&format!("{table}.env")).into_iter().chain(passed).collect()
 }
 
-/// Warns about each relative argument that names a file beside the configuration: jobs do not run in that directory.
-fn warn_of_relative(key: &str, values: &mut Values) {
+/// Warns about each argument that names no file of the directory of the configuration, and about each relative one that
+/// names one: jobs do not run in that directory.
+fn warn_of_files(key: &str, values: &mut Values) {
     for (word, span) in words(key, values).into_iter().skip(1) {
+        if let Some(name) = word.strip_prefix(CONFIG_DIR).map(|rest| rest.trim_start_matches('/'))
+            && !values.texts.directory(&span).join(name).exists()
+        {
+            let message = format!("`{key}` names `{}`, which does not exist", shown(&word));
+            let help = "correct the name, or put the file into the directory of the configuration".to_owned();
+            values.warnings.push(Warning { message, help });
+        }
         let is_beside = Path::new(&word).is_relative() && values.texts.directory(&span).join(&word).is_file();
         if is_beside && !word.is_empty() {
             let word = shown(&word);

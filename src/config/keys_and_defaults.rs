@@ -292,9 +292,11 @@ keys! {
     "program.*.jobs_per_process": Integer(1, 65_536), default "1", like "8";
     /// Time from the start of a process until it says that it is ready.
     "program.*.start_timeout": WAIT, default "'10s'";
-    /// Jobs after which a process is replaced by a fresh one.
+    /// Whether the server is ready only once a process was ready. By default it is ready too if all have failed.
+    "program.*.required": Boolean, default "false";
+    /// Jobs after which a process is replaced, up to a fifth earlier. It goes on until its successor is ready.
     "program.*.recycle.jobs": Integer(1, 1_000_000_000), like "10000";
-    /// Age at which a process is replaced, once it has finished its jobs.
+    /// Age at which a process is replaced, up to a fifth earlier.
     "program.*.recycle.age": AGE, like "'1h'";
     /// Resident memory above which a process is replaced. It is measured after each job, without child processes.
     "program.*.recycle.memory": MEMORY, like "'512MiB'";

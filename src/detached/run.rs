@@ -31,11 +31,11 @@ impl Reservation {
         let inner = Arc::clone(&self.inner);
         let Token { id, attempt, session, .. } = &claimed.token;
         let token = AttemptToken { job: id.clone(), number: *attempt, epoch: session.number() };
-        let attempt = Arc::new(Attempt::new(token));
+        let attempt = Arc::new(Attempt::new(token, claimed.crashes > 0));
         let end = match inner.pools.try_submit(pool_job(&claimed, &attempt)) {
             Ok(ticket) => {
                 let job = ticket.job();
-                inner.hold(&claimed.token, Some(Run { job, attempt }));
+                inner.hold(&claimed.token, Some(Run { job, attempt: Arc::clone(&attempt) }));
                 let end = self.follow(ticket).await;
                 inner.hold(&claimed.token, None);
                 if let Some(Err(error)) = &end
@@ -51,7 +51,7 @@ impl Reservation {
                 Some(Err(rejection.into()))
             }
         };
-        settle(claimed, end, &self.pool, rand::random())
+        settle(claimed, end, &attempt, &self.pool, rand::random())
     }
 
     /// Waits for the result of a job. After a stop, gives the job back if it has not begun.
@@ -89,7 +89,7 @@ fn pool_job(claimed: &Claimed, attempt: &Arc<Attempt>) -> Job {
 }
 
 /// The end of an attempt, for the store. `jitter` is a random number from 0 to 1.
-fn settle(claimed: Claimed, end: End, pool: &str, jitter: f64) -> Settle {
+fn settle(claimed: Claimed, end: End, attempt: &Attempt, pool: &str, jitter: f64) -> Settle {
     let mut worker = pool.to_owned();
     let (reason, code, message, next) = match end {
         Some(Ok(Completed { output, waterfall, .. })) => {
@@ -101,7 +101,7 @@ fn settle(claimed: Claimed, end: End, pool: &str, jitter: f64) -> Settle {
             (Reason::Draining, Code::Unavailable as i32, message, Next::GiveBack)
         }
         Some(Err(JobError::Rejected(rejection))) => refused(&rejection),
-        Some(Err(JobError::Failed(failure))) => failed(&claimed, &failure, jitter),
+        Some(Err(JobError::Failed(failure))) => failed(&claimed, &failure, attempt, jitter),
     };
     Settle { token: claimed.token, worker, reason, code, message, next }
 }
@@ -130,7 +130,7 @@ fn refused(rejection: &Rejection) -> (Reason, i32, String, Next) {
     (reason, reason.code() as i32, rejection.to_string(), next)
 }
 
-fn failed(claimed: &Claimed, failure: &Failure, jitter: f64) -> (Reason, i32, String, Next) {
+fn failed(claimed: &Claimed, failure: &Failure, attempt: &Attempt, jitter: f64) -> (Reason, i32, String, Next) {
     let reason = failure.outcome.reason();
     let (code, retryable) = match &failure.error {
         Some(HandlerError::Refused { code, retryable, .. }) if failure.outcome == Outcome::HandlerFailed => {
@@ -142,6 +142,8 @@ fn failed(claimed: &Claimed, failure: &Failure, jitter: f64) -> (Reason, i32, St
     };
     let next = match failure.outcome {
         Outcome::CancelledByOperator => Next::Cancelled,
+        // One of several jobs caused the crash. The next attempt runs alone, and shows whether it was this one.
+        Outcome::WorkerCrashed if attempt.has_shared_crash() => Next::GiveBack,
         _ if is_given_back(&failure.clone().into()) => Next::GiveBack,
         _ => {
             let retryable = retryable.unwrap_or_else(|| RETRYABLE.iter().any(|known| *known as i32 == code));

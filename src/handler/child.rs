@@ -17,7 +17,6 @@ use std::{
 use bytes::Bytes;
 use command_fds::{CommandFdExt, FdMapping};
 use rustix::fs::{Access, access};
-use tempfile::TempDir;
 use tokio::{
     io::AsyncWriteExt,
     net::unix::pipe::{Receiver, Sender},
@@ -26,7 +25,8 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use self::process_group::create_workspace;
+pub(crate) use self::workspace::remove_left_workspaces;
+use self::workspace::{Workspace, create_workspace};
 pub(super) use self::{
     process_group::Process,
     reading::{LineLog, MAX_TAIL, Pipe, Tail, drain},
@@ -39,6 +39,7 @@ use crate::{
 
 mod process_group;
 mod reading;
+mod workspace;
 
 /// Upper bound of a message, in bytes.
 const MAX_MESSAGE: usize = 3 << 10;
@@ -147,7 +148,7 @@ impl Program {
                 "cannot make a directory for the job: {kind}; make room there or point TMPDIR elsewhere"
             ))
         })?;
-        let own = workspace.as_ref().map(TempDir::path);
+        let own = workspace.as_ref().map(Workspace::path);
         // Without message pipes, no code must run between fork and exec. Then the standard library spawns without
         // copying the page tables.
         #[expect(clippy::disallowed_types, reason = "its children are reaped by their leader, and watched by it alone")]

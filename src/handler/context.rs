@@ -318,10 +318,32 @@ impl Context {
         self.0.start.worker()
     }
 
-    /// Marks the start of the run, once: on `worker`, at `now`, with a run limit of `limit`.
+    /// Marks the start of the run: on `worker`, at `now`, with a run limit of `limit`.
     pub(crate) fn begin(&self, worker: u32, now: Instant, limit: Option<Duration>) {
         debug_assert!(self.waited().is_none(), "a job begins once");
         self.0.start.set(worker, now.saturating_duration_since(self.deadline().arrival()), limit);
+    }
+
+    /// The job has its worker, but waits for a process. Until [`goes_on`](Self::goes_on), it counts as queued.
+    pub(super) fn waits(&self, queue_timeout: Option<Duration>) {
+        self.0.start.take_back(queue_timeout);
+    }
+
+    /// The job has what it [waited](Self::waits) for, and its run begins.
+    pub(super) fn goes_on(&self) {
+        self.0.start.set_waited(self.deadline().arrival().elapsed());
+    }
+
+    /// Whether it must run alone: its last attempt crashed with its process.
+    pub(super) fn is_suspect(&self) -> bool {
+        self.watched().is_some_and(|attempt| attempt.is_suspect)
+    }
+
+    /// Its process crashed while it ran other jobs too.
+    pub(super) fn note_shared_crash(&self) {
+        if let Some(attempt) = self.watched() {
+            attempt.note_shared_crash();
+        }
     }
 
     /// Receives the output chunks.

@@ -18,7 +18,7 @@ use bytes::Bytes;
 use tokio::time::timeout;
 
 use self::{
-    processes::ProcessSet,
+    process_set::ProcessSet,
     session::{Events, Session},
 };
 use super::{
@@ -30,6 +30,7 @@ use super::{
 use crate::model::{HandlerError, Job, Output, ProgramEnd};
 
 mod pipes;
+mod process_set;
 mod processes;
 mod session;
 mod supervise;
@@ -65,6 +66,8 @@ pub struct WorkerProgram {
     pub jobs_per_process: usize,
     /// Time limit from the start of a process until it is ready. Default 10 s.
     pub start_timeout: Duration,
+    /// Whether the server is ready only once a process of it was ready. Default false: also if all have failed.
+    pub required: bool,
     /// When a process is replaced by a new one. Default never.
     pub recycle: Recycle,
     /// Maximum bytes of its output that a failure quotes. Default 2 KiB, at most 3 KiB.
@@ -73,7 +76,8 @@ pub struct WorkerProgram {
     pub cancel_grace: Duration,
 }
 
-/// Limits after which a process is replaced, once it has finished its jobs.
+/// Limits after which a process is replaced. It runs jobs until its successor is ready, and processes are replaced one
+/// after the other.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Deserialize)]
 pub struct Recycle {
     /// Largest number of jobs.
@@ -82,6 +86,16 @@ pub struct Recycle {
     pub age: Option<Duration>,
     /// Largest resident memory of the process itself, in bytes. It is read after each job.
     pub memory: Option<u64>,
+}
+
+impl Recycle {
+    /// The limits of one process: `part` of the configured ones, so that processes of the same age are not all due at
+    /// once. The memory of processes differs by itself.
+    fn spread(&self, part: f64) -> Self {
+        let (jobs, age) =
+            (self.jobs.map(|jobs| jobs - (jobs as f64 * (1.0 - part)) as u64), self.age.map(|age| age.mul_f64(part)));
+        Self { jobs, age, memory: self.memory }
+    }
 }
 
 impl WorkerProgram {
@@ -102,6 +116,7 @@ impl WorkerProgram {
             kinds: kinds.into_iter().collect(),
             jobs_per_process: 1,
             start_timeout: Duration::from_secs(10),
+            required: false,
             recycle: Recycle::default(),
             stderr_tail: 2 << 10,
             cancel_grace: Duration::from_secs(1),
@@ -156,7 +171,7 @@ struct WorkerHandler {
 impl Handler for WorkerHandler {
     async fn handle(&mut self, job: Box<Job>, cx: Context) -> Result<Output, HandlerError> {
         loop {
-            let mut slot = self.processes.slot(&cx).await?;
+            let mut slot = self.processes.slot(&job, &cx).await?;
             // A process that has just ended accepts no job.
             if slot.begin(&job, &cx).is_some() {
                 drop(job);
@@ -175,19 +190,26 @@ impl Processes {
     }
 }
 
-/// A slot for one job in a process. Dropping it frees the slot, and ends the process if the job has no answer yet.
+/// A place for one job in a process. Dropping it frees the place, and ends the process if the job has no answer yet.
 struct JobSlot {
     set: Arc<ProcessSet>,
     session: Arc<Session>,
+    /// Occupied places: one, or all of a process for a job that must run alone.
+    places: usize,
     /// The job and its events; `None` once the job is answered.
     job: Option<(u64, Events)>,
 }
 
 impl JobSlot {
-    /// Takes a free slot of a process.
-    fn take(set: Arc<ProcessSet>, session: Arc<Session>) -> Self {
-        session.take_slot();
-        Self { set, session, job: None }
+    /// Takes `places` of a process; no other job may take more of them meanwhile if these are all.
+    fn take(set: Arc<ProcessSet>, session: Arc<Session>, places: usize) -> Self {
+        session.take_places(places);
+        Self { set, session, places, job: None }
+    }
+
+    /// Whether the job may begin: if it must run alone, no other job is left.
+    fn is_free(&self) -> bool {
+        self.places == 1 || self.session.taken() == self.places || self.session.is_closed()
     }
 
     /// Sends the job. `None` if the process accepts no more jobs.
@@ -239,6 +261,9 @@ impl WorkerJob for JobSlot {
             return HandlerError::Crashed { message: format!("program {} ended with the server", self.set.name) };
         };
         cx.note_program_end(end.clone());
+        if self.session.was_shared() {
+            cx.note_shared_crash();
+        }
         let message = quoting(end.summary.clone(), &self.session.tail(), self.set.program.stderr_tail);
         HandlerError::Crashed { message }
     }
@@ -250,6 +275,21 @@ impl Drop for JobSlot {
             Some((id, _)) => self.session.forget(id),
             None => drop(self.session.is_silent()),
         }
-        self.set.freed(&self.session);
+        self.set.freed(&self.session, self.places);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_due_a_little_earlier_than_others() {
+        let age = Duration::from_secs(100);
+        let recycle = Recycle { jobs: Some(1000), age: Some(age), memory: Some(7) };
+        assert_eq!(recycle.spread(1.0), recycle);
+        let early = Recycle { jobs: Some(800), age: Some(age.mul_f64(0.8)), memory: Some(7) };
+        assert_eq!(recycle.spread(0.8), early);
+        assert_eq!(Recycle { jobs: Some(1), ..Recycle::default() }.spread(0.8).jobs, Some(1));
     }
 }

@@ -70,14 +70,16 @@ impl fmt::Display for Runner {
     }
 }
 
-/// Marks the start of a run, once, for readers on other threads. Plain atomics cost a short job less than a cell that
-/// guards against a second write.
+/// Marks the start of a run, for readers on other threads. Plain atomics cost a short job less than a cell that guards
+/// against a second write.
 #[derive(Debug, Default)]
 pub(super) struct StartMark {
     /// Nanoseconds from the arrival to the start, plus one; 0 before the mark.
     waited: AtomicU64,
     /// Longest run in nanoseconds; 0 if only the deadline limits it.
     limit: AtomicU64,
+    /// Longest wait from the arrival in nanoseconds, after the mark was taken back; 0 if only the deadline limits it.
+    wait_limit: AtomicU64,
     worker: AtomicU32,
 }
 
@@ -86,6 +88,17 @@ impl StartMark {
     pub(super) fn set(&self, worker: u32, waited: Duration, limit: Option<Duration>) {
         self.worker.store(worker, Ordering::Relaxed);
         self.limit.store(limit.map_or(0, |limit| nanos(limit).max(1)), Ordering::Relaxed);
+        self.set_waited(waited);
+    }
+
+    /// Takes the mark back: the job has its worker, and waits for what runs it, for at most `limit` from its arrival.
+    pub(super) fn take_back(&self, limit: Option<Duration>) {
+        self.wait_limit.store(limit.map_or(0, |limit| nanos(limit).max(1)), Ordering::Relaxed);
+        self.waited.store(0, Ordering::Release);
+    }
+
+    /// Marks the start again, after [`take_back`](Self::take_back).
+    pub(super) fn set_waited(&self, waited: Duration) {
         // Stored last: a reader that sees this value also sees the others.
         self.waited.store(nanos(waited) + 1, Ordering::Release);
     }
@@ -95,11 +108,13 @@ impl StartMark {
         self.waited.load(Ordering::Acquire).checked_sub(1).map(Duration::from_nanos)
     }
 
-    /// When the run of a job with this deadline is stopped: at the deadline, or earlier by the limit of the run.
+    /// When a job with this deadline is stopped: at the deadline, or earlier by the limit of its run, or of its wait.
     pub(super) fn until(&self, deadline: Deadline) -> Instant {
-        let Some(waited) = self.waited() else { return deadline.reply_by() };
-        let limit = Some(self.limit.load(Ordering::Relaxed)).filter(|limit| *limit > 0);
-        let limited = limit.and_then(|limit| (deadline.arrival() + waited).checked_add(Duration::from_nanos(limit)));
+        let waited = self.waited();
+        let limit = if waited.is_some() { &self.limit } else { &self.wait_limit };
+        let limit = Some(limit.load(Ordering::Relaxed)).filter(|limit| *limit > 0);
+        let from = deadline.arrival() + waited.unwrap_or_default();
+        let limited = limit.and_then(|limit| from.checked_add(Duration::from_nanos(limit)));
         limited.map_or(deadline.reply_by(), |end| end.min(deadline.reply_by()))
     }
 
@@ -292,6 +307,12 @@ mod tests {
             let mark = StartMark::default();
             mark.set(7, waited, limit);
             let until = until.map_or(deadline.reply_by(), |until| arrival + until);
+            assert_eq!((mark.until(deadline), mark.waited(), mark.worker()), (until, Some(waited), 7), "{limit:?}");
+            mark.take_back(None);
+            assert_eq!((mark.until(deadline), mark.waited()), (deadline.reply_by(), None));
+            mark.take_back(Some(short));
+            assert_eq!(mark.until(deadline), arrival + short);
+            mark.set_waited(waited);
             assert_eq!((mark.until(deadline), mark.waited(), mark.worker()), (until, Some(waited), 7), "{limit:?}");
         }
     }

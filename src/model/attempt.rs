@@ -1,6 +1,10 @@
 //! One attempt of a detached job: its token, and its last events for watchers.
 
-use std::{collections::VecDeque, fmt};
+use std::{
+    collections::VecDeque,
+    fmt,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use bytes::Bytes;
 use tokio::sync::watch;
@@ -15,6 +19,10 @@ const CHUNK: usize = 64;
 pub struct Attempt {
     /// Its token.
     pub token: AttemptToken,
+    /// Whether the last attempt crashed with its worker. It then runs in a process of its own, which shows whether the
+    /// job or one beside it was the cause.
+    pub is_suspect: bool,
+    shared_crash: AtomicBool,
     events: watch::Sender<Replay>,
 }
 
@@ -52,8 +60,19 @@ pub struct Replay {
 impl Attempt {
     /// An attempt without events.
     #[must_use]
-    pub fn new(token: AttemptToken) -> Self {
-        Self { token, events: watch::Sender::default() }
+    pub fn new(token: AttemptToken, is_suspect: bool) -> Self {
+        Self { token, is_suspect, shared_crash: AtomicBool::new(false), events: watch::Sender::default() }
+    }
+
+    /// Its worker crashed while it ran other jobs too.
+    pub fn note_shared_crash(&self) {
+        self.shared_crash.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether its worker crashed while it ran other jobs too.
+    #[must_use]
+    pub fn has_shared_crash(&self) -> bool {
+        self.shared_crash.load(Ordering::Relaxed)
     }
 
     /// Watches the events. The channel closes when the attempt ends.
@@ -107,7 +126,7 @@ mod tests {
 
     #[test]
     fn late_watchers_get_what_fits() {
-        let attempt = Attempt::new(AttemptToken { job: "a/b".into(), number: 2, epoch: 7 });
+        let attempt = Attempt::new(AttemptToken { job: "a/b".into(), number: 2, epoch: 7 }, false);
         assert_eq!(attempt.token.to_string(), "a/b/2/7");
         let told = attempt.watch();
         let output = |offset| told.borrow().output(offset);

@@ -16,7 +16,7 @@ use super::{
     timers::keep_size,
 };
 use crate::{
-    handler::{Kind, OutputSink, Processes, StopReason},
+    handler::{Kind, Processes, StopReason},
     model::{Job, JobError, JobId, JobStage, Rejection, RejectionReason},
     phase::Phase,
     scheduler::{Bounds, Core},
@@ -199,7 +199,7 @@ impl Pool {
         self.inner().served().map(|(index, kind)| (index, kind.name()))
     }
 
-    fn locate(&self, job: &Job) -> Result<usize, Rejection> {
+    pub(super) fn locate(&self, job: &Job) -> Result<usize, Rejection> {
         self.inner().kind_index(&job.kind).ok_or_else(|| {
             let suggestion = super::pools::closest(&job.kind, self.kind_names().map(|(_, name)| name));
             self.inner().reject(job.kind.as_str().into(), RejectionReason::UnknownKind { suggestion })
@@ -208,8 +208,7 @@ impl Pool {
 
     pub(super) fn admit(&self, kind: usize, job: Box<Job>) -> Result<Ticket, Rejection> {
         let inner = self.inner();
-        let limit = inner.kinds[kind].get_options().max_output.unwrap_or(inner.settings.max_output);
-        Ticket::admit(inner, kind, job, OutputSink::collect(limit))
+        Ticket::admit(inner, kind, job, inner.collector(kind))
     }
 }
 
@@ -250,11 +249,12 @@ impl Pool {
     }
 
     /// Whether jobs are accepted and started. A pool without workers is not serving: its workers would attach from
-    /// elsewhere.
+    /// elsewhere. Neither is a pool whose programs cannot start.
     #[must_use]
     pub fn is_serving(&self) -> bool {
         let has_workers = self.inner().read(Core::configured_workers) > 0;
-        self.inner().phase.get() == Phase::Serving && self.hold() == Hold::None && has_workers
+        let inner = self.inner();
+        inner.phase.get() == Phase::Serving && self.hold() == Hold::None && has_workers && !inner.is_down()
     }
 
     /// Sets the bounds of the number of workers; equal ones fix it. `max` is at least `min`.

@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicBool, AtomicU64},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -61,6 +61,8 @@ pub(super) struct PoolInner {
     /// When a stop forces running jobs, even if their grace is longer.
     pub(super) force_by: OnceLock<Instant>,
     pub(super) slow_polls: AtomicU64,
+    /// Callers that wait until the pool [may accept](Core::may_accept) a job.
+    pub(super) capacity_waiters: AtomicUsize,
     /// `None` until a kind has a rate.
     pub(super) timer: OnceLock<Timer>,
     /// The ways to the serving threads that have a reader, by shard. Only its own thread locks one.
@@ -74,6 +76,12 @@ impl Host for Wiring {
     type Job = Context;
     type Waiter = Waiter;
     type State = Box<WorkerHandlers>;
+}
+
+/// A job that the scheduler admitted, or that waits for capacity.
+pub(super) enum Offered {
+    Granted(Granted),
+    Queued(QueuedJob),
 }
 
 impl PoolInner {
@@ -104,6 +112,7 @@ impl PoolInner {
             lost: Mutex::default(),
             force_by: OnceLock::new(),
             slow_polls: AtomicU64::new(0),
+            capacity_waiters: AtomicUsize::new(0),
             timer: OnceLock::new(),
             reports: std::iter::repeat_with(Mutex::default).take(shards).collect(),
         };
@@ -208,7 +217,21 @@ impl Shared {
 
     /// Asks the scheduler to admit a job.
     pub(super) fn admit(&self, now: Instant, job: Box<Job>, kind: usize, cx: Context) -> Result<Ticket, Rejection> {
-        let is_blocking = self.kinds[kind].is_blocking();
+        match self.offer(now, job, kind, cx, self.kinds[kind].is_blocking())? {
+            Offered::Granted(granted) => Ok(Ticket::granted(granted)),
+            Offered::Queued(queued) => Ok(Ticket::queued(queued)),
+        }
+    }
+
+    /// The same, but a queued job that is not `on_thread` gets its worker in its own task, even if its kind is blocking.
+    pub(super) fn offer(
+        &self,
+        now: Instant,
+        job: Box<Job>,
+        kind: usize,
+        cx: Context,
+        on_thread: bool,
+    ) -> Result<Offered, Rejection> {
         let deadline = cx.deadline();
         let queue_end = job.queue_timeout.and_then(|timeout| deadline.arrival().checked_add(timeout));
         let start_by = queue_end.map_or(deadline.reply_by(), |end| end.min(deadline.reply_by()));
@@ -227,7 +250,7 @@ impl Shared {
         };
         let mut place = None;
         let waiter = |_| {
-            let (waiter, other_side) = Waiter::new(kind, is_blocking, &cx);
+            let (waiter, other_side) = Waiter::new(kind, on_thread, &cx);
             place = Some(other_side);
             waiter
         };
@@ -236,12 +259,12 @@ impl Shared {
             Verdict::Start(grant) => {
                 let lease = self.lease(grant);
                 log_arrival(self, kind, &job, &cx, None);
-                Ok(Ticket::granted(Granted { kind, job, lease, cx }))
+                Ok(Offered::Granted(Granted { kind, job, lease, cx }))
             }
             Verdict::Queued(key) | Verdict::Waiting(key) => {
                 log_arrival(self, kind, &job, &cx, None);
                 let place = place.expect("a job that does not start at once has a waiter");
-                Ok(Ticket::queued(QueuedJob::new(self.clone(), key, kind, place, start_by, job, cx)))
+                Ok(Offered::Queued(QueuedJob::new(self.clone(), key, kind, place, start_by, job, cx)))
             }
             Verdict::Refused(mut refusal) => {
                 // The scheduler's times end when the answer is sent, before the caller's timeout.
@@ -302,7 +325,7 @@ impl Shared {
         if !effects.is_empty() {
             self.act(effects);
         }
-        if admitted {
+        if admitted || self.capacity_waiters.load(Ordering::Relaxed) > 0 {
             self.room.notify_waiters();
         }
         if finished {

@@ -170,6 +170,7 @@ pub(super) fn note_lost(inner: &PoolInner, cx: &Context) {
 pub(super) fn stopped(cx: &Context, inner: &PoolInner) -> Outcome {
     match cx.stop_reason() {
         Some(StopReason::Deadline) => timed_out(cx),
+        Some(StopReason::Drain) if cx.waited().is_none() => Outcome::Drained,
         Some(StopReason::Drain) => Outcome::DrainKilled { idempotent: is_idempotent(cx, inner) },
         Some(StopReason::Operator) => Outcome::CancelledByOperator,
         Some(StopReason::Caller) | None => Outcome::Cancelled,
@@ -182,8 +183,11 @@ fn is_idempotent(cx: &Context, inner: &PoolInner) -> bool {
     kind.is_some_and(|kind| kind.get_options().idempotent)
 }
 
-/// The outcome of a job that reached its deadline, or its run timeout.
+/// The outcome of a job that reached its deadline, its run timeout, or the end of its wait for a process.
 pub(super) fn timed_out(cx: &Context) -> Outcome {
+    if cx.waited().is_none() {
+        return Outcome::ExpiredInQueue;
+    }
     if cx.until() < cx.deadline().reply_by() { Outcome::RunTimeout } else { Outcome::DeadlineExceeded }
 }
 
@@ -204,9 +208,12 @@ fn log_panic(cx: &Context, message: &str) {
 
 /// A failure of a job that had a worker.
 pub(super) fn failure(cx: &Context, fault: impl Into<Fault>, run: Duration, rung: Option<Rung>) -> Failure {
-    let fault: Fault = fault.into();
+    let mut fault: Fault = fault.into();
     let outcome = fault.outcome;
-    let failure = fault.into_failure(cx, cx.waited().unwrap_or_default(), run, rung);
+    if cx.waited().is_none() {
+        fault.execution = Execution::NotStarted;
+    }
+    let failure = fault.into_failure(cx, cx.queued(Instant::now()), run, rung);
     // Handler failures concern the operator. Other outcomes are counted, and may be too many to log.
     if matches!(
         outcome,

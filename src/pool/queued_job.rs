@@ -70,6 +70,14 @@ pub(super) struct Claim {
     blocking: Option<Arc<BlockingJob>>,
 }
 
+/// A job that is not queued any more.
+pub(super) enum Begun {
+    /// It has a worker.
+    Granted(Granted),
+    /// Its worker's own thread runs it.
+    Running(RunningJob),
+}
+
 /// The job of a [`QueuedJob`].
 enum QueuedWork {
     Job(Box<Job>),
@@ -170,7 +178,15 @@ impl QueuedJob {
 
     /// Waits for a worker until it is too late to start, and starts the run. Dropping the future takes the job out of
     /// the queue.
-    pub(super) async fn begin(mut self) -> Result<RunningJob, JobError> {
+    pub(super) async fn begin(self) -> Result<RunningJob, JobError> {
+        match self.next().await? {
+            Begun::Granted(granted) => granted.start(Instant::now()),
+            Begun::Running(running) => Ok(running),
+        }
+    }
+
+    /// Waits for a worker until it is too late to start. Dropping the future takes the job out of the queue.
+    pub(super) async fn next(mut self) -> Result<Begun, JobError> {
         self.inner.keep_time();
         let signal = tokio::select! {
             biased;
@@ -192,7 +208,7 @@ impl QueuedJob {
             }
             (Ok(Signal::Refused(reason)), _) => return Err(refuse_waiting(&self.inner, &self.cx, reason)),
             (Ok(Signal::Began), QueuedWork::BlockingJob(blocking, ended)) => {
-                return Ok(RunningJob::new(self.attempt(&blocking, ended)));
+                return Ok(Begun::Running(RunningJob::new(self.attempt(&blocking, ended))));
             }
             (Ok(Signal::Start(lease)), QueuedWork::Job(job)) => (lease, job),
             (Ok(Signal::Start(lease)), QueuedWork::BlockingJob(blocking, _)) => {
@@ -201,7 +217,7 @@ impl QueuedJob {
             }
             _ => unreachable!("the scheduler signals every waiter once"),
         };
-        Granted { kind: self.kind, job, lease, cx: self.cx.clone() }.start(Instant::now())
+        Ok(Begun::Granted(Granted { kind: self.kind, job, lease, cx: self.cx.clone() }))
     }
 
     fn attempt(&self, blocking: &BlockingJob, ended: oneshot::Receiver<JobResult>) -> Attempt {

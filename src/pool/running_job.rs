@@ -109,10 +109,14 @@ impl Future for RunningJob {
 }
 
 async fn reason_to_stop(cx: Context) -> StopReason {
-    tokio::select! {
-        biased;
-        () = sleep_until(cx.until()) => StopReason::Deadline,
-        reason = cx.cancelled() => reason,
+    loop {
+        let until = cx.until();
+        tokio::select! {
+            biased;
+            // The end of a run is later than that of the wait before it.
+            () = sleep_until(until) => if cx.until() <= until { return StopReason::Deadline },
+            reason = cx.cancelled() => return reason,
+        }
     }
 }
 

@@ -55,15 +55,7 @@ impl Ticket {
     pub(super) fn admit(inner: &Shared, kind: usize, mut job: Box<Job>, output: OutputSink) -> Result<Self, Rejection> {
         check(inner, kind, &job)?;
         let now = Instant::now();
-        let deadline = job.deadline.unwrap_or_else(|| inner.settings.deadline.fix(now, job.timeout));
-        let cx = Context::new(ContextParts {
-            job: JobId::next(),
-            site: inner.site(kind),
-            deadline,
-            call: job.call.take().or_else(Call::of_entered_span),
-            tenant: (!job.tenant.is_empty()).then(|| Arc::from(&*job.tenant)),
-            output,
-        });
+        let cx = context(inner, kind, now, &mut job, output);
         inner.admit(now, job, kind, cx)
     }
 
@@ -136,6 +128,18 @@ impl fmt::Debug for Ticket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Ticket").field("job", &self.job()).finish_non_exhaustive()
     }
+}
+
+/// The context of a job that arrives now.
+pub(super) fn context(inner: &PoolInner, kind: usize, now: Instant, job: &mut Job, output: OutputSink) -> Context {
+    Context::new(ContextParts {
+        job: JobId::next(),
+        site: inner.site(kind),
+        deadline: job.deadline.unwrap_or_else(|| inner.settings.deadline.fix(now, job.timeout)),
+        call: job.call.take().or_else(Call::of_entered_span),
+        tenant: (!job.tenant.is_empty()).then(|| Arc::from(&*job.tenant)),
+        output,
+    })
 }
 
 /// The outcome of a job that may have been refused.

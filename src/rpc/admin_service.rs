@@ -1,15 +1,15 @@
-//! `AdminService`, and its RPCs `Pause`, `Resume`, `Resize`, `Drain` and `Reload`. `src/app/` carries out reloads and
+//! `AdminService`, and its RPCs `Pause`, `Resume`, `Resize`, `Drain`, `Reload` and `Restart`. `src/app/` carries out reloads and
 //! drains of the process, and `src/pool/drain.rs` drains one pool.
 
 mod pool_jobs;
 
 use std::{future::ready, num::NonZeroUsize, sync::Arc, time::Duration};
 
-use futures_util::{Stream, StreamExt, stream};
+use futures_util::{Stream, StreamExt, future::BoxFuture, stream};
 use tokio::{sync::watch, time::Instant};
 use tokio_stream::wrappers::WatchStream;
 use tonic::{Request, Response, Status, async_trait};
-use tracing::{Span, field::display, info, info_span};
+use tracing::{Instrument, Span, field::display, info, info_span};
 
 use super::{
     context::Arrival,
@@ -24,13 +24,13 @@ use crate::{
     auth::Caller,
     model::Reason,
     phase::Phase,
-    pool::{Hold, Pool, Pools},
+    pool::{Hold, Pool, Pools, RestartFault},
     proto::{
         self, CancelJobRequest, CancelJobResponse, DrainRequest, DrainResponse, ExplainRequest, ExplainResponse,
         ListJobsRequest, ListJobsResponse, PauseRequest, PauseResponse, PoolState, ReloadRequest, ReloadResponse,
-        ResizeRequest, ResizeResponse, ResumeRequest, ResumeResponse, admin_service_server::AdminService,
+        ResizeRequest, ResizeResponse, RestartRequest, RestartResponse, ResumeRequest, ResumeResponse,
+        admin_service_server::AdminService,
     },
-    task::off_thread,
 };
 
 /// What `AdminService` can control.
@@ -43,11 +43,11 @@ pub trait DrainControl: Send + Sync + 'static {
     fn phase(&self) -> watch::Receiver<Phase>;
     /// A receiver of the number of answers that the drain cut off; `None` until the drain is over.
     fn cut(&self) -> watch::Receiver<Option<u64>>;
-    /// Reads the configuration again, and applies all changes or none. A dry run only returns the changes. May block.
+    /// Reads the configuration again, and applies all changes or none. A dry run only returns the changes.
     ///
     /// # Errors
     /// The reason why nothing was changed.
-    fn reload(&self, is_dry_run: bool) -> Result<Vec<SettingChange>, ReloadFault>;
+    fn reload(&self, is_dry_run: bool) -> BoxFuture<'_, Result<Vec<SettingChange>, ReloadFault>>;
 }
 
 /// Progress of a drain.
@@ -98,6 +98,9 @@ pub enum ReloadFault {
     /// The configuration has faults. Empty lines separate them in the report.
     #[error("{}", in_one_line(.0))]
     Faulty(String),
+    /// The code that reads it panicked.
+    #[error("the reload panicked")]
+    Panicked,
     /// Some of these changes need a restart.
     #[error("a restart is needed for {}", keys(.0))]
     NeedsRestart(Vec<SettingChange>),
@@ -198,12 +201,12 @@ impl AdminService for Admin {
     /// Reloads the configuration.
     async fn reload(&self, request: Request<ReloadRequest>) -> Result<Response<ReloadResponse>, Status> {
         let span = span(&request, &request.get_ref().reason);
-        let (control, dry_run) = (Arc::clone(&self.control), request.get_ref().dry_run);
-        let reloaded = off_thread(move || span.in_scope(|| control.reload(dry_run))).await;
-        let (changes, faults, applied) = match reloaded.map_err(|_| status::internal("the reload panicked"))? {
+        let dry_run = request.get_ref().dry_run;
+        let (changes, faults, applied) = match self.control.reload(dry_run).instrument(span).await {
             Ok(changes) => (changes, String::new(), !dry_run),
             Err(ReloadFault::NeedsRestart(changes)) => (changes, String::new(), false),
             Err(ReloadFault::Faulty(faults)) => (Vec::new(), faults, false),
+            Err(ReloadFault::Panicked) => return Err(status::internal("the reload panicked")),
             Err(fault @ ReloadFault::NoSource) => return Err(failed_precondition(Reason::NoConfig, fault.to_string())),
             Err(fault @ ReloadFault::Draining) => return Err(failed_precondition(Reason::Draining, fault.to_string())),
         };
@@ -215,6 +218,19 @@ impl AdminService for Admin {
         };
         let changes = changes.into_iter().map(change).collect();
         Ok(Response::new(ReloadResponse { applied, changes, faults }))
+    }
+
+    /// Replaces the processes of a pool.
+    async fn restart(&self, request: Request<RestartRequest>) -> Result<Response<RestartResponse>, Status> {
+        let span = span(&request, &request.get_ref().reason);
+        let pool = find(self, &request.get_ref().pool)?;
+        check_serving(pool)?;
+        pool.restart().instrument(span.clone()).await.map_err(|fault| match fault {
+            RestartFault::NoProgram => invalid_field("pool", &fault.to_string()),
+            RestartFault::CannotStart { .. } => failed_precondition(Reason::HandlerUnavailable, fault.to_string()),
+        })?;
+        span.in_scope(|| info!(pool = %pool.name(), "an operator restarts the programs of the pool"));
+        Ok(Response::new(RestartResponse { pool: Some(state(pool)) }))
     }
 
     async fn list_jobs(&self, request: Request<ListJobsRequest>) -> Result<Response<ListJobsResponse>, Status> {

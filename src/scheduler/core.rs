@@ -132,6 +132,17 @@ impl<H: Host> Core<H> {
         Err(self.full(now, &candidate))
     }
 
+    /// A worker that was taken ahead of its job gets the job, which takes its time from now on.
+    pub(crate) fn fill(&mut self, now: Instant, key: JobKey, job: H::Job) {
+        let Some(entry) = self.entries.get_mut(key.index).filter(|entry| entry.sequence == key.sequence) else {
+            return;
+        };
+        entry.job = job;
+        if let EntryStage::Running { worker, .. } = entry.stage {
+            self.workers.begin(worker, now);
+        }
+    }
+
     /// The outcome of a running job is decided. Returns false if it was decided before.
     pub(crate) fn end(&mut self, now: Instant, key: JobKey, outcome: Outcome, run: Duration) -> bool {
         let Some(entry) = self.entry(key) else { return false };

@@ -123,6 +123,11 @@ impl<S> Workers<S> {
         }
     }
 
+    /// The job of a busy worker begins now.
+    pub(super) fn begin(&mut self, worker: usize, now: Instant) {
+        self.workers[worker].changed = now;
+    }
+
     /// Time that a worker has had its job; zero if it is stuck.
     pub(super) fn busy_for(&self, worker: usize, now: Instant) -> Duration {
         let worker = &self.workers[worker];

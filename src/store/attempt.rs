@@ -76,7 +76,7 @@ pub enum Next {
         /// Delay before the next attempt.
         after: Duration,
     },
-    /// The job is ready again in its old place. The attempt does not count.
+    /// The job is ready again in its old place. The attempt does not count, but a crash makes the job a suspect.
     GiveBack,
 }
 

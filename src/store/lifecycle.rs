@@ -103,7 +103,10 @@ impl JobRecord {
                 self.state = JobState::Scheduled;
                 self.session = None;
             }
-            Next::GiveBack => self.give_back(),
+            Next::GiveBack => {
+                self.crashes += u32::from(end.reason == Reason::WorkerCrashed);
+                self.give_back();
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod faults;
 mod operators;
+mod poison;
 mod replicas;
 mod runs;
 mod tenants;

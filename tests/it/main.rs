@@ -40,6 +40,7 @@ mod readme;
 mod refusal;
 mod reload;
 mod remote;
+mod reservation;
 mod service;
 mod stats;
 mod status_table;

@@ -2,18 +2,20 @@
 //!
 //! Every job gets an answer, also when its process breaks the protocol or dies. No process outlives its pool.
 
+mod blame;
 mod faults;
+mod renewal;
 
-use std::{collections::BTreeSet, num::NonZeroUsize, path::Path, time::Duration};
+use std::{num::NonZeroUsize, path::Path, time::Duration};
 
 use bytes::Bytes;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use tokio::time::timeout;
 use waterwheel::{
     Job, JobError, Pool,
-    handler::{Event, ProcessState, ProcessStats, Processes, Recycle, WorkerProgram},
+    handler::{Event, ProcessState, ProcessStats, Processes, WorkerProgram},
     model::{Execution, Failure, FailureCode, HandlerError, Outcome},
-    pool::{Settings, StreamItem},
+    pool::{LostWhile, Settings, StreamItem},
 };
 
 use crate::{
@@ -215,41 +217,6 @@ async fn the_example_of_docs_workers_runs() {
 }
 
 #[tokio::test]
-async fn a_process_is_replaced_after_its_maximum_number_of_jobs() {
-    let recycle = Recycle { jobs: Some(3), ..Recycle::default() };
-    let pool = pool_of(WorkerProgram { recycle, ..program(&[]) }, 1);
-    let mut pids = Vec::new();
-    for _ in 0..9 {
-        pids.push(pid(&pool).await.as_raw_pid());
-    }
-    assert!(pids.chunks(3).all(|three| three.iter().all(|pid| *pid == three[0])), "{pids:?}");
-    assert_eq!(pids.iter().collect::<BTreeSet<_>>().len(), 3, "{pids:?}");
-    assert_eq!(pool.stats().programs[0].failures, 0);
-    close(pool).await;
-}
-
-#[tokio::test]
-async fn a_process_over_its_memory_limit_is_replaced_between_jobs() {
-    let recycle = Recycle { memory: Some(250 << 20), ..Recycle::default() };
-    let pool = pool_of(WorkerProgram { recycle, ..program(&[]) }, 1);
-    let mut pids = BTreeSet::new();
-    for _ in 0..9 {
-        pids.insert(run(&pool, "grow").await.expect("no job is lost"));
-    }
-    assert!((3..=5).contains(&pids.len()), "{pids:?}");
-    close(pool).await;
-}
-
-#[tokio::test]
-async fn an_idle_process_is_replaced_at_its_maximum_age() {
-    let recycle = Recycle { age: Some(Duration::from_millis(200)), ..Recycle::default() };
-    let pool = pool_of(WorkerProgram { recycle, ..program(&[]) }, 1);
-    until(&pool, |_| pool.stats().programs[0].starts > 2).await;
-    assert_eq!(pool.stats().programs[0].failures, 0);
-    close(pool).await;
-}
-
-#[tokio::test]
 async fn the_number_of_processes_follows_the_number_of_workers() {
     let workers = |count| NonZeroUsize::new(count).unwrap();
     let two = WorkerProgram { jobs_per_process: 2, ..program(&[]) };
@@ -266,18 +233,6 @@ async fn the_number_of_processes_follows_the_number_of_workers() {
     until(&pool, |all| all.len() == 4 && all.iter().all(|process| process.state != ProcessState::Starting)).await;
     drop(busy);
     close(pool).await;
-}
-
-#[tokio::test]
-async fn a_reconfiguration_replaces_the_processes() {
-    let pool = pool_of(program(&[]), 2);
-    let first = pid(&pool).await;
-    let (settings, fresh) =
-        (Settings { workers: NonZeroUsize::new(2).unwrap(), ..Settings::default() }, Processes::new(program(&[])));
-    pool.reconfigure(settings, vec![fresh.kind("do"), fresh.kind("echo")]);
-    assert_ne!(pid(&pool).await, first);
-    close(pool).await;
-    assert_eq!(test_kill_process(first), Err(rustix::io::Errno::SRCH), "the old process has ended");
 }
 
 #[tokio::test]

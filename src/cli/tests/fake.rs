@@ -31,9 +31,9 @@ use super::{
 use crate::proto::{
     CancelJobRequest, CancelJobResponse, DrainRequest, DrainResponse, ExplainRequest, ExplainResponse, Job, JobResult,
     ListJobsRequest, ListJobsResponse, PauseRequest, PauseResponse, ReloadRequest, ReloadResponse, ResizeRequest,
-    ResizeResponse, ResumeRequest, ResumeResponse, Stats, StatsRequest, StatsResponse, StreamRequest, StreamResponse,
-    SubmitManyRequest, SubmitManyResponse, SubmitRequest, SubmitResponse, WatchStatsRequest, WatchStatsResponse,
-    Waterfall,
+    ResizeResponse, RestartRequest, RestartResponse, ResumeRequest, ResumeResponse, Stats, StatsRequest, StatsResponse,
+    StreamRequest, StreamResponse, SubmitManyRequest, SubmitManyResponse, SubmitRequest, SubmitResponse,
+    WatchStatsRequest, WatchStatsResponse, Waterfall,
     admin_service_server::{AdminService, AdminServiceServer},
     health::{
         HealthCheckRequest, HealthCheckResponse,
@@ -293,6 +293,10 @@ impl AdminService for Play {
 
     async fn reload(&self, _: Request<ReloadRequest>) -> Result<Response<ReloadResponse>, Status> {
         Err(Status::unimplemented("no script reloads"))
+    }
+
+    async fn restart(&self, _: Request<RestartRequest>) -> Result<Response<RestartResponse>, Status> {
+        Err(Status::unimplemented("no script restarts"))
     }
 
     async fn pause(&self, _: Request<PauseRequest>) -> Result<Response<PauseResponse>, Status> {

@@ -41,7 +41,7 @@ fn a_variable_that_lacks_an_underscore_is_a_fault() {
 }
 
 #[test]
-fn a_relative_argument_that_exists_gets_a_warning_that_config_dir_resolves() {
+fn arguments_that_name_files_of_another_place_or_no_files_get_a_warning() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("thumb.py"), "").unwrap();
     let loaded = |words: &str| {
@@ -55,6 +55,10 @@ fn a_relative_argument_that_exists_gets_a_warning_that_config_dir_resolves() {
     let expected = "warning: `kind.k.exec` has the relative path `thumb.py`, but jobs do not run in the directory of the configuration\n  \
                     help: write `{config_dir}/thumb.py` for the file in the directory of the configuration";
     assert_eq!(messages, [expected]);
+
+    let gone = loaded(r#"["/bin/sh", "{config_dir}/thumbs.py", "{config_dir}", "--to={config_dir}/new"]"#).warnings;
+    let messages: Vec<_> = gone.iter().map(|warning| warning.message.as_str()).collect();
+    assert_eq!(messages, ["`kind.k.exec` names `{config_dir}/thumbs.py`, which does not exist"]);
 
     let fixed = loaded(r#"["/bin/sh", "{config_dir}/thumb.py"]"#);
     assert_eq!(fixed.warnings, []);
@@ -125,5 +129,6 @@ fn kinds_of_one_pool_share_their_program() {
     assert_eq!((k.cancel_grace.as_secs(), m.cancel_grace.as_secs(), k.jobs_per_process), (3, 1, 2));
     let recycle = Recycle { jobs: None, age: Some(Duration::from_secs(3600)), memory: Some(1 << 30) };
     assert_eq!((k.recycle, k.env.len(), k.args.len()), (recycle, 2, 1));
+    assert_eq!((k.start_timeout, k.required), (Duration::from_secs(10), false));
     assert!(format!("{m:?}").contains("[\"A\", \"PATH\"]"), "{m:?}");
 }

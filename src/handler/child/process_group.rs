@@ -1,5 +1,4 @@
-//! The process group of a program: the program, and all processes that it started; and the workspace of its job, a
-//! directory that is removed after the exit.
+//! The process group of a program: the program, and all processes that it started.
 //!
 //! The program leads a process group of its own, and signals go to the group. The id of the group is the leader's
 //! process id. The kernel does not reuse that id until the leader is reaped, because an exited leader stays a zombie.
@@ -14,30 +13,21 @@
 #[cfg(target_os = "linux")]
 use std::os::fd::OwnedFd;
 use std::{
-    fs::{self, Permissions},
     io,
-    os::unix::fs::PermissionsExt,
-    path::Path,
     process::{Child, ExitStatus},
     time::Duration,
 };
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
-use tempfile::TempDir;
 #[cfg(target_os = "linux")]
 use tokio::io::{Interest, unix::AsyncFd};
-use tokio::{
-    signal::unix,
-    time::{sleep, timeout},
-};
+use tokio::{signal::unix, time::timeout};
 
+use super::workspace::{Workspace, remove_workspace};
 use crate::{
     model::JobId,
     task::{Tasks, off_thread},
 };
-
-/// Pauses between attempts to remove a directory while dying processes still write into it.
-const PAUSES: [Duration; 3] = [Duration::from_millis(1), Duration::from_millis(10), Duration::from_millis(100)];
 
 /// A process that is not reaped yet. Dropping it kills and reaps its whole group, and removes its workspace.
 #[derive(Debug)]
@@ -45,7 +35,7 @@ pub(in crate::handler) struct Process {
     id: Pid,
     child: Option<Child>,
     exit: ExitWatch,
-    workspace: Option<TempDir>,
+    workspace: Option<Workspace>,
     tasks: Tasks,
     /// The job that the process was started for; `None` if it serves many jobs.
     job: Option<JobId>,
@@ -56,7 +46,12 @@ impl Process {
     ///
     /// # Errors
     /// The exit cannot be watched. Then the child is killed and reaped.
-    pub(super) fn new(child: Child, workspace: Option<TempDir>, tasks: Tasks, job: Option<JobId>) -> io::Result<Self> {
+    pub(super) fn new(
+        child: Child,
+        workspace: Option<Workspace>,
+        tasks: Tasks,
+        job: Option<JobId>,
+    ) -> io::Result<Self> {
         let id = Pid::from_child(&child);
         let mut process = Self { id, child: Some(child), exit: ExitWatch::None, workspace, tasks, job };
         process.exit = ExitWatch::new(id)?;
@@ -188,61 +183,13 @@ impl ExitWatch {
     }
 }
 
-/// An empty directory that only the server's user may enter.
-pub(super) fn create_workspace() -> io::Result<TempDir> {
-    tempfile::Builder::new().prefix("waterwheel-").permissions(Permissions::from_mode(0o700)).tempdir()
-}
-
-/// Removes the directory and its contents.
-async fn remove_workspace(workspace: TempDir, job: Option<JobId>) {
-    let mut pauses = PAUSES.into_iter();
-    loop {
-        let path = workspace.path().to_owned();
-        match off_thread(move || remove_tree(&path)).await {
-            Ok(Err(fault)) => match pauses.next() {
-                Some(pause) => sleep(pause).await,
-                None => {
-                    let path = workspace.path().display();
-                    tracing::warn!(job = job.map(display), %fault, %path, "cannot remove the workspace of a program; remove it by hand");
-                    return;
-                }
-            },
-            // The runtime shuts down. The drop of the directory tries once more.
-            Ok(Ok(())) | Err(_) => return,
-        }
-    }
-}
-
-fn remove_tree(path: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(path) {
-        Err(fault) if fault.kind() == io::ErrorKind::PermissionDenied => {
-            open_up(path)?;
-            fs::remove_dir_all(path)
-        }
-        Err(fault) if fault.kind() == io::ErrorKind::NotFound => Ok(()),
-        removed => removed,
-    }
-}
-
-/// Makes every directory writable again: some build tools make their caches read-only.
-fn open_up(path: &Path) -> io::Result<()> {
-    fs::set_permissions(path, Permissions::from_mode(0o700))?;
-    for entry in fs::read_dir(path)? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            open_up(&entry.path())?;
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     #[expect(clippy::disallowed_types, reason = "as where programs are started")]
     use std::process::Command;
     use std::{os::unix::process::CommandExt, process::Stdio};
 
-    use super::*;
+    use super::{super::workspace::create_workspace, *};
 
     fn start(tasks: &Tasks) -> (Process, impl Sized + use<>) {
         let workspace = Some(create_workspace().expect("a directory"));
@@ -285,31 +232,5 @@ mod tests {
         }
         tasks.wait().await;
         assert!(!path.exists());
-    }
-
-    #[tokio::test]
-    async fn is_private_and_goes_with_all_that_is_in_it() {
-        let workspace = create_workspace().expect("a directory");
-        let path = workspace.path().to_owned();
-        let mode = fs::metadata(&path).expect("it exists").permissions().mode();
-        assert_eq!(mode & 0o777, 0o700);
-        fs::create_dir_all(path.join("a/b")).expect("empty so far");
-        fs::write(path.join("a/b/c"), "x").expect("writable");
-        remove_workspace(workspace, None).await;
-        assert!(!path.exists());
-    }
-
-    #[test]
-    fn closed_directories_are_opened_and_links_are_not_followed() {
-        let (workspace, other) = (create_workspace().expect("a directory"), create_workspace().expect("a directory"));
-        let closed = workspace.path().join("closed");
-        fs::create_dir(&closed).expect("empty so far");
-        std::os::unix::fs::symlink(other.path(), workspace.path().join("link")).expect("empty so far");
-        for path in [&closed, other.path()] {
-            fs::set_permissions(path, Permissions::from_mode(0o500)).expect("ours");
-        }
-        open_up(workspace.path()).expect("ours");
-        let mode = |path: &Path| fs::metadata(path).expect("it exists").permissions().mode() & 0o777;
-        assert_eq!((mode(&closed), mode(other.path())), (0o700, 0o500));
     }
 }

@@ -1,21 +1,24 @@
-//! The processes of one program: their number, and which one has a free slot.
+//! The processes of one program: their number, their start, their end and their state.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
-use tokio::{sync::Notify, time::Instant};
+use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::{JobSlot, session::Session, supervise::supervise};
+use super::{
+    JobSlot,
+    process_set::{ProcessSet, SetState, Supervised},
+};
 use crate::{
     handler::{Context, WorkerProgram},
-    model::HandlerError,
+    model::{HandlerError, Job},
     task::Tasks,
 };
 
 /// The processes of one program in one pool. The handlers of all its kinds share them.
 ///
-/// Their number follows the workers of the pool, and never exceeds what these need. Dropping this kills them.
+/// Their number follows the workers of the pool, and is one more while one is replaced. Dropping this kills them.
 pub struct Processes {
     set: Arc<ProcessSet>,
     _kill: DropGuard,
@@ -83,52 +86,14 @@ impl ProcessState {
     }
 }
 
-/// Time after a failure in which no extra process is started for a late job.
-const LATE_PAUSE: Duration = Duration::from_secs(1);
-
-/// The state that the handlers and the supervisors of the processes share.
-pub(super) struct ProcessSet {
-    pub(super) name: Arc<str>,
-    pub(super) program: WorkerProgram,
-    state: Mutex<SetState>,
-    /// Notified when a slot may be free, and when a process has failed.
-    changed: Notify,
-    /// Kills all processes at once.
-    pub(super) kill: CancellationToken,
-}
-
-#[derive(Default)]
-struct SetState {
-    /// Wanted number of processes.
-    wanted: usize,
-    supervised: Vec<Supervised>,
-    next: u64,
-    starts: u64,
-    failures: u64,
-    last_failure: String,
-    failed_at: Option<Instant>,
-    is_closing: bool,
-}
-
-/// A sequence of processes: each exit is followed by a new process.
-struct Supervised {
-    id: u64,
-    /// The session of a ready process, or else its state.
-    session: Result<Arc<Session>, ProcessState>,
-    /// Whether its first process was ready or has failed.
-    was_tried: bool,
-    /// Whether the sequence ends with its process.
-    is_leaving: bool,
-    wake: Arc<Notify>,
-}
-
 impl Processes {
     /// A program without processes. The pool sets their number.
     #[must_use]
     pub fn new(program: WorkerProgram) -> Arc<Self> {
         let kill = CancellationToken::new();
         let (name, state, changed) = (program.name.as_str().into(), Mutex::default(), Notify::new());
-        let set = Arc::new(ProcessSet { name, program, state, changed, kill: kill.clone() });
+        let (tasks, restarts) = (OnceLock::new(), Semaphore::new(1));
+        let set = Arc::new(ProcessSet { name, program, state, changed, kill: kill.clone(), tasks, restarts });
         Arc::new(Self { set, _kill: kill.drop_guard() })
     }
 
@@ -141,6 +106,7 @@ impl Processes {
     /// Sets the number of processes to what `workers` need, each in a task of `tasks`. With no workers, the processes
     /// finish their jobs and leave; a late job still gets one.
     pub fn resize(&self, tasks: &Tasks, workers: usize) {
+        let _ = self.set.tasks.set(tasks.clone());
         let mut state = self.set.state.lock();
         if state.is_closing {
             return;
@@ -149,15 +115,54 @@ impl Processes {
         let missing = state.wanted.saturating_sub(state.supervised.len());
         let added: Vec<_> = (0..missing).map(|_| self.set.add(&mut state)).collect();
         state.wake_all();
-        // Without a runtime, a spawned task is dropped at once, and locks the state to remove its process. So the lock is
-        // released first.
         drop(state);
-        added.into_iter().for_each(|supervisor| tasks.spawn(supervise(supervisor, tasks.clone())));
+        self.set.spawn(added);
     }
 
-    /// Returns when each process was ready once, or has failed. Cancel safe.
+    /// Returns when each process was ready once, or has failed. If the program is required, one was ready. Cancel safe.
     pub async fn tried(&self) {
-        self.set.when(|state| state.supervised.iter().all(|process| process.was_tried)).await;
+        let is_required = self.set.program.required;
+        let is_tried = |state: &SetState| {
+            let all = &state.supervised;
+            all.iter().all(|process| process.was_tried) && !(is_required && all.iter().all(|it| it.cannot_start))
+        };
+        self.set.when(|state| is_tried(state).then_some(())).await;
+    }
+
+    /// Starts a process that shows whether the program can start. Returns when it is ready.
+    ///
+    /// # Errors
+    /// How it failed.
+    pub async fn try_start(&self, tasks: &Tasks) -> Result<(), String> {
+        self.resize(tasks, 1);
+        self.set.when(SetState::first_start).await
+    }
+
+    /// Replaces the processes one after the other. Each leaves when a new one is ready. Returns when the first new
+    /// process is ready.
+    ///
+    /// # Errors
+    /// How the first new process failed. Then the old ones stay.
+    pub async fn restart(&self) -> Result<(), String> {
+        let _turn = self.set.restarts.acquire().await;
+        self.set.state.lock().supervised.iter_mut().for_each(|process| process.is_old = true);
+        self.set.renew();
+        let started = self.set.when(SetState::first_start).await;
+        if started.is_err() {
+            // The old processes stay, and the new one leaves.
+            let mut state = self.set.state.lock();
+            state.supervised.iter_mut().for_each(|process| process.is_old = !process.is_old);
+            state.wake_all();
+        }
+        started
+    }
+
+    /// Whether no process is ready, because the last start failed.
+    #[must_use]
+    pub fn is_down(&self) -> bool {
+        let state = self.set.state.lock();
+        state.supervised.iter().any(|process| process.cannot_start)
+            && !state.supervised.iter().any(Supervised::is_ready)
     }
 
     /// Asks all processes to leave, and starts no more. Returns whether this was the first call.
@@ -170,7 +175,7 @@ impl Processes {
 
     /// Returns when no process is left. Cancel safe.
     pub async fn gone(&self) {
-        self.set.when(|state| state.supervised.is_empty()).await;
+        self.set.when(|state| state.supervised.is_empty().then_some(())).await;
     }
 
     /// Kills all processes at once.
@@ -196,175 +201,26 @@ impl Processes {
         stats
     }
 
-    /// Waits for a free slot.
-    pub(super) async fn slot(&self, cx: &Context) -> Result<JobSlot, HandlerError> {
+    /// Waits for a free slot. A suspect first takes all places of a process, and then waits until the other jobs there
+    /// have ended.
+    pub(super) async fn slot(&self, job: &Job, cx: &Context) -> Result<JobSlot, HandlerError> {
+        let mut found = None;
         loop {
             let changed = self.set.changed.notified();
-            if let Some(slot) = self.set.find(cx.tasks())? {
+            found = found.map_or_else(|| self.set.find(cx), |slot| Ok(Some(slot)))?;
+            if let Some(slot) = found.take_if(|slot| slot.is_free()) {
+                if cx.waited().is_none() {
+                    cx.goes_on();
+                }
                 return Ok(slot);
             }
+            cx.waits(job.queue_timeout);
             tokio::select! {
                 biased;
                 _ = cx.cancelled() => return Err(HandlerError::Stopped),
                 () = changed => {}
             }
         }
-    }
-}
-
-impl ProcessSet {
-    fn add(self: &Arc<Self>, state: &mut SetState) -> Supervisor {
-        let id = state.next;
-        state.next += 1;
-        let wake = Arc::new(Notify::new());
-        let kept = Supervisor { set: Arc::clone(self), id, wake: Arc::clone(&wake) };
-        state.supervised.push(Supervised {
-            id,
-            session: Err(ProcessState::Starting),
-            was_tried: false,
-            is_leaving: false,
-            wake,
-        });
-        kept
-    }
-
-    /// A free slot; `None` if one may become free.
-    fn find(self: &Arc<Self>, tasks: &Tasks) -> Result<Option<JobSlot>, HandlerError> {
-        let mut state = self.state.lock();
-        let sessions = state.supervised.iter().filter_map(|process| process.session.as_ref().ok());
-        let free = sessions.filter(|session| session.has_place());
-        if let Some(session) = free.min_by_key(|session| (session.taken(), !session.is_here())) {
-            return Ok(Some(JobSlot::take(Arc::clone(self), Arc::clone(session))));
-        }
-        let has_just_failed = || state.failed_at.is_some_and(|at| at.elapsed() < LATE_PAUSE);
-        let is_failing = match &state.supervised[..] {
-            [] => has_just_failed(),
-            others => others.iter().all(|process| matches!(process.session, Err(ProcessState::Failing))),
-        };
-        if is_failing {
-            let last = &state.last_failure;
-            let message = format!("program {} failed, and restarts after a back-off: {last}", self.name);
-            return Err(HandlerError::Unavailable { message });
-        }
-        if state.supervised.is_empty() {
-            let supervisor = self.add(&mut state);
-            drop(state);
-            tasks.spawn(supervise(supervisor, tasks.clone()));
-        }
-        Ok(None)
-    }
-
-    /// A job has given its slot back.
-    pub(super) fn freed(&self, session: &Session) {
-        // The lock keeps jobs from taking a slot in a process that is due for replacement.
-        let state = self.state.lock();
-        session.give_place(&self.program.recycle);
-        if session.is_closed() || state.supervised.len() > state.wanted {
-            state.wake_all();
-        }
-        drop(state);
-        self.changed.notify_waiters();
-    }
-
-    async fn when(&self, holds: impl Fn(&SetState) -> bool) {
-        loop {
-            let changed = self.changed.notified();
-            if holds(&self.state.lock()) {
-                return;
-            }
-            changed.await;
-        }
-    }
-}
-
-/// Held by the task that supervises a sequence of processes. Dropping it ends the sequence.
-pub(super) struct Supervisor {
-    pub(super) set: Arc<ProcessSet>,
-    /// Notified when the process may have to leave.
-    pub(super) wake: Arc<Notify>,
-    id: u64,
-}
-
-impl Supervisor {
-    pub(super) fn starts(&self) {
-        self.change(|state, at| {
-            state.starts += 1;
-            state.supervised[at].session = Err(ProcessState::Starting);
-            state.supervised[at].is_leaving = false;
-        });
-    }
-
-    pub(super) fn is_ready(&self, session: &Arc<Session>) {
-        self.change(|state, at| {
-            state.supervised[at].was_tried = true;
-            state.supervised[at].session = Ok(Arc::clone(session));
-        });
-    }
-
-    /// Its process failed; the next one starts after `wait`.
-    pub(super) fn failed(&self, summary: &str, wait: Duration) {
-        self.change(|state, at| {
-            state.failures += 1;
-            state.failed_at = Some(Instant::now());
-            summary.clone_into(&mut state.last_failure);
-            state.supervised[at].was_tried = true;
-            let stage = if wait.is_zero() { ProcessState::Starting } else { ProcessState::Failing };
-            state.supervised[at].session = Err(stage);
-        });
-    }
-
-    /// Whether there are more processes than wanted, and this one must go. Its session then accepts no more jobs. A
-    /// session with a job stays until a later call.
-    pub(super) fn is_surplus(&self, session: Option<&Session>) -> bool {
-        let mut state = self.set.state.lock();
-        let stay = state.supervised.iter().filter(|process| process.id != self.id && !process.is_leaving).count();
-        let is_surplus = stay >= state.wanted && session.is_none_or(|session| session.taken() == 0);
-        if is_surplus {
-            session.inspect(|session| session.close());
-            state
-                .supervised
-                .iter_mut()
-                .filter(|process| process.id == self.id)
-                .for_each(|process| process.is_leaving = true);
-        }
-        is_surplus
-    }
-
-    fn change(&self, change: impl FnOnce(&mut SetState, usize)) {
-        let mut state = self.set.state.lock();
-        if let Some(at) = state.supervised.iter().position(|process| process.id == self.id) {
-            change(&mut state, at);
-        }
-        drop(state);
-        self.set.changed.notify_waiters();
-    }
-}
-
-impl Drop for Supervisor {
-    fn drop(&mut self) {
-        self.change(|state, at| drop(state.supervised.remove(at)));
-    }
-}
-
-impl SetState {
-    fn wake_all(&self) {
-        self.supervised.iter().for_each(|process| process.wake.notify_one());
-    }
-}
-
-impl Supervised {
-    fn stats(&self) -> ProcessStats {
-        let session = match &self.session {
-            Ok(session) => session,
-            Err(state) => return ProcessStats { state: *state, pid: None, running: 0, jobs: 0, memory: 0 },
-        };
-        let running = session.taken();
-        let state = match running {
-            _ if session.is_closed() => ProcessState::Leaving,
-            0 => ProcessState::Idle,
-            _ => ProcessState::Busy,
-        };
-        ProcessStats { state, pid: Some(session.pid), running, jobs: session.answered(), memory: 0 }
     }
 }
 

@@ -1,13 +1,17 @@
 //! One life of a process, shared by its jobs.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
 use bytes::Bytes;
 use futures_util::FutureExt;
 use parking_lot::{Mutex, MutexGuard};
+use rand::RngExt;
 use rustc_hash::FxHashMap;
 use tokio::{
     sync::{self, SetOnce, mpsc},
@@ -17,7 +21,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     pipes::{Reader, Writer},
-    processes::{Supervisor, memory},
+    process_set::Supervisor,
+    processes::memory,
 };
 use crate::{
     handler::{
@@ -32,6 +37,9 @@ use crate::{
 /// Output pieces that are buffered for one job. If a job is slower, the output of all jobs of its process waits.
 const EVENTS: usize = 4;
 
+/// Time after which a ready process has started well, even without a job.
+const SETTLED: Duration = Duration::from_secs(1);
+
 /// The events of one job.
 pub(super) type Events = mpsc::Receiver<JobEvent>;
 
@@ -45,13 +53,18 @@ const NO_JOB: u64 = 0;
 /// A running process, shared by its jobs.
 pub(super) struct Session {
     pub(super) pid: u32,
-    places: usize,
+    /// Jobs that it runs at the same time.
+    pub(super) places: usize,
     pub(super) born: Instant,
     /// Occupied places.
     taken: AtomicUsize,
     /// Whether it accepts no more jobs.
     closed: AtomicBool,
     answered: AtomicU64,
+    /// When it is due for replacement, a little earlier for some processes than for others.
+    recycle: Recycle,
+    /// Whether it has reached one of these limits, except for the age.
+    is_worn: AtomicBool,
     last_job: AtomicU64,
     jobs: Mutex<FxHashMap<u64, Route>>,
     pub(super) writer: Writer,
@@ -64,6 +77,9 @@ pub(super) struct Session {
     pub(super) ended: CancellationToken,
     /// Receives the first cause of the end.
     causes: mpsc::Sender<Cause>,
+    ready_at: OnceLock<Instant>,
+    /// Whether it ended while it ran several jobs.
+    was_shared: AtomicBool,
     pub(super) end: SetOnce<ProgramEnd>,
 }
 
@@ -97,6 +113,8 @@ impl Session {
             taken: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
             answered: AtomicU64::new(0),
+            recycle: program.recycle.spread(rand::rng().random_range(0.8..=1.0)),
+            is_worn: AtomicBool::new(false),
             last_job: AtomicU64::new(NO_JOB),
             jobs: Mutex::default(),
             writer: Writer::new(messages.input),
@@ -106,6 +124,8 @@ impl Session {
             terminate: CancellationToken::new(),
             ended: CancellationToken::new(),
             causes: tell,
+            ready_at: OnceLock::new(),
+            was_shared: AtomicBool::new(false),
             end: SetOnce::new(),
         };
         (Arc::new(session), causes)
@@ -119,6 +139,7 @@ impl Session {
         match ready.unwrap_or(Err(Cause::NotReady)).and_then(|ready| fit(program, ready)) {
             Ok(name) => {
                 tracing::info!(program = %supervisor.set.name, pid = self.pid, name, "a process of a program is ready");
+                let _ = self.ready_at.set(Instant::now());
                 supervisor.is_ready(self);
             }
             Err(cause) => self.tell(cause),
@@ -243,20 +264,50 @@ impl Session {
         self.taken.load(Ordering::Relaxed)
     }
 
-    pub(super) fn take_slot(&self) {
-        self.taken.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn take_places(&self, places: usize) {
+        self.taken.fetch_add(places, Ordering::Relaxed);
     }
 
-    /// Gives a slot back. Accepts no more jobs if the process is due for replacement.
-    pub(super) fn give_place(&self, recycle: &Recycle) {
-        let Recycle { jobs, age, memory: max } = recycle;
-        let is_due = jobs.is_some_and(|jobs| self.answered() >= jobs)
-            || age.is_some_and(|age| self.born.elapsed() >= age)
+    /// Number of jobs that it runs.
+    pub(super) fn running(&self) -> usize {
+        self.jobs.lock().len()
+    }
+
+    /// Whether it started well: it was ready, and had a job or went on for a while.
+    pub(super) fn has_started(&self) -> bool {
+        let has_run = self.last_job.load(Ordering::Relaxed) > NO_JOB;
+        self.ready_at.get().is_some_and(|at| has_run || at.elapsed() >= SETTLED)
+    }
+
+    /// Notes whether the end of the process is the fault of one of several jobs.
+    pub(super) fn note_company(&self, cause: &Cause) {
+        // A job that did not stop is no longer counted.
+        let culprits = usize::from(!matches!(cause, Cause::Forced));
+        self.was_shared.store(self.running() > culprits, Ordering::Relaxed);
+    }
+
+    /// Whether it ended while it ran several jobs.
+    pub(super) fn was_shared(&self) -> bool {
+        self.was_shared.load(Ordering::Relaxed)
+    }
+
+    /// Gives places back.
+    pub(super) fn give_places(&self, places: usize) {
+        let Recycle { jobs, age: _, memory: max } = self.recycle;
+        let is_worn = jobs.is_some_and(|jobs| self.answered() >= jobs)
             || max.is_some_and(|max| memory(self.pid).is_some_and(|used| used > max));
-        if is_due {
-            self.close();
-        }
-        self.taken.fetch_sub(1, Ordering::Relaxed);
+        self.is_worn.fetch_or(is_worn, Ordering::Relaxed);
+        self.taken.fetch_sub(places, Ordering::Relaxed);
+    }
+
+    /// Whether it is due for replacement.
+    pub(super) fn is_due(&self) -> bool {
+        self.is_worn.load(Ordering::Relaxed) || self.age_left().is_some_and(|left| left.is_zero())
+    }
+
+    /// Time until it is due by its age, if that is limited.
+    pub(super) fn age_left(&self) -> Option<Duration> {
+        self.recycle.age.map(|age| age.saturating_sub(self.born.elapsed()))
     }
 
     pub(super) fn close(&self) {

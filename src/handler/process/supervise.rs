@@ -1,13 +1,13 @@
 //! Keeps one process running: starts it, watches it, stops it step by step, and restarts it with a back-off.
 
-use std::{path::Path, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tokio::{sync::mpsc, time::sleep};
 use tracing::{info, warn};
 
 use super::{
-    processes::Supervisor,
+    process_set::Supervisor,
     session::{Cause, Session},
 };
 use crate::{
@@ -26,25 +26,33 @@ const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Unplanned end of a process.
 struct Failure {
     summary: String,
-    /// Whether it had answered a job, or was killed because of one.
-    has_worked: bool,
+    /// Whether the process had started well. Its jobs are then the cause of its end, and not the program.
+    has_started: bool,
 }
 
 /// Keeps a process running: restarts it after each exit, until there are more processes than wanted.
 pub(super) async fn supervise(supervisor: Supervisor, tasks: Tasks) {
+    keep(&supervisor, &tasks).await;
+    let set = Arc::clone(&supervisor.set);
+    drop(supervisor);
+    // The next old process may have waited for the end of this one.
+    set.renew();
+}
+
+async fn keep(supervisor: &Supervisor, tasks: &Tasks) {
     let mut failures: u32 = 0;
     loop {
-        let wait = match live(&supervisor, &tasks).await {
+        let wait = match live(supervisor, tasks).await {
             // The process may have been killed because it did not leave.
             Ok(()) => {
                 failures = 0;
                 Duration::ZERO
             }
-            Err(Failure { summary, has_worked }) => {
-                failures = if has_worked { 1 } else { failures + 1 };
+            Err(Failure { summary, has_started }) => {
+                failures = if has_started { 0 } else { failures + 1 };
                 // After the first failure, the restart is immediate.
                 let wait = failures.checked_sub(2).map_or(Duration::ZERO, back_off);
-                supervisor.failed(&summary, wait);
+                supervisor.failed(&summary, has_started, wait);
                 let restart_ms = wait.as_millis();
                 warn!(program = %supervisor.set.name, restart_ms, failures, cause = summary, "a process of a program failed");
                 wait
@@ -70,7 +78,7 @@ async fn live(supervisor: &Supervisor, tasks: &Tasks) -> Result<(), Failure> {
     supervisor.starts();
     let program = &supervisor.set.program;
     let started = program.command().start(tasks, None).await;
-    let child = started.map_err(|error| Failure { summary: error.to_string(), has_worked: false })?;
+    let child = started.map_err(|error| Failure { summary: error.to_string(), has_started: false })?;
     let Child { mut process, input: _, stdout, stderr, messages } = child;
     let pid = process.pid();
     info!(program = %supervisor.set.name, pid, "a process of a program starts");
@@ -98,11 +106,9 @@ async fn live(supervisor: &Supervisor, tasks: &Tasks) -> Result<(), Failure> {
 impl Session {
     /// Waits until the process is dead. Returns the cause of its end.
     async fn watch(&self, supervisor: &Supervisor, process: &mut Process, mut causes: mpsc::Receiver<Cause>) -> Cause {
-        let program = &supervisor.set.program;
-        let age = program.recycle.age.unwrap_or(Duration::MAX);
         let mut has_asked = false;
         loop {
-            let is_old = self.born.elapsed() >= age;
+            let left = self.age_left().filter(|left| !left.is_zero());
             tokio::select! {
                 biased;
                 () = process.exited() => return Cause::Exited,
@@ -120,15 +126,15 @@ impl Session {
                     has_asked = true;
                     process.ask();
                 }
-                () = sleep(age.saturating_sub(self.born.elapsed())), if !is_old && !self.is_closed() => {}
+                () = sleep(left.unwrap_or_default()), if left.is_some() => {}
                 () = supervisor.wake.notified() => {}
             }
-            if self.born.elapsed() >= age {
-                self.close();
+            if self.is_due() {
+                supervisor.set.renew();
             }
             // A protocol fault also closes the session.
-            let is_due = self.is_closed() && self.taken() == 0 && causes.is_empty();
-            if is_due || supervisor.is_surplus(Some(self)) {
+            let is_idle = self.is_closed() && self.taken() == 0 && causes.is_empty();
+            if is_idle || supervisor.is_surplus(Some(self)) {
                 self.leave(supervisor, process).await;
                 return Cause::Left;
             }
@@ -178,6 +184,7 @@ impl Session {
             }
             Cause::Forced => format!("{name} was ended because one of its jobs did not stop"),
         };
+        self.note_company(&cause);
         let _ = self.end.set(ProgramEnd { summary: summary.clone(), ..exit });
         match cause {
             Cause::Left => {
@@ -185,9 +192,8 @@ impl Session {
                 Ok(())
             }
             _ => {
-                let was_stopped = matches!(cause, Cause::Forced) || self.terminate.is_cancelled();
                 let summary = quoting(summary, &tail, program.stderr_tail);
-                Err(Failure { summary, has_worked: was_stopped || self.answered() > 0 })
+                Err(Failure { summary, has_started: self.has_started() })
             }
         }
     }

@@ -5,17 +5,21 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 
 incoming, outgoing = os.fdopen(3, "rb"), os.fdopen(4, "wb")
 kept = []
+turn = threading.Lock()
 
 
 def say(kind, data=b"", /, **fields):
     message = {kind: fields}
     if data:
         message["bytes"] = len(data)
-    outgoing.write(json.dumps(message).encode() + b"\n" + data)
-    outgoing.flush()
+    with turn:
+        outgoing.write(json.dumps(message).encode() + b"\n" + data)
+        outgoing.flush()
 
 
 def run(id, request, payload):
@@ -55,6 +59,8 @@ def run(id, request, payload):
     elif what == b"wait":
         kept.append(id)
         say("progress", id=id, fraction=0.1)
+    elif what == b"later":
+        threading.Timer(int(rest) / 1000, say, ["done", b"later"], {"id": id}).start()
     elif what == b"hang":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         say("progress", id=id, fraction=0.1)
@@ -85,9 +91,13 @@ def main():
     if "broken" in sys.argv:
         sys.exit("no model here")
     for arg in sys.argv:
+        if arg.startswith("slow="):
+            time.sleep(int(arg[5:]) / 1000)
         if arg.startswith("model="):
             kept.append(b"x" * (int(arg[6:]) << 20))
     say("ready", protocol=1, kinds=["do", "echo"], name="test 1")
+    if "fleeting" in sys.argv:
+        sys.exit("no more")
     while line := incoming.readline():
         message = json.loads(line)
         payload = incoming.read(message.get("bytes", 0))

@@ -1,0 +1,150 @@
+//! A worker that is taken ahead of its job, and the wait for capacity: for callers that fetch a job only if it can run.
+
+use std::{fmt, pin::pin, sync::atomic::Ordering, time::Duration};
+
+use tokio::time::Instant;
+
+use super::{
+    Pool, Ticket,
+    inner::{Offered, PoolInner},
+    lease::Lease,
+    queued_job::Begun,
+    ticket::{Granted, check, context, log_arrival},
+};
+use crate::{
+    handler::{Context, OutputSink, StopReason},
+    model::{Deadline, FieldViolation, Job, JobError, Rejection, RejectionReason, WhenFull},
+    phase::Phase,
+    scheduler::Core,
+};
+
+/// Longest wait for a worker: far more than a process lives.
+const MAX_WAIT: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
+
+/// A worker that waits for its job. Dropping it gives the worker back, and counts as a cancelled job.
+///
+/// A drain waits for it as for a running job; see [`stopped`](Self::stopped).
+#[must_use = "dropping it gives the worker back"]
+pub struct Reservation {
+    pool: Pool,
+    kind: usize,
+    lease: Lease,
+    cx: Context,
+}
+
+impl Pool {
+    /// Takes a worker for a job of `kind` that is given later, for example after it was fetched from elsewhere. Waits
+    /// behind the jobs of the queue, within the limits of the kind. Dropping the future ends the wait.
+    ///
+    /// ```
+    /// # use waterwheel::{Job, Output, Pool, handler::{Context, Handler, Kind}, model::HandlerError};
+    /// # struct Echo;
+    /// # impl Handler for Echo {
+    /// #     async fn handle(&mut self, job: Box<Job>, _cx: Context) -> Result<Output, HandlerError> {
+    /// #         Ok(Output::new(job.payload))
+    /// #     }
+    /// # }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let pool = Pool::builder("text").kind(Kind::new("echo", || Echo)).build();
+    /// let worker = pool.reserve("echo").await?;
+    /// let fetched = Job::new("echo", "from a broker");
+    /// assert_eq!(worker.submit(fetched)?.await?.output.bytes, "from a broker");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The kind is unknown, the pool drains, or it has too many waiting callers.
+    pub async fn reserve(&self, kind: &str) -> Result<Reservation, JobError> {
+        let (inner, now) = (self.inner(), Instant::now());
+        let mut job = Box::new(Job::new(kind, "").when_full(WhenFull::Wait));
+        job.deadline = Some(Deadline::new(now, MAX_WAIT, Duration::ZERO));
+        let kind = self.locate(&job)?;
+        let cx = context(inner, kind, now, &mut job, inner.collector(kind));
+        let granted = match inner.offer(now, job, kind, cx, false)? {
+            Offered::Granted(granted) => granted,
+            Offered::Queued(queued) => match queued.next().await? {
+                Begun::Granted(granted) => granted,
+                Begun::Running(_) => unreachable!("it is not on a thread"),
+            },
+        };
+        let Granted { kind, job: _, lease, cx } = granted;
+        Ok(Reservation { pool: self.clone(), kind, lease, cx })
+    }
+
+    /// Returns when a job could be accepted: a worker is free, or the queue has room. Another caller may come first. A
+    /// pool that drains returns at once, and refuses the job. Cancel safe.
+    pub async fn capacity(&self) {
+        let inner = self.inner();
+        inner.capacity_waiters.fetch_add(1, Ordering::Relaxed);
+        let _waiter = CapacityWaiter(inner);
+        let mut changed = pin!(inner.room.notified());
+        loop {
+            changed.as_mut().enable();
+            if inner.read(Core::may_accept) {
+                return;
+            }
+            changed.as_mut().await;
+            changed.set(inner.room.notified());
+        }
+    }
+}
+
+/// Counts a caller that waits for capacity, until it is dropped.
+struct CapacityWaiter<'a>(&'a PoolInner);
+
+impl Drop for CapacityWaiter<'_> {
+    fn drop(&mut self) {
+        self.0.capacity_waiters.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Reservation {
+    /// Gives the worker its job, which starts when the ticket is polled.
+    ///
+    /// # Errors
+    /// Why the job is refused: it is of another kind, has an ordering key or a limit key, or exceeds a bound.
+    pub fn submit(self, mut job: Job) -> Result<Ticket, Rejection> {
+        let Self { pool, kind, lease, cx: _ } = self;
+        let (inner, now) = (pool.inner(), Instant::now());
+        let is_kind = job.kind == **inner.kinds[kind].name();
+        for (field, is_wrong, what) in [
+            ("kind", !is_kind, "the worker was reserved for another kind"),
+            ("ordering_key", !job.ordering_key.is_empty(), "a reserved worker takes no key"),
+            ("limit_key", !job.limit_key.is_empty(), "a reserved worker takes no key"),
+        ] {
+            if is_wrong {
+                let violations = vec![FieldViolation { field: field.into(), description: what.into() }];
+                return Err(inner.reject(job.kind.as_str().into(), RejectionReason::Invalid { violations }));
+            }
+        }
+        check(inner, kind, &job)?;
+        let cx = context(inner, kind, now, &mut job, inner.collector(kind));
+        inner.drive(|core, _| core.fill(now, lease.key(), cx.clone()));
+        // A stop that came before saw the reservation alone.
+        if inner.phase.get() >= Phase::Stopping {
+            cx.stop(StopReason::Drain);
+        }
+        log_arrival(inner, kind, &job, &cx, None);
+        Ok(Ticket::granted(Granted { kind, job: Box::new(job), lease, cx }))
+    }
+
+    /// Returns when the worker should be given back, because the pool stops or an operator cancelled the reservation.
+    pub async fn stopped(&self) -> StopReason {
+        self.cx.cancelled().await
+    }
+}
+
+impl PoolInner {
+    /// Collects the output of a job of `kind`, up to its limit.
+    pub(super) fn collector(&self, kind: usize) -> OutputSink {
+        OutputSink::collect(self.kinds[kind].get_options().max_output.unwrap_or(self.settings.max_output))
+    }
+}
+
+impl fmt::Debug for Reservation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reservation").field("job", &self.cx.job()).finish_non_exhaustive()
+    }
+}

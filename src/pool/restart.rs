@@ -1,0 +1,64 @@
+//! Starts new processes of programs before the old ones leave: for a restart, and for a reload.
+
+use std::sync::Arc;
+
+use futures_util::future::try_join_all;
+
+use super::{Pool, inner::PoolInner};
+use crate::handler::{Kind, Processes};
+
+/// Why a pool was not restarted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RestartFault {
+    /// No program runs its jobs.
+    #[error("no program runs its jobs; only the processes of [program.NAME] are restarted")]
+    NoProgram,
+    /// A new process was not ready. The old ones go on.
+    #[error("program {program} cannot start, and replaces nothing: {cause}")]
+    CannotStart {
+        /// Name of the program.
+        program: Arc<str>,
+        /// How its process failed.
+        cause: String,
+    },
+}
+
+impl Pool {
+    /// Replaces the processes of its programs, one after the other: a new one is ready before an old one leaves, and no
+    /// job fails. Returns when each program has its first new process; the others follow.
+    ///
+    /// # Errors
+    /// [`RestartFault`]; then the old processes of that program go on.
+    pub async fn restart(&self) -> Result<(), RestartFault> {
+        let programs = self.processes();
+        if programs.is_empty() {
+            return Err(RestartFault::NoProgram);
+        }
+        try_join_all(programs.iter().map(async |it| it.restart().await.map_err(|cause| cannot_start(it, cause))))
+            .await?;
+        Ok(())
+    }
+
+    /// Starts one process of each program of `kinds` that the pool does not have yet.
+    pub(crate) async fn try_start(&self, kinds: &[Kind]) -> Result<(), RestartFault> {
+        let known = self.processes();
+        for new in kinds.iter().filter_map(Kind::processes) {
+            if !known.iter().any(|known| Arc::ptr_eq(known, new)) {
+                new.try_start(&self.inner().tasks).await.map_err(|cause| cannot_start(new, cause))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn cannot_start(processes: &Processes, cause: String) -> RestartFault {
+    RestartFault::CannotStart { program: processes.program().name.as_str().into(), cause }
+}
+
+impl PoolInner {
+    /// Whether programs run all of its jobs, and none of them can start.
+    pub(super) fn is_down(&self) -> bool {
+        let mut kinds = self.served().peekable();
+        kinds.peek().is_some() && kinds.all(|(_, kind)| kind.processes().is_some_and(|processes| processes.is_down()))
+    }
+}
