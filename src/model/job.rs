@@ -58,8 +58,8 @@ pub struct Job {
     pub criticality: Criticality,
     /// Tenant that the job is charged to; empty is the shared default tenant. At most 128 bytes.
     pub tenant: String,
-    /// Jobs of one pool with the same key run one at a time, in order of acceptance; empty means unordered. At most 256
-    /// bytes.
+    /// Jobs of one tenant with the same key run one at a time in a pool, in order of acceptance; empty means unordered. At
+    /// most 256 bytes.
     pub ordering_key: String,
     /// Jobs of one kind with the same key share the limits that the kind sets per key. The empty key is a key like any
     /// other. At most 256 bytes.

@@ -220,9 +220,9 @@ impl<H: Host> Core<H> {
     }
 
     fn shared_wait(&self, arrival: &Candidate<'_>) -> f64 {
-        let Candidate { kind, class, known_tenant, names: Names { ordering_key, .. }, behind, .. } = *arrival;
+        let Candidate { kind, class, known_tenant, names, behind, .. } = *arrival;
         let (kind_queue, service) = (self.limits.kind_queue(kind), self.admission.estimates.service(kind));
-        self.wait(class, kind_queue, known_tenant, ordering_key, service) + behind / self.workers.live().max(1) as f64
+        self.wait(class, kind_queue, known_tenant, names, service) + behind / self.workers.live().max(1) as f64
     }
 
     /// The wait that the limits of its kind add.
@@ -231,14 +231,11 @@ impl<H: Host> Core<H> {
         if kind_queue == UNLIMITED {
             return LimitWait::NONE;
         }
-        let own = self.own_load(slot(kind_queue, arrival.class), arrival.known_tenant, arrival.names.ordering_key);
+        let own = self.own_load(slot(kind_queue, arrival.class), arrival.known_tenant, arrival.names);
         let before = self.queue.ahead(kind_queue, arrival.class, own + 1.0);
         let service = self.admission.estimates.measured(arrival.kind).unwrap_or(0.0);
-        let at_key = self.limits.behind(
-            kind_queue,
-            arrival.names.limit_key,
-            self.queue.keys.is_free(arrival.names.ordering_key),
-        );
+        let is_free = self.queue.keys.is_free(arrival.names);
+        let at_key = self.limits.behind(kind_queue, arrival.names.limit_key, is_free);
         self.limits.wait(kind_queue, before, at_key, service, now)
     }
 
@@ -253,9 +250,9 @@ impl<H: Host> Core<H> {
 
     /// Load of a tenant's jobs that start before another job of it. Jobs that are not ready are skipped, unless the
     /// ordering key is in use.
-    fn own_load(&self, slot: usize, tenant: Option<TenantId>, ordering_key: &str) -> f64 {
+    fn own_load(&self, slot: usize, tenant: Option<TenantId>, names: Names<'_>) -> f64 {
         let flow = tenant.and_then(|tenant| self.queue.tenants.flow(tenant, slot));
-        let is_free = self.queue.keys.is_free(ordering_key);
+        let is_free = self.queue.keys.is_free(names);
         flow.map_or(0.0, |flow| if is_free { flow.ready_load } else { flow.load })
     }
 
@@ -266,12 +263,12 @@ impl<H: Host> Core<H> {
         class: Criticality,
         kind_queue: usize,
         tenant: Option<TenantId>,
-        ordering_key: &str,
+        names: Names<'_>,
         service: f64,
     ) -> f64 {
-        let own = self.own_load(slot(kind_queue, class), tenant, ordering_key)
-            * if kind_queue == UNLIMITED { 1.0 } else { service };
-        self.wait_behind(class, own + service).max(self.queue.keys.work(ordering_key))
+        let own =
+            self.own_load(slot(kind_queue, class), tenant, names) * if kind_queue == UNLIMITED { 1.0 } else { service };
+        self.wait_behind(class, own + service).max(self.queue.keys.work(names))
     }
 
     /// Seconds until a job of `class` starts, if its tenant has `own` seconds queued, including this job. Without

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{
     Arrival, Core, Effect, Grant, Host, JobKey, Refusal, Verdict,
-    entry::{Entry, EntryStage},
+    entry::{Entry, EntryStage, Names},
     limit::UNLIMITED,
 };
 use crate::model::{Outcome, RejectionReason, WhenFull};
@@ -71,7 +71,7 @@ impl<H: Host> Core<H> {
         }
         self.admission.see(arrival.class, arrival.tenant);
         let kind_queue = self.limits.kind_queue(arrival.kind);
-        let startable = self.can_start() && self.queue.keys.is_free(arrival.ordering_key);
+        let startable = self.can_start() && self.queue.keys.is_free(Names::of(&arrival));
         let startable =
             startable && (kind_queue == UNLIMITED || self.is_within_limits(now, kind_queue, arrival.limit_key));
         if startable {
@@ -306,7 +306,7 @@ impl<H: Host> Core<H> {
         let (worker, id, state) =
             self.workers.take(arrival.shard, key, now).expect("the caller saw an idle worker under this lock");
         let (stage, key_queue) =
-            (EntryStage::Running { worker, ended: false }, self.queue.keys.join(arrival.ordering_key, work));
+            (EntryStage::Running { worker, ended: false }, self.queue.keys.join(Names::of(&arrival), work));
         self.entries.insert(Entry {
             stage,
             work,

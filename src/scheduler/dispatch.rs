@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use super::{
     Core, Effect, Grant, Host, JobKey,
     admission::seconds,
-    entry::{Entry, EntryStage, LINE, Names},
+    entry::{Entry, EntryStage, LINE},
     list::List,
 };
 use crate::model::{Criticality, Outcome, RejectionReason};
@@ -184,8 +184,7 @@ impl<H: Host> Core<H> {
     pub(super) fn caller_wakes_at(&self) -> Option<Instant> {
         let opens_at = |index| {
             let entry = &self.entries[index];
-            let is_first =
-                !self.queue.has_ready(entry.kind_queue) && self.queue.keys.is_free(entry.names().ordering_key);
+            let is_first = !self.queue.has_ready(entry.kind_queue) && self.queue.keys.is_free(entry.names());
             is_first.then(|| self.limits.opens_at(entry.kind_queue, entry.names().limit_key)).flatten()
         };
         self.first_callers().filter_map(opens_at).min()
@@ -205,8 +204,8 @@ impl<H: Host> Core<H> {
     fn startable_caller(&self, now: Instant) -> Option<usize> {
         let starts = |index: &usize| {
             let entry = &self.entries[*index];
-            let Names { ordering_key, limit_key, .. } = entry.names();
-            self.queue.keys.is_free(ordering_key) && self.is_within_limits(now, entry.kind_queue, limit_key)
+            let names = entry.names();
+            self.queue.keys.is_free(names) && self.is_within_limits(now, entry.kind_queue, names.limit_key)
         };
         self.first_callers().find(starts)
     }

@@ -120,11 +120,11 @@ impl Queue {
 
     /// A job is accepted, and counts in all sums from now on. It is blocked if its ordering key is in use.
     pub(super) fn enter<H: Host>(&mut self, entries: &mut Slab<Entry<H>>, index: usize, names: Names<'_>) {
-        let is_free = self.keys.is_free(names.ordering_key);
+        let is_free = self.keys.is_free(names);
         let entry = &mut entries[index];
         let tenant = self.tenants.queue(names.tenant, entry.class, entry.bytes);
         entry.tenant = Some(tenant);
-        entry.key_queue = self.keys.join(names.ordering_key, entry.work);
+        entry.key_queue = self.keys.join(names, entry.work);
         entry.stage = if is_free { EntryStage::Ready } else { EntryStage::Blocked };
         let slot = entry.slot();
         let (kind_queue, flow) = (&mut self.kind_queues[slot], self.tenants.flow_mut(tenant, slot));

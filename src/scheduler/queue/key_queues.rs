@@ -5,19 +5,21 @@ use slab::Slab;
 
 use super::super::{
     Host,
-    entry::{Entry, KeyQueueId, LINE},
+    entry::{Entry, KeyQueueId, LINE, Names},
     list::List,
 };
 
-/// The ordering keys in use. A key has a queue while one of its jobs is ready, running or blocked. All of its jobs but
-/// one are blocked.
+/// The ordering keys in use; each belongs to one tenant. A key has a queue while one of its jobs is ready, running or
+/// blocked. All of its jobs but one are blocked.
 #[derive(Default)]
 pub(crate) struct KeyQueues {
-    by_key: FxHashMap<Box<str>, KeyQueueId>,
+    /// By tenant and key.
+    by_key: FxHashMap<Box<str>, FxHashMap<Box<str>, KeyQueueId>>,
     key_queues: Slab<KeyQueue>,
 }
 
 struct KeyQueue {
+    tenant: Box<str>,
     key: Box<str>,
     blocked: List,
     /// Expected seconds of its jobs, including running ones.
@@ -27,22 +29,26 @@ struct KeyQueue {
 
 impl KeyQueues {
     /// Whether a job with that key may start at once.
-    pub(crate) fn is_free(&self, key: &str) -> bool {
-        key.is_empty() || !self.by_key.contains_key(key)
+    pub(crate) fn is_free(&self, names: Names<'_>) -> bool {
+        self.find(names).is_none()
     }
 
     /// Expected seconds of all jobs with that key, which run one after the other.
-    pub(crate) fn work(&self, key: &str) -> f64 {
-        let key_queue = self.by_key.get(key).filter(|_| !key.is_empty());
-        key_queue.map_or(0.0, |key_queue| self.key_queues[key_queue.0].work)
+    pub(crate) fn work(&self, names: Names<'_>) -> f64 {
+        self.find(names).map_or(0.0, |key_queue| self.key_queues[key_queue.0].work)
     }
 
-    /// Joins the queue of `key`, which is created for the first job. `None` for the empty key.
-    pub(crate) fn join(&mut self, key: &str, work: f64) -> Option<KeyQueueId> {
-        if key.is_empty() {
+    /// The queue of a key in use. The empty key is never in use.
+    fn find(&self, Names { tenant, ordering_key, .. }: Names<'_>) -> Option<KeyQueueId> {
+        self.by_key.get(tenant).filter(|_| !ordering_key.is_empty())?.get(ordering_key).copied()
+    }
+
+    /// Joins the queue of a key, which is created for the first job. `None` for the empty key.
+    pub(crate) fn join(&mut self, names: Names<'_>, work: f64) -> Option<KeyQueueId> {
+        if names.ordering_key.is_empty() {
             return None;
         }
-        let key_queue = self.find_or_make(key);
+        let key_queue = self.find(names).unwrap_or_else(|| self.make(names));
         self.key_queues[key_queue.0].jobs += 1;
         self.key_queues[key_queue.0].work += work;
         Some(key_queue)
@@ -56,18 +62,12 @@ impl KeyQueues {
         key_queue.work = if key_queue.jobs == 0 { 0.0 } else { (key_queue.work - work).max(0.0) };
     }
 
-    fn find_or_make(&mut self, key: &str) -> KeyQueueId {
-        if let Some(key_queue) = self.by_key.get(key) {
-            return *key_queue;
-        }
-        let key_queue = KeyQueueId(self.key_queues.insert(KeyQueue {
-            key: key.into(),
-            blocked: List::default(),
-            work: 0.0,
-            jobs: 0,
-        }));
-        self.by_key.insert(key.into(), key_queue);
-        key_queue
+    fn make(&mut self, Names { tenant, ordering_key, .. }: Names<'_>) -> KeyQueueId {
+        let (tenant, key): (Box<str>, Box<str>) = (tenant.into(), ordering_key.into());
+        let (blocked, keys) = (List::default(), self.by_key.entry(tenant.clone()).or_default());
+        let key_queue = self.key_queues.insert(KeyQueue { tenant, key: key.clone(), blocked, work: 0.0, jobs: 0 });
+        keys.insert(key, KeyQueueId(key_queue));
+        KeyQueueId(key_queue)
     }
 
     pub(crate) fn block<H: Host>(&mut self, entries: &mut Slab<Entry<H>>, index: usize) {
@@ -82,8 +82,13 @@ impl KeyQueues {
     pub(crate) fn advance<H: Host>(&mut self, entries: &mut Slab<Entry<H>>, key_queue: KeyQueueId) -> Option<usize> {
         let next = self.key_queues[key_queue.0].blocked.pop_front(entries, LINE);
         if next.is_none() {
-            let key_queue = self.key_queues.remove(key_queue.0);
-            self.by_key.remove(&key_queue.key);
+            let KeyQueue { tenant, key, .. } = self.key_queues.remove(key_queue.0);
+            if let Some(keys) = self.by_key.get_mut(&tenant) {
+                keys.remove(&key);
+                if keys.is_empty() {
+                    self.by_key.remove(&tenant);
+                }
+            }
         }
         next
     }
@@ -95,7 +100,7 @@ impl KeyQueues {
 
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
-        assert_eq!(self.key_queues.len(), self.by_key.len());
+        assert_eq!(self.key_queues.len(), self.by_key.values().map(FxHashMap::len).sum::<usize>());
         self.key_queues.len()
     }
 }

@@ -176,7 +176,7 @@ impl JobModel {
         let limits = self.limits[offer.kind];
         let before =
             |record: &JobRecord| record.stage == Stage::Pending && record.accepted.is_some_and(|other| other < number);
-        let of_key = |record: &&JobRecord| record.offer.key == offer.key;
+        let of_key = |record: &&JobRecord| (record.offer.tenant, record.offer.key) == (offer.tenant, offer.key);
         let runs = |record: &JobRecord| matches!(record.stage, Stage::Running { .. });
         let keyed = || self.jobs.iter().filter(of_key).filter(|_| offer.key != 0);
         let precedes = |record: &JobRecord| {

@@ -219,7 +219,7 @@ pub(super) const CASES: &[Case] = &[
         "offer busy kind=1 for=60000 => starts on 2
          offer m kind=1 => starts on 1
          finish m completed 1000 => done
-         offer a kind=1 key=1 for=60000 => starts on 1
+         offer a kind=1 key=1 of=1 for=60000 => starts on 1
          offer b for=60000 => starts on 0
          offer behind kind=1 key=1 of=1 for=60000 => queued
          offer first,second kind=1 of=1 for=60000 => queued

@@ -78,6 +78,17 @@ pub(super) const CASES: &[Case] = &[
     )
     .on(2),
     pool(
+        "two tenants may use the same ordering key at the same time",
+        LARGE,
+        "offer a key=1 of=1 => starts on 1
+         offer b key=1 of=2 => starts on 0
+         offer c key=1 of=1 => queued
+         show => blocked c; runs a b; 1 bytes
+         release b => done
+         release a => done; c starts on 1",
+    )
+    .on(2),
+    pool(
         "the next job of a key queues at the back of its class",
         LARGE,
         "offer a key=1 => starts on 0
