@@ -25,10 +25,11 @@ pub use postgres::{
     DatabaseUrl, InvalidDatabaseUrl, PostgresOptions, inspect_postgres, open_postgres, read_authorities, read_password,
 };
 pub use request::{
-    Action, Bounds, Change, Depth, Filter, Fired, Overlap, Room, Size, StoreError, Submission, Submitted, Tick, Ticked,
+    Action, Bounds, Change, Depth, Filter, Fired, Overlap, Page, Purged, Room, Size, StoreError, Submission, Submitted,
+    Tick, Ticked,
 };
 pub use retry::RetryPolicy;
-pub use sqlite::{SqliteFacts, SqliteOptions, inspect_sqlite, open_memory, open_sqlite};
+pub use sqlite::{SqliteFacts, SqliteOptions, inspect_sqlite, open_memory, open_shared_memory, open_sqlite};
 pub use wakes::Wakes;
 
 /// Maximum number of jobs of each sort that one call of [`tick`](JobStore::tick), [`list`](JobStore::list) or
@@ -49,8 +50,8 @@ pub trait JobStore: Send + Sync + 'static {
     /// Notifications of the changes that operations make.
     fn wakes(&self) -> &Wakes;
 
-    /// Opens a session. The store takes its jobs back if [`extend_lease`](Self::extend_lease) is not called within
-    /// `lease`.
+    /// Opens a session. A shared store takes its jobs back if [`extend_lease`](Self::extend_lease) is not called within
+    /// `lease`. A store of one process takes them back when it is opened again, and at no other time.
     async fn open_session(&self, lease: Duration) -> Result<SessionId, StoreError>;
 
     /// Creates jobs, and returns once they are durable. A new job is leased at once if its kind has room, no other job
@@ -79,15 +80,16 @@ pub trait JobStore: Send + Sync + 'static {
     /// Cancels, retries or deletes jobs.
     async fn change(&self, ids: Vec<String>, action: Action) -> Result<Vec<Change>, StoreError>;
 
-    /// Removes at most [`BATCH`] ended jobs, and returns their number. Call it again until it returns zero.
-    async fn purge(&self, filter: Filter) -> Result<usize, StoreError>;
+    /// Removes ended jobs, at most [`BATCH`], from the newest to the oldest. `before` is [`Purged::next`] of the call
+    /// before, to go on with.
+    async fn purge(&self, filter: Filter, before: Option<i64>) -> Result<Purged, StoreError>;
 
     /// A job with its output, and with its payload if requested.
     async fn get(&self, id: &str, with_payload: bool) -> Result<Option<JobRecord>, StoreError>;
 
-    /// Lists at most `limit` jobs, and at most [`BATCH`], from the newest to the oldest. `before` is the
-    /// [row](JobRecord::row) of the last job of an earlier list, to go on with.
-    async fn list(&self, filter: Filter, before: Option<i64>, limit: usize) -> Result<Vec<JobRecord>, StoreError>;
+    /// Lists at most `limit` jobs, and at most [`BATCH`], from the newest to the oldest. `before` is [`Page::next`] of the
+    /// page before, or the [row](JobRecord::row) of a job, to go on with. A list that is dropped is interrupted.
+    async fn list(&self, filter: Filter, before: Option<i64>, limit: usize) -> Result<Page, StoreError>;
 
     /// Forgets the last ticks of all schedules but these, so that they are new when they return.
     async fn keep_schedules(&self, names: Vec<String>) -> Result<(), StoreError>;

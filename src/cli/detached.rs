@@ -203,8 +203,15 @@ async fn create(args: CreateArgs, console: &mut Console<'_>) -> Result<Exit, Fai
 async fn list(args: ListArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     let ListArgs { filter, limit, server } = args;
     let filter = Some(filter.into_filter());
-    let request = JobServiceListJobsRequest { filter, page_size: limit, page_token: String::new() };
-    let answer = server.ask(async |server| server.jobs().list_jobs(request).await).await?;
+    let mut request = JobServiceListJobsRequest { filter, page_size: limit, page_token: String::new() };
+    // A page has no job if none of those that the server looked at matches.
+    let answer = loop {
+        let answer = server.ask(async |server| server.jobs().list_jobs(request.clone()).await).await?;
+        if !answer.jobs.is_empty() || answer.next_page_token.is_empty() {
+            break answer;
+        }
+        request.page_token = answer.next_page_token;
+    };
     let heads = ["job", "state", ">tries", "kind", "tenant"];
     let lines = fitted(&heads, answer.jobs.iter().map(row).collect(), &[4, 3], console.out.width());
     let more = if answer.next_page_token.is_empty() { "" } else { ", and there are more" };

@@ -77,8 +77,8 @@ async fn export(file: PathBuf, console: &mut Console<'_>) -> Result<(), Failure>
     let mut before = None;
     loop {
         let page = store.list(Filter::default(), before, BATCH).await?;
-        before = page.last().map(|record| record.row);
-        for record in page {
+        before = page.next;
+        for record in page.jobs {
             if let Some(job) = store.get(&record.request.id, true).await? {
                 console.out.line(&message_json(&detached_job(job))?).await?;
             }

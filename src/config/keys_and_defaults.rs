@@ -233,9 +233,10 @@ keys! {
     "store.ca_file": Path, like "'database.crt'";
     /// Keep detached jobs in memory if there is no `path` and no `url`. They end with the process.
     "store.memory": Boolean, default "false";
-    /// Maximum number of detached jobs that have not ended.
+    /// Maximum number of detached jobs that have not ended. A tenant with a name may hold three times as many as are free.
     "store.max_jobs": Integer(1, 1_000_000_000), default "10000000";
-    /// Maximum bytes of payloads and outputs of detached jobs, those of ended ones included.
+    /// Maximum bytes of payloads and outputs of detached jobs, those of ended ones included. A tenant with a name may hold three
+    /// times as many as are free.
     "store.max_bytes": MEMORY, default "'16GiB'";
 
     /// When the job runs, in cron syntax: minute, hour, day, month and weekday. With six fields, the first is seconds.

@@ -104,21 +104,21 @@ impl JobsCall {
                     .map_err(|_| invalid_field("page_token", "it is not of `next_page_token`; list from the start"))?,
             ),
         };
-        let records = self.store().list(filter, before, limit).await.map_err(status::store_fails)?;
-        let (mut is_last, mut bytes, mut next) = (records.len() < limit, 0, String::new());
-        let mut jobs = Vec::with_capacity(records.len());
-        for record in records {
-            let row = record.row.to_string();
+        let page = self.store().list(filter, before, limit).await.map_err(status::store_fails)?;
+        let (mut jobs, mut bytes, mut next) = (Vec::with_capacity(page.jobs.len()), 0, page.next);
+        let mut last = None;
+        for record in page.jobs {
+            let row = record.row;
             let job = detached_job(record);
             bytes += job.encoded_len();
             if bytes > PAGE_BYTES && !jobs.is_empty() {
-                is_last = false;
+                next = last;
                 break;
             }
-            next = row;
+            last = Some(row);
             jobs.push(job);
         }
-        let next_page_token = if is_last { String::new() } else { next };
+        let next_page_token = next.map_or_else(String::new, |row| row.to_string());
         Ok(JobServiceListJobsResponse { jobs, next_page_token })
     }
 
@@ -174,12 +174,13 @@ impl JobsCall {
 
     async fn purge_jobs(&self, request: PurgeJobsRequest) -> Result<PurgeJobsResponse, Status> {
         let filter = read_filter(self, request.filter.unwrap_or_default())?;
-        let mut removed = 0;
+        let (mut removed, mut before) = (0, None);
         loop {
-            match self.store().purge(filter.clone()).await {
-                Ok(0) => return Ok(PurgeJobsResponse { removed }),
-                Ok(batch) => removed += batch as u64,
-                Err(error) => return Err(status::store_fails(error)),
+            let purged = self.store().purge(filter.clone(), before).await.map_err(status::store_fails)?;
+            removed += purged.removed as u64;
+            before = purged.next;
+            if before.is_none() {
+                return Ok(PurgeJobsResponse { removed });
             }
         }
     }

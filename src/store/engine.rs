@@ -5,24 +5,33 @@ mod fair_order;
 mod operate;
 mod submit;
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, mem, ops::Range, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 
-pub(super) use fair_order::{FairOrder, Places};
+pub(super) use fair_order::FairOrder;
 
 use super::{
-    Bounds, Claimed, Filter, JobRecord, JobState, Room, SessionId, Settle, StoreError, Timestamp, Token,
-    sql::Connection, wakes::Changes,
+    Bounds, Claimed, Filter, JobRecord, JobState, Room, SessionId, Settle, Size, StoreError, Timestamp, Token,
+    request::Added, sql::Connection, wakes::Changes,
 };
 use crate::model::Criticality;
 
 /// A selection of jobs.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) enum Select<'a> {
-    /// Ready jobs of a kind and a class's rank that have not expired, by place.
-    Ready(&'a str, usize, Timestamp),
-    /// Jobs that wait for an ordering key of a pool, by place.
+    /// Ready jobs by place, without [suspects](JobRecord::is_suspect) if one runs in the session.
+    Ready {
+        /// Their kind.
+        kind: &'a str,
+        /// The rank of their class.
+        rank: usize,
+        /// The time at which they have not expired.
+        now: Timestamp,
+        /// The session that asks.
+        session: SessionId,
+    },
+    /// Jobs that wait for an ordering key of a tenant, by place.
     Blocked(&'a str, &'a str),
     /// Jobs whose start time has come, by that time.
     Due(Timestamp),
@@ -40,8 +49,8 @@ pub(super) enum Select<'a> {
         filter: &'a Filter,
         /// States as bits: bit number is position in [`JobState::ALL`].
         states: i64,
-        /// Only jobs with a smaller row number.
-        before: i64,
+        /// Only jobs with these row numbers.
+        rows: Range<i64>,
     },
 }
 
@@ -61,23 +70,91 @@ pub(super) struct Engine<C> {
     pub(super) now: Timestamp,
     pub(super) changes: Changes,
     bounds: Bounds,
+    /// What the transaction adds so far.
+    added: Added,
+    /// Sizes of tenants before the transaction.
+    tenants: HashMap<String, Size>,
     /// Shared by the engines of a process.
     fair_order: Arc<Mutex<FairOrder>>,
 }
 
 impl<C: Connection> Engine<C> {
     pub(super) fn new(rows: C, bounds: Bounds, fair_order: Arc<Mutex<FairOrder>>) -> Self {
-        Self { rows, now: Timestamp::default(), changes: Changes::default(), bounds, fair_order }
+        let (now, changes) = (Timestamp::default(), Changes::default());
+        Self { rows, now, changes, bounds, added: Added::default(), tenants: HashMap::new(), fair_order }
     }
 
-    /// Starts the first operation of a transaction, at time `now`.
-    pub(super) fn start(&mut self, now: Timestamp) -> Result<(), StoreError> {
-        self.now = now;
-        let mut fair_order = self.fair_order.lock();
-        if !fair_order.is_loaded {
-            fair_order.load(self.rows.places()?);
-        }
+    /// Begins a transaction.
+    pub(super) fn begin(&mut self) -> Result<(), StoreError> {
+        self.now = self.rows.begin()?;
         Ok(())
+    }
+
+    /// Commits the transaction, and returns its changes.
+    pub(super) fn commit(&mut self) -> Result<Changes, StoreError> {
+        self.rows.commit(&self.added)?;
+        self.added = Added::default();
+        self.tenants.clear();
+        Ok(mem::take(&mut self.changes))
+    }
+
+    pub(super) fn roll_back(&mut self) {
+        self.rows.roll_back();
+        self.added = Added::default();
+        self.tenants.clear();
+        self.changes = Changes::default();
+    }
+
+    /// Size of the contents, with what the transaction adds.
+    pub(super) fn size(&self) -> Size {
+        let mut size = self.rows.size();
+        size.add(self.added.jobs, self.added.bytes);
+        size
+    }
+
+    /// Whether another job of a tenant fits.
+    fn has_room(&mut self, tenant: &str, bytes: u64) -> Result<bool, StoreError> {
+        let size = self.size();
+        if tenant.is_empty() || !self.bounds.allow(size, bytes) {
+            return Ok(self.bounds.allow(size, bytes));
+        }
+        if !self.tenants.contains_key(tenant) {
+            let own = self.rows.tenant_size(tenant)?;
+            self.tenants.insert(tenant.to_owned(), own);
+        }
+        let mut own = self.tenants[tenant];
+        if let Some((jobs, bytes)) = self.added.tenants.get(tenant) {
+            own.add(*jobs, *bytes);
+        }
+        Ok(self.bounds.allow_tenant(size, own, bytes))
+    }
+
+    /// Selects jobs to change them. Those that cannot be read are set aside, so that they stop no others.
+    fn select(&mut self, which: Select<'_>, limit: usize) -> Result<Vec<JobRecord>, StoreError> {
+        loop {
+            let records = self.rows.select(which.clone(), limit)?;
+            if !self.set_aside(&records)? {
+                return Ok(records);
+            }
+        }
+    }
+
+    /// The existing jobs with these ids, in any order.
+    fn find(&mut self, ids: &[&str]) -> Result<Vec<JobRecord>, StoreError> {
+        let records = self.rows.find(ids)?;
+        if self.set_aside(&records)? { self.rows.find(ids) } else { Ok(records) }
+    }
+
+    /// Ends the jobs that cannot be read. Returns whether there were any.
+    fn set_aside(&mut self, records: &[JobRecord]) -> Result<bool, StoreError> {
+        let mut found: Vec<_> = records.iter().filter(|record| record.is_unreadable()).cloned().collect();
+        for record in &mut found {
+            record.set_aside(self.now);
+            self.changes.set_aside.push((record.row, record.fault.unwrap_or_default()));
+        }
+        let is_any = !found.is_empty();
+        self.save_changed(found)?;
+        Ok(is_any)
     }
 
     pub(super) fn open_session(&mut self, lease: Duration) -> Result<SessionId, StoreError> {
@@ -89,7 +166,7 @@ impl<C: Connection> Engine<C> {
     pub(super) fn extend_lease(&mut self, session: SessionId) -> Result<Vec<Token>, StoreError> {
         let lease = self.rows.session(session)?.ok_or(StoreError::SessionLost)?;
         self.rows.set_session(session, lease, self.now.plus(lease))?;
-        let jobs = self.rows.select(Select::ToCancel(session), usize::MAX)?;
+        let jobs = self.select(Select::ToCancel(session), usize::MAX)?;
         Ok(jobs.iter().filter_map(JobRecord::token).collect())
     }
 
@@ -97,29 +174,39 @@ impl<C: Connection> Engine<C> {
         self.rows.session(room.session)?.ok_or(StoreError::SessionLost)?;
         let mut records = Vec::new();
         for (kind, &count) in &room.kinds {
-            records.extend(self.ready(kind, count)?);
+            records.extend(self.ready(room.session, kind, count)?);
         }
+        let mut suspects = 0;
+        records.retain(|record| {
+            suspects += usize::from(record.is_suspect());
+            !record.is_suspect() || suspects == 1
+        });
+        // Other jobs may have waited behind the suspects that were left.
+        self.changes.ready |= suspects > 1;
         let mut bytes = 0;
         records.retain(|record| {
             let fits = bytes < room.bytes as u64;
             bytes += record.payload_bytes;
             fits
         });
+        self.rows.load_payloads(&mut records)?;
+        self.set_aside(&records)?;
+        records.retain(|record| !record.is_unreadable());
         for record in &mut records {
             record.lease(room.session, self.now);
         }
         self.rows.save(&records)?;
-        self.rows.load_payloads(&mut records)?;
         Ok(records.into_iter().filter_map(JobRecord::claimed).collect())
     }
 
     /// Ready jobs of a kind: important classes first, then by place.
-    fn ready(&mut self, kind: &str, count: usize) -> Result<Vec<JobRecord>, StoreError> {
+    fn ready(&mut self, session: SessionId, kind: &str, count: usize) -> Result<Vec<JobRecord>, StoreError> {
         let mut records = Vec::new();
         for class in Criticality::BY_IMPORTANCE {
             let left = count - records.len();
             if left > 0 {
-                let found = self.rows.select(Select::Ready(kind, class.rank(), self.now), left)?;
+                let which = Select::Ready { kind, rank: class.rank(), now: self.now, session };
+                let found = self.select(which, left)?;
                 let last = found.last().map(|record| record.place);
                 self.fair_order.lock().claimed(kind, class.rank(), last, found.len() < left);
                 records.extend(found);
@@ -130,7 +217,7 @@ impl<C: Connection> Engine<C> {
 
     pub(super) fn settle(&mut self, ends: &[&Settle]) -> Result<Vec<Option<JobState>>, StoreError> {
         let ids: Vec<_> = ends.iter().map(|end| end.token.id.as_str()).collect();
-        let records = self.rows.find(&ids)?.into_iter();
+        let records = self.find(&ids)?.into_iter();
         let mut records: HashMap<_, _> = records.map(|record| (record.request.id.clone(), record)).collect();
         let mut settled = Vec::new();
         let mut answers = Vec::with_capacity(ends.len());
@@ -143,12 +230,14 @@ impl<C: Connection> Engine<C> {
                 answers.push(None);
                 continue;
             };
+            // Another suspect may run then.
+            self.changes.ready |= record.is_suspect();
             record.settle(end, self.now);
+            self.resize(&record, 0, record.output.bytes.len() as i64);
             self.changes.returned |= record.state == JobState::Ready;
             answers.push(Some(record.state));
             settled.push(record);
         }
-        self.rows.resize(0, settled.iter().map(|record| record.output.bytes.len() as i64).sum());
         self.save_changed(settled)?;
         Ok(answers)
     }
@@ -159,18 +248,19 @@ impl<C: Connection> Engine<C> {
         for record in &mut records {
             self.changes.ready |= record.state == JobState::Ready;
             if record.state.is_ended() {
-                self.rows.resize(-1, 0);
+                self.resize(record, -1, 0);
                 self.changes.ended.push(record.request.id.clone());
                 if record.release_key() {
-                    released.push((record.request.pool.clone(), record.request.job.ordering_key.clone()));
+                    let (tenant, key) = record.key();
+                    released.push((tenant.to_owned(), key.to_owned()));
                 }
             }
         }
         self.rows.save(&records)?;
-        for (pool, key) in released {
-            let mut next = self.rows.select(Select::Blocked(&pool, &key), 1)?;
+        for (tenant, key) in released {
+            let mut next = self.select(Select::Blocked(&tenant, &key), 1)?;
             for record in &mut next {
-                record.enter(false, self.fair_order.lock().next(record));
+                record.enter(false, self.place(record)?);
                 self.changes.ready = true;
             }
             self.rows.save(&next)?;
@@ -178,13 +268,24 @@ impl<C: Connection> Engine<C> {
         Ok(())
     }
 
+    /// Changes the sizes of all and of the job's tenant.
+    fn resize(&mut self, record: &JobRecord, jobs: i64, bytes: i64) {
+        self.added.add(&record.request.job.tenant, jobs, bytes);
+    }
+
     /// Makes a job ready in the fair order of tenants, or blocked behind the job that holds its ordering key.
     fn enter(&mut self, record: &mut JobRecord) -> Result<(), StoreError> {
-        let (pool, key) = record.key();
-        let key_is_held = record.needs_key() && self.rows.is_key_held(pool, key)?;
-        let place = if key_is_held { self.number()? } else { self.fair_order.lock().next(record) };
+        let key_is_held = record.needs_key() && self.rows.is_key_held(record.key())?;
+        let place = if key_is_held { self.number()? } else { self.place(record)? };
         record.enter(key_is_held, place);
         Ok(())
+    }
+
+    /// The place of a job that becomes ready. The first time, looks for the places of the jobs that are ready already.
+    fn place(&mut self, record: &JobRecord) -> Result<i64, StoreError> {
+        let (job, mut fair_order) = (&record.request.job, self.fair_order.lock());
+        let order = fair_order.of(&job.kind, job.criticality.rank(), |kind, rank| self.rows.places(kind, rank))?;
+        order.next(&job.tenant, |tenant| self.rows.last_place(&job.kind, job.criticality.rank(), tenant))
     }
 
     fn number(&mut self) -> Result<i64, StoreError> {

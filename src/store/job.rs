@@ -17,7 +17,7 @@ use crate::model::{Job, Output};
 pub struct NewJob {
     /// Chosen by the caller, or random. Unique in the store: the same id with the same payload is the same job.
     pub id: String,
-    /// Pool of the kind. Ordering keys apply within one pool.
+    /// Pool of the kind when the job was created.
     pub pool: String,
     /// The job as a pool runs it.
     pub job: Job,
@@ -162,6 +162,8 @@ pub struct JobRecord {
     pub failures: u32,
     /// Worker crashes in a row.
     pub crashes: u32,
+    /// Lost leases in a row.
+    pub losses: u32,
     /// Whether the running job must be cancelled.
     pub cancel_requested: bool,
     /// Size of the payload in bytes.
@@ -178,9 +180,18 @@ pub struct JobRecord {
     pub(super) holds_key: bool,
     pub(super) session: Option<SessionId>,
     pub(super) digest: [u8; 32],
+    /// What of the stored job cannot be read; the fields have defaults instead.
+    pub(super) fault: Option<&'static str>,
 }
 
 impl JobRecord {
+    /// About the size of what a list holds of it, in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        let texts = self.attempts.iter().map(|attempt| attempt.message.len() + attempt.worker.len()).sum::<usize>();
+        let labels = self.request.job.labels.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>();
+        size_of::<Self>() + texts + labels
+    }
+
     /// When the store may remove it; `None` if it has not ended.
     #[must_use]
     pub fn purge_at(&self) -> Option<Timestamp> {

@@ -2,8 +2,11 @@
 
 use std::mem;
 
-use super::{Attempt, Change, Claimed, JobRecord, JobState, NewJob, Next, SessionId, Settle, Start, Timestamp, Token};
-use crate::model::{Output, Reason};
+use super::{
+    Attempt, Change, Claimed, JobRecord, JobState, NewJob, Next, SessionId, Settle, Start, StoreError, Timestamp,
+    Token, retry::MAX_CRASHES,
+};
+use crate::model::{Code, Output, Reason};
 
 /// Attempts that a job record keeps.
 const MAX_ATTEMPTS_KEPT: usize = 10;
@@ -28,6 +31,7 @@ impl JobRecord {
             starts: 0,
             failures: 0,
             crashes: 0,
+            losses: 0,
             cancel_requested: false,
             payload_bytes: request.job.payload.len() as u64,
             output_bytes: 0,
@@ -37,13 +41,14 @@ impl JobRecord {
             holds_key: false,
             session: None,
             digest: request.digest(),
+            fault: None,
             request,
         }
     }
 
-    /// Pool and ordering key.
+    /// Tenant and ordering key.
     pub(super) fn key(&self) -> (&str, &str) {
-        (&self.request.pool, &self.request.job.ordering_key)
+        (&self.request.job.tenant, &self.request.job.ordering_key)
     }
 
     /// Whether it must get its ordering key before it is ready. A job that waits for its next attempt has its key
@@ -84,9 +89,22 @@ impl JobRecord {
         Some(Claimed { token, request, failures, crashes })
     }
 
+    /// Whether another lost lease makes it a dead letter. It may be the job that ends its servers, so it runs beside no
+    /// other such job.
+    pub(super) fn is_suspect(&self) -> bool {
+        self.losses + 1 >= MAX_CRASHES
+    }
+
     /// Ends its attempt with `end`, whose token is valid.
     pub(super) fn settle(&mut self, end: &Settle, now: Timestamp) {
         self.keep_attempt(now, &end.worker, Some(end.reason), end.code, &end.message);
+        if matches!(end.next, Next::Failed | Next::Retry { .. }) {
+            self.failures += 1;
+            self.crashes = if end.reason == Reason::WorkerCrashed { self.crashes + 1 } else { 0 };
+        }
+        if end.next != Next::GiveBack {
+            self.losses = 0;
+        }
         match &end.next {
             Next::Succeeded(output) => {
                 self.output_bytes = output.bytes.len() as u64;
@@ -97,8 +115,6 @@ impl JobRecord {
             Next::Cancelled => self.end(JobState::Cancelled, now),
             Next::Retry { .. } | Next::GiveBack if self.cancel_requested => self.end(JobState::Cancelled, now),
             Next::Retry { after } => {
-                self.failures += 1;
-                self.crashes = if end.reason == Reason::WorkerCrashed { self.crashes + 1 } else { 0 };
                 self.due_at = now.plus(*after);
                 self.state = JobState::Scheduled;
                 self.session = None;
@@ -110,10 +126,36 @@ impl JobRecord {
         }
     }
 
-    /// Takes it back from a session whose lease has ended.
+    /// Takes it back from a session whose lease has ended. Like crashes, lost leases in a row make it a dead letter.
     pub(super) fn lose_lease(&mut self, now: Timestamp) {
+        self.losses += 1;
+        if self.losses < MAX_CRASHES || self.cancel_requested {
+            return self.take_back(now);
+        }
+        let message = format!("the lease was lost {MAX_CRASHES} times in a row: the job may end its servers");
+        self.keep_attempt(now, "", None, 0, &message);
+        self.end(JobState::Failed, now);
+    }
+
+    /// Takes it back from a session that does not know of it.
+    pub(super) fn take_back(&mut self, now: Timestamp) {
         self.keep_attempt(now, "", None, 0, "the lease was lost");
         if self.cancel_requested { self.end(JobState::Cancelled, now) } else { self.give_back() }
+    }
+
+    /// Makes a job that cannot be read a dead letter.
+    pub(super) fn set_aside(&mut self, now: Timestamp) {
+        let fault = self.fault.unwrap_or_default();
+        let message = format!("unreadable: row {} of the store: {fault}", self.row);
+        self.keep_attempt(now, "", Some(Reason::StoreUnavailable), Code::Internal as i32, &message);
+        self.end(JobState::Failed, now);
+    }
+
+    /// Notes as a fault that the payload is not the one that was accepted.
+    pub(super) fn check_payload(&mut self) {
+        if self.request.digest() != self.digest {
+            self.fault = Some("its payload is damaged");
+        }
     }
 
     pub(super) fn end(&mut self, state: JobState, now: Timestamp) {
@@ -150,8 +192,14 @@ impl JobRecord {
         self.request.expire_at = None;
         self.failures = 0;
         self.crashes = 0;
+        self.losses = 0;
         self.output_bytes = 0;
         self.output = Output::default();
+    }
+
+    /// Whether it must be set aside.
+    pub(super) fn is_unreadable(&self) -> bool {
+        self.fault.is_some() && !self.state.is_ended()
     }
 
     fn give_back(&mut self) {
@@ -173,5 +221,14 @@ impl JobRecord {
             code,
             message: message[..message.floor_char_boundary(MAX_MESSAGE)].to_owned(),
         });
+    }
+}
+
+impl Settle {
+    /// The end that is stored instead of one that the database refused.
+    pub(super) fn refused(&self, error: &StoreError) -> Self {
+        let message = format!("its result could not be stored: {error}").replace('\0', "");
+        let (reason, code, next) = (Reason::StoreUnavailable, Code::Internal as i32, Next::Failed);
+        Self { token: self.token.clone(), worker: self.worker.replace('\0', ""), reason, code, message, next }
     }
 }

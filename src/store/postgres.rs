@@ -96,7 +96,7 @@ async fn open(
     let first = match replica.reach().await {
         Ok(session) => {
             // A failed count is repeated.
-            let _ = replica.count(&mut None).await;
+            let _ = replica.count_first(&session).await;
             Some(session)
         }
         Err(StoreError::Unavailable(_) | StoreError::DiskFull | StoreError::Conflict) => None,
@@ -105,7 +105,7 @@ async fn open(
     let (shared, wakes) = (replica.clone(), replica.wakes.clone());
     let connection = move || Ok(PostgresConnection::new(replica.clone()));
     let writers = (0..WRITERS).map(|_| connection()).collect::<Result<_, _>>()?;
-    let store = SqlStore::start(writers, connection, options.bounds, wakes, closed)?;
+    let store = SqlStore::start(writers, Some(Arc::new(connection)), options.bounds, wakes, closed)?;
     Ok((Arc::new(store), async move { shared.share(first).await }))
 }
 

@@ -1,8 +1,15 @@
 //! Arguments, results and errors of the store's operations.
 
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::PathBuf,
+    time::Duration,
+};
 
 use super::{Claimed, JobRecord, JobState, NewJob, SessionId, Timestamp};
+
+/// What a tenant may hold, as a multiple of what is free.
+const TENANT_FACTOR: u64 = 3;
 
 /// A session's room for jobs, by kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,6 +87,24 @@ pub struct Filter {
     pub created_from: Option<Timestamp>,
     /// Created before this time.
     pub created_before: Option<Timestamp>,
+}
+
+/// A part of a list, from the newest job to the oldest.
+#[derive(Debug, Default)]
+pub struct Page {
+    /// The jobs. There may be none, although more follow: a call looks at a bounded number of jobs.
+    pub jobs: Vec<JobRecord>,
+    /// Where the next part begins; `None` after the last one.
+    pub next: Option<i64>,
+}
+
+/// A part of a purge, from the newest job to the oldest.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Purged {
+    /// Jobs that were removed.
+    pub removed: usize,
+    /// Where the next part begins; `None` after the last one.
+    pub next: Option<i64>,
 }
 
 /// One tick of a schedule.
@@ -186,7 +211,28 @@ impl Size {
     }
 }
 
-/// Bounds of a store.
+/// Jobs and bytes that a transaction adds.
+#[derive(Debug, Default)]
+pub(super) struct Added {
+    pub(super) jobs: i64,
+    pub(super) bytes: i64,
+    /// Those of each tenant with a name.
+    pub(super) tenants: HashMap<String, (i64, i64)>,
+}
+
+impl Added {
+    pub(super) fn add(&mut self, tenant: &str, jobs: i64, bytes: i64) {
+        self.jobs += jobs;
+        self.bytes += bytes;
+        if !tenant.is_empty() {
+            let own = self.tenants.entry(tenant.to_owned()).or_default();
+            *own = (own.0 + jobs, own.1 + bytes);
+        }
+    }
+}
+
+/// Bounds of a store. A tenant with a name may hold at most three times as much as is free, so that others find room
+/// (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 pub struct Bounds {
     /// Maximum number of jobs that have not ended.
@@ -205,6 +251,12 @@ impl Bounds {
     /// Whether another job with `bytes` fits.
     pub(super) fn allow(&self, size: Size, bytes: u64) -> bool {
         size.jobs < self.max_jobs && size.bytes.saturating_add(bytes) <= self.max_bytes
+    }
+
+    /// Whether another job with `bytes` fits into the part of its tenant, which holds `own` of `size`.
+    pub(super) fn allow_tenant(&self, size: Size, own: Size, bytes: u64) -> bool {
+        let part = |bound: u64, used: u64| bound.saturating_sub(used).saturating_mul(TENANT_FACTOR);
+        own.jobs < part(self.max_jobs, size.jobs) && own.bytes.saturating_add(bytes) <= part(self.max_bytes, size.bytes)
     }
 }
 

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use super::{Claimed, Next};
 use crate::model::Reason;
 
-/// Crashes in a row after which a job becomes a dead letter, whatever its policy.
-const MAX_CRASHES: u32 = 3;
+/// Crashes in a row, of workers or of servers, after which a job becomes a dead letter, whatever its policy.
+pub(super) const MAX_CRASHES: u32 = 3;
 
 /// Number and delays of the retries of a failed job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -18,11 +18,7 @@ use rusqlite::{ErrorCode, OpenFlags};
 use sqlite_connection::SqliteConnection;
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    Bounds, Clock, JobStore, StoreError, Timestamp, Wakes,
-    engine::Engine,
-    sql::{Connection as _, SqlStore},
-};
+use super::{Bounds, Clock, JobStore, StoreError, Timestamp, Wakes, engine::Engine, sql::SqlStore};
 
 /// One entry per schema version. Entries are never changed; new ones are appended.
 const MIGRATIONS: &[&str] = &[include_str!("sqlite/0001.sql")];
@@ -68,10 +64,10 @@ pub fn open_sqlite(options: &SqliteOptions, clock: Clock) -> Result<Arc<dyn JobS
     let writer = SqliteConnection::of_writer(connection, lock, options, clock.clone())?;
     // A session ends with its process.
     let mut engine = Engine::new(writer, options.bounds, Arc::default());
-    let now = engine.rows.begin()?;
-    engine.start(now)?;
+    engine.begin()?;
     engine.end_leases(Timestamp::from_millis(i64::MAX))?;
-    engine.rows.commit()?;
+    let (wakes, closed) = (Arc::new(Wakes::default()), CancellationToken::new());
+    wakes.announce(&engine.commit()?);
     let path = options.path.clone();
     let reader = move || {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -79,8 +75,7 @@ pub fn open_sqlite(options: &SqliteOptions, clock: Clock) -> Result<Arc<dyn JobS
         connection.set_prepared_statement_cache_capacity(STATEMENTS);
         Ok(SqliteConnection::new(connection, clock.clone()))
     };
-    let (wakes, closed) = (Arc::new(Wakes::default()), CancellationToken::new());
-    Ok(Arc::new(SqlStore::start(vec![engine.rows], reader, options.bounds, wakes, closed)?))
+    Ok(Arc::new(SqlStore::start(vec![engine.rows], Some(Arc::new(reader)), options.bounds, wakes, closed)?))
 }
 
 /// A store in memory. It ends with its process.
@@ -88,9 +83,26 @@ pub fn open_sqlite(options: &SqliteOptions, clock: Clock) -> Result<Arc<dyn JobS
 /// # Errors
 /// [`StoreError::Database`] if the system has no memory.
 pub fn open_memory(bounds: Bounds, clock: Clock) -> Result<Arc<dyn JobStore>, StoreError> {
+    in_memory(bounds, clock, SqliteConnection::new)
+}
+
+/// A store in memory that several servers of one process share, for simulations: sessions end with their leases.
+///
+/// # Errors
+/// [`StoreError::Database`] if the system has no memory.
+pub fn open_shared_memory(bounds: Bounds, clock: Clock) -> Result<Arc<dyn JobStore>, StoreError> {
+    in_memory(bounds, clock, SqliteConnection::shared)
+}
+
+fn in_memory(
+    bounds: Bounds,
+    clock: Clock,
+    connect: fn(rusqlite::Connection, Clock) -> SqliteConnection,
+) -> Result<Arc<dyn JobStore>, StoreError> {
     let mut connection = rusqlite::Connection::open_in_memory()?;
     migrate(&mut connection, 0)?;
-    Ok(Arc::new(SqlStore::here(SqliteConnection::new(connection, clock), bounds)))
+    let (writers, wakes) = (vec![connect(connection, clock)], Arc::default());
+    Ok(Arc::new(SqlStore::start(writers, None, bounds, wakes, CancellationToken::new())?))
 }
 
 /// Facts about a store's file.

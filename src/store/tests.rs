@@ -4,6 +4,7 @@
 mod beside;
 mod cluster;
 mod conformance;
+mod faults;
 mod outages;
 mod pooler;
 mod postgres;
@@ -24,7 +25,8 @@ use script::Script;
 use tempfile::TempDir;
 
 use super::{
-    Bounds, Clock, Filter, JobState, JobStore, SqliteOptions, Timestamp, inspect_sqlite, open_memory, open_sqlite,
+    Bounds, Clock, Filter, JobState, JobStore, SqliteOptions, Timestamp, inspect_sqlite, open_memory,
+    open_shared_memory, open_sqlite,
 };
 
 /// The calendar of a test. It moves only when told to.
@@ -55,6 +57,11 @@ fn memory(clock: &TestClock) -> Arc<dyn JobStore> {
     open_memory(BOUNDS, clock.clock()).expect("a store")
 }
 
+/// Sessions end with their leases, as on PostgreSQL.
+fn shared_memory(clock: &TestClock) -> Arc<dyn JobStore> {
+    open_shared_memory(BOUNDS, clock.clock()).expect("a store")
+}
+
 fn sqlite(directory: &TempDir, clock: &TestClock) -> Arc<dyn JobStore> {
     let options = SqliteOptions { bounds: BOUNDS, ..SqliteOptions::new(directory.path().join("jobs.db")) };
     open_sqlite(&options, clock.clock()).expect("a new store")
@@ -63,9 +70,9 @@ fn sqlite(directory: &TempDir, clock: &TestClock) -> Arc<dyn JobStore> {
 #[tokio::test]
 async fn memory_conforms() {
     let mut found = Vec::new();
-    for case in conformance::CASES {
+    for case in conformance::CASES.iter().chain(conformance::OF_LEASES) {
         let clock = TestClock::new();
-        found.extend(script::differences(case, Script::new(memory(&clock), clock.clone())).await);
+        found.extend(script::differences(case, Script::new(shared_memory(&clock), clock.clone())).await);
     }
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
@@ -87,7 +94,7 @@ async fn sqlite_conforms() {
 async fn postgres_conforms() {
     let Some(cluster) = cluster::Cluster::start().await else { return };
     let mut found = Vec::new();
-    for (number, case) in conformance::CASES.iter().enumerate() {
+    for (number, case) in conformance::CASES.iter().chain(conformance::OF_LEASES).enumerate() {
         let clock = TestClock::new();
         let (store, server) = postgres::store(&cluster, &format!("case_{number}"), BOUNDS).await;
         server.set_time((clock.clock())()).await;
@@ -108,7 +115,7 @@ async fn random_operations_answer_alike() {
     let cluster = cluster::Cluster::start().await;
     for seed in 0..SEEDS {
         let clock = TestClock::new();
-        let mut sqlite = Script::new(memory(&clock), clock);
+        let mut sqlite = Script::new(shared_memory(&clock), clock);
         let mut postgres = None;
         if let Some(cluster) = &cluster {
             // Each script moves a clock of its own by the same steps.
@@ -191,7 +198,7 @@ fn look() -> Vec<String> {
 
 /// A key has at most one job that is ready or runs, and jobs are blocked only behind one that is not.
 async fn keys_have_one_holder(script: &Script) {
-    let jobs = script.store.list(Filter::default(), None, 1000).await.expect("a list");
+    let jobs = script.store.list(Filter::default(), None, 1000).await.expect("a list").jobs;
     let mut keys: HashMap<_, (usize, usize)> = HashMap::new();
     for job in jobs.iter().filter(|job| job.request.is_keyed() && !job.state.is_ended()) {
         let (holders, blocked) = keys.entry(job.key()).or_default();

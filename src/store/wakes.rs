@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
+use tracing::error;
 
 /// Notifications of one store. They may be spurious, so check the store after each.
 #[derive(Debug, Default)]
@@ -22,6 +23,8 @@ pub(super) struct Changes {
     pub(super) returned: bool,
     pub(super) cancels: bool,
     pub(super) ended: Vec<String>,
+    /// Row and fault of each job that could not be read.
+    pub(super) set_aside: Vec<(i64, &'static str)>,
 }
 
 impl Wakes {
@@ -60,6 +63,9 @@ impl Wakes {
         }
         if changes.cancels {
             self.cancels.notify_one();
+        }
+        for (row, fault) in &changes.set_aside {
+            error!(row, fault, "a stored job cannot be read, and has failed; `waterwheel store check` reads all");
         }
         if !changes.ended.is_empty() {
             let mut waiters = self.waiters.lock();

@@ -113,14 +113,23 @@ impl Jobs {
         self.0.clone().list_jobs(request).await.unwrap().into_inner()
     }
 
+    /// The newest job that matches. A page without jobs may have a token.
+    async fn first(&self, filter: &DetachedJobFilter) -> Option<DetachedJob> {
+        let mut page = self.page(1, filter, String::new()).await;
+        while page.jobs.is_empty() && !page.next_page_token.is_empty() {
+            page = self.page(1, filter, page.next_page_token).await;
+        }
+        page.jobs.pop()
+    }
+
     /// Waits until all jobs have ended, and checks that each has succeeded once and that none of `acknowledged` is
     /// missing. Returns the number of jobs.
     async fn all_ended_once(&self, mut acknowledged: BTreeSet<String>) -> usize {
         let states = [JobState::Ready, JobState::Running, JobState::Scheduled].map(i32::from).to_vec();
         let open = DetachedJobFilter { states, ..DetachedJobFilter::default() };
-        while let Some(job) = self.page(1, &open, String::new()).await.jobs.first() {
+        while let Some(job) = self.first(&open).await {
             // The job may still run when the call reaches its deadline, and the loop waits again.
-            self.0.clone().wait_job(WaitJobRequest { job_id: job.job_id.clone() }).await.unwrap();
+            self.0.clone().wait_job(WaitJobRequest { job_id: job.job_id }).await.unwrap();
         }
         let (mut count, mut token) = (0, String::new());
         loop {
@@ -317,6 +326,10 @@ async fn jobs_are_created_in_a_stream_and_listed_and_purged_by_filter() {
     let all = jobs.list(DetachedJobFilter::default()).await;
     assert_eq!(all.len(), 49);
     assert!(all.is_sorted_by(|a, b| millis(a) >= millis(b)) && all.iter().all(|job| job.output.is_empty()));
+    for (page_size, length, is_last) in [(48, 48, false), (49, 49, true), (0, 49, true)] {
+        let page = jobs.page(page_size, &DetachedJobFilter::default(), String::new()).await;
+        assert_eq!((page.jobs.len(), page.next_page_token.is_empty()), (length, is_last), "{page_size}");
+    }
     let even = DetachedJobFilter { label_key: "half".into(), label_value: "0".into(), ..Default::default() };
     assert_eq!(jobs.list(even.clone()).await.len(), 25);
     let waiting = DetachedJobFilter { states: vec![JobState::Ready.into()], ..Default::default() };
@@ -342,6 +355,9 @@ async fn a_page_of_large_jobs_fits_into_an_answer() {
 
     let listed = jobs.list_by(1000, DetachedJobFilter::default()).await;
     assert_eq!(listed.iter().map(|job| &job.job_id).collect::<BTreeSet<_>>().len(), 1000);
+
+    let page = jobs.page(0, &DetachedJobFilter::default(), String::new()).await;
+    assert_eq!((page.jobs.len(), page.next_page_token.is_empty()), (100, false), "the default size of a page");
 
     let request = JobServiceListJobsRequest { page_token: "x".into(), ..Default::default() };
     let refused = jobs.0.clone().list_jobs(request).await.map_err(|status| Refusal::of_call(status, true)).unwrap_err();

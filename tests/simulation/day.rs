@@ -23,11 +23,11 @@ use tokio::{
 use waterwheel::{
     Job,
     model::FailureCode,
-    store::{Action, Bounds, Clock, Filter, JobStore, NewJob, Size, Start, Submitted, Timestamp, open_memory},
+    store::{Action, Bounds, Clock, Filter, JobStore, NewJob, Size, Start, Submitted, Timestamp, open_shared_memory},
     task::Tasks,
 };
 
-use link::LinkState;
+use link::{LinkState, now};
 use model::Model;
 use replica::{KINDS, Replica, TestSchedule, policy};
 
@@ -66,7 +66,7 @@ pub(crate) fn run(seed: u64) -> ExitCode {
 async fn simulate(length: Duration) -> Arc<Mutex<Model>> {
     let start = Instant::now();
     let clock: Clock = Arc::new(move || START.plus(start.elapsed()));
-    let store = open_memory(Bounds::default(), clock.clone()).unwrap();
+    let store = open_shared_memory(Bounds::default(), clock.clone()).unwrap();
     let model = Arc::new(Mutex::new(Model::new(clock.clone())));
     let replicas = [-1_500, 0, 1_500].map(|ahead| Arc::new(Replica::new(&store, &model, &clock, ahead)));
     let tasks = Tasks::new();
@@ -84,7 +84,7 @@ async fn simulate(length: Duration) -> Arc<Mutex<Model>> {
     }
     ticked(&mut model.lock(), clock());
     compare(&*store, &model, Instant::now() + REST).await;
-    let (size, depths) = (store.size().await.unwrap(), store.depths().await.unwrap());
+    let (size, depths) = (now(store.size()).unwrap(), now(store.depths()).unwrap());
     if size != Size::default() || !depths.is_empty() {
         model.lock().fault(format!("the store is not empty: {size:?} {depths:?}"));
     }
@@ -160,15 +160,16 @@ async fn compare(store: &dyn JobStore, model: &Mutex<Model>, end: Instant) -> Ve
     let mut sizes = Vec::new();
     while Instant::now() < end {
         sleep(COMPARE_EVERY).await;
-        let mut jobs = Vec::<waterwheel::store::JobRecord>::new();
+        let (mut jobs, mut before) = (Vec::new(), None);
         loop {
-            let page = store.list(Filter::default(), jobs.last().map(|job| job.row), usize::MAX).await.unwrap();
-            if page.is_empty() {
+            let page = now(store.list(Filter::default(), before, usize::MAX)).unwrap();
+            jobs.extend(page.jobs);
+            before = page.next;
+            if before.is_none() {
                 break;
             }
-            jobs.extend(page);
         }
-        let size = store.size().await.unwrap();
+        let size = now(store.size()).unwrap();
         model.lock().compare(&jobs, size);
         sizes.push(jobs.len());
     }

@@ -12,18 +12,17 @@ use crate::store::{
 
 /// How far the clocks of servers that share a store may be apart.
 const CLOCKS_DIFFER: Duration = Duration::from_secs(60);
-/// Final states, as bits like [`Filter::state_bits`].
-const ENDED: i64 = 0b1111_0000;
 
 impl<C: Connection> Engine<C> {
     pub(in crate::store) fn change(&mut self, ids: &[String], action: Action) -> Result<Vec<Change>, StoreError> {
         ids.iter()
-            .map(|id| match self.rows.find(&[id])?.pop() {
+            .map(|id| match self.find(&[id])?.pop() {
                 None => Ok(Change::NotFound),
                 Some(record) if action == Action::Cancel => self.cancel(record),
                 Some(record) if !record.state.is_ended() => Ok(Change::WrongState(record.state)),
-                Some(record) if action == Action::Retry => self.retry(record),
-                Some(record) => self.remove(&[record]).map(|()| Change::Done),
+                Some(record) if action == Action::Delete => self.remove(&[record.row]).map(|_| Change::Done),
+                Some(record) if record.fault.is_some() => Ok(Change::WrongState(record.state)),
+                Some(record) => self.retry(record),
             })
             .collect()
     }
@@ -40,10 +39,10 @@ impl<C: Connection> Engine<C> {
     }
 
     fn retry(&mut self, mut record: JobRecord) -> Result<Change, StoreError> {
-        if !self.bounds.allow(self.rows.size(), 0) {
+        if !self.has_room(&record.request.job.tenant, 0)? {
             return Ok(Change::Full);
         }
-        self.rows.resize(1, -(record.output_bytes as i64));
+        self.resize(&record, 1, -(record.output_bytes as i64));
         self.rows.remove_output(&record)?;
         record.revive(self.now);
         self.enter(&mut record)?;
@@ -51,24 +50,16 @@ impl<C: Connection> Engine<C> {
         Ok(Change::Done)
     }
 
-    fn remove(&mut self, records: &[JobRecord]) -> Result<(), StoreError> {
-        let bytes: u64 = records.iter().map(|record| record.payload_bytes + record.output_bytes).sum();
-        self.rows.resize(0, -(bytes as i64));
-        self.rows.remove(records)
+    /// Removes those of the jobs that have ended, and returns their number.
+    pub(in crate::store) fn remove(&mut self, rows: &[i64]) -> Result<usize, StoreError> {
+        let removed = self.rows.remove(rows)?;
+        for (tenant, bytes) in &removed {
+            self.added.add(tenant, 0, -bytes);
+        }
+        Ok(removed.len())
     }
 
-    pub(in crate::store) fn purge(&mut self, filter: &Filter) -> Result<usize, StoreError> {
-        let which = Select::Matching { filter, states: filter.state_bits() & ENDED, before: i64::MAX };
-        let records = self.rows.select(which, BATCH)?;
-        self.remove(&records)?;
-        Ok(records.len())
-    }
-
-    pub(in crate::store) fn fire(&mut self, ticks: &[Tick]) -> Result<Vec<Fired>, StoreError> {
-        ticks.iter().map(|tick| self.fire_one(tick)).collect()
-    }
-
-    fn fire_one(&mut self, tick: &Tick) -> Result<Fired, StoreError> {
+    pub(in crate::store) fn fire(&mut self, tick: &Tick) -> Result<Fired, StoreError> {
         let Tick { schedule, pattern, at, now, .. } = tick;
         let last = self.rows.schedule(schedule)?;
         let run = last.as_ref().map_or("", |last| &last.run);
@@ -83,7 +74,7 @@ impl<C: Connection> Engine<C> {
         let is_skipped = if known.is_none() && tick.is_missed {
             true
         } else {
-            tick.overlap == Overlap::Skip && self.rows.find(&[run])?.iter().any(|record| !record.state.is_ended())
+            tick.overlap == Overlap::Skip && self.find(&[run])?.iter().any(|record| !record.state.is_ended())
         };
         let (mut fired, mut run) = (Fired::Skipped, run);
         if !is_skipped {
@@ -101,24 +92,23 @@ impl<C: Connection> Engine<C> {
 
     /// Applies the passing of time: leases end, start times come, jobs expire, retention ends.
     pub(in crate::store) fn tick(&mut self, end_leases: bool) -> Result<Ticked, StoreError> {
-        let returned = if end_leases { self.end_leases(self.now)? } else { 0 };
-        let mut old = self.rows.select(Select::Expired(self.now), BATCH)?;
+        let returned = if end_leases && self.rows.ends_leases() { self.end_leases(self.now)? } else { 0 };
+        let mut old = self.select(Select::Expired(self.now), BATCH)?;
         for record in &mut old {
             record.end(JobState::Expired, self.now);
         }
         let expired = old.len();
         self.save_changed(old)?;
         let promoted = self.promote()?;
-        let past = self.rows.select(Select::Purgeable(self.now), BATCH)?;
-        self.remove(&past)?;
-        let removed = past.len();
-        let more = [expired, promoted, removed].contains(&BATCH);
+        let (past, more_past) = self.rows.removable(Select::Purgeable(self.now), BATCH)?;
+        let removed = self.remove(&past)?;
+        let more = more_past || [expired, promoted].contains(&BATCH);
         Ok(Ticked { promoted, returned, expired, removed, more })
     }
 
     /// Makes jobs ready whose start time has come.
     fn promote(&mut self) -> Result<usize, StoreError> {
-        let due = self.rows.select(Select::Due(self.now), BATCH)?;
+        let due = self.select(Select::Due(self.now), BATCH)?;
         let promoted = due.len();
         let mut batch = Vec::new();
         for mut record in due {
@@ -135,9 +125,9 @@ impl<C: Connection> Engine<C> {
     pub(in crate::store) fn end_leases(&mut self, at: Timestamp) -> Result<usize, StoreError> {
         let mut returned = 0;
         for session in self.rows.remove_sessions(at)? {
-            let records = self.rows.select(Select::Leased(session), usize::MAX)?;
+            let records = self.select(Select::Leased(session), usize::MAX)?;
             returned += records.len();
-            self.take_back(records)?;
+            self.take_back(records, JobRecord::lose_lease)?;
         }
         Ok(returned)
     }
@@ -145,14 +135,14 @@ impl<C: Connection> Engine<C> {
     pub(in crate::store) fn release(&mut self, session: SessionId, held: &[Token]) -> Result<(), StoreError> {
         self.rows.session(session)?.ok_or(StoreError::SessionLost)?;
         let held: HashSet<_> = held.iter().collect();
-        let mut records = self.rows.select(Select::Leased(session), usize::MAX)?;
+        let mut records = self.select(Select::Leased(session), usize::MAX)?;
         records.retain(|record| record.token().is_none_or(|token| !held.contains(&token)));
-        self.take_back(records)
+        self.take_back(records, JobRecord::take_back)
     }
 
-    fn take_back(&mut self, mut records: Vec<JobRecord>) -> Result<(), StoreError> {
+    fn take_back(&mut self, mut records: Vec<JobRecord>, end: fn(&mut JobRecord, Timestamp)) -> Result<(), StoreError> {
         for record in &mut records {
-            record.lose_lease(self.now);
+            end(record, self.now);
         }
         self.changes.returned |= !records.is_empty();
         self.save_changed(records)

@@ -24,7 +24,7 @@ impl<C: Connection> Engine<C> {
         let jobs = || submissions.iter().flat_map(|submission| &submission.jobs);
         // Only new jobs may take ordering keys.
         let keyed: Vec<_> = jobs().filter(|job| job.is_keyed()).map(|job| job.id.as_str()).collect();
-        let old = if keyed.is_empty() { Vec::new() } else { self.rows.find(&keyed)? };
+        let old = if keyed.is_empty() { Vec::new() } else { self.find(&keyed)? };
         batch.ids.extend(keyed.iter().filter(|id| old.iter().any(|record| record.request.id == **id)));
         let mut numbers = self.rows.numbers(jobs().count())?.into_iter();
         for submission in submissions {
@@ -39,7 +39,7 @@ impl<C: Connection> Engine<C> {
                     *left -= 1;
                     record.lease(*session, self.now);
                 } else if record.state == JobState::Ready {
-                    record.place = self.fair_order.lock().next(&record);
+                    record.place = self.place(&record)?;
                 }
                 batch.records.push(record);
             }
@@ -60,7 +60,7 @@ impl<C: Connection> Engine<C> {
         }
         for (kind, &count) in kinds.iter().filter(|(_, count)| **count > 0 && batch.sessions[session]) {
             if let Entry::Vacant(entry) = batch.free_kinds.entry(kind) {
-                entry.insert(self.ready(kind, 1)?.is_empty());
+                entry.insert(self.ready(*session, kind, 1)?.is_empty());
             }
             if batch.free_kinds[kind.as_str()] {
                 left.insert(kind.as_str(), (*session, count));
@@ -77,17 +77,17 @@ impl<C: Connection> Engine<C> {
         row: i64,
     ) -> Result<Option<JobRecord>, StoreError> {
         let bytes = job.job.payload.len() as u64;
-        if !self.bounds.allow(self.rows.size(), bytes) || !batch.ids.insert(&job.id) {
+        if !self.has_room(&job.job.tenant, bytes)? || !batch.ids.insert(&job.id) {
             return Ok(None);
         }
         let mut record = JobRecord::new(job.clone(), self.now, row);
         if record.due_at <= self.now {
-            let key = (job.pool.as_str(), job.job.ordering_key.as_str());
-            let is_held = job.is_keyed() && (batch.keys.contains(&key) || self.rows.is_key_held(key.0, key.1)?);
+            let key = (job.job.tenant.as_str(), job.job.ordering_key.as_str());
+            let is_held = job.is_keyed() && (batch.keys.contains(&key) || self.rows.is_key_held(key)?);
             record.enter(is_held, row);
             batch.keys.extend(record.holds_key.then_some(key));
         }
-        self.rows.resize(1, bytes as i64);
+        self.resize(&record, 1, bytes as i64);
         Ok(Some(record))
     }
 
@@ -107,7 +107,7 @@ impl<C: Connection> Engine<C> {
                 // again.
                 return Err(StoreError::Conflict);
             } else {
-                self.rows.resize(-1, -(record.payload_bytes as i64));
+                self.resize(&record, -1, -(record.payload_bytes as i64));
             }
         }
         let mut answers: Vec<Option<Submitted>> = jobs
@@ -119,7 +119,7 @@ impl<C: Connection> Engine<C> {
             .collect();
         let others: Vec<_> = jobs.zip(&mut answers).filter(|(_, answer)| answer.is_none()).collect();
         let ids: Vec<_> = others.iter().map(|(job, _)| job.id.as_str()).collect();
-        let found = if ids.is_empty() { Vec::new() } else { self.rows.find(&ids)? };
+        let found = if ids.is_empty() { Vec::new() } else { self.find(&ids)? };
         for (job, answer) in others {
             *answer = Some(match found.iter().find(|record| record.request.id == job.id) {
                 Some(old) if old.digest == job.digest() => Submitted::Existing(Box::new(old.clone())),

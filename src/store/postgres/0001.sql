@@ -25,6 +25,7 @@ create table jobs (
     starts bigint not null,
     failures bigint not null,
     crashes bigint not null,
+    losses bigint not null,
     cancel_requested boolean not null,
     digest bytea not null,
     payload_bytes bigint not null,
@@ -35,14 +36,16 @@ create table jobs (
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 
 create index jobs_ready on jobs (kind, rank, place, row) where state = 1;
+create index jobs_places on jobs (kind, rank, tenant, place) where state = 1;
+create index jobs_tenant on jobs (tenant, row);
 create index jobs_due on jobs (due_at) where state = 0;
-create index jobs_blocked on jobs (pool, ordering_key, place) where state = 2;
+create index jobs_blocked on jobs (tenant, ordering_key, place) where state = 2;
 create index jobs_running on jobs (session) where state = 3;
 create index jobs_dead on jobs (kind) where state = 5;
 create index jobs_expire on jobs (expire_at) where expire_at is not null and state < 3;
 create index jobs_purge on jobs (purge_at) where purge_at is not null;
--- At most one job holds a key.
-create unique index jobs_held on jobs (pool, ordering_key) where holds_key;
+-- At most one job of a tenant holds a key.
+create unique index jobs_held on jobs (tenant, ordering_key) where holds_key;
 
 -- Beside the jobs, so that a change of state does not write a payload again.
 create table payloads (row bigint primary key, bytes bytea not null);

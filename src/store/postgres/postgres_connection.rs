@@ -1,6 +1,6 @@
 //! A connection to PostgreSQL, for threads that may block.
 
-use std::{error::Error, mem, sync::Arc, time::Duration};
+use std::{error::Error, sync::Arc, time::Duration};
 
 use bytes::BytesMut;
 use tokio::time::{Instant, sleep_until};
@@ -15,6 +15,7 @@ use super::{
 };
 use crate::store::{
     Size, StoreError, Timestamp,
+    request::Added,
     sql::{Bulk, Cell, Connection, Value, Values},
     wakes::Changes,
 };
@@ -35,13 +36,11 @@ pub(super) struct PostgresConnection {
     is_in_transaction: bool,
     /// When the transaction must have ended.
     until: Instant,
-    /// Jobs and bytes that the transaction adds.
-    added: (i64, i64),
 }
 
 impl PostgresConnection {
     pub(super) fn new(replica: Arc<Replica>) -> Self {
-        Self { replica, session: None, is_in_transaction: false, until: Instant::now(), added: (0, 0) }
+        Self { replica, session: None, is_in_transaction: false, until: Instant::now() }
     }
 
     fn ask<T>(
@@ -99,14 +98,11 @@ impl Connection for PostgresConnection {
     }
 
     fn size(&self) -> Size {
-        let mut size = self.replica.size();
-        size.add(self.added.0, self.added.1);
-        size
+        self.replica.size()
     }
 
-    fn resize(&mut self, jobs: i64, bytes: i64) {
-        self.added.0 += jobs;
-        self.added.1 += bytes;
+    fn tenant_size(&mut self, tenant: &str) -> Result<Size, StoreError> {
+        Ok(self.replica.tenant_size(tenant))
     }
 
     fn begin(&mut self) -> Result<Timestamp, StoreError> {
@@ -120,16 +116,14 @@ impl Connection for PostgresConnection {
         Ok(Timestamp::from_millis(begun?.1))
     }
 
-    fn commit(&mut self) -> Result<(), StoreError> {
+    fn commit(&mut self, added: &Added) -> Result<(), StoreError> {
         self.on_session(async |session| session.run("commit").await)?;
         self.is_in_transaction = false;
-        let (jobs, bytes) = mem::take(&mut self.added);
-        self.replica.resize(jobs, bytes);
+        self.replica.resize(added);
         Ok(())
     }
 
     fn roll_back(&mut self) {
-        self.added = (0, 0);
         if self.session.is_some()
             && self.is_in_transaction
             && self.on_session(async |session| session.run("rollback").await).is_err()

@@ -24,10 +24,12 @@ use super::{
     schema,
     session::{Session, answered, mute},
 };
-use crate::store::{Size, StoreError, Wakes, wakes::Changes};
+use crate::store::{Size, StoreError, Wakes, request::Added, wakes::Changes};
 
 /// Shortest time between two full scans of a class, and between two counts of all jobs.
 const LEAST_PAUSE: Duration = Duration::from_secs(1);
+/// Jobs up to which a replica counts them before it starts.
+const MAX_COUNTED_FIRST: u32 = 100_000;
 /// A full scan, or a count, takes at most this part of the time.
 const PAUSE_FACTOR: u32 = 20;
 /// Shortest time between two notifications: at most 20 per second.
@@ -50,7 +52,7 @@ pub(super) struct Replica {
     /// Drives the connections.
     pub(super) runtime: Handle,
     pub(super) wakes: Arc<Wakes>,
-    size: Mutex<Size>,
+    sizes: Mutex<Sizes>,
     floors: Mutex<HashMap<(String, usize), Floor>>,
     /// Letters to send to other processes.
     pending: Mutex<BTreeSet<char>>,
@@ -58,6 +60,13 @@ pub(super) struct Replica {
     /// Letters of other processes.
     heard: Mutex<BTreeSet<char>>,
     is_heard: Notify,
+}
+
+/// Sizes of all, and of each tenant with a name, at the last count, with the changes of this process since then.
+#[derive(Default)]
+struct Sizes {
+    all: Size,
+    tenants: HashMap<String, Size>,
 }
 
 /// Lowest place from which ready jobs of a class are scanned.
@@ -90,7 +99,7 @@ impl Replica {
             away: watch::Sender::new(Some(unknown)),
             runtime: Handle::current(),
             wakes: Arc::default(),
-            size: Mutex::default(),
+            sizes: Mutex::default(),
             floors: Mutex::default(),
             pending: Mutex::default(),
             is_pending: Notify::new(),
@@ -116,11 +125,19 @@ impl Replica {
     }
 
     pub(super) fn size(&self) -> Size {
-        *self.size.lock()
+        self.sizes.lock().all
     }
 
-    pub(super) fn resize(&self, jobs: i64, bytes: i64) {
-        self.size.lock().add(jobs, bytes);
+    pub(super) fn tenant_size(&self, tenant: &str) -> Size {
+        self.sizes.lock().tenants.get(tenant).copied().unwrap_or_default()
+    }
+
+    pub(super) fn resize(&self, added: &Added) {
+        let mut sizes = self.sizes.lock();
+        sizes.all.add(added.jobs, added.bytes);
+        for (tenant, (jobs, bytes)) in &added.tenants {
+            sizes.tenants.entry(tenant.clone()).or_default().add(*jobs, *bytes);
+        }
     }
 
     /// The place to scan from: the lowest possible one if a full scan is due.
@@ -154,7 +171,7 @@ impl Replica {
         if changes.returned {
             self.forget_floors();
         }
-        let Changes { ready, returned, cancels, ended } = changes;
+        let Changes { ready, returned, cancels, ended, set_aside: _ } = changes;
         let letters = [(*ready, 'r'), (*returned, 'b'), (*cancels, 'c'), (!ended.is_empty(), 'e')];
         let mut pending = self.pending.lock();
         pending.extend(letters.into_iter().filter_map(|(is_set, letter)| is_set.then_some(letter)));
@@ -262,7 +279,13 @@ impl Replica {
         }
         let awaited = if has('e') { self.wakes.awaited() } else { Vec::new() };
         let ended = if awaited.is_empty() { Vec::new() } else { ended(session, &awaited).await? };
-        self.wakes.announce(&Changes { ready: has('r'), returned: has('b'), cancels: has('c'), ended });
+        self.wakes.announce(&Changes {
+            ready: has('r'),
+            returned: has('b'),
+            cancels: has('c'),
+            ended,
+            ..Changes::default()
+        });
         Ok(())
     }
 
@@ -286,16 +309,26 @@ impl Replica {
         }
     }
 
-    pub(super) async fn count(&self, session: &mut Option<Session>) -> Result<(), StoreError> {
-        let sql = "select count(*) filter (where state < 4), coalesce(sum(payload_bytes + output_bytes), 0)::bigint \
-                   from jobs";
+    /// Counts all jobs, unless they are too many for a quick start. Until they are counted, the bounds allow more.
+    pub(super) async fn count_first(&self, session: &Session) -> Result<(), StoreError> {
+        let sql = format!(
+            "select (reltuples < {MAX_COUNTED_FIRST})::int::bigint from pg_class where oid = 'waterwheel.jobs'::regclass"
+        );
+        let is_small = session.number(&sql, &[]).await? == 1;
+        if is_small { self.count(&mut None).await } else { Ok(()) }
+    }
+
+    async fn count(&self, session: &mut Option<Session>) -> Result<(), StoreError> {
+        let sql = "select tenant, count(*) filter (where state < 4), sum(payload_bytes + output_bytes)::bigint \
+                   from jobs group by tenant";
         let session = if let Some(session) = session { session } else { session.insert(self.connect().await?) };
-        let rows = session.look(sql, &[]).await?;
-        let number =
-            |column: usize| rows.first().and_then(|row| u64::try_from(row.try_get::<_, i64>(column).ok()?).ok());
-        if let (Some(jobs), Some(bytes)) = (number(0), number(1)) {
-            *self.size.lock() = Size { jobs, bytes };
+        let mut sizes = Sizes::default();
+        for row in session.look(sql, &[]).await? {
+            let (jobs, bytes) = (row.try_get(1)?, row.try_get(2)?);
+            sizes.all.add(jobs, bytes);
+            sizes.tenants.entry(row.try_get(0)?).or_default().add(jobs, bytes);
         }
+        *self.sizes.lock() = sizes;
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 use std::{borrow::Cow, collections::BTreeMap, fmt, mem, time::Duration};
 
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
     model::{Criticality, Job, Labels, Output},
@@ -12,7 +12,7 @@ use crate::{
 
 /// The columns of a job and their types, in the order of reading and writing: the row number, the columns that change,
 /// and from [`FIXED`] on those that never change.
-pub(super) const COLUMNS: [(&str, &str); 27] = [
+pub(super) const COLUMNS: [(&str, &str); 28] = [
     ("row", "bigint"),
     ("state", "bigint"),
     ("place", "bigint"),
@@ -26,6 +26,7 @@ pub(super) const COLUMNS: [(&str, &str); 27] = [
     ("starts", "bigint"),
     ("failures", "bigint"),
     ("crashes", "bigint"),
+    ("losses", "bigint"),
     ("cancel_requested", "boolean"),
     ("output_bytes", "bigint"),
     ("output_type", "text"),
@@ -42,7 +43,7 @@ pub(super) const COLUMNS: [(&str, &str); 27] = [
     ("spec", "json"),
 ];
 /// First of the columns that never change.
-pub(super) const FIXED: usize = 17;
+pub(super) const FIXED: usize = 18;
 
 /// A parameter of a statement. `Debug` hides the value, because a driver may log it.
 #[derive(Clone)]
@@ -66,6 +67,8 @@ pub(in crate::store) enum Value {
     Int(i64),
     Text(String),
     Bytes(Vec<u8>),
+    /// Of a type that no column has, or a text that is not UTF-8.
+    Unreadable,
 }
 
 /// The values of a row. Each can be taken once.
@@ -128,6 +131,7 @@ pub(super) fn changing_cells(record: &JobRecord) -> Vec<Cell<'_>> {
         Cell::int(record.starts.into()),
         Cell::int(record.failures.into()),
         Cell::int(record.crashes.into()),
+        Cell::int(record.losses.into()),
         Cell::Flag(record.cancel_requested),
         Cell::int(record.output_bytes as i64),
         Cell::text(&record.output.content_type),
@@ -154,38 +158,95 @@ pub(super) fn all_cells(record: &JobRecord) -> Vec<Cell<'_>> {
     cells
 }
 
-/// Reads a job, without its payload and the bytes of its output.
-pub(super) fn read_record(row: &mut Values) -> Result<JobRecord, StoreError> {
-    let mut job = Job::new(row.text(19), "");
-    job.tenant = row.text(20);
-    job.ordering_key = row.text(21);
-    job.criticality = *of_index(&Criticality::BY_IMPORTANCE, row.number(22)?)?;
-    let spec: Spec = serde_json::from_str(&row.text(26)).map_err(|_| unreadable())?;
-    let mut request = spec.complete(row.text(17), row.text(18), job);
+/// Reads a job, without its payload and the bytes of its output. A value that cannot be read becomes a default, and
+/// [`JobRecord::fault`] says so.
+pub(super) fn read_record(row: &mut Values) -> JobRecord {
+    let mut row = Fields { row, fault: None };
+    let mut job = Job::new(row.text(20), "");
+    job.tenant = row.text(21);
+    job.ordering_key = row.text(22);
+    job.criticality = row.one_of(23, &Criticality::BY_IMPORTANCE);
+    let mut request = row.json::<Spec>(27).complete(row.text(18), row.text(19), job);
     request.expire_at = row.time(5);
-    let attempts = row.text(16);
-    let attempts = if attempts.is_empty() { Ok(Vec::new()) } else { serde_json::from_str(&attempts) };
-    Ok(JobRecord {
+    JobRecord {
         request,
-        state: *of_index(&JobState::ALL, row.number(1)?)?,
-        created_at: row.time(23).unwrap_or_default(),
+        state: row.one_of(1, &JobState::ALL),
+        created_at: row.time(24).unwrap_or_default(),
         due_at: row.time(4).unwrap_or_default(),
         started_at: row.time(6),
         ended_at: row.time(7),
-        attempts: attempts.map_err(|_| unreadable())?,
-        starts: row.number(10)?,
-        failures: row.number(11)?,
-        crashes: row.number(12)?,
-        cancel_requested: row.int(13) == Some(1),
-        payload_bytes: row.number(25)?,
-        output_bytes: row.number(14)?,
-        output: Output { bytes: Bytes::new(), content_type: row.text(15) },
-        row: row.number(0)?,
-        place: row.number(2)?,
-        holds_key: row.int(3) == Some(1),
-        session: row.int(9).map(SessionId),
-        digest: row.bytes(24).try_into().map_err(|_| unreadable())?,
-    })
+        attempts: row.json(17),
+        starts: row.number(10),
+        failures: row.number(11),
+        crashes: row.number(12),
+        losses: row.number(13),
+        cancel_requested: row.number::<u8>(14) == 1,
+        payload_bytes: row.number(26),
+        output_bytes: row.number(15),
+        output: Output { bytes: Bytes::new(), content_type: row.text(16) },
+        row: row.number(0),
+        place: row.number(2),
+        holds_key: row.number::<u8>(3) == 1,
+        session: row.time(9).map(|session| SessionId(session.as_millis())),
+        digest: row.read(25, [0; 32], |value| match value {
+            Value::Bytes(bytes) => mem::take(bytes).try_into().ok(),
+            _ => None,
+        }),
+        fault: row.fault,
+    }
+}
+
+/// The columns of a job's row. Remembers the first one that cannot be read.
+struct Fields<'a> {
+    row: &'a mut Values,
+    fault: Option<&'static str>,
+}
+
+impl Fields<'_> {
+    fn read<T>(&mut self, column: usize, default: T, read: impl FnOnce(&mut Value) -> Option<T>) -> T {
+        read(&mut self.row.0[column]).unwrap_or_else(|| {
+            self.fault.get_or_insert(COLUMNS[column].0);
+            default
+        })
+    }
+
+    fn number<T: TryFrom<i64> + Default>(&mut self, column: usize) -> T {
+        self.read(column, T::default(), |value| match value {
+            Value::Int(int) => T::try_from(*int).ok(),
+            _ => None,
+        })
+    }
+
+    fn time(&mut self, column: usize) -> Option<Timestamp> {
+        self.read(column, None, |value| match value {
+            Value::Int(int) => Some(Some(Timestamp::from_millis(*int))),
+            Value::Null => Some(None),
+            _ => None,
+        })
+    }
+
+    fn text(&mut self, column: usize) -> String {
+        self.read(column, String::new(), |value| match value {
+            Value::Text(text) => Some(mem::take(text)),
+            _ => None,
+        })
+    }
+
+    /// An element by its position; the last one if there is none.
+    fn one_of<T: Copy>(&mut self, column: usize, all: &[T]) -> T {
+        self.read(column, all[all.len() - 1], |value| match value {
+            Value::Int(int) => all.get(usize::try_from(*int).ok()?).copied(),
+            _ => None,
+        })
+    }
+
+    fn json<T: DeserializeOwned + Default>(&mut self, column: usize) -> T {
+        self.read(column, T::default(), |value| match value {
+            Value::Text(text) => serde_json::from_str(text).ok(),
+            Value::Null => Some(T::default()),
+            _ => None,
+        })
+    }
 }
 
 /// Adds a row of kind, state, number of jobs, and earliest due time.
@@ -194,7 +255,7 @@ pub(super) fn read_depth(
     row: &mut Values,
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    let state = *of_index(&JobState::ALL, row.number(1)?)?;
+    let state = *JobState::ALL.get(row.number::<usize>(1)?).ok_or_else(unreadable)?;
     let depth = depths.entry(row.text(0)).or_default();
     depth.add(state, row.number(2)?);
     if state == JobState::Ready {
@@ -227,10 +288,21 @@ struct Spec {
     retain: (u64, u64),
 }
 
+impl Default for Spec {
+    /// The fields of a job that cannot be read.
+    fn default() -> Self {
+        Self::of(&NewJob::new("", "", Job::new("", "")))
+    }
+}
+
 impl Spec {
     fn text_of(request: &NewJob) -> String {
+        serde_json::to_string(&Self::of(request)).expect("texts, numbers and a map with text keys are JSON")
+    }
+
+    fn of(request: &NewJob) -> Self {
         let job = &request.job;
-        let spec = Self {
+        Self {
             content_type: job.content_type.clone(),
             limit_key: job.limit_key.clone(),
             request_id: request.request_id.clone(),
@@ -240,8 +312,7 @@ impl Spec {
             labels: job.labels.clone(),
             retry: Some(request.policy.retry).filter(|retry| *retry != RetryPolicy::default()),
             retain: (request.policy.retain_for.as_secs(), request.policy.retain_dead_for.as_secs()),
-        };
-        serde_json::to_string(&spec).expect("texts, numbers and a map with text keys are JSON")
+        }
     }
 
     /// Builds the job from these fields and those of the other columns.
@@ -262,10 +333,6 @@ impl Spec {
             },
         }
     }
-}
-
-fn of_index<T>(all: &[T], index: usize) -> Result<&T, StoreError> {
-    all.get(index).ok_or_else(unreadable)
 }
 
 fn unreadable() -> StoreError {

@@ -1,34 +1,56 @@
-//! Rows in a database. The SQL is the same for all databases; a [`Connection`] runs it. SQLite numbers `$` parameters
-//! by first use, so each statement uses them in order.
+//! Rows in a database. The SQL is the same for all databases; a [`Connection`] runs it.
 
-use std::{borrow::Cow, collections::BTreeMap, sync::LazyLock, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
-use super::record::{COLUMNS, Cell, FIXED, Values, all_cells, changing_cells, read_depth, read_record};
+use super::{
+    record::{COLUMNS, Cell, Values, all_cells, changing_cells, read_depth, read_record},
+    statements::{
+        Bulk, COLUMN_LIST, DELETE_JOBS, DEPTHS, FIND_JOBS, INSERT_JOBS, INSERT_OUTPUTS, INSERT_PAYLOADS, LOAD_PAYLOADS,
+        SAVE_JOBS, delete,
+    },
+};
 use crate::store::{
-    Depth, JobRecord, SessionId, Size, StoreError, Timestamp,
-    engine::{LastTick, Places, Select},
+    Depth, Filter, JobRecord, Page, SessionId, Size, StoreError, Timestamp,
+    engine::{LastTick, Select},
+    request::Added,
     wakes::Changes,
 };
+
+/// Jobs that one list or purge looks at.
+const MAX_LOOK: usize = 10_000;
+/// Jobs that one statement of a list reads, because each may have tens of kilobytes.
+const MAX_READ: usize = 100;
+/// Bytes of the payloads and outputs that one transaction removes; the last job may exceed it.
+const MAX_REMOVED_BYTES: u64 = 64 << 20;
 
 /// A database connection of one thread.
 pub(in crate::store) trait Connection: Sized + Send + 'static {
     /// Whether other processes write at the same time, so that rows must be locked before a change.
     const IS_SHARED: bool;
+    /// The value of the label `$6`; null if there is none.
+    const LABEL: &'static str = "spec -> 'labels' ->> $6";
 
+    /// Whether sessions end with their leases, because other processes can run their jobs.
+    fn ends_leases(&self) -> bool {
+        Self::IS_SHARED
+    }
+    /// Makes the next statements fail once `gone` is cancelled.
+    fn interrupt_on(&mut self, _gone: CancellationToken) {}
     /// The current time.
     fn now(&mut self) -> Result<Timestamp, StoreError>;
     /// `count` new sequence numbers, in ascending order.
     fn numbers(&mut self, count: usize) -> Result<Vec<i64>, StoreError>;
-    /// Number of jobs that have not ended, and bytes. It may be an estimate.
+    /// Number of jobs that have not ended, and bytes, as committed. It may be an estimate.
     fn size(&self) -> Size;
-    /// Changes the size.
-    fn resize(&mut self, jobs: i64, bytes: i64);
+    /// The part of a tenant with a name.
+    fn tenant_size(&mut self, tenant: &str) -> Result<Size, StoreError>;
     /// Starts a writing transaction, and returns its time.
     fn begin(&mut self) -> Result<Timestamp, StoreError>;
-    /// Commits the transaction.
-    fn commit(&mut self) -> Result<(), StoreError>;
+    /// Commits the transaction, which changes the sizes by `added`.
+    fn commit(&mut self, added: &Added) -> Result<(), StoreError>;
     /// Rolls the transaction back.
     fn roll_back(&mut self);
     /// Notifies other processes of the changes of a transaction.
@@ -84,14 +106,14 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
         Ok(rows)
     }
 
-    /// A job with its output, and with its payload if requested.
+    /// A job with its output, and with its payload if requested. One that cannot be read is shown as failed.
     fn get(&mut self, id: &str, with_payload: bool) -> Result<Option<JobRecord>, StoreError> {
         // One statement, so that the job and its bytes are consistent.
         let bytes = |table, has| format!("(select bytes from {table} where {table}.row = jobs.row and {has})");
         let (payload, output) = (bytes("payloads", with_payload), bytes("outputs", true));
         let sql = format!("select {}, {payload}, {output} from jobs where id = $1", *COLUMN_LIST);
         let read = |row: &mut Values| {
-            let mut record = read_record(row)?;
+            let mut record = shown(read_record(row));
             record.request.job.payload = row.bytes(COLUMNS.len()).into();
             record.output.bytes = row.bytes(COLUMNS.len() + 1).into();
             Ok(record)
@@ -102,7 +124,7 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
     /// The existing jobs with these ids, in any order. Like the methods below, it leaves out payloads and outputs.
     fn find(&mut self, ids: &[&str]) -> Result<Vec<JobRecord>, StoreError> {
         let cells: Vec<_> = ids.iter().map(|id| vec![Cell::text(id)]).collect();
-        self.bulk(&FIND_JOBS, &cells, read_record)
+        self.bulk(&FIND_JOBS, &cells, |row| Ok(read_record(row)))
     }
 
     /// Saves the changing fields of jobs, and their outputs.
@@ -114,18 +136,29 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
         self.run_bulk(&INSERT_OUTPUTS, &cells.collect::<Vec<_>>())
     }
 
-    /// Removes jobs, their payloads and their outputs.
-    fn remove(&mut self, records: &[JobRecord]) -> Result<(), StoreError> {
-        let rows = rows_of(records);
-        ["jobs", "payloads", "outputs"].into_iter().try_for_each(|table| self.run_bulk(&delete(table), &rows))
+    /// Removes those of the jobs that have ended, with their payloads and outputs. Returns the tenant and the bytes of
+    /// each.
+    fn remove(&mut self, rows: &[i64]) -> Result<Vec<(String, i64)>, StoreError> {
+        let mut removed = Vec::new();
+        let mut sizes = Vec::new();
+        self.bulk(&DELETE_JOBS, &cells_of(rows.iter().copied()), |row| {
+            removed.push(row.number(0)?);
+            sizes.push((row.text(1), row.number(2)?));
+            Ok(())
+        })?;
+        let removed = cells_of(removed.into_iter());
+        ["payloads", "outputs"].into_iter().try_for_each(|table| self.run_bulk(&delete(table), &removed))?;
+        Ok(sizes)
     }
 
-    /// Adds the payloads to records.
+    /// Adds the payloads to records, and notes the damaged ones.
     fn load_payloads(&mut self, records: &mut [JobRecord]) -> Result<(), StoreError> {
-        let payloads = self.bulk(&LOAD_PAYLOADS, &rows_of(records), |row| Ok((row.number(0)?, row.bytes(1))))?;
+        let rows = cells_of(records.iter().map(|record| record.row));
+        let payloads = self.bulk(&LOAD_PAYLOADS, &rows, |row| Ok((row.number(0)?, row.bytes(1))))?;
         let mut payloads: BTreeMap<i64, Vec<u8>> = payloads.into_iter().collect();
         for record in records {
             record.request.job.payload = payloads.remove(&record.row).unwrap_or_default().into();
+            record.check_payload();
         }
         Ok(())
     }
@@ -135,18 +168,74 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
         self.run_bulk(&delete("outputs"), &[vec![Cell::int(record.row)]])
     }
 
-    /// Whether a job holds the ordering key in its pool.
-    fn is_key_held(&mut self, pool: &str, key: &str) -> Result<bool, StoreError> {
-        let sql = "select row from jobs where pool = $1 and ordering_key = $2 and holds_key";
-        Ok(!self.query(sql, &[Cell::text(pool), Cell::text(key)], |_| Ok(()))?.is_empty())
+    /// Whether a job of the tenant holds the ordering key.
+    fn is_key_held(&mut self, (tenant, key): (&str, &str)) -> Result<bool, StoreError> {
+        let sql = "select row from jobs where tenant = $1 and ordering_key = $2 and holds_key";
+        Ok(!self.query(sql, &[Cell::text(tenant), Cell::text(key)], |_| Ok(()))?.is_empty())
     }
 
-    /// At most `limit` jobs in the order of the selection.
-    fn list(&mut self, which: Select<'_>, limit: usize) -> Result<Vec<JobRecord>, StoreError> {
-        query_jobs(self, which, limit, "")
+    /// At most `limit` jobs that match a filter, the newest first. It ends early after [`MAX_LOOK`] jobs or `max_bytes`.
+    /// A job that cannot be read is shown as failed.
+    fn list(&mut self, filter: &Filter, before: i64, limit: usize, max_bytes: usize) -> Result<Page, StoreError> {
+        let end = self.look(filter, before)?;
+        let mut page = Page { jobs: Vec::new(), next: Some(before) };
+        let mut bytes = 0;
+        while let Some(before) = page.next.filter(|next| Some(*next) != end)
+            && page.jobs.len() < limit
+            && bytes < max_bytes
+        {
+            let wanted = (limit - page.jobs.len()).min(MAX_READ);
+            let which = Select::Matching { filter, states: filter.state_bits(), rows: end.unwrap_or(i64::MIN)..before };
+            // One more tells whether any follow.
+            let mut found = query_jobs(self, which, wanted + 1, "")?;
+            page.next = if found.len() > wanted { found.get(wanted - 1).map(|record| record.row) } else { end };
+            found.truncate(wanted);
+            bytes += found.iter().map(JobRecord::bytes).sum::<usize>();
+            page.jobs.extend(found.into_iter().map(shown));
+        }
+        Ok(page)
     }
 
-    /// The same as `list`, but locks the jobs, so that no other transaction changes them.
+    /// Rows of ended jobs that match a filter, the newest first, at most `limit`, and where to go on. It ends early
+    /// after [`MAX_LOOK`] jobs.
+    fn purgeable(&mut self, filter: &Filter, before: i64, limit: usize) -> Result<(Vec<i64>, Option<i64>), StoreError> {
+        let end = self.look(filter, before)?;
+        let (states, range) = (filter.state_bits() & ENDED, end.unwrap_or(i64::MIN)..before);
+        let (rows, is_cut) = self.removable(Select::Matching { filter, states, rows: range }, limit)?;
+        let next = if is_cut { rows.last().copied() } else { end };
+        Ok((rows, next))
+    }
+
+    /// The last row that a list or a purge looks at; `None` if it reaches the oldest job.
+    fn look(&mut self, filter: &Filter, before: i64) -> Result<Option<i64>, StoreError> {
+        let mut cells = vec![Cell::int(before)];
+        cells.extend(filter.tenant.as_deref().map(Cell::text));
+        let of_tenant = if filter.tenant.is_some() { " and tenant = $2" } else { "" };
+        let skipped = MAX_LOOK - 1;
+        let sql = format!("select row from jobs where row < $1{of_tenant} order by row desc limit 1 offset {skipped}");
+        Ok(self.query(&sql, &cells, |row| row.number(0))?.pop())
+    }
+
+    /// Rows of at most `limit` jobs, fewer if their payloads and outputs are too large to be removed at once, and whether
+    /// more follow.
+    fn removable(&mut self, which: Select<'_>, limit: usize) -> Result<(Vec<i64>, bool), StoreError> {
+        let (clause, mut cells) = which.clause::<Self>(i64::MIN);
+        cells.push(Cell::int(limit as i64 + 1));
+        let sql = format!("select row, payload_bytes + output_bytes from jobs where {clause} limit ${}", cells.len());
+        let found = self.query(&sql, &cells, |row| Ok((row.number(0)?, row.number::<u64>(1)?)))?;
+        let (mut bytes, mut rows) = (0, Vec::new());
+        for (row, size) in found.iter().take(limit) {
+            if bytes >= MAX_REMOVED_BYTES {
+                break;
+            }
+            rows.push(*row);
+            bytes += size;
+        }
+        let is_cut = rows.len() < found.len();
+        Ok((rows, is_cut))
+    }
+
+    /// Locks the selected jobs, so that no other transaction changes them.
     fn select(&mut self, which: Select<'_>, limit: usize) -> Result<Vec<JobRecord>, StoreError> {
         let lock = match which {
             _ if !Self::IS_SHARED => "",
@@ -165,14 +254,19 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
         Ok(depths.into_iter().collect())
     }
 
-    /// Places of the ready jobs of each tenant, by kind and class; empty if the store always starts empty.
-    fn places(&mut self) -> Result<Vec<Places>, StoreError> {
-        let sql =
-            "select kind, rank, tenant, min(place), max(place) from jobs where state = 1 group by kind, rank, tenant";
-        self.query(sql, &[], |row| {
-            let (kind, rank, tenant) = (row.text(0), row.number(1)?, row.text(2));
-            Ok(Places { kind, rank, tenant, first: row.number(3)?, last: row.number(4)? })
-        })
+    /// Places of the first and the last ready job of a kind and a class.
+    fn places(&mut self, kind: &str, rank: usize) -> Result<Option<(i64, i64)>, StoreError> {
+        let of = |end| format!("select {end}(place) from jobs where state = 1 and kind = $1 and rank = $2");
+        let cells = [Cell::text(kind), Cell::int(rank as i64)];
+        let [first, last] = [of("min"), of("max")].map(|sql| self.query(&sql, &cells, |row| Ok(row.int(0))));
+        Ok(first?.pop().flatten().zip(last?.pop().flatten()))
+    }
+
+    /// Place of the last ready job of a tenant.
+    fn last_place(&mut self, kind: &str, rank: usize, tenant: &str) -> Result<Option<i64>, StoreError> {
+        let sql = "select max(place) from jobs where state = 1 and kind = $1 and rank = $2 and tenant = $3";
+        let cells = [Cell::text(kind), Cell::int(rank as i64), Cell::text(tenant)];
+        Ok(self.query(sql, &cells, |row| Ok(row.int(0)))?.pop().flatten())
     }
 
     /// Length of a session's lease. Other transactions cannot remove the session before this one ends.
@@ -228,142 +322,31 @@ fn query_jobs<C: Connection>(
     limit: usize,
     lock: &str,
 ) -> Result<Vec<JobRecord>, StoreError> {
-    let floor = if let Select::Ready(kind, rank, _) = which { connection.floor(kind, rank) } else { i64::MIN };
-    let (clause, mut cells) = which.clause(floor);
+    let ready = if let Select::Ready { kind, rank, .. } = which { Some((kind, rank)) } else { None };
+    let floor = ready.map_or(i64::MIN, |(kind, rank)| connection.floor(kind, rank));
+    let (clause, mut cells) = which.clause::<C>(floor);
     cells.push(Cell::int(i64::try_from(limit).unwrap_or(i64::MAX)));
     let sql = format!("select {} from jobs where {clause} limit ${}{lock}", *COLUMN_LIST, cells.len());
     let start = Instant::now();
-    let records = connection.query(&sql, &cells, read_record)?;
-    if let Select::Ready(kind, rank, _) = which {
+    let records = connection.query(&sql, &cells, |row| Ok(read_record(row)))?;
+    if let Some((kind, rank)) = ready {
         let places = records.first().zip(records.last()).map(|(first, last)| (first.place, last.place));
         connection.note_scan(kind, rank, places, (floor == i64::MIN).then(|| start.elapsed()));
     }
     Ok(records)
 }
 
-fn rows_of(records: &[JobRecord]) -> Vec<Vec<Cell<'static>>> {
-    records.iter().map(|record| vec![Cell::int(record.row)]).collect()
+fn cells_of(rows: impl Iterator<Item = i64>) -> Vec<Vec<Cell<'static>>> {
+    rows.map(|row| vec![Cell::int(row)]).collect()
 }
 
-/// A statement for many rows: to run once for each row, or once with arrays of all columns.
-pub(in crate::store) struct Bulk {
-    pub(in crate::store) single: String,
-    pub(in crate::store) arrays: String,
-}
-
-/// Kind, state, number of jobs, and earliest due time.
-const DEPTHS: &str = "select kind, cast(0 as bigint), count(*), min(due_at) from jobs where state = 0 group by kind \
-     union all select kind, cast(1 as bigint), count(*), min(due_at) from jobs where state = 1 group by kind \
-     union all select kind, cast(2 as bigint), count(*), null from jobs where state = 2 group by kind \
-     union all select kind, cast(3 as bigint), count(*), null from jobs where state = 3 group by kind \
-     union all select kind, cast(5 as bigint), count(*), null from jobs where state = 5 group by kind";
-
-static COLUMN_LIST: LazyLock<String> = LazyLock::new(|| names(&COLUMNS, ""));
-
-static INSERT_JOBS: LazyLock<Bulk> = LazyLock::new(|| {
-    let head = format!("insert into jobs ({})", *COLUMN_LIST);
-    let tail = "on conflict (id) do nothing returning row";
-    Bulk {
-        single: format!("{head} values ({}) {tail}", parameters(0, COLUMNS.len())),
-        arrays: format!("{head} select * from unnest({}) {tail}", arrays(&COLUMNS)),
+/// A job as readers show it: one that cannot be read has failed, even before a writer meets it.
+fn shown(mut record: JobRecord) -> JobRecord {
+    if record.is_unreadable() {
+        record.set_aside(record.due_at);
     }
-});
-
-static SAVE_JOBS: LazyLock<Bulk> = LazyLock::new(|| {
-    let columns = &COLUMNS[..FIXED];
-    let set = format!("update jobs set ({})", names(&columns[1..], ""));
-    Bulk {
-        single: format!("{set} = ({}) where row = ?1", parameters(1, FIXED)),
-        arrays: format!(
-            "{set} = ({}) from unnest({}) as new ({}) where jobs.row = new.row",
-            names(&columns[1..], "new."),
-            arrays(columns),
-            names(columns, "")
-        ),
-    }
-});
-
-static INSERT_PAYLOADS: LazyLock<Bulk> = LazyLock::new(|| insert_bytes("payloads"));
-static INSERT_OUTPUTS: LazyLock<Bulk> = LazyLock::new(|| insert_bytes("outputs"));
-
-static LOAD_PAYLOADS: LazyLock<Bulk> = LazyLock::new(|| Bulk {
-    single: "select row, bytes from payloads where row = $1".to_owned(),
-    arrays: "select row, bytes from payloads where row = any($1::bigint[])".to_owned(),
-});
-
-static FIND_JOBS: LazyLock<Bulk> = LazyLock::new(|| Bulk {
-    single: format!("select {} from jobs where id = $1", *COLUMN_LIST),
-    arrays: format!("select {} from jobs where id = any($1::text[]) order by row for update", *COLUMN_LIST),
-});
-
-/// Deletes rows of `jobs`, `payloads` or `outputs`.
-fn delete(table: &str) -> Bulk {
-    Bulk {
-        single: format!("delete from {table} where row = $1"),
-        arrays: format!("delete from {table} where row = any($1::bigint[])"),
-    }
+    record
 }
 
-fn insert_bytes(table: &str) -> Bulk {
-    Bulk {
-        single: format!("insert into {table} (row, bytes) values ($1, $2)"),
-        arrays: format!("insert into {table} (row, bytes) select * from unnest($1::bigint[], $2::bytea[])"),
-    }
-}
-
-fn names(columns: &[(&str, &str)], prefix: &str) -> String {
-    columns.iter().map(|(name, _)| format!("{prefix}{name}")).collect::<Vec<_>>().join(", ")
-}
-
-fn parameters(from: usize, to: usize) -> String {
-    (from..to).map(|index| format!("?{}", index + 1)).collect::<Vec<_>>().join(", ")
-}
-
-fn arrays(columns: &[(&str, &str)]) -> String {
-    let array = |(index, (_, of)): (usize, &(&str, &str))| format!("${}::{of}[]", index + 1);
-    columns.iter().enumerate().map(array).collect::<Vec<_>>().join(", ")
-}
-
-impl<'a> Select<'a> {
-    /// The condition and the order of a selection, with their parameters. A limit may follow.
-    fn clause(self, floor: i64) -> (&'static str, Vec<Cell<'a>>) {
-        let time = |now: Timestamp| Cell::time(Some(now));
-        match self {
-            Self::Ready(kind, rank, now) => (
-                "state = 1 and kind = $1 and rank = $2 and place >= $3 and (expire_at is null or expire_at > $4) \
-                 order by place, row",
-                vec![Cell::text(kind), Cell::int(rank as i64), Cell::int(floor), time(now)],
-            ),
-            Self::Blocked(pool, key) => (
-                "state = 2 and pool = $1 and ordering_key = $2 order by place",
-                vec![Cell::text(pool), Cell::text(key)],
-            ),
-            Self::Due(now) => ("state = 0 and due_at <= $1 order by due_at, row", vec![time(now)]),
-            Self::Expired(now) => ("state < 3 and expire_at <= $1 order by expire_at, row", vec![time(now)]),
-            Self::Purgeable(now) => ("purge_at <= $1 order by purge_at, row", vec![time(now)]),
-            Self::Leased(session) => ("state = 3 and session = $1 order by row", vec![Cell::int(session.0)]),
-            Self::ToCancel(session) => {
-                ("state = 3 and session = $1 and cancel_requested order by row", vec![Cell::int(session.0)])
-            }
-            Self::Matching { filter, states, before } => {
-                let text = |text: Option<&'a String>| Cell::Text(text.map(|text| Cow::Borrowed(text.as_str())));
-                let clause = "row < $1 and ($2 & (cast(1 as bigint) << cast(state as integer))) <> 0 \
-                     and (cast($3 as text) is null or kind = $3) and (cast($4 as text) is null or tenant = $4) \
-                     and (cast($5 as text) is null or spec -> 'labels' ->> $5 = $6) \
-                     and (cast($7 as bigint) is null or created_at >= $7) \
-                     and (cast($8 as bigint) is null or created_at < $8) order by row desc";
-                let cells = vec![
-                    Cell::int(before),
-                    Cell::int(states),
-                    text(filter.kind.as_ref()),
-                    text(filter.tenant.as_ref()),
-                    text(filter.label.as_ref().map(|(name, _)| name)),
-                    text(filter.label.as_ref().map(|(_, value)| value)),
-                    Cell::time(filter.created_from),
-                    Cell::time(filter.created_before),
-                ];
-                (clause, cells)
-            }
-        }
-    }
-}
+/// Final states, as bits like [`Filter::state_bits`].
+const ENDED: i64 = 0b1111_0000;

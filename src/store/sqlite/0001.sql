@@ -22,6 +22,7 @@ create table jobs (
     starts integer not null,
     failures integer not null,
     crashes integer not null,
+    losses integer not null,
     cancel_requested integer not null,
     digest blob not null,
     payload_bytes integer not null,
@@ -31,15 +32,18 @@ create table jobs (
     attempts text
 ) strict;
 
-create index jobs_ready on jobs (kind, rank, place, row, due_at, tenant) where state = 1;
+create index jobs_ready on jobs (kind, rank, place, row, due_at) where state = 1;
+create index jobs_places on jobs (kind, rank, tenant, place) where state = 1;
+-- In the order of rows.
+create index jobs_tenant on jobs (tenant);
 create index jobs_due on jobs (due_at, kind) where state = 0;
-create index jobs_blocked on jobs (pool, ordering_key, place, kind) where state = 2;
+create index jobs_blocked on jobs (tenant, ordering_key, place, kind) where state = 2;
 create index jobs_running on jobs (session, kind) where state = 3;
 create index jobs_dead on jobs (kind) where state = 5;
 create index jobs_expire on jobs (expire_at) where expire_at is not null and state < 3;
 create index jobs_purge on jobs (purge_at) where purge_at is not null;
--- At most one job holds a key.
-create unique index jobs_held on jobs (pool, ordering_key) where holds_key;
+-- At most one job of a tenant holds a key.
+create unique index jobs_held on jobs (tenant, ordering_key) where holds_key;
 
 -- Beside the jobs, so that a change of state does not write a payload again.
 create table payloads (row integer primary key, bytes blob not null) strict;
@@ -53,5 +57,7 @@ create table schedules (
     run text not null
 ) strict, without rowid;
 
+-- Sizes of the named tenants, and the last number and the size of all.
+create table tenants (tenant text primary key, jobs integer not null, bytes integer not null) strict, without rowid;
 create table totals (number integer not null, jobs integer not null, bytes integer not null) strict;
 insert into totals values (0, 0, 0);

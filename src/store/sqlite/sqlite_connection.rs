@@ -12,13 +12,16 @@ use rusqlite::{
     ErrorCode, Statement, ToSql, ffi,
     hooks::Wal,
     params, params_from_iter,
-    types::{FromSql, FromSqlError, FromSqlResult, ToSqlOutput, ValueRef},
+    types::{FromSql, FromSqlResult, ToSqlOutput, ValueRef},
 };
+
+use tokio_util::sync::CancellationToken;
 
 use super::SqliteOptions;
 use crate::{
     store::{
         Clock, Size, StoreError, Timestamp,
+        request::Added,
         sql::{Bulk, Cell, Connection, Value, Values},
     },
     task::spawn_thread,
@@ -29,6 +32,8 @@ const MOVE_BESIDE: i32 = 2500;
 /// Pages in the log at which the writer completes the checkpoint, so that the log restarts.
 const MOVE_ALL: i32 = 3500;
 
+/// Steps of SQLite's machine between two looks at whether a statement is still wanted: some tenths of a millisecond.
+const STEPS: i32 = 10_000;
 /// Errors of the file or its disk, and not of a row.
 const OUTAGES: [ErrorCode; 8] = [
     ErrorCode::SystemIoFailure,
@@ -42,7 +47,7 @@ const OUTAGES: [ErrorCode; 8] = [
 ];
 
 /// The last sequence number, and the size of the contents.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default)]
 struct Totals {
     number: i64,
     size: Size,
@@ -56,7 +61,9 @@ pub(super) struct SqliteConnection {
     path: PathBuf,
     reserve_bytes: u64,
     totals: Totals,
-    kept_totals: Totals,
+    /// The last committed number.
+    kept_number: i64,
+    ends_leases: bool,
     /// Held by the writer while the file may be written.
     _lock: Option<File>,
 }
@@ -64,8 +71,22 @@ pub(super) struct SqliteConnection {
 impl SqliteConnection {
     /// A connection that reads, or the only one of an empty store.
     pub(super) fn new(sqlite: rusqlite::Connection, clock: Clock) -> Self {
-        let (totals, path) = (Totals::default(), PathBuf::new());
-        Self { sqlite, _checkpoints: None, clock, path, reserve_bytes: 0, totals, kept_totals: totals, _lock: None }
+        Self {
+            sqlite,
+            _checkpoints: None,
+            clock,
+            path: PathBuf::new(),
+            reserve_bytes: 0,
+            totals: Totals::default(),
+            kept_number: 0,
+            ends_leases: false,
+            _lock: None,
+        }
+    }
+
+    /// The only connection of an empty store that several servers of a process share.
+    pub(super) fn shared(sqlite: rusqlite::Connection, clock: Clock) -> Self {
+        Self { ends_leases: true, ..Self::new(sqlite, clock) }
     }
 
     /// The writing connection.
@@ -81,7 +102,7 @@ impl SqliteConnection {
             Ok(Totals { number: row.number(0)?, size })
         };
         writer.totals = writer.query("select number, jobs, bytes from totals", &[], read)?.pop().unwrap_or_default();
-        writer.kept_totals = writer.totals;
+        writer.kept_number = writer.totals.number;
         writer.path.clone_from(&options.path);
         writer.reserve_bytes = options.reserve_bytes;
         writer._checkpoints = Some(Checkpoints::start(&mut writer.sqlite, &options.path)?);
@@ -97,6 +118,16 @@ impl SqliteConnection {
 
 impl Connection for SqliteConnection {
     const IS_SHARED: bool = false;
+    const LABEL: &'static str = "case when json_valid(spec) then spec -> 'labels' ->> $6 end";
+
+    fn ends_leases(&self) -> bool {
+        self.ends_leases
+    }
+
+    fn interrupt_on(&mut self, gone: CancellationToken) {
+        // Without it, a statement goes on until its end.
+        let _ = self.sqlite.progress_handler(STEPS, Some(move || gone.is_cancelled()));
+    }
 
     fn now(&mut self) -> Result<Timestamp, StoreError> {
         Ok((self.clock)())
@@ -112,8 +143,10 @@ impl Connection for SqliteConnection {
         self.totals.size
     }
 
-    fn resize(&mut self, jobs: i64, bytes: i64) {
-        self.totals.size.add(jobs, bytes);
+    fn tenant_size(&mut self, tenant: &str) -> Result<Size, StoreError> {
+        let sql = "select jobs, bytes from tenants where tenant = $1";
+        let read = |row: &mut Values| Ok(Size { jobs: row.number(0)?, bytes: row.number(1)? });
+        Ok(self.query(sql, &[Cell::Text(Some(tenant.into()))], read)?.pop().unwrap_or_default())
     }
 
     fn begin(&mut self) -> Result<Timestamp, StoreError> {
@@ -121,19 +154,27 @@ impl Connection for SqliteConnection {
         self.now()
     }
 
-    fn commit(&mut self) -> Result<(), StoreError> {
-        if self.totals != self.kept_totals {
-            let Totals { number, size } = self.totals;
+    fn commit(&mut self, added: &Added) -> Result<(), StoreError> {
+        let Totals { number, mut size } = self.totals;
+        size.add(added.jobs, added.bytes);
+        for (tenant, (jobs, bytes)) in &added.tenants {
+            let add = "insert into tenants values ($1, $2, $3) on conflict (tenant) \
+                       do update set jobs = jobs + excluded.jobs, bytes = bytes + excluded.bytes";
+            self.sqlite.prepare_cached(add)?.execute(params![tenant, jobs, bytes])?;
+            let tidy = "delete from tenants where tenant = $1 and jobs <= 0 and bytes <= 0";
+            self.sqlite.prepare_cached(tidy)?.execute([tenant])?;
+        }
+        if (number, size) != (self.kept_number, self.totals.size) {
             let mut update = self.sqlite.prepare_cached("update totals set number = $1, jobs = $2, bytes = $3")?;
             update.execute(params![number, size.jobs as i64, size.bytes as i64])?;
         }
         self.execute("commit")?;
-        self.kept_totals = self.totals;
+        (self.totals.size, self.kept_number) = (size, number);
         Ok(())
     }
 
     fn roll_back(&mut self) {
-        self.totals = self.kept_totals;
+        self.totals.number = self.kept_number;
         // SQLite may have rolled back already.
         let _ = self.execute("rollback");
     }
@@ -223,8 +264,8 @@ impl FromSql for Value {
         match value {
             ValueRef::Null => Ok(Self::Null),
             ValueRef::Integer(int) => Ok(Self::Int(int)),
-            ValueRef::Real(_) => Err(FromSqlError::InvalidType),
-            ValueRef::Text(_) => value.as_str().map(|text| Self::Text(text.to_owned())),
+            ValueRef::Real(_) => Ok(Self::Unreadable),
+            ValueRef::Text(_) => Ok(value.as_str().map_or(Self::Unreadable, |text| Self::Text(text.to_owned()))),
             ValueRef::Blob(bytes) => Ok(Self::Bytes(bytes.to_vec())),
         }
     }

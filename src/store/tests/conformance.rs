@@ -1,5 +1,9 @@
 //! The scripts. A line is an order, and behind `=>` what the store answers. Times are seconds.
 
+mod leases;
+
+pub(super) use leases::OF_LEASES;
+
 /// A promise of every store, and the script that shows it.
 pub(super) struct Case {
     pub(super) name: &'static str,
@@ -66,12 +70,12 @@ pub(super) const CASES: &[Case] = &[
             claim S k=2           => i k",
     },
     Case {
-        name: "jobs with a key run one at a time in order of acceptance",
+        name: "jobs of a tenant with a key run one at a time in order of acceptance, in whatever pool",
         script: "
             open S
-            submit a:key=x b:key=x c d:key=x e:key=x:pool=q => created created created created created
+            submit a:key=x b:key=x c d:key=x:pool=q e:key=x:tenant=u => created created created created created
             get b                 => blocked starts=0 failures=0 crashes=0 kept=0
-            claim S k=9           => a c e
+            claim S k=9           => a e c
             end a retry=5         => scheduled
             claim S k=9           =>
             advance 5
@@ -86,28 +90,6 @@ pub(super) const CASES: &[Case] = &[
             claim S k=9           =>
             submit f:key=x        => created
             claim S k=9           => f",
-    },
-    Case {
-        name: "the end of any holder of a key lets the next job go",
-        script: "
-            open S
-            submit a:key=x b:key=x:expire=5 c:key=x d:key=x => created created created created
-            cancel a              => done
-            get b                 => ready starts=0 failures=0 crashes=0 kept=0
-            advance 5
-            tick                  => expired=1
-            claim S k=9           => c
-            advance 11
-            tick                  => returned=1
-            get d                 => blocked starts=0 failures=0 crashes=0 kept=0
-            open S
-            claim S k=9           => c
-            end c ok              => succeeded
-            retry a               => done
-            claim S k=9           => d
-            get a                 => blocked starts=0 failures=0 crashes=0 kept=0
-            end d ok              => succeeded
-            claim S k=9           => a",
     },
     Case {
         name: "a delayed job takes its place when it is due",
@@ -137,51 +119,6 @@ pub(super) const CASES: &[Case] = &[
             end a ok              => succeeded",
     },
     Case {
-        name: "failed attempts count, drains and lost leases do not",
-        script: "
-            open S lease=10
-            submit a              => created
-            claim S k=1           => a
-            end a retry=1         => scheduled
-            advance 1
-            tick                  => promoted=1
-            claim S k=1           => a
-            end a crash           => scheduled
-            advance 1
-            tick                  => promoted=1
-            claim S k=1           => a
-            end a back            => ready
-            claim S k=1           => a
-            advance 20
-            tick                  => returned=1
-            end a ok              => void
-            beat S                => lost
-            claim S k=1           => lost
-            get a                 => ready starts=4 failures=2 crashes=1 kept=4
-            attempts a            => 1:HANDLER_FAILED:0s:w 2:WORKER_CRASHED:0s:w 3:DRAINING:0s:w 4:LOST:20s:
-            open S
-            claim S k=1           => a
-            end a#4 ok            => void
-            end a retry=1         => scheduled
-            get a                 => scheduled starts=5 failures=3 crashes=0 kept=5",
-    },
-    Case {
-        name: "a heartbeat keeps the jobs of a session",
-        script: "
-            open S lease=10
-            open T lease=10
-            submit a b            => created created
-            claim S k=1           => a
-            claim T k=1           => b
-            advance 8
-            beat S                =>
-            advance 8
-            tick                  => returned=1
-            end a ok              => succeeded
-            end b ok              => void
-            claim S k=9           => b",
-    },
-    Case {
         name: "a running job is cancelled through its session, a waiting one at once",
         script: "
             open S
@@ -195,17 +132,6 @@ pub(super) const CASES: &[Case] = &[
             cancel c              => requested
             end c ok              => succeeded
             cancel d              => wrong:cancelled",
-    },
-    Case {
-        name: "a cancelled job whose lease is lost does not come back",
-        script: "
-            open S lease=10
-            submit a              => created
-            claim S k=1           => a
-            cancel a              => requested
-            advance 10
-            tick                  => returned=1
-            get a                 => cancelled starts=1 failures=0 crashes=0 kept=1",
     },
     Case {
         name: "an expiry bounds waiting and retries, and not a run",
@@ -236,7 +162,7 @@ pub(super) const CASES: &[Case] = &[
             advance 10
             tick                  => removed=1
             get a                 => none
-            get b                 => failed starts=1 failures=0 crashes=0 kept=1
+            get b                 => failed starts=1 failures=1 crashes=0 kept=1
             advance 10
             tick                  => removed=1
             end c cancelled       => cancelled
@@ -275,7 +201,7 @@ pub(super) const CASES: &[Case] = &[
             cancel d              => done
             list                  => e d c b a
             list limit=2          => e d | c b | a
-            list limit=5          => e d c b a |
+            list limit=5          => e d c b a
             list tenant=t         => c a
             list kind=j           => b
             list label=red        => c b
@@ -359,6 +285,16 @@ pub(super) const CASES: &[Case] = &[
             cancel b c d e        => done done done done
             depths                => k:0/0/0/0/1:-
             size                  => 0 5",
+    },
+    Case {
+        name: "a tenant takes at most three times as many jobs as are free",
+        script: "
+            submit 01:tenant=t 02:tenant=t 03:tenant=t 04:tenant=t 05:tenant=t 06:tenant=t 07:tenant=t 08:tenant=t 09:tenant=t 10:tenant=t 11:tenant=t 12:tenant=t 13:tenant=t 14:tenant=t 15:tenant=t 16:tenant=t 17:tenant=t 18:tenant=t 19:tenant=t 20:tenant=t => created created created created created created created created created created created created created created created created created created created created
+            submit 21:tenant=t 22:tenant=t 23:tenant=t 24:tenant=t 25:tenant=t 26:tenant=t 27:tenant=t 28:tenant=t 29:tenant=t 30:tenant=t 31:tenant=t => created created created created created created created created created created full
+            submit u:tenant=u v   => created created
+            cancel 01             => done
+            submit 31:tenant=t    => full
+            retry 01              => full",
     },
     Case {
         name: "the backlog is bounded by jobs",

@@ -83,7 +83,7 @@ impl Script {
             "cancel" => join(store.change(ids, Action::Cancel).await?.into_iter().map(change)),
             "retry" => join(store.change(ids, Action::Retry).await?.into_iter().map(change)),
             "delete" => join(store.change(ids, Action::Delete).await?.into_iter().map(change)),
-            "purge" => store.purge(self.filter(&words)).await?.to_string(),
+            "purge" => self.purge(&words).await?,
             "get" => self.get(&ids[0]).await?,
             "attempts" => self.attempts(&ids[0]).await?,
             "list" => self.list(&words).await?,
@@ -198,10 +198,22 @@ impl Script {
         let (mut pages, mut before) = (Vec::new(), None);
         loop {
             let page = self.store.list(self.filter(words), before, limit).await?;
-            before = page.last().filter(|_| page.len() == limit).map(|job| job.row);
-            pages.push(join(page.into_iter().map(|job| job.request.id)));
+            before = page.next;
+            pages.push(join(page.jobs.into_iter().map(|job| job.request.id)));
             if before.is_none() {
                 return Ok(pages.join(" | "));
+            }
+        }
+    }
+
+    async fn purge(&self, words: &Words<'_>) -> Result<String, StoreError> {
+        let (mut removed, mut before) = (0, None);
+        loop {
+            let purged = self.store.purge(self.filter(words), before).await?;
+            removed += purged.removed;
+            before = purged.next;
+            if before.is_none() {
+                return Ok(removed.to_string());
             }
         }
     }

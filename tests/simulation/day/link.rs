@@ -1,21 +1,23 @@
 //! The link between a replica and the shared store. It loses or delays calls and answers, and can be paused or cut.
 
 use std::{
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
+    task::{Context, Poll, Wake, Waker},
+    thread::{self, Thread},
     time::Duration,
 };
 
 use async_trait::async_trait;
-use futures_util::FutureExt as _;
 use parking_lot::Mutex;
 use rand::{random_bool, random_range};
 use tokio::{sync::watch, time::sleep};
 use waterwheel::store::{
-    Action, Change, Claimed, Depth, Filter, Fired, JobRecord, JobState, JobStore, Room, SessionId, Settle, Size,
-    StoreError, Submission, Submitted, Tick, Ticked, Token, Wakes,
+    Action, Change, Claimed, Depth, Filter, Fired, JobRecord, JobState, JobStore, Page, Purged, Room, SessionId,
+    Settle, Size, StoreError, Submission, Submitted, Tick, Ticked, Token, Wakes,
 };
 
 use super::model::Model;
@@ -100,9 +102,22 @@ impl Link {
     }
 }
 
-/// The result of the in-memory store, which never waits.
-fn now<T>(answer: impl Future<Output = T>) -> T {
-    answer.now_or_never().expect("an answer")
+/// The answer of the store in memory. Its thread answers in real time, so no virtual time passes.
+pub(crate) fn now<T>(answer: impl Future<Output = T>) -> T {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut answer = pin!(answer);
+    loop {
+        match answer.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(answer) => return answer,
+            Poll::Pending => thread::park(),
+        }
+    }
 }
 
 #[async_trait]
@@ -198,16 +213,16 @@ impl JobStore for Link {
         self.call(|store, _| now(store.tick(end_leases))).await
     }
 
-    async fn purge(&self, filter: Filter) -> Result<usize, StoreError> {
-        self.store.purge(filter).await
+    async fn purge(&self, filter: Filter, before: Option<i64>) -> Result<Purged, StoreError> {
+        now(self.store.purge(filter, before))
     }
 
     async fn get(&self, id: &str, with_payload: bool) -> Result<Option<JobRecord>, StoreError> {
-        self.store.get(id, with_payload).await
+        now(self.store.get(id, with_payload))
     }
 
-    async fn list(&self, filter: Filter, before: Option<i64>, limit: usize) -> Result<Vec<JobRecord>, StoreError> {
-        self.store.list(filter, before, limit).await
+    async fn list(&self, filter: Filter, before: Option<i64>, limit: usize) -> Result<Page, StoreError> {
+        now(self.store.list(filter, before, limit))
     }
 
     async fn depths(&self) -> Result<Vec<(String, Depth)>, StoreError> {
@@ -216,7 +231,7 @@ impl JobStore for Link {
     }
 
     async fn size(&self) -> Result<Size, StoreError> {
-        self.store.size().await
+        now(self.store.size())
     }
 
     async fn close(&self) {

@@ -19,6 +19,9 @@ const LATE: Duration = Duration::from_secs(60);
 /// Longest attempt, including a pause of its replica.
 const LONGEST: Duration = Duration::from_secs(360);
 
+/// Lost leases in a row that end a job.
+const MAX_LOSSES: u32 = 3;
+
 /// A job in the store.
 struct Entry {
     request: NewJob,
@@ -26,6 +29,8 @@ struct Entry {
     due_at: Timestamp,
     starts: u32,
     failures: u32,
+    /// Lost leases in a row.
+    losses: u32,
     is_cancelled: bool,
     end: Option<(JobState, Timestamp)>,
 }
@@ -102,6 +107,11 @@ impl Model {
         self.leases.get(&session).is_none_or(|(_, end)| *end <= self.now())
     }
 
+    /// Whether the lease of a job's running attempt has ended.
+    fn is_lost(&self, id: &str) -> bool {
+        self.running.get(id).is_some_and(|token| self.lease_is_over(token.session))
+    }
+
     pub(crate) fn opened(&mut self, session: SessionId, lease: Duration) {
         self.note("session", "");
         if self.leases.insert(session, (lease, self.now().plus(lease))).is_some() {
@@ -152,9 +162,11 @@ impl Model {
                 Fired::Skipped => true,
                 Fired::Refused => return self.fault(format!("{tick:?} was refused")),
             };
+            // A third lost lease ends the job, which the model learns later.
+            let may_be_dead = last.is_some_and(|id| self.is_lost(id) && self.jobs[id].losses + 1 >= MAX_LOSSES);
             let must_skip = (tick.is_missed && last.is_none()) || (last_runs && tick.overlap == Overlap::Skip);
             let is_new = self.ticks.insert((tick.schedule.clone(), tick.at), *fired).is_none();
-            if is_late || has_skipped != must_skip || !is_new {
+            if is_late || (has_skipped != must_skip && !may_be_dead) || !is_new {
                 self.fault(format!("{tick:?}: {fired:?}, late {is_late}, new {is_new}, runs {last_runs}"));
             }
             if has_skipped {
@@ -174,7 +186,7 @@ impl Model {
             _ => self.now(),
         };
         let request = job.clone();
-        let entry = Entry { request, due_at, starts: 0, failures: 0, is_cancelled: false, end: None };
+        let entry = Entry { request, due_at, starts: 0, failures: 0, losses: 0, is_cancelled: false, end: None };
         if self.jobs.insert(job.id.clone(), entry).is_some() || self.removed.contains(&job.id) {
             self.fault(format!("{} was created twice", job.id));
         }
@@ -192,6 +204,7 @@ impl Model {
         if let Some(old) = self.running.insert(token.id.clone(), token.clone()) {
             if self.lease_is_over(old.session) {
                 self.note("lost", &token.id);
+                self.jobs.get_mut(&token.id).into_iter().for_each(|entry| entry.losses += 1);
             } else {
                 self.fault(format!("{token:?} starts while {old:?} runs"));
             }
@@ -234,6 +247,9 @@ impl Model {
         self.running.remove(id);
         let Some(entry) = self.jobs.get_mut(id) else { return };
         let (retry, failures) = (entry.request.policy.retry, entry.failures);
+        if end.next != Next::GiveBack {
+            entry.losses = 0;
+        }
         let is_right = match (&end.next, state) {
             (Next::Succeeded(output), JobState::Succeeded) => {
                 let Token { id, attempt, session, .. } = &end.token;
@@ -319,6 +335,9 @@ impl Model {
             let what = match record.state {
                 JobState::Expired if may_expire && !runs => "expired",
                 JobState::Cancelled if entry.is_cancelled && !runs => "cancelled",
+                JobState::Failed if record.losses == MAX_LOSSES && entry.losses + 1 >= MAX_LOSSES && !runs => {
+                    "lost too often"
+                }
                 _ => return Some("nothing ended it"),
             };
             self.running.remove(id);

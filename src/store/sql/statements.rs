@@ -1,0 +1,161 @@
+//! The statements of [`Connection`](super::Connection). SQLite numbers `$` parameters by first use, so each statement
+//! uses them in order.
+
+use std::{borrow::Cow, ops::Range, sync::LazyLock};
+
+use super::{
+    Connection,
+    record::{COLUMNS, Cell, FIXED},
+};
+use crate::store::{Filter, Timestamp, engine::Select, retry::MAX_CRASHES};
+
+/// A statement for many rows: to run once for each row, or once with arrays of all columns.
+pub(in crate::store) struct Bulk {
+    pub(in crate::store) single: String,
+    pub(in crate::store) arrays: String,
+}
+
+/// Kind, state, number of jobs, and earliest due time.
+pub(super) const DEPTHS: &str = "select kind, cast(0 as bigint), count(*), min(due_at) from jobs where state = 0 group by kind \
+     union all select kind, cast(1 as bigint), count(*), min(due_at) from jobs where state = 1 group by kind \
+     union all select kind, cast(2 as bigint), count(*), null from jobs where state = 2 group by kind \
+     union all select kind, cast(3 as bigint), count(*), null from jobs where state = 3 group by kind \
+     union all select kind, cast(5 as bigint), count(*), null from jobs where state = 5 group by kind";
+
+pub(super) static COLUMN_LIST: LazyLock<String> = LazyLock::new(|| names(&COLUMNS, ""));
+
+pub(super) static INSERT_JOBS: LazyLock<Bulk> = LazyLock::new(|| {
+    let head = format!("insert into jobs ({})", *COLUMN_LIST);
+    let tail = "on conflict (id) do nothing returning row";
+    Bulk {
+        single: format!("{head} values ({}) {tail}", parameters(0, COLUMNS.len())),
+        arrays: format!("{head} select * from unnest({}) {tail}", arrays(&COLUMNS)),
+    }
+});
+
+pub(super) static SAVE_JOBS: LazyLock<Bulk> = LazyLock::new(|| {
+    let columns = &COLUMNS[..FIXED];
+    let set = format!("update jobs set ({})", names(&columns[1..], ""));
+    Bulk {
+        single: format!("{set} = ({}) where row = ?1", parameters(1, FIXED)),
+        arrays: format!(
+            "{set} = ({}) from unnest({}) as new ({}) where jobs.row = new.row",
+            names(&columns[1..], "new."),
+            arrays(columns),
+            names(columns, "")
+        ),
+    }
+});
+
+pub(super) static INSERT_PAYLOADS: LazyLock<Bulk> = LazyLock::new(|| insert_bytes("payloads"));
+pub(super) static INSERT_OUTPUTS: LazyLock<Bulk> = LazyLock::new(|| insert_bytes("outputs"));
+
+pub(super) static LOAD_PAYLOADS: LazyLock<Bulk> = LazyLock::new(|| Bulk {
+    single: "select row, bytes from payloads where row = $1".to_owned(),
+    arrays: "select row, bytes from payloads where row = any($1::bigint[])".to_owned(),
+});
+
+pub(super) static FIND_JOBS: LazyLock<Bulk> = LazyLock::new(|| Bulk {
+    single: format!("select {} from jobs where id = $1", *COLUMN_LIST),
+    arrays: format!("select {} from jobs where id = any($1::text[]) order by row for update", *COLUMN_LIST),
+});
+
+pub(super) static DELETE_JOBS: LazyLock<Bulk> = LazyLock::new(|| {
+    let Bulk { single, arrays } = delete("jobs");
+    let tail = "and state >= 4 returning row, tenant, payload_bytes + output_bytes";
+    Bulk { single: format!("{single} {tail}"), arrays: format!("{arrays} {tail}") }
+});
+
+/// Deletes rows of `jobs`, `payloads` or `outputs`.
+pub(super) fn delete(table: &str) -> Bulk {
+    Bulk {
+        single: format!("delete from {table} where row = $1"),
+        arrays: format!("delete from {table} where row = any($1::bigint[])"),
+    }
+}
+
+fn insert_bytes(table: &str) -> Bulk {
+    Bulk {
+        single: format!("insert into {table} (row, bytes) values ($1, $2)"),
+        arrays: format!("insert into {table} (row, bytes) select * from unnest($1::bigint[], $2::bytea[])"),
+    }
+}
+
+fn names(columns: &[(&str, &str)], prefix: &str) -> String {
+    columns.iter().map(|(name, _)| format!("{prefix}{name}")).collect::<Vec<_>>().join(", ")
+}
+
+fn parameters(from: usize, to: usize) -> String {
+    (from..to).map(|index| format!("?{}", index + 1)).collect::<Vec<_>>().join(", ")
+}
+
+fn arrays(columns: &[(&str, &str)]) -> String {
+    let array = |(index, (_, of)): (usize, &(&str, &str))| format!("${}::{of}[]", index + 1);
+    columns.iter().enumerate().map(array).collect::<Vec<_>>().join(", ")
+}
+
+impl<'a> Select<'a> {
+    /// The condition and the order of a selection, with their parameters. A limit may follow.
+    pub(super) fn clause<C: Connection>(self, floor: i64) -> (Cow<'static, str>, Vec<Cell<'a>>) {
+        let time = |now: Timestamp| Cell::time(Some(now));
+        let (clause, cells) = match self {
+            Self::Ready { kind, rank, now, session } => (
+                // `is_suspect`: at most one of them runs in a session.
+                "state = 1 and kind = $1 and rank = $2 and place >= $3 and (expire_at is null or expire_at > $4) \
+                 and (losses < $5 or not exists (select 1 from jobs as other where other.state = 3 \
+                 and other.session = $6 and other.losses >= $5)) order by place, row",
+                vec![
+                    Cell::text(kind),
+                    Cell::int(rank as i64),
+                    Cell::int(floor),
+                    time(now),
+                    Cell::int((MAX_CRASHES - 1).into()),
+                    Cell::int(session.0),
+                ],
+            ),
+            Self::Blocked(tenant, key) => (
+                "state = 2 and tenant = $1 and ordering_key = $2 order by place",
+                vec![Cell::text(tenant), Cell::text(key)],
+            ),
+            Self::Due(now) => ("state = 0 and due_at <= $1 order by due_at, row", vec![time(now)]),
+            Self::Expired(now) => ("state < 3 and expire_at <= $1 order by expire_at, row", vec![time(now)]),
+            Self::Purgeable(now) => ("purge_at <= $1 order by purge_at, row", vec![time(now)]),
+            Self::Leased(session) => ("state = 3 and session = $1 order by row", vec![Cell::int(session.0)]),
+            Self::ToCancel(session) => {
+                ("state = 3 and session = $1 and cancel_requested order by row", vec![Cell::int(session.0)])
+            }
+            Self::Matching { filter, states, rows } => return matching::<C>(filter, states, rows),
+        };
+        (Cow::Borrowed(clause), cells)
+    }
+}
+
+/// The condition of a filter on a range of rows. An index leads to the jobs of its tenant.
+fn matching<'a, C: Connection>(
+    filter: &'a Filter,
+    states: i64,
+    rows: Range<i64>,
+) -> (Cow<'static, str>, Vec<Cell<'a>>) {
+    let text = |text: Option<&'a String>| Cell::Text(text.map(|text| Cow::Borrowed(text.as_str())));
+    let tenant = if filter.tenant.is_some() { "tenant = $5" } else { "cast($5 as text) is null" };
+    let clause = format!(
+        "row < $1 and row >= $2 and ($3 & (cast(1 as bigint) << cast(state as integer))) <> 0 \
+         and (cast($4 as text) is null or kind = $4) and {tenant} \
+         and (cast($6 as text) is null or {} = $7) \
+         and (cast($8 as bigint) is null or created_at >= $8) \
+         and (cast($9 as bigint) is null or created_at < $9) order by row desc",
+        C::LABEL
+    );
+    let cells = vec![
+        Cell::int(rows.end),
+        Cell::int(rows.start),
+        Cell::int(states),
+        text(filter.kind.as_ref()),
+        text(filter.tenant.as_ref()),
+        text(filter.label.as_ref().map(|(name, _)| name)),
+        text(filter.label.as_ref().map(|(_, value)| value)),
+        Cell::time(filter.created_from),
+        Cell::time(filter.created_before),
+    ];
+    (clause.into(), cells)
+}
