@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout};
 use super::{
     beside::Mute,
     cluster::Cluster,
-    postgres::{PATIENCE, at, store},
+    postgres::{PATIENCE, at, connect, store},
 };
 use crate::{
     model::Job,
@@ -80,6 +80,8 @@ async fn a_promoted_standby_takes_over_although_two_hosts_are_mute() {
     let (mute, standby) = (Mute::new(), primary.standby().await);
     let store = open(&[mute.host(), standby.host(), primary.host()]);
     created(&*store, "a").await;
+    let server = connect(&primary.url("postgres")).await;
+    server.until("select bool_and(replay_lsn = pg_current_wal_lsn()) from pg_stat_replication").await;
     primary.signal(Signal::STOP);
     is_away(&*store, "").await;
     standby.promote().await;

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use tempfile::TempDir;
+use tokio::time::timeout;
 
 use super::{
     BOUNDS, TestClock,
     cluster::Cluster,
     memory,
-    postgres::{replica, store},
+    postgres::{PATIENCE, replica, store},
     sqlite,
 };
 use crate::{
@@ -41,9 +42,9 @@ pub(super) async fn ends_while_awaited(waiter: &dyn JobStore, worker: &dyn JobSt
         worker.wakes().ready().await;
         finish(worker, session).await
     };
-    let (awaited, ended) = tokio::join!(waiter.wait("a"), work);
+    let (awaited, ended) = tokio::join!(timeout(PATIENCE, waiter.wait("a")), work);
     assert_eq!(ended, 1);
-    let job = awaited.expect("an answer").expect("the job");
+    let job = awaited.expect("it is woken").expect("an answer").expect("the job");
     assert_eq!(job.output.bytes, "x");
 }
 
