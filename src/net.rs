@@ -19,6 +19,7 @@ mod http2;
 mod limits;
 mod listener;
 mod proxy;
+mod rest;
 mod server;
 mod stream;
 mod tls;

@@ -3,14 +3,17 @@
 use std::{
     future::poll_fn,
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     task::{Context, Poll},
     time::Duration,
 };
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use http::{Request, Response};
+use http::{HeaderValue, Request, Response, header::CONNECTION};
 use http_body::{Body, Frame, SizeHint};
 use hyper::{
     body::Incoming,
@@ -46,13 +49,19 @@ where
 {
     let counted = move |request: Request<Incoming>| {
         let mut call = calls.begin(&request);
-        let mut answer = service.call(request.map(RequestBody::http1));
+        let is_read = Arc::new(AtomicBool::new(request.body().is_end_stream()));
+        let read = Arc::clone(&is_read);
+        let mut answer = service.call(request.map(|body| RequestBody::http1(body, read)));
         async move {
             let answered = poll_fn(|cx| match answer.poll_unpin(cx) {
                 Poll::Ready(Ok(response)) => Poll::Ready(Ok(response)),
                 Poll::Pending => call.poll_end(cx).map(|()| Err(Late)),
             });
-            let response = answered.await?;
+            let mut response = answered.await?;
+            if !is_read.load(Relaxed) {
+                // The rest of the request is discarded, so the client has to open another connection.
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
             call.handed_over(response.headers().get(REQUEST_ID));
             Ok(response.map(|body| AnswerBody { body, call }))
         }

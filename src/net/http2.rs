@@ -7,7 +7,10 @@
 use std::{
     convert::Infallible,
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     task::{Context, Poll, ready},
 };
 
@@ -26,6 +29,7 @@ use tower::BoxError;
 use super::{
     call::{Call, Calls, REQUEST_ID},
     limits::Http2,
+    rest::{Left, Rests},
     stream::{Activity, BoundedStream, Stream},
 };
 use crate::memory::{ConnectionMemory, HeldBack};
@@ -46,6 +50,7 @@ pub(super) struct Connection<S: AnswerService> {
     http2: Http2,
     /// The last announced windows: of the connection, and of a stream.
     windows: (u32, u32),
+    rests: Rests,
     begun: Vec<Exchange<S>>,
     pending: FuturesUnordered<Exchange<S>>,
 }
@@ -80,7 +85,8 @@ where
     ) -> Result<Self, h2::Error> {
         let h2 = http2.builder().handshake(socket).await?;
         let windows = (http2.connection_window, http2.stream_window);
-        Ok(Self { h2, service, calls, memory, http2, windows, begun: Vec::new(), pending: FuturesUnordered::new() })
+        let (rests, begun, pending) = (Rests::default(), Vec::new(), FuturesUnordered::new());
+        Ok(Self { h2, service, calls, memory, http2, windows, rests, begun, pending })
     }
 
     /// The handle for pings; `None` the second time.
@@ -101,10 +107,12 @@ where
             while let Poll::Ready(accepted) = self.h2.poll_accept(cx) {
                 let Some((request, respond)) = accepted.transpose()? else { return Poll::Ready(Ok(())) };
                 let call = self.calls.begin(&request);
-                let answer = self.service.call(request.map(RequestBody::http2));
+                let left = &self.rests.left;
+                let answer = self.service.call(request.map(|body| RequestBody::http2(body, Arc::clone(left))));
                 self.begun.push(Exchange { step: Step::Answering { answer, respond }, call });
             }
             if self.begun.is_empty() {
+                self.rests.poll(cx);
                 return Poll::Pending;
             }
             // Calls whose callers have left are finished first.
@@ -147,17 +155,21 @@ pub struct RequestBody {
 
 #[derive(Debug)]
 enum Inner {
-    Http1(Incoming),
-    Http2(RecvStream),
+    /// Also whether its end was read.
+    Http1(Incoming, Arc<AtomicBool>),
+    /// Also where it is left if its end is not read.
+    Http2(RecvStream, Arc<Left>),
+    Left,
 }
 
 impl RequestBody {
-    pub(super) fn http1(body: Incoming) -> Self {
-        Self { body: Inner::Http1(body), is_free: true }
+    /// Sets `is_read` once the end was read.
+    pub(super) fn http1(body: Incoming, is_read: Arc<AtomicBool>) -> Self {
+        Self { body: Inner::Http1(body, is_read), is_free: true }
     }
 
-    pub(super) fn http2(body: RecvStream) -> Self {
-        Self { body: Inner::Http2(body), is_free: true }
+    pub(super) fn http2(body: RecvStream, left: Arc<Left>) -> Self {
+        Self { body: Inner::Http2(body, left), is_free: true }
     }
 }
 
@@ -168,7 +180,7 @@ impl HeldBack for RequestBody {
 
     /// HTTP/1.1 has no windows, so its peers may always send.
     fn give_back(&mut self, bytes: usize) {
-        if let Inner::Http2(body) = &mut self.body {
+        if let Inner::Http2(body, _) = &mut self.body {
             // Fails only if the stream is gone; then no bytes need to be returned.
             let _ = body.flow_control().release_capacity(bytes);
         }
@@ -182,8 +194,13 @@ impl Body for RequestBody {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = &mut *self;
         let body = match &mut this.body {
-            Inner::Http1(body) => return Pin::new(body).poll_frame(cx).map_err(Into::into),
-            Inner::Http2(body) => body,
+            Inner::Http1(body, is_read) => {
+                let frame = ready!(Pin::new(&mut *body).poll_frame(cx));
+                is_read.store(frame.is_none() || body.is_end_stream(), Relaxed);
+                return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
+            }
+            Inner::Http2(body, _) => body,
+            Inner::Left => return Poll::Ready(None),
         };
         if let Some(data) = ready!(body.poll_data(cx)) {
             let data = match data {
@@ -205,8 +222,19 @@ impl Body for RequestBody {
 
     fn is_end_stream(&self) -> bool {
         match &self.body {
-            Inner::Http1(body) => body.is_end_stream(),
-            Inner::Http2(body) => body.is_end_stream(),
+            Inner::Http1(body, _) => body.is_end_stream(),
+            Inner::Http2(body, _) => body.is_end_stream(),
+            Inner::Left => true,
+        }
+    }
+}
+
+impl Drop for RequestBody {
+    fn drop(&mut self) {
+        if let Inner::Http2(body, left) = std::mem::replace(&mut self.body, Inner::Left)
+            && !body.is_end_stream()
+        {
+            left.push(body);
         }
     }
 }

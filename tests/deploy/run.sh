@@ -1,10 +1,17 @@
 #!/usr/bin/env bash
 # Checks what is in deploy/: `bash tests/deploy/run.sh`, with cargo, go and python 3. What it installs goes below
-# target/ci; systemd-analyze comes from the system, or from Debian's package systemd.
+# target/ci; systemd-analyze, nginx, haproxy and promtool come from the system, or from Debian's packages.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 readonly HADOLINT=2.15.1
+readonly GRPCIO=1.85.1
 readonly CACHE="$PWD/target/ci"
+
+missing=()
+for tool in systemd-analyze:systemd nginx:nginx haproxy:haproxy promtool:prometheus; do
+    command -v "${tool%:*}" >/dev/null || missing+=("${tool#*:}")
+done
+((${#missing[@]} == 0)) || { apt-get update -qq; apt-get install -y -qq --no-install-recommends "${missing[@]}"; }
 
 cargo build --locked --quiet --bin waterwheel
 export WATERWHEEL_BIN="$PWD/target/debug/waterwheel"
@@ -19,7 +26,6 @@ export WATERWHEEL_BIN="$PWD/target/debug/waterwheel"
 )
 
 # Nothing but silence is right: systemd reports a key that it does not know and goes on.
-command -v systemd-analyze >/dev/null || { apt-get update -qq; apt-get install -y -qq --no-install-recommends systemd; }
 units=$(mktemp -d)
 trap 'rm -rf "$units"' EXIT
 for unit in deploy/systemd/waterwheel.{service,socket}; do
@@ -50,11 +56,10 @@ grep -q "^FROM docker.io/library/rust:$minimum-" deploy/Containerfile || {
     echo "deploy/Containerfile builds with another Rust than Cargo.toml's rust-version $minimum"
     exit 1
 }
-# Where they are installed, they read their examples.
-if command -v haproxy >/dev/null; then
-    haproxy -q -c -f deploy/proxy/haproxy.cfg
-fi
-if command -v nginx >/dev/null; then
-    nginx -q -t -c "$PWD/deploy/proxy/nginx.conf"
-fi
+# The longest errors arrive through the proxies.
+haproxy -q -c -f deploy/proxy/haproxy.cfg
+nginx -q -t -c "$PWD/deploy/proxy/nginx.conf"
+grpcio="$CACHE/grpcio/$GRPCIO"
+[[ -d $grpcio/grpc ]] || PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --target "$grpcio" "grpcio==$GRPCIO"
+PYTHONPATH="$grpcio" PYTHONDONTWRITEBYTECODE=1 python3 tests/deploy/proxies.py "$WATERWHEEL_BIN"
 echo "deploy: container, manifests, units and proxies are sound"

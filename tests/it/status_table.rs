@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// Largest size in bytes of a message and its details. gRPC's C core reports longer ones as RESOURCE_EXHAUSTED.
-const MAX_STATUS_BYTES: usize = 4 << 10;
+const MAX_STATUS_BYTES: usize = 3_400;
 
 /// One pool with one worker. With the long reply margin, the server's answer arrives before the caller's deadline.
 const ONE_WORKER: &str = r#"

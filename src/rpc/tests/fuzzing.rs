@@ -16,8 +16,8 @@ use crate::{
     proto::SubmitRequest,
 };
 
-/// Longest message and details that grpc's C core accepts, in bytes.
-const MAX_STATUS: usize = 4_096;
+/// Longest message and details that leave room for the other headers in a buffer of 4 KiB.
+const MAX_STATUS: usize = 3_400;
 
 /// `grpc-timeout`: parsed by the protocol's rules, and formatted so that it never grows.
 pub(crate) fn grpc_timeout(data: &[u8]) {

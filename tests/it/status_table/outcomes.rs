@@ -117,7 +117,7 @@ async fn long_messages_in_any_alphabet_are_cut_to_fit_the_headers() {
         let config = program(&format!("i=0; while [ $i -lt 3000 ]; do printf '{text}' >&2; i=$((i+1)); done; exit 1"));
         let expected = Expected { code: Code::Unknown, reason: "HANDLER_FAILED", ..STOPPED };
         for refusal in check_alone(Row { config: &config, ..Row::of(job("program", ""), expected) }).await {
-            assert!(refusal.wire_bytes() > 3 << 10, "too much was cut: {}", refusal.wire_bytes());
+            assert!(refusal.wire_bytes() > 3_000, "too much was cut: {}", refusal.wire_bytes());
         }
     }
 }
