@@ -6,6 +6,8 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -32,10 +34,53 @@ import (
 const kubernetes = "../../deploy/kubernetes/"
 
 var (
-	secured  = []string{"base", "overlays/cert-manager", "overlays/sqlite", "overlays/postgres"}
-	meshed   = []string{"overlays/linkerd", "overlays/istio"}
+	secured = []string{
+		"base", "overlays/cert-manager", "overlays/sqlite", "overlays/postgres", "overlays/cert-manager-postgres",
+		"cert-manager+sqlite",
+	}
+	meshed   = []string{"overlays/linkerd", "overlays/istio", "linkerd+postgres", "istio+postgres", "linkerd+sqlite"}
 	variants = append(secured, meshed...)
 )
+
+// folder is that of a variant. One that names several components is made as a user would combine them.
+func folder(t *testing.T, variant string) string {
+	t.Helper()
+	if !strings.Contains(variant, "+") {
+		return kubernetes + variant
+	}
+	return overlay(t, strings.Split(variant, "+"), "")
+}
+
+// overlay writes a kustomization as a user would: the base, components, and patches.
+func overlay(t *testing.T, components []string, rest string) string {
+	t.Helper()
+	place, err := os.MkdirTemp(kubernetes+"overlays", "test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(place) })
+	text := "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [../../base]\ncomponents:\n"
+	for _, component := range components {
+		text += "  - ../../components/" + component + "\n"
+	}
+	text += "transformers: [../../grace]\n" + rest
+	if err := os.WriteFile(filepath.Join(place, "kustomization.yaml"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return place
+}
+
+// A user's overlay may change the grace period; the program must learn of it.
+func TestAChangedGracePeriodReachesTheProgram(t *testing.T) {
+	patch := "patches:\n  - target: {kind: Deployment, name: waterwheel}\n    patch: |\n" +
+		"      - {op: replace, path: /spec/template/spec/terminationGracePeriodSeconds, value: 90}\n"
+	for _, components := range [][]string{{"sqlite"}, {"cert-manager", "postgres"}, {"istio", "postgres"}} {
+		found := buildFolder(t, overlay(t, components, patch))
+		if grace := found.deployment.Spec.Template.Spec.InitContainers[0].Env[0]; grace.Name != "WATERWHEEL_GRACE" || grace.Value != "90" {
+			t.Errorf("%v: %+v", components, grace)
+		}
+	}
+}
 
 // built is what one variant is made of.
 type built struct {
@@ -65,7 +110,12 @@ func decode(document []byte) (runtime.Object, error) {
 
 func build(t *testing.T, variant string) built {
 	t.Helper()
-	resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), kubernetes+variant)
+	return buildFolder(t, folder(t, variant))
+}
+
+func buildFolder(t *testing.T, variant string) built {
+	t.Helper()
+	resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), variant)
 	if err != nil {
 		t.Fatalf("kustomize build %s: %v", variant, err)
 	}
