@@ -9,6 +9,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     error::Error,
+    io,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -163,7 +164,7 @@ async fn call_again([first, second]: [Client; 2], run: Arc<Run>, mut random: Std
     let mut client = first;
     while let Some(number) = run.take() {
         let end = call(&mut client, number, &mut random).await;
-        if ["closed", "DRAINING", "DRAINED", "DRAIN_KILLED"].contains(&end.as_str()) {
+        if ["closed", "cut", "DRAINING", "DRAINED", "DRAIN_KILLED"].contains(&end.as_str()) {
             client = second.clone();
         }
         *ends.entry(end).or_default() += 1;
@@ -217,6 +218,8 @@ fn end(status: &Status) -> String {
             // process it.
             Code::Unavailable => "closed".into(),
             _ if is_go_away(status) => "closed".into(),
+            // The drain ended by its deadline, and cut the connection of a client that had not read in time.
+            _ if is_reset(status) => "cut".into(),
             code => panic!("{code:?} without a reason: {status:?}"),
         };
     };
@@ -237,6 +240,15 @@ fn is_go_away(status: &Status) -> bool {
     of_h2.any(|error| error.is_go_away() && error.is_remote() && error.reason() == Some(h2::Reason::NO_ERROR))
 }
 
+fn is_reset(status: &Status) -> bool {
+    let causes = std::iter::successors(status.source(), |&error| error.source());
+    let mut of_socket = causes.filter_map(|error| match error.downcast_ref::<h2::Error>() {
+        Some(error) => error.get_io(),
+        None => error.downcast_ref(),
+    });
+    of_socket.any(|error| error.kind() == io::ErrorKind::ConnectionReset)
+}
+
 /// Checks that each accepted job ended once: the counts of all outcomes add up to the accepted jobs.
 fn balance(stats: &PoolStats) {
     let PoolStats { counts, queued, waiting, in_flight, queued_bytes, workers, .. } = stats;
@@ -251,11 +263,12 @@ fn balance(stats: &PoolStats) {
     );
 }
 
-/// Checks that callers and services count the same. A call that its caller cancelled may have any outcome.
+/// Checks that callers and services count the same. A call that its caller cancelled, or whose connection was cut, may
+/// have any outcome.
 fn agree(ends: &Ends, counts: &[Counts]) {
     let sum = |of: &dyn Fn(&Counts) -> u64| counts.iter().map(of).sum::<u64>();
     let of = |names: &[&str]| names.iter().filter_map(|name| ends.get(*name)).sum::<u64>();
-    let unseen = of(&["left", "timer"]);
+    let unseen = of(&["left", "timer", "cut"]);
     let between = |name: &str, seen: u64, counted: u64| {
         assert!(
             (seen..=seen + unseen).contains(&counted),
@@ -274,6 +287,7 @@ fn agree(ends: &Ends, counts: &[Counts]) {
     let counted = sum(&|counts| counts.accepted + counts.rejected.iter().sum::<u64>());
     let reached = CALLS - of(&["closed"]);
     assert!((reached - unseen..=reached).contains(&counted), "{counted} counted, {reached} sent: {ends:?}");
+    assert!(of(&["cut"]) <= (CONNECTIONS * CONCURRENT) as u64, "only the drain may cut: {ends:?}");
     let refused = of(&["DRAINING", "closed"]);
     assert!((1..CALLS / 100).contains(&refused), "the drain refused {refused} calls: {ends:?}");
 }
