@@ -177,7 +177,7 @@ impl App {
 
         let transport = Transport {
             http2: config.server.http2,
-            connections: config.server.connections,
+            connections: services::connections(config),
             proxies: config.server.proxies.clone(),
             http_proxies: config.server.http_proxies.clone(),
             tls: security.tls.clone(),

@@ -31,6 +31,7 @@ pub(crate) mod fuzzing;
 mod handler;
 mod keys_and_defaults;
 mod model;
+mod open_files;
 mod redact;
 mod show;
 mod source;
@@ -46,6 +47,7 @@ use std::{collections::BTreeMap, fmt};
 
 pub use fault::{Fault, Faults};
 pub use model::{Config, Drain, Handler, Kind, Pool, Server, Store};
+pub use open_files::{FILES_OF_PROGRAM, OpenFiles};
 pub use show::{Setting, to_json, to_toml, to_toml_with_origins};
 pub use source::{Flag, Origin, SourceFile, Sources};
 pub(crate) use value_type::name as valid_name;

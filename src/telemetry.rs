@@ -1,25 +1,31 @@
 //! Logs and traces of the process.
 //!
-//! Log lines go to stderr: text on a terminal, otherwise one JSON object per line. Each line of a job has its
+//! Log lines go to stderr, by a thread of their own: text on a terminal, otherwise one JSON object per line. Each line of a job has its
 //! `request_id`, `job` and `kind`, from the span of the job.
 //!
 //! Spans go to an OpenTelemetry collector if one is configured. [`Sampler`](crate::rpc::trace::Sampler) selects the
 //! traced calls before their spans exist. The pipeline here exports every span that it gets.
 
 mod filter;
+mod line_queue;
 #[cfg(test)]
 mod tests;
 mod traces;
 
 use std::{
     io::{self, IsTerminal, Write},
+    panic,
     time::Duration,
 };
 
 use json_subscriber::JsonLayer;
 use opentelemetry_sdk::trace::{SdkTracerProvider, SpanExporter};
+use rustix::{
+    io::write,
+    stdio::{stderr, stdout},
+};
 use tokio::runtime::Runtime;
-use tracing::{Dispatch, Metadata};
+use tracing::{Dispatch, Metadata, error};
 use tracing_subscriber::{
     Layer, Registry,
     fmt::{self, MakeWriter, time::SystemTime, writer::BoxMakeWriter},
@@ -27,7 +33,10 @@ use tracing_subscriber::{
     util::SubscriberInitExt,
 };
 
-pub use self::filter::LogControl;
+pub use self::{
+    filter::LogControl,
+    line_queue::{LineQueue, STDERR, STDOUT},
+};
 
 /// The configuration of logs and traces.
 #[derive(Debug, Clone, PartialEq, serde::Deserialize)]
@@ -90,8 +99,8 @@ pub enum TelemetryError {
         /// The exporter's message.
         reason: String,
     },
-    /// The system has no thread or file descriptor for the exporter.
-    #[error("cannot start the exporter: {0}")]
+    /// The system has no thread or file descriptor left.
+    #[error("cannot start the threads of logs and traces: {0}")]
     Runtime(#[from] io::Error),
     /// The process already has a global subscriber.
     #[error("a tracing subscriber is installed in this process; set up telemetry once, and before others do")]
@@ -127,16 +136,22 @@ impl Default for Config {
     }
 }
 
-/// Installs logs and traces for the whole process.
-/// It works inside and outside of a runtime. The exporter has two threads of its own: one collects spans, and one
-/// drives its connection. Nothing is sent before the first span ends. If the collector is unreachable, spans are lost
-/// which is logged at most every ten seconds, but no call fails.
+/// Installs logs and traces for the whole process, and logs panics.
+///
+/// It works inside and outside of a runtime. [`STDERR`] and [`STDOUT`] have a thread each, which writes what waits in a
+/// bounded queue. The exporter has two threads of its own: one collects spans, and one drives its connection. Nothing is
+/// sent before the first span ends. If the collector is unreachable, spans are lost which is logged at most every ten
+/// seconds, but no call fails.
 ///
 /// # Errors
 /// [`TelemetryError`] if a part of `config` is not usable, or a subscriber is already installed.
 pub fn init(config: &Config) -> Result<Telemetry, TelemetryError> {
-    let (telemetry, subscriber) = build(config, io::stderr)?;
+    let (telemetry, subscriber) = build(config, || &STDERR)?;
     subscriber.try_init().map_err(|_| TelemetryError::Installed)?;
+    STDERR.start(|lines| Ok(write(stderr(), lines)?))?;
+    STDOUT.start(|lines| Ok(write(stdout(), lines)?))?;
+    // The default hook would write to standard error on the panicking thread.
+    panic::set_hook(Box::new(|panic| error!(%panic, "a thread panicked")));
     Ok(telemetry)
 }
 
@@ -179,15 +194,18 @@ impl Telemetry {
         self.log.clone()
     }
 
-    /// Sends the pending spans and stops the export. Spans that end later are dropped; logging continues.
+    /// Sends the pending spans and stops the export, then writes the pending log lines. Spans that end later are dropped;
+    /// logging continues.
     ///
-    /// Blocks for up to `timeout`. Call it last, and never on a serving thread.
+    /// Blocks for up to `timeout`, twice. Call it last, and never on a serving thread.
     pub fn shutdown(mut self, timeout: Duration) {
         if let Some(traces) = &mut self.traces
             && let Err(error) = traces.provider.shutdown_with_timeout(timeout)
         {
             tracing::warn!(%error, "the last spans were not exported");
         }
+        // Lines that the stream does not accept were counted, or are left behind.
+        let _ = STDERR.flush(timeout);
     }
 }
 
@@ -249,8 +267,7 @@ impl<W: Write> Write for OneLine<W> {
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(event);
         let line = text.strip_suffix('\n').unwrap_or(&text).replace('\r', "\\r").replace('\n', "\\n");
-        self.0.write_all(line.as_bytes())?;
-        self.0.write_all(b"\n")?;
+        self.0.write_all((line + "\n").as_bytes())?;
         Ok(event.len())
     }
 

@@ -1,6 +1,21 @@
 //! Notifies the service manager, in systemd's `sd_notify` protocol.
 
-use std::{convert::Infallible, future::pending, io, sync::mpsc::sync_channel, time::Duration};
+use std::{
+    convert::Infallible,
+    env,
+    ffi::OsStr,
+    future::pending,
+    io,
+    os::{
+        linux::net::SocketAddrExt,
+        unix::{
+            ffi::OsStrExt,
+            net::{SocketAddr, UnixDatagram},
+        },
+    },
+    sync::mpsc::sync_channel,
+    time::Duration,
+};
 
 use futures_util::future::{join, join_all};
 use sd_notify::NotifyState;
@@ -33,9 +48,15 @@ impl ServiceManager {
     /// If the system has no free thread.
     pub fn from_env() -> io::Result<Self> {
         let (sender, receiver) = sync_channel::<String>(BACKLOG);
+        #[expect(clippy::disallowed_methods, reason = "the variable of the protocol, which is no configuration")]
+        let abstract_socket = env::var_os("NOTIFY_SOCKET").as_deref().and_then(abstract_socket);
         let forward = move || {
             while let Ok(message) = receiver.recv() {
-                if let Err(error) = sd_notify::notify(&[NotifyState::Custom(&message)]) {
+                let sent = match &abstract_socket {
+                    Some(address) => send_to(address, &message),
+                    None => sd_notify::notify(&[NotifyState::Custom(&message)]),
+                };
+                if let Err(error) = sent {
                     tracing::debug!(%error, "the service manager cannot be reached");
                 }
             }
@@ -90,4 +111,13 @@ impl ServiceManager {
             sleep(TICK).await;
         }
     }
+}
+
+/// The socket of a name that begins with `@`, which is in no directory, and which the library cannot reach.
+fn abstract_socket(name: &OsStr) -> Option<SocketAddr> {
+    SocketAddr::from_abstract_name(name.as_bytes().strip_prefix(b"@")?).ok()
+}
+
+fn send_to(address: &SocketAddr, message: &str) -> io::Result<()> {
+    UnixDatagram::unbound()?.send_to_addr(message.as_bytes(), address).map(drop)
 }

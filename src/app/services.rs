@@ -5,15 +5,17 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
+use rustix::process::{Resource, getrlimit};
 use tokio::{runtime::Builder, time::Instant};
+use tracing::info;
 
 use super::{Control, StartError};
 use crate::{
     auth::{Authenticator, Quotas},
-    config::{Config, Handler, Kind},
+    config::{Config, Handler, Kind, OpenFiles},
     detached::{Detached, KindPolicies, wall_clock},
     handler::remove_left_workspaces,
-    net::{ListenAddress, Placement, Server, Tls},
+    net::{ConnectionLimits, ListenAddress, Placement, Server, Tls},
     ops::{self, Listener, OpsState, Runtimes},
     phase::{Phase, PhaseCell},
     pool::Pools,
@@ -120,6 +122,18 @@ pub(super) fn hosts<'a>(config: &Config, addresses: impl Iterator<Item = &'a Lis
     let has_address = addresses.peek().is_some();
     let is_limited = has_address && !names.is_empty() || addresses.any(|address| !address.is_public());
     is_limited.then(|| Hosts::new(names))
+}
+
+/// The limits of callers' connections. Their number leaves enough open files for operators, probes and jobs.
+pub(super) fn connections(config: &Config) -> ConnectionLimits {
+    let limits = config.server.connections;
+    let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let left = files.saturating_sub(OpenFiles::of(config).all()).max(files / 4);
+    let max = limits.max.min(usize::try_from(left).unwrap_or(usize::MAX));
+    if max < limits.max {
+        info!(files, max, "fewer connections than server.connections.max fit into the limit of open files");
+    }
+    ConnectionLimits { max, ..limits }
 }
 
 /// Reads TLS files and token keys, and creates the quotas.

@@ -16,8 +16,10 @@ use rand::RngExt;
 use rustc_hash::FxBuildHasher;
 use tokio::time::Instant;
 
+/// Longest time for which retry times are reserved, and about the longest that a refused caller gets.
+const MAX_RESERVED: Duration = Duration::from_secs(5);
+
 use super::{QuotaConfig, TenantQuota};
-use crate::model::MAX_RETRY_AFTER;
 
 const SHARDS: usize = 16;
 const NANOS: u64 = 1_000_000_000;
@@ -191,16 +193,16 @@ impl Tenant {
         drawn.map(drop).map_err(|full_at| Duration::from_nanos(full_at - now - max))
     }
 
-    /// The next retry time that no other caller got, as a delay from `now`. At most a minute is reserved ahead, because
-    /// most of those callers do not return.
+    /// The next retry time that no other caller got, as a delay from `now`. Only seconds are reserved ahead, because in a
+    /// flood most of those callers do not return, and one that would should not wait for them.
     fn promise(&self, now: Duration, refill: Duration, rate: NonZeroU32) -> Duration {
-        let (next, latest) = (nanos(now + refill), nanos(now + MAX_RETRY_AFTER));
+        let (next, latest) = (nanos(now + refill), nanos(now + MAX_RESERVED));
         let step = NANOS / u64::from(rate.get());
         let turn = |last: u64| next.max(last.saturating_add(step));
         let book = |last: u64| Some(turn(last)).filter(|turn| *turn <= latest);
         match self.promised.fetch_update(Ordering::Relaxed, Ordering::Relaxed, book) {
             Ok(last) => Duration::from_nanos(turn(last)).saturating_sub(now),
-            Err(_) => MAX_RETRY_AFTER.mul_f64(rand::rng().random_range(0.5..1.0)),
+            Err(_) => MAX_RESERVED.mul_f64(rand::rng().random_range(0.5..1.0)),
         }
     }
 
@@ -271,15 +273,15 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_flood_moves_no_hint_over_a_minute_and_books_no_turn_beyond() {
+    async fn a_flood_moves_no_hint_over_seconds_and_books_no_turn_beyond() {
         let quotas = quotas(rate(10, 1), 100);
         assert!(quotas.take("a").is_ok());
         for refused in 0..20_000 {
             let told = wait(quotas.take("a"));
-            assert!(told <= Duration::from_secs(60), "after {refused} refusals {told:?}");
+            assert!(told <= MAX_RESERVED, "after {refused} refusals {told:?}");
         }
-        // Nothing was booked beyond: once that minute is over, the next one waits for the next room.
-        advance(Duration::from_secs(61)).await;
+        // Nothing was booked beyond: once that time is over, the next one waits for the next room.
+        advance(MAX_RESERVED + Duration::from_secs(1)).await;
         assert!(quotas.take("a").is_ok());
         let told = wait(quotas.take("a"));
         assert!(told <= Duration::from_millis(100), "{told:?}");

@@ -45,16 +45,6 @@ pub(super) fn paint(style: Style, text: impl Display) -> String {
     format!("{style}{text}{style:#}")
 }
 
-/// Writes a line to the process's standard output, for code without a [`Console`].
-///
-/// # Errors
-/// If writing fails, for example because the disk is full.
-pub(super) fn say(line: &str) -> io::Result<()> {
-    let mut out = anstream::stdout().lock();
-    writeln!(out, "{line}")?;
-    out.flush()
-}
-
 /// Writes a line to the process's standard error. Errors are ignored.
 pub(super) fn complain(line: &str) {
     drop(writeln!(anstream::stderr().lock(), "{line}"));

@@ -14,7 +14,7 @@ use super::{
     console::complain,
     failure::Exit,
     output,
-    serve::{announcement, print, run_server},
+    serve::{HangUp, announcement, print, run_until},
     worker::{WorkerFile, on_path},
 };
 use crate::{
@@ -34,7 +34,7 @@ const USUAL: &str = "http://127.0.0.1:7070";
 ///
 /// It needs no file. It serves the kinds sha256, gzip, sleep and echo in the pools cpu and io, and the kind upper, a worker
 /// in Python, where python3 is installed: callers on 127.0.0.1:7070, operators on 127.0.0.1:7071. A file, variables and flags change that, as they do for "waterwheel
-/// serve". Ctrl-C drains it.
+/// serve". Ctrl-C drains it, and so does the end of its terminal.
 ///
 /// Without a configuration, detached jobs are in waterwheel.db in the working directory, where the next "waterwheel dev"
 /// finds them. "--set store.memory=true" keeps them in memory.
@@ -69,14 +69,11 @@ pub(super) fn run(args: &DevArgs) -> Exit {
         }
         args.load_dev(sources(), file)
     };
-    run_server(load, Vec::new(), async |app, config| {
+    run_until(HangUp::Drain, load, Vec::new(), async |app, config| {
         if let Some(WorkerFile { path, .. }) = worker {
             app.reload_on_change(path);
         }
-        let greeting = format!("{}\n{}{}", announcement(app), output::contents(config), store(&config.store));
-        if !print(&greeting) {
-            return Ok(());
-        }
+        print(&format!("{}\n{}{}", announcement(app), output::contents(config), store(&config.store)));
         // The first job would need credentials.
         let is_open = config.server.tls.is_none() && config.auth.is_none();
         if is_open && config.kinds.iter().any(|kind| kind.name == "sha256") {

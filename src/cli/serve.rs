@@ -1,6 +1,6 @@
 //! `waterwheel serve`, and the lifecycle of every server process.
 
-use std::{io, process::id};
+use std::{io, process::id, time::Duration};
 
 use clap::Args;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -8,7 +8,7 @@ use tracing::{info, warn};
 
 use super::{
     config::{ConfigArgs, sources},
-    console::{complain, say},
+    console::complain,
     failure::Exit,
 };
 use crate::{
@@ -16,8 +16,11 @@ use crate::{
     config::{Config, Faults, Loaded, Warning},
     file::explain,
     net::ListenAddress,
-    telemetry::{self, TelemetryError},
+    telemetry::{self, STDERR, STDOUT, TelemetryError},
 };
+
+/// Longest time to write the last log lines of a server that cannot start.
+const MAX_FLUSH: Duration = Duration::from_secs(1);
 
 /// Serve the configured pools until a signal or "waterwheel drain".
 ///
@@ -38,14 +41,11 @@ pub(super) struct ServeArgs {
 
 pub(super) fn run(args: &ServeArgs) -> Exit {
     let args = args.config.clone();
-    run_server(
-        move || args.load(sources(), None),
-        Vec::new(),
-        async |app, _| {
-            print(&announcement(app));
-            Ok(())
-        },
-    )
+    let greet = async |app: &App, _: &Config| {
+        print(&announcement(app));
+        Ok(())
+    };
+    run_server(move || args.load(sources(), None), Vec::new(), greet)
 }
 
 /// Why a server process failed.
@@ -73,6 +73,25 @@ pub fn run_server(
     own: Vec<OwnKind>,
     greet: impl AsyncFnOnce(&App, &Config) -> io::Result<()>,
 ) -> Exit {
+    run_until(HangUp::Reload, load, own, greet)
+}
+
+/// What SIGHUP does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum HangUp {
+    /// For services, which have no terminal.
+    Reload,
+    /// For servers that end with their terminal.
+    Drain,
+}
+
+/// The same as [`run_server`], with a choice of what SIGHUP does.
+pub(super) fn run_until(
+    hang_up: HangUp,
+    load: impl Fn() -> Result<Loaded, Faults> + Send + Sync + 'static,
+    own: Vec<OwnKind>,
+    greet: impl AsyncFnOnce(&App, &Config) -> io::Result<()>,
+) -> Exit {
     let loaded = match load() {
         Ok(loaded) => loaded,
         Err(faults) => {
@@ -80,7 +99,7 @@ pub fn run_server(
             return Exit::Usage;
         }
     };
-    match serve(loaded, load, own, greet) {
+    match serve(hang_up, loaded, load, own, greet) {
         Ok(receipt) if receipt.is_clean() => Exit::Done,
         Ok(_) => Exit::JobsLost,
         Err(error) => {
@@ -105,6 +124,7 @@ fn all(addresses: &[ListenAddress]) -> String {
 }
 
 fn serve(
+    hang_up: HangUp,
     loaded: Loaded,
     load: impl Fn() -> Result<Loaded, Faults> + Send + Sync + 'static,
     own: Vec<OwnKind>,
@@ -113,7 +133,7 @@ fn serve(
     let config = &loaded.config;
     let telemetry = telemetry::init(&config.telemetry)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let receipt = runtime.block_on(async {
+    let served: Result<_, ServerError> = runtime.block_on(async {
         let (terminate, interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         let hang_ups = signal(SignalKind::hangup())?;
         let app = App::start_with(config, own, telemetry.sample_ratio())?;
@@ -128,41 +148,45 @@ fn serve(
         let receipt = tokio::select! {
             receipt = app.run() => receipt,
             never = stop(terminate, interrupt, &control) => match never {},
-            never = reload(hang_ups, &control) => match never {},
+            never = follow_hang_ups(hang_up, hang_ups, &control) => match never {},
             never = informed => match never {},
         };
-        Ok::<_, ServerError>(receipt)
-    })?;
+        Ok(receipt)
+    });
     // Jobs that do not stop may block this runtime; the process does not wait for them.
     runtime.shutdown_background();
-    telemetry.shutdown(receipt.flush_within());
+    telemetry.shutdown(served.as_ref().map_or(MAX_FLUSH, Receipt::flush_within));
+    let receipt = served?;
     print_receipt(&receipt);
     Ok(receipt)
 }
 
-/// Prints a line, and returns whether it could be written. A server continues to serve even if its output cannot.
-pub(super) fn print(text: &str) -> bool {
-    let printed = say(text);
-    if let Err(error) = &printed
-        && error.kind() != io::ErrorKind::BrokenPipe
-    {
-        warn!(error = explain(error), "cannot write to standard output; still serving");
-    }
-    printed.is_ok()
+/// Prints a line, without waiting for its reader. The server goes on if it cannot be written.
+pub(super) fn print(text: &str) {
+    STDOUT.push(format!("{text}\n").as_bytes());
 }
 
 /// Prints the receipt, to standard error if standard output fails.
 fn print_receipt(receipt: &Receipt) {
     let json = receipt.to_json();
-    if let Err(error) = say(&json) {
-        complain(&format!("error: cannot write to standard output: {}; the receipt is {json}", explain(&error)));
+    print(&json);
+    if let Err(error) = STDOUT.flush(receipt.flush_within()) {
+        let error = explain(&error);
+        let line = format!("error: cannot write to standard output: {error}; the receipt is {json}\n");
+        STDERR.push(line.as_bytes());
+        // If this cannot be written either, only the exit code remains.
+        let _ = STDERR.flush(receipt.flush_within());
     }
 }
 
-/// Reloads the configuration at each SIGHUP.
-async fn reload(mut hang_ups: Signal, control: &Control) -> std::convert::Infallible {
+/// Reloads the configuration at each SIGHUP, or drains.
+async fn follow_hang_ups(hang_up: HangUp, mut signals: Signal, control: &Control) -> std::convert::Infallible {
     loop {
-        hang_ups.recv().await;
+        signals.recv().await;
+        if hang_up == HangUp::Drain {
+            control.drain();
+            continue;
+        }
         // The result is logged.
         let _ = control.reload().await;
     }

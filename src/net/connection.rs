@@ -169,7 +169,7 @@ impl Unestablished {
 
 impl From<io::Error> for Unestablished {
     fn from(cause: io::Error) -> Self {
-        let is_end = cause.kind() == io::ErrorKind::UnexpectedEof;
+        let is_end = matches!(cause.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset);
         Self { reason: if is_end { Closed::Peer } else { Closed::Error }, cause }
     }
 }
@@ -189,6 +189,10 @@ async fn establish(
     timeout_at(end, read_header(&mut stream, peer, &transport.proxies)).await.map_err(slow)??;
     if peer.proxy.is_some() && !entry.claim(&peer.origin) {
         return Err(Unestablished::new(Closed::PerAddress, "the limit of connections from this address is reached"));
+    }
+    // A peer that leaves before its first byte, such as a probe, only leaves, whatever it should have spoken.
+    if stream.ahead().is_empty() {
+        timeout_at(end, stream.read_ahead(PREFACE.len())).await.map_err(slow)??;
     }
     let mut http1 = transport.http1;
     // A Unix socket stays on the machine.

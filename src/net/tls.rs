@@ -6,7 +6,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_rustls::{
     TlsAcceptor,
     rustls::{
@@ -18,14 +18,16 @@ use tokio_rustls::{
     },
 };
 
+use self::files::{Lifetime, identity, is_gone, verifier};
 pub use self::files::{TlsError, TlsErrors, TlsFault, TlsFile};
-use self::files::{identity, is_gone, verifier};
 use super::{connection::Unestablished, stream::Stream, tracker::Closed};
 use crate::{
     model::{CertificateRequest, Peer},
     reload::{Contents, Reloads, Seen, keep_fresh},
 };
 
+/// Time between two warnings that the certificate ends.
+const WARN_EVERY: Duration = Duration::from_secs(3600);
 /// ALPN name of HTTP/2.
 const H2: &[u8] = b"h2";
 /// ALPN name of HTTP/1.1.
@@ -93,6 +95,8 @@ struct LoadedFiles {
     clients: Option<Arc<dyn ClientCertVerifier>>,
     seen_clients: Seen,
     provider: Arc<CryptoProvider>,
+    /// When it was last logged that the certificate ends soon.
+    warned: Option<Instant>,
 }
 
 /// The settings for new connections.
@@ -121,9 +125,16 @@ impl Tls {
     fn reload_if_changed(&self) {
         let read = read(&self.config);
         let mut files = self.files.lock();
+        files.warn_of_end(&self.config);
         if files.update(&read, &self.config, &self.reloads) {
             self.current.store(files.settings(&self.config).map(Arc::new));
         }
+    }
+
+    /// Seconds until the certificate expires; negative if it has expired.
+    #[must_use]
+    pub fn certificate_seconds_left(&self) -> i64 {
+        Lifetime::of(&self.files.lock().identity).seconds_left()
     }
 
     /// Counts of reloads.
@@ -177,6 +188,7 @@ impl LoadedFiles {
                 clients: Some(clients),
                 seen_clients: Seen::new(ca),
                 provider,
+                warned: None,
             }),
             (identity, clients) => {
                 let of_identity = identity.err().into_iter().flat_map(|errors| errors.0);
@@ -191,6 +203,17 @@ impl LoadedFiles {
         let identity = self.update_identity(own, config, reloads);
         let clients = ca.first().is_some_and(|read| self.update_client_ca(read, config, reloads));
         identity || clients
+    }
+
+    /// Logs once an hour that the certificate ends soon, or has ended.
+    fn warn_of_end(&mut self, config: &TlsConfig) {
+        let lifetime = Lifetime::of(&self.identity);
+        if !lifetime.is_nearly_over() || self.warned.is_some_and(|last| last.elapsed() < WARN_EVERY) {
+            return;
+        }
+        self.warned = Some(Instant::now());
+        let (cert, left_seconds) = (config.cert.display(), lifetime.seconds_left());
+        tracing::warn!(%cert, left_seconds, "the certificate has expired, or less than a tenth of its time is left; renew it");
     }
 
     fn update_identity(&mut self, own: &[Contents], config: &TlsConfig, reloads: &Reloads) -> bool {

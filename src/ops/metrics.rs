@@ -7,7 +7,10 @@ use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use axum::{
     extract::State,
-    http::{StatusCode, header::CONTENT_TYPE},
+    http::{
+        HeaderMap, HeaderName, StatusCode,
+        header::{ACCEPT, CONTENT_TYPE, VARY},
+    },
     response::{IntoResponse, Response},
 };
 use prometheus_client::{
@@ -23,21 +26,50 @@ use crate::{
     model::Durations,
     net::{Closed, Refused},
     phase::Phase,
+    telemetry::{STDERR, STDOUT},
 };
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const PLAIN_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 const PHASES: [Phase; 5] = [Phase::Starting, Phase::Serving, Phase::Draining, Phase::Stopping, Phase::Stopped];
 
-pub(super) async fn metrics(State(state): State<Arc<OpsState>>) -> Response {
+/// In the OpenMetrics format for clients that accept it, else in the older text format.
+pub(super) async fn metrics(State(state): State<Arc<OpsState>>, headers: HeaderMap) -> Response {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Metrics(state)));
     let mut page = String::new();
     match text::encode(&mut page, &registry) {
-        Ok(()) => ([(CONTENT_TYPE, OPEN_METRICS)], page).into_response(),
+        Ok(()) if accepts_open_metrics(&headers) => ([(CONTENT_TYPE, OPEN_METRICS), VARIES], page).into_response(),
+        Ok(()) => ([(CONTENT_TYPE, PLAIN_TEXT), VARIES], plain(&page)).into_response(),
         Err(error) => {
             (StatusCode::INTERNAL_SERVER_ERROR, format!("cannot write the metrics: {error}\n")).into_response()
         }
     }
+}
+
+const VARIES: (HeaderName, &str) = (VARY, "accept");
+
+fn accepts_open_metrics(headers: &HeaderMap) -> bool {
+    let mut accepted = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    accepted.any(|value| value.contains("application/openmetrics-text"))
+}
+
+/// A page in Prometheus' text format, in which the name of a counter ends in `_total` everywhere.
+fn plain(page: &str) -> String {
+    let mut text = String::with_capacity(page.len() + page.len() / 8);
+    let lines: Vec<&str> = page.lines().filter(|line| !line.starts_with("# UNIT ") && *line != "# EOF").collect();
+    for (at, line) in lines.iter().enumerate() {
+        // The type of a family follows its help.
+        let kind = [Some(line), lines.get(at + 1)].into_iter().flatten().find_map(|line| line.strip_prefix("# TYPE "));
+        match (line.strip_prefix("# "), kind.and_then(|kind| kind.strip_suffix(" counter"))) {
+            (Some(comment), Some(name)) => {
+                let comment = comment.replacen(name, &format!("{name}_total"), 1);
+                text.extend(["# ", &comment, "\n"]);
+            }
+            _ => text.extend([line, "\n"]),
+        }
+    }
+    text
 }
 
 /// All metrics. Parts that are not configured have no series.
@@ -150,6 +182,12 @@ fn process(families: &mut Families<'_>, state: &OpsState) {
     families.gauges("waterwheel_phase", "1 for the current phase of the process", PHASES.map(phase));
     let health = |name| ([("service", name)], f64::from(u8::from(state.health.is_serving(name))));
     let names = ["liveness", "readiness", "capacity"];
+    let lost = [&STDERR, &STDOUT].map(|lines| ([("stream", lines.name())], lines.lost()));
+    families.counters(
+        "waterwheel_output_lost_lines",
+        "Lines that standard error or standard output did not take",
+        lost,
+    );
     families.gauges("waterwheel_health", "1 if grpc.health.v1 reports SERVING for this name", names.map(health));
 }
 
@@ -266,6 +304,8 @@ fn security(families: &mut Families<'_>, state: &OpsState) {
     let OpsState { access, tls, .. } = state;
     let mut changes = Vec::new();
     if let Some(tls) = tls {
+        let left = tls.certificate_seconds_left() as f64;
+        families.gauge("waterwheel_certificate_left_seconds", "Time until the certificate expires", left);
         changes.push(("tls", [tls.reloads().done(), tls.reloads().failed()]));
     }
     if let Some(authenticator) = &access.authenticator {

@@ -51,17 +51,20 @@ pub fn format(timeout: Duration) -> String {
     fits.map_or_else(|| format!("{MAX_VALUE}H"), |(unit, letter)| format!("{}{letter}", nanos / unit))
 }
 
-/// The time limit of a call's stream: the deadline of its job, or the caller's timeout for calls without one job. Calls
-/// for many jobs, and watches, have no limit unless the caller sets one.
+/// The time limit of a call's stream, from its path and headers.
 pub fn stream_limit(policy: DeadlinePolicy) -> impl Fn(&str, &HeaderMap) -> Option<Duration> {
-    move |path, headers| {
-        let asked = headers.get(GRPC_TIMEOUT).and_then(|value| parse(value.to_str().ok()?).ok());
-        let method = path.strip_prefix('/').and_then(|path| path.strip_prefix(SERVICE_NAME)).unwrap_or_default();
-        match method {
-            "/Submit" | "/Stream" => Some(asked.unwrap_or(policy.default).min(policy.max)),
-            "/SubmitMany" => asked.map(|asked| asked.min(policy.max)),
-            _ => asked,
-        }
+    move |path, headers| limit(policy, path, headers)
+}
+
+/// The time limit of a call: the deadline of its job, or the caller's timeout for calls without one job. Calls for many
+/// jobs, and watches, have no limit unless the caller sets one.
+pub(super) fn limit(policy: DeadlinePolicy, path: &str, headers: &HeaderMap) -> Option<Duration> {
+    let asked = headers.get(GRPC_TIMEOUT).and_then(|value| parse(value.to_str().ok()?).ok());
+    let method = path.strip_prefix('/').and_then(|path| path.strip_prefix(SERVICE_NAME)).unwrap_or_default();
+    match method {
+        "/Submit" | "/Stream" => Some(asked.unwrap_or(policy.default).min(policy.max)),
+        "/SubmitMany" => asked.map(|asked| asked.min(policy.max)),
+        _ => asked,
     }
 }
 

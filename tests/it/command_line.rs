@@ -16,7 +16,7 @@ use rustix::{
 };
 use serde_json::Value;
 use sha2::{Digest, Sha256};
-use tokio::{process::Child, time::timeout};
+use tokio::time::timeout;
 
 use crate::{
     process::{PATIENCE, Process, Ran, config_file, program},
@@ -34,6 +34,13 @@ async fn ctrl_c_cancels_the_job() {
     let ran = Ran::from(submit.wait_with_output().await.unwrap());
     assert_eq!((ran.code, &*ran.err), (Some(130), ""));
     caller.until_all(|pools| pools.iter().all(|pool| pool.in_flight == 0)).await;
+}
+
+#[tokio::test]
+async fn dev_ends_with_its_terminal() {
+    let process = Process::dev(&[]).await;
+    process.signal(Signal::HUP);
+    assert_eq!(process.ended().await.code, Some(0));
 }
 
 fn hex(digest: &[u8]) -> String {
@@ -255,12 +262,12 @@ const ASKING: [&[&str]; 6] = [
 ];
 
 /// A standard output on a full disk.
-fn full() -> Stdio {
+pub(crate) fn full() -> Stdio {
     File::options().write(true).open("/dev/full").unwrap().into()
 }
 
 /// A standard output that is a pipe without a reader.
-fn closed() -> Stdio {
+pub(crate) fn closed() -> Stdio {
     let (reader, writer) = pipe().unwrap();
     drop(reader);
     writer.into()
@@ -308,75 +315,4 @@ async fn the_exit_code_of_probe_does_not_depend_on_whether_its_output_can_be_wri
         assert_eq!(run(line, Some(&server), "", full()).await, (Some(code), error.to_owned()), "{line:?}");
         assert_eq!(run(line, Some(&server), "", closed()).await, (Some(code), String::new()), "{line:?}");
     }
-}
-
-/// Starts a server with these streams. Returns it, its directory and its address.
-fn serve(verb: &str, config: &str, stdout: Stdio, stderr: Stdio) -> (Child, tempfile::TempDir, String) {
-    let (dir, file) = config_file(config);
-    let address = format!("unix:{}", dir.path().join("socket").display());
-    let listen = ["--listen", &address, "--ops-listen", "127.0.0.1:0"];
-    let mut command = program(&[&[verb, "--config", file.to_str().unwrap()], &listen[..]].concat());
-    let child = command.env("WATERWHEEL_SERVER__THREADS", "1").stdout(stdout).stderr(stderr).spawn().unwrap();
-    (child, dir, address)
-}
-
-/// Drains a server. Returns its exit code and standard error.
-async fn drained(server: Child) -> (Option<i32>, String) {
-    let pid = Pid::from_raw(server.id().unwrap().cast_signed()).unwrap();
-    kill_process(pid, Signal::TERM).unwrap();
-    let output = timeout(PATIENCE, server.wait_with_output()).await.expect("the server ends").unwrap();
-    (output.status.code(), String::from_utf8(output.stderr).unwrap())
-}
-
-/// Starts a server, runs a job on it, and drains it. Returns its exit code and standard error.
-async fn serve_one(verb: &str, stdout: Stdio, stderr: Stdio) -> (Option<i32>, String) {
-    let (child, _dir, address) = serve(verb, CONFIG, stdout, stderr);
-    for line in [&["probe", "--wait", "30s"][..], &["submit", "echo", "x"]] {
-        let output = program(line).args(["--server", &address]).output().await.unwrap();
-        assert!(output.status.success(), "{line:?}: {}", String::from_utf8_lossy(&output.stderr));
-    }
-    drained(child).await
-}
-
-#[tokio::test]
-async fn a_server_serves_although_its_output_cannot_be_written() {
-    for verb in ["serve", "dev"] {
-        let (code, log) = serve_one(verb, full(), Stdio::piped()).await;
-        assert_eq!(code, Some(0), "{log}");
-        let reports: Vec<_> = log.lines().filter(|line| line.contains("cannot write to standard output")).collect();
-        let [banner, receipt] = reports[..] else { panic!("{log}") };
-        assert!(banner.contains("still serving"), "{log}");
-        assert!(
-            receipt.contains("no space left on device; the receipt is {") && receipt.contains("\"event\":\"drained\""),
-            "{log}"
-        );
-
-        let (code, log) = serve_one(verb, closed(), Stdio::piped()).await;
-        assert_eq!(code, Some(0), "{log}");
-        let reports: Vec<_> = log.lines().filter(|line| line.contains("cannot write")).collect();
-        let [receipt] = reports[..] else { panic!("{log}") };
-        assert!(receipt.contains("broken pipe; the receipt is {") && log.ends_with(&format!("{receipt}\n")), "{log}");
-
-        assert_eq!(serve_one(verb, full(), full()).await.0, Some(0), "{verb}");
-    }
-}
-
-#[tokio::test]
-async fn a_receipt_with_lost_jobs_is_logged_if_standard_output_is_closed() {
-    let sleep = CONFIG.replace("echo", "sleep").replace("drain.notice", "drain.finish = \"0s\"\ndrain.notice");
-    let (child, _dir, address) = serve("serve", &sleep, closed(), Stdio::piped());
-    let ready = program(&["probe", "--wait", "30s", "--server", &address]).output().await.unwrap();
-    assert!(ready.status.success(), "{ready:?}");
-    let line = ["submit", "sleep", "600000", "--deadline", "9m", "--server", &address];
-    let job = program(&line).stderr(Stdio::piped()).spawn().unwrap();
-    let busy = async {
-        let stats = ["stats", "--server", &address, "--output", "json"];
-        while !String::from_utf8_lossy(&program(&stats).output().await.unwrap().stdout).contains("\"in_flight\":1") {}
-    };
-    timeout(PATIENCE, busy).await.expect("the job runs");
-    let (code, log) = drained(child).await;
-    assert_eq!(code, Some(3), "{log}");
-    let receipt = log.lines().last().unwrap();
-    assert!(receipt.contains("broken pipe; the receipt is {") && receipt.contains("\"kind\":\"sleep\""), "{log}");
-    drop(job);
 }

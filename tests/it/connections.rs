@@ -13,13 +13,15 @@ use http::HeaderMap;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpSocket, TcpStream},
+    process::Command,
     task::JoinHandle,
     time::{Instant, sleep, timeout},
 };
 use waterwheel::net::{Closed, ConnectionTracker, Refused};
 
 use crate::{
-    process::PATIENCE,
+    ops_pages::{get, metrics},
+    process::{PATIENCE, Process, config_file, program},
     service::{Caller, Service, job},
 };
 
@@ -255,4 +257,49 @@ async fn connect_from(local: &str, address: SocketAddr) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind(SocketAddr::new(local.parse().unwrap(), 0)).unwrap();
     socket.connect(address).await.unwrap()
+}
+
+/// The rest of a refused request is never read, so the client must open another connection, and still get the answer.
+#[tokio::test]
+async fn an_early_refusal_over_http_1_announces_the_close() {
+    let service = serve("");
+    for (head, body, closes) in [
+        ("POST /unknown HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000000\r\n\r\n", 300_000, true),
+        ("POST /unknown HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n", 0, true),
+        (
+            "GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\nGET /l HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n",
+            0,
+            false,
+        ),
+    ] {
+        let mut peer = TcpStream::connect(service.ops.0).await.unwrap();
+        peer.write_all(head.as_bytes()).await.unwrap();
+        peer.write_all(&vec![b'x'; body]).await.unwrap();
+        let answer = String::from_utf8(closed(peer).await).unwrap();
+        let first = answer.split("\r\n\r\n").next().unwrap();
+        assert_eq!(first.contains("connection: close"), closes, "{answer}");
+        assert!(answer.contains("unknown path; pages: "), "{answer}");
+    }
+}
+
+/// Callers cannot use up the open files that probes need.
+#[tokio::test]
+async fn connections_leave_open_files_for_probes() {
+    let (_dir, file) =
+        config_file("drain.notice = \"0s\"\npool.one.workers = 1\nkind.echo = { pool = \"one\", builtin = \"echo\" }");
+    let mut command = Command::new("/bin/sh");
+    command.env_clear().kill_on_drop(true).args(["-c", "ulimit -n 150; exec \"$@\"", "sh"]);
+    command.arg(program(&[]).as_std().get_program()).args(["serve", "--config", file.to_str().unwrap()]);
+    command.args(["--listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0"]).env("WATERWHEEL_SERVER__THREADS", "2");
+    let process = Process::of(command).await;
+    let mut held = Vec::new();
+    for _ in 0..200 {
+        held.push(TcpStream::connect(process.public.0).await.unwrap());
+    }
+    let refused = "waterwheel_connections_refused_total{listener=\"public\",reason=\"connections\"}";
+    crate::process::until("some are refused", async || metrics(process.ops).await[refused] > 100.0).await;
+    assert_eq!(get(process.ops, "/livez").await.0, 200);
+    drop(held);
+    process.signal(rustix::process::Signal::TERM);
+    assert_eq!(process.ended().await.code, Some(0));
 }

@@ -1,42 +1,35 @@
 //! A service can listen on TCP ports, on Unix sockets and on sockets of its service manager at the same time. The PROXY protocol:
-//! only configured proxies may name the client address of a connection. Notifications to systemd.
+//! only configured proxies may name the client address of a connection.
 
-// tidy: real time, because a watchdog measures the time between messages.
+// tidy: real time, because the tests poll the state of connections on real sockets.
 
 use std::{
     io::ErrorKind,
     net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener},
     os::{
         fd::OwnedFd,
-        unix::{
-            fs::PermissionsExt,
-            net::{UnixDatagram as Bound, UnixStream},
-        },
+        unix::{fs::PermissionsExt, net::UnixStream},
     },
     path::Path,
     process::{Output, Stdio},
     time::Duration,
 };
 
-use rustix::process::Signal;
-use sd_notify::NotifyState;
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
-    net::{TcpSocket, TcpStream, UnixDatagram},
+    net::{TcpSocket, TcpStream},
     process::Command,
-    sync::mpsc,
-    time::{sleep, timeout},
+    time::timeout,
 };
 use waterwheel::{
-    app::{App, OwnKind, ServiceManager, StartError},
+    app::StartError,
     net::{Closed, Inherited, ListenAddress, bind},
 };
 
 use crate::{
     connections::until,
-    process::{PATIENCE, Process, program},
+    process::{PATIENCE, program},
     service::{Address, Caller, Service, job, load_config},
-    support::{BlockingGate, Counter, kind},
 };
 
 const CONFIG: &str = r#"
@@ -281,100 +274,13 @@ async fn a_connection_with_an_incomplete_header_is_closed_in_time() {
     assert!(matches!(end, Ok(0) | Err(_)));
 }
 
-const HELD: &str = r#"
-    drain = { notice = "0s", finish = "20s", kill = "1s" }
-    kind.held = { pool = "one", exec = ["/bin/sh", "-c", 'until [ -e "$GO" ]; do sleep 0.05; done'], env.GO = "@GO@" }
-    pool.one.workers = 2
-"#;
-
-struct Systemd(UnixDatagram);
-
-impl Systemd {
-    async fn message(&self) -> String {
-        let mut buffer = [0; 4096];
-        let count = timeout(PATIENCE, self.0.recv(&mut buffer)).await.expect("a message").unwrap();
-        String::from_utf8(buffer[..count].to_vec()).unwrap()
-    }
-
-    /// Receives messages up to the first that contains `part`.
-    async fn until(&self, part: &str) -> String {
-        loop {
-            let message = self.message().await;
-            if message.contains(part) {
-                return message;
-            }
-        }
-    }
-}
-
+/// A proxy checks its server by a connection that it leaves, or resets, after the header.
 #[tokio::test]
-async fn systemd_is_notified_of_start_watchdog_and_drain() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("notify");
-    let socket = Bound::bind(&path).unwrap();
-    socket.set_nonblocking(true).unwrap();
-    let systemd = Systemd(UnixDatagram::from_std(socket).unwrap());
-    let env = [("NOTIFY_SOCKET", path.to_str().unwrap()), ("WATCHDOG_USEC", "90000")];
-    let go = dir.path().join("go");
-    let process = Process::serve_with(&HELD.replace("@GO@", go.to_str().unwrap()), &env).await;
-    assert_eq!(systemd.message().await, "READY=1\nSTATUS=serving\n");
-    for _ in 0..3 {
-        assert_eq!(systemd.message().await, "WATCHDOG=1\n");
+async fn a_check_of_the_proxy_itself_is_no_error() {
+    let service = serve("");
+    for linger in [None, Some(Duration::ZERO)] {
+        let check = connect(PROXY, &service, LOCAL).await;
+        socket2::SockRef::from(&check).set_linger(linger).unwrap();
     }
-
-    let caller = Caller::of(process.public).await;
-    let call = caller.leave(job("held", ""));
-    caller.until(|pool| pool.in_flight == 1).await;
-    process.signal(Signal::TERM);
-    systemd.until("STOPPING=1\n").await;
-    for _ in 0..2 {
-        let message = systemd.until("EXTEND_TIMEOUT_USEC=5000000\n").await;
-        assert!(message.contains("STATUS=draining: 0 queued, 1 running, 0 finished\n"), "{message}");
-    }
-    std::fs::write(go, "").unwrap();
-    call.await.unwrap().expect("it is finished");
-    assert_eq!(process.ended().await.code, Some(0));
-}
-
-#[tokio::test]
-async fn a_blocked_serving_thread_stops_the_watchdog_messages() {
-    let (gate, begun) = (BlockingGate::default(), Counter::new());
-    let (held, begins) = (gate.clone(), begun.clone());
-    // An async handler that blocks its thread, which handlers must not do.
-    let hangs = kind("hangs", move |_, _| {
-        begins.add();
-        held.pass();
-        async { Ok(waterwheel::Output::default()) }
-    });
-    let mut config = load_config("pool.one.workers = 2");
-    config.server.threads = 2;
-    config.server.listen = vec!["127.0.0.1:0".parse().unwrap()];
-    config.server.ops_listen = vec!["127.0.0.1:0".parse().unwrap()];
-    let app = App::start_with(&config, vec![OwnKind::new("one", hangs)], None).unwrap();
-
-    let (sender, mut received) = mpsc::unbounded_channel();
-    let notify = move |states: &[NotifyState<'_>]| {
-        for state in states {
-            let _ = sender.send(state.to_string());
-        }
-    };
-    let period = Duration::from_millis(30);
-    let informed = tokio::spawn(app.keep_informed(ServiceManager::new(notify, Some(period))));
-    let mut beats = 0;
-    while beats < 3 {
-        beats += usize::from(timeout(PATIENCE, received.recv()).await.expect("a message").unwrap() == "WATCHDOG=1");
-    }
-    let client = Caller::of(Address(app.address().tcp().unwrap())).await;
-    let call = client.leave(job("hangs", ""));
-    begun.reached(1).await;
-    // Skips messages that were sent before the thread was blocked.
-    sleep(period).await;
-    while received.try_recv().is_ok() {}
-    sleep(period * 10).await;
-    assert!(received.try_recv().is_err(), "a process with a blocked thread sent a watchdog message");
-
-    gate.let_pass(1);
-    call.await.unwrap().unwrap();
-    assert_eq!(timeout(PATIENCE, received.recv()).await.expect("a message").as_deref(), Some("WATCHDOG=1"));
-    informed.abort();
+    until(&service.tracker, |tracker| tracker.closed(Closed::Peer) == 2).await;
 }

@@ -80,6 +80,7 @@ async fn a_workspace_that_cannot_be_created_is_logged() {
     let process = Process::serve_with(CONFIG, &[("TMPDIR", "/nowhere")]).await;
     let caller = Caller::of(process.public).await;
     let refusal = Way::Submit.fail(&caller.0, Some(job("crash", "")), &[]).await;
+    process.logged("HANDLER_UNAVAILABLE").await;
     let logged = line(&process.log(), "HANDLER_UNAVAILABLE");
     assert_eq!(logged["cause"], refusal.message(), "{logged}");
     assert!(refusal.message().contains("cannot make a directory for the job: entity not found;"), "{refusal:?}");

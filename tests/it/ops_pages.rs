@@ -37,7 +37,9 @@ enum Version {
 
 async fn get_in(address: Address, version: Version, path: &str) -> (StatusCode, String) {
     let request = Request::get(format!("http://{}{path}", address.0)).header("host", "localhost");
-    let request = request.body(Full::default()).unwrap();
+    // As Prometheus asks.
+    let accepted = "application/openmetrics-text;version=1.0.0;q=0.6,text/plain;version=0.0.4;q=0.5,*/*;q=0.2";
+    let request = request.header("accept", accepted).body(Full::default()).unwrap();
     let response = match version {
         Version::Http1 => address.http1(request).await,
         Version::Http2 => address.http2(request).await,
@@ -77,6 +79,24 @@ async fn probes_answer_over_http_1_and_2_and_report_a_drain() {
     assert_eq!((status, text.as_str()), (StatusCode::SERVICE_UNAVAILABLE, "the process is starting or draining\n"));
     // A probe must not kill a process that drains.
     assert_eq!(get(process.ops, "/livez").await.0, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn metrics_are_plain_text_for_clients_that_do_not_accept_openmetrics() {
+    let process = Process::serve(CONFIG).await;
+    for accepted in [None, Some("*/*"), Some("text/plain;version=0.0.4")] {
+        let mut request = Request::get("/metrics").header("host", "localhost");
+        request.headers_mut().unwrap().extend(accepted.map(|value| (http::header::ACCEPT, value.parse().unwrap())));
+        let response = process.ops.http1(request.body(Full::default()).unwrap()).await;
+        assert_eq!(response.headers()["content-type"], "text/plain; version=0.0.4; charset=utf-8", "{accepted:?}");
+        let page = response.into_body().collect().await.unwrap().to_bytes();
+        let page = str::from_utf8(&page).unwrap();
+        let accepted =
+            "# TYPE waterwheel_jobs_accepted_total counter\nwaterwheel_jobs_accepted_total{pool=\"one\"} 0\n";
+        assert!(page.contains(accepted) && page.contains("# HELP waterwheel_jobs_accepted_total "), "{page}");
+        assert!(page.contains("# TYPE waterwheel_queue_jobs gauge\n"), "{page}");
+        assert!(!page.contains("# EOF") && !page.contains("# UNIT"), "{page}");
+    }
 }
 
 #[tokio::test]

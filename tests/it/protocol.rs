@@ -34,7 +34,7 @@ use crate::{
 
 const LOAD: &str = "endpoint-load-metrics-bin";
 /// Reported utilization of an idle server. Clients treat a utilization of zero as a missing report.
-const IDLE: f64 = 0.01;
+const IDLE: f64 = 0.1;
 const LOAD_REPORTS_ON: &str = "server.load_reports = true";
 const CONFIG: &str = r#"
     kind.sleep = { pool = "one", builtin = "sleep" }

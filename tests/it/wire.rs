@@ -1,6 +1,8 @@
 //! Answers to calls that violate the gRPC protocol, deadlines and error messages on the wire, and both versions of gRPC
 //! reflection.
 
+use std::future::poll_fn;
+
 use http::HeaderMap;
 use prost::Message;
 use prost_types::FileDescriptorProto;
@@ -16,7 +18,7 @@ use tonic_types::StatusExt;
 
 use crate::{
     connections::{Client, end_of},
-    process::Process,
+    process::{PATIENCE, Process},
     service::{Address, Service, frame, framed, submission},
 };
 
@@ -191,4 +193,33 @@ async fn version_v1alpha_gives_the_same_answers() {
         let answer = answers.message().await.unwrap().expect("an answer to each request").encode_to_vec();
         assert_eq!(summary(&ServerReflectionResponse::decode(&answer[..]).unwrap()), expected);
     }
+}
+
+/// A caller without a timeout has the default one, also before its message has arrived.
+#[tokio::test]
+async fn a_call_without_a_timeout_whose_message_never_comes_gets_a_status() {
+    let process = Process::serve(&format!("{CONFIG}\n deadline.default = \"300ms\"")).await;
+    for path in [SUBMIT, "/waterwheel.v1.WorkerPoolService/Stream"] {
+        let answer = call(process.public, path, &[], None).await;
+        assert_eq!(reason(&answer), (Code::DeadlineExceeded, "CALL_TIMEOUT".to_owned()), "{path}");
+    }
+}
+
+/// HAProxy 2.6 forwards a reset in place of an answer that came before it.
+#[tokio::test]
+async fn the_rest_of_a_refused_call_is_read_and_its_stream_is_not_reset() {
+    let process = Process::serve(CONFIG).await;
+    let mut client = Client::connect(process.public.0).await;
+    let (answer, mut sending) = client.call_with("/waterwheel.v1.WorkerPoolService/Nothing", &[]).await;
+    let answer = tokio::spawn(end_of(answer));
+    // More than the window of a stream.
+    let mut left = 3 << 19;
+    while left > 0 {
+        sending.reserve_capacity(left);
+        let granted = tokio::time::timeout(PATIENCE, poll_fn(|cx| sending.poll_capacity(cx))).await;
+        let piece = granted.expect("the window grows").expect("no reset").unwrap().min(left);
+        left -= piece;
+        sending.send_data(vec![0; piece].into(), left == 0).unwrap();
+    }
+    assert_eq!(reason(&answer.await.unwrap()).0, Code::Unimplemented);
 }

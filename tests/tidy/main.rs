@@ -36,10 +36,10 @@ const LAYERS: &[Layer] = &[
     Layer { name: "detached", imports: "model pool store task", wire: false },
     Layer { name: "sim", imports: "model scheduler", wire: false },
     // Log lines of handlers name their job.
-    Layer { name: "telemetry", imports: "model handler phase task incidents", wire: false },
+    Layer { name: "telemetry", imports: "model handler phase task file incidents", wire: false },
     Layer { name: "rpc", imports: "memory model handler pool store detached phase task auth incidents", wire: true },
     Layer { name: "net", imports: "memory model phase task reload file incidents", wire: true },
-    Layer { name: "ops", imports: "memory model pool detached phase task rpc net", wire: true },
+    Layer { name: "ops", imports: "memory model pool detached phase task telemetry rpc net", wire: true },
     // Its options are the components' own config types.
     Layer {
         name: "config",

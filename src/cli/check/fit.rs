@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::{
     cli::output::{bytes, setting},
-    config::{Config, Handler, Pool},
+    config::{Config, FILES_OF_PROGRAM, OpenFiles, Pool},
     store::SqliteOptions,
 };
 
@@ -23,13 +23,6 @@ const BASE_MEMORY: u64 = 64 << 20;
 
 /// Memory of a `Submit` call besides its payload: stream, headers and timers.
 const CALL_MEMORY: u64 = 6 << 10;
-
-/// Descriptors of listeners, standard streams and timers, and of a runtime for each thread.
-const BASE_FILES: u64 = 64;
-const FILES_OF_THREAD: u64 = 4;
-
-/// Both ends of three pipes while a program starts, the pipe that reports its start, and its pidfd.
-const FILES_OF_PROGRAM: u64 = 9;
 
 /// The variable with the time between SIGTERM and SIGKILL, in seconds or as a duration such as `90s`. A process cannot
 /// find out that time, so deployments copy it into this variable.
@@ -290,15 +283,10 @@ fn outputs(config: &Config, pool: &Pool) -> u64 {
 }
 
 fn files(config: &Config, limits: &Limits) -> Finding {
-    let threads = config.server.threads as u64;
-    let runs_programs = |pool: &&Pool| {
-        let mut kinds = config.kinds.iter().filter(|kind| kind.pool == pool.name);
-        kinds.any(|kind| matches!(kind.handler, Handler::Exec(_) | Handler::Program(_)))
-    };
-    let programs: u64 = config.pools.iter().filter(runs_programs).map(|pool| pool.settings.most_workers() as u64).sum();
+    let needed = OpenFiles::of(config);
+    let OpenFiles { own, programs } = needed;
     let connections = config.server.connections.max as u64;
-    let own = BASE_FILES + FILES_OF_THREAD * threads;
-    let all = connections + own + FILES_OF_PROGRAM * programs;
+    let all = connections + needed.all();
     let mut need_for = format!("{connections} connections, {own} of its own");
     if programs > 0 {
         need_for.push_str(&format!(", {FILES_OF_PROGRAM} for each of {programs} programs"));

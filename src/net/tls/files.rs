@@ -3,15 +3,17 @@
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
+    time::{Duration, UNIX_EPOCH},
 };
 
 use tokio_rustls::rustls::{
     self, RootCertStore,
     crypto::CryptoProvider,
-    pki_types::{CertificateDer, PrivateKeyDer, pem, pem::PemObject},
+    pki_types::{CertificateDer, PrivateKeyDer, UnixTime, pem, pem::PemObject},
     server::{WebPkiClientVerifier, danger::ClientCertVerifier},
     sign::CertifiedKey,
 };
+use x509_cert::{Certificate, der::Decode};
 
 use super::{ClientAuth, TlsConfig};
 use crate::{
@@ -62,6 +64,9 @@ pub enum TlsFault {
     /// The key does not belong to the certificate.
     #[error("it is not the key of the certificate")]
     Mismatch,
+    /// The certificate has expired.
+    #[error("it expired at {0}")]
+    Expired(String),
     /// The TLS library rejects it.
     #[error("TLS cannot use it: {0}")]
     Unusable(String),
@@ -104,6 +109,7 @@ impl TlsFault {
             (Self::Unread(FileFault::Unreadable { .. }), _) => "correct the path, or let the server's user read it",
             (Self::Unread(_), _) => "put a regular file there, within the size limit",
             (Self::Mismatch, _) => "use the key that was made for the certificate",
+            (Self::Expired(_), _) => "renew it, or correct the clock",
             (Self::Unusable(_), TlsFile::Key) => "use an ECDSA, RSA or Ed25519 key, and a certificate for it",
             (Self::Unusable(_), _) => "issue it anew, as X.509 version 3 with an ECDSA, RSA or Ed25519 key",
             (_, TlsFile::Key) => "put one PEM block PRIVATE KEY there",
@@ -124,10 +130,49 @@ pub(super) fn identity(
     match (chain, key) {
         (Ok(chain), Ok(key)) => {
             let pair = CertifiedKey::from_der(chain, key, provider);
-            pair.map(Arc::new).map_err(|error| TlsErrors(vec![unusable(&error, config)]))
+            let pair = pair.map_err(|error| TlsErrors(vec![unusable(&error, config)]))?;
+            let end = Lifetime::of(&pair).end;
+            if end <= now() {
+                let fault = TlsFault::Expired(humantime::format_rfc3339_seconds(UNIX_EPOCH + end).to_string());
+                return Err(TlsErrors(vec![TlsFile::Cert.error(config, fault)]));
+            }
+            Ok(Arc::new(pair))
         }
         (chain, key) => Err(TlsErrors(chain.err().into_iter().chain(key.err()).collect())),
     }
+}
+
+/// When a certificate is valid, as the time since the Unix epoch.
+pub(super) struct Lifetime {
+    begin: Duration,
+    end: Duration,
+}
+
+impl Lifetime {
+    pub(super) fn of(identity: &CertifiedKey) -> Self {
+        let certificate = identity.cert.first().and_then(|der| Certificate::from_der(der).ok());
+        // The TLS library has read it before. Without a lifetime, it never expires.
+        let validity = certificate.map(|certificate| certificate.tbs_certificate.validity);
+        validity.map_or(Self { begin: Duration::ZERO, end: Duration::MAX }, |validity| Self {
+            begin: validity.not_before.to_unix_duration(),
+            end: validity.not_after.to_unix_duration(),
+        })
+    }
+
+    /// The time that is left, in seconds; negative after the end.
+    pub(super) fn seconds_left(&self) -> i64 {
+        let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+        seconds(self.end) - seconds(now())
+    }
+
+    /// Whether less than a tenth is left, which a renewal should not wait for.
+    pub(super) fn is_nearly_over(&self) -> bool {
+        self.end.saturating_sub(now()) < self.end.saturating_sub(self.begin) / 10
+    }
+}
+
+fn now() -> Duration {
+    Duration::from_secs(UnixTime::now().as_secs())
 }
 
 /// The verifier of client certificates, from the contents of the client CA file.

@@ -3,6 +3,7 @@
 use std::fs;
 
 use rcgen::{CertificateParams, KeyPair};
+use tokio_rustls::rustls::pki_types::UnixTime;
 
 use super::*;
 
@@ -150,4 +151,34 @@ fn an_error_says_what_to_do_and_nothing_of_the_file() {
     assert!(!open().contains("hunter2"), "{}", open());
     fs::remove_file(&config.key).expect("removed");
     assert!(open().starts_with("private key ") && open().contains("correct the path"), "{}", open());
+}
+
+/// A certificate and its key that are valid between two years.
+fn pair_between(begin: i32, end: i32) -> (String, String) {
+    let key = KeyPair::generate().expect("a key");
+    let mut params = CertificateParams::new(vec!["localhost".to_owned()]).expect("a name");
+    (params.not_before, params.not_after) = (rcgen::date_time_ymd(begin, 1, 1), rcgen::date_time_ymd(end, 1, 1));
+    (params.self_signed(&key).expect("a certificate").pem(), key.serialize_pem())
+}
+
+#[test]
+fn an_expired_certificate_is_a_fault_and_one_that_ends_soon_a_warning() {
+    let setting = Setting::new(ClientAuth::Required);
+    assert!(setting.tls.certificate_seconds_left() > 365 * 86_400);
+    assert!(!Lifetime::of(&setting.tls.files.lock().identity).is_nearly_over());
+    let (cert, key) = pair_between(1990, 2020);
+    setting.write("crt", &cert);
+    setting.write("key", &key);
+    assert_eq!(setting.look(), (true, 0, 1), "the old certificate stays");
+    let fault = Tls::open(setting.tls.config.clone()).err().expect("a fault").to_string();
+    assert!(fault.contains("it expired at 2020-01-01T00:00:00Z; renew it, or correct the clock"), "{fault}");
+    // Decades, of which a year is left at most.
+    let year = 1970 + i32::try_from(UnixTime::now().as_secs() / 31_556_952).expect("a year");
+    let (cert, key) = pair_between(1971, year + 1);
+    setting.write("crt", &cert);
+    setting.write("key", &key);
+    assert_eq!(setting.look(), (true, 1, 1));
+    assert!(Lifetime::of(&setting.tls.files.lock().identity).is_nearly_over());
+    setting.look();
+    assert!(setting.tls.files.lock().warned.is_some());
 }

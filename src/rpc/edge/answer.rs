@@ -7,6 +7,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -28,7 +29,7 @@ use crate::{
         load::{Load, TRAILER},
         status,
         status_message::decode_message,
-        timeout::{self, GRPC_TIMEOUT},
+        timeout,
     },
 };
 
@@ -77,19 +78,21 @@ where
         let method = measured.as_ref().map(|(_, method)| *method);
         let (peer, memory) = (Arc::clone(&self.peer), Arc::clone(&self.memory));
         let arrival = Arrival { at: Instant::now(), method, peer, caller: None, memory, inbound: None };
-        let (sent, give_up) = (request.headers().get(REQUEST_ID).cloned(), give_up(request.headers(), arrival.at));
+        let policy = self.worker_pool.as_ref().map_or_else(DeadlinePolicy::default, |pool| pool.0.deadline);
+        let limit = timeout::limit(policy, request.uri().path(), request.headers());
+        let (sent, give_up) = (request.headers().get(REQUEST_ID).cloned(), give_up(limit, policy, arrival.at));
         request.extensions_mut().insert(arrival);
         let (answer, memory) = (self.inner.call(request), Arc::clone(&self.memory));
         AnswerFuture { answer, sent, give_up, alarm: None, memory, measured }
     }
 }
 
-/// When to give a call up: within the reply margin before the deadline, after the service's own answer is due.
-fn give_up(headers: &HeaderMap, now: Instant) -> Option<Instant> {
-    let asked = timeout::parse(headers.get(GRPC_TIMEOUT)?.to_str().ok()?).ok()?;
+/// When to give a call up: within the reply margin before its time limit, after the service's own answer is due.
+fn give_up(limit: Option<Duration>, policy: DeadlinePolicy, now: Instant) -> Option<Instant> {
+    let limit = limit?;
     // A deadline beyond the range of the clock is no deadline.
-    now.checked_add(asked)?;
-    let deadline = Deadline::new(now, asked, DeadlinePolicy::default().reply_margin);
+    now.checked_add(limit)?;
+    let deadline = Deadline::new(now, limit, policy.reply_margin);
     Some(deadline.reply_by() + (deadline.end() - deadline.reply_by()) / 2)
 }
 

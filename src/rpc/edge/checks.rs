@@ -146,6 +146,8 @@ fn header_list<B>(request: &Request<B>) -> usize {
 }
 
 const MEDIA_TYPE: &[u8] = b"application/grpc";
+/// The only format of messages, which may be unsaid.
+const PROTOBUF: &[u8] = b"+proto";
 
 /// The refusal of a request that is not a gRPC call. Without a preflight, a web page may send such requests to any
 /// server that its browser can reach. They must have no effect.
@@ -166,10 +168,12 @@ fn not_grpc<B>(request: &Request<B>) -> Option<Response<Body>> {
     (!is_call || request.version() < Version::HTTP_2).then(|| refusal(StatusCode::UNSUPPORTED_MEDIA_TYPE))
 }
 
-/// Whether a media type is that of gRPC, and not of gRPC-Web.
+/// Whether a media type is that of gRPC with Protobuf, and not of gRPC-Web.
 fn is_grpc(value: &[u8]) -> bool {
     value.split_at_checked(MEDIA_TYPE.len()).is_some_and(|(name, rest)| {
-        name.eq_ignore_ascii_case(MEDIA_TYPE) && matches!(rest, [] | [b'+' | b';' | b' ', ..])
+        let is_protobuf = rest.split_at_checked(PROTOBUF.len()).filter(|(said, _)| said.eq_ignore_ascii_case(PROTOBUF));
+        let rest = is_protobuf.map_or(rest, |(_, rest)| rest);
+        name.eq_ignore_ascii_case(MEDIA_TYPE) && matches!(rest, [] | [b';' | b' ', ..])
     })
 }
 
@@ -215,12 +219,26 @@ mod tests {
             not_grpc(&request).map(|refusal| refusal.status().as_u16())
         };
         let status = |method, media_type| status_by(Version::HTTP_2, method, media_type);
-        for valid in ["application/grpc", "application/grpc+proto", "Application/gRPC;charset=utf-8"] {
+        for valid in [
+            "application/grpc",
+            "application/grpc+proto",
+            "Application/gRPC;charset=utf-8",
+            "application/grpc+PROTO; a=b",
+        ] {
             assert_eq!(status(Method::POST, Some(valid)), None, "{valid}");
         }
-        for unsound in [Some("text/plain"), Some("application/grpc-web"), Some("application/grpcx"), Some("a"), None] {
-            assert_eq!(status(Method::POST, unsound), Some(415), "{unsound:?}");
+        for unsound in [
+            "text/plain",
+            "application/grpc-web",
+            "application/grpcx",
+            "a",
+            "application/grpc+json",
+            "application/grpc+proto2",
+            "application/grpc+",
+        ] {
+            assert_eq!(status(Method::POST, Some(unsound)), Some(415), "{unsound}");
         }
+        assert_eq!(status(Method::POST, None), Some(415));
         assert_eq!(status(Method::GET, Some("application/grpc")), Some(405));
         assert_eq!(status_by(Version::HTTP_11, Method::POST, Some("application/grpc")), Some(415));
     }
