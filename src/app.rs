@@ -7,6 +7,7 @@ mod assemble;
 mod control;
 mod drain;
 mod reload;
+mod running;
 mod service_manager;
 mod services;
 
@@ -209,6 +210,7 @@ impl App {
         }
         security.follow(&phase, &tasks);
         services::follow(incidents::follow(), &phase, &tasks);
+        services::follow(running::log(control.pools().clone(), config.telemetry.dump_every), &phase, &tasks);
         serve_when_tried(&control, &phase, &tasks);
         services::sweep(config);
         Ok(Self { control, public, ops, tasks, own, access: security.access })

@@ -168,7 +168,8 @@ fn by_key(settings: &[Setting]) -> BTreeMap<&str, &Setting> {
 fn is_live(key: &str, configs: [&Config; 2]) -> bool {
     let mut parts = key.split('.');
     match (parts.next(), parts.next(), parts.next()) {
-        (Some("telemetry"), Some("log"), None) | (Some("kind" | "program" | "quota" | "schedule"), ..) => true,
+        (Some("telemetry"), Some("log" | "slow_poll"), None)
+        | (Some("kind" | "program" | "quota" | "schedule"), ..) => true,
         (Some("auth"), Some("rule"), _) => configs.iter().all(|config| config.auth.is_some()),
         (Some("pool"), Some(name), Some(key)) => {
             let has_pool = |config: &&Config| config.pools.iter().any(|pool| pool.name == name);

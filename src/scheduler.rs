@@ -14,6 +14,7 @@
 mod admission;
 mod core;
 mod dispatch;
+mod drop_oldest;
 mod entry;
 mod explain;
 #[cfg(test)]
@@ -129,6 +130,8 @@ pub(crate) struct Core<H: Host> {
     closed: bool,
     /// Whether an operator has shut the pool.
     shut: bool,
+    /// Start of a drain that has not ended.
+    drain_began: Option<Instant>,
     /// When the pool was paused.
     paused: Option<Instant>,
     /// The last job that arrived before the end of a pause. Missed deadlines up to this one do not count against the
@@ -156,6 +159,7 @@ impl<H: Host> Core<H> {
             caps,
             closed: false,
             shut: false,
+            drain_began: None,
             paused: None,
             last_paused: 0,
             entries: Slab::new(),
@@ -195,6 +199,11 @@ impl<H: Host> Core<H> {
         self.closed && self.entries.is_empty()
     }
 
+    /// Start of the drain that has just ended: no job is left.
+    pub(crate) fn take_drained(&mut self) -> Option<Instant> {
+        self.drain_began.take_if(|_| self.entries.is_empty())
+    }
+
     /// Whether the queue reached its upper threshold, and has not been below the lower one since.
     pub(crate) fn is_saturated(&self) -> bool {
         self.saturated
@@ -228,6 +237,29 @@ impl<H: Host> Core<H> {
         }
         let callers = self.queue.waiting.work_ahead_of(class) / self.workers.live().max(1) as f64;
         seconds(self.wait_behind(class, f64::INFINITY) + callers)
+    }
+
+    /// The same for a job of `kind`, which may also wait for a limit of its kind. Limits per key are not included.
+    pub(crate) fn expected_wait_of(&self, now: Instant, kind: usize, class: Criticality) -> Duration {
+        let kind_queue = self.limits.kind_queue(kind);
+        let before = self.queue.ahead(kind_queue, class, f64::INFINITY);
+        let service = self.admission.estimates.service(kind);
+        let limit = self.limits.wait(kind_queue, before, None, service, now);
+        self.expected_wait(class).max(seconds(limit.seconds))
+    }
+
+    /// Time until no job is left, if none arrives: the work in the queue, and the longest rest of a running job. A job
+    /// that has run for longer than usual is expected to run as long again, and one of an unmeasured kind all its time.
+    pub(crate) fn expected_end(&self, now: Instant) -> Duration {
+        let rest = |entry: &Entry<H>| {
+            let left = entry.finish_by.saturating_duration_since(now);
+            let usual = self.admission.estimates.measured(entry.kind).map(seconds);
+            let ran = self.workers.busy_for(entry.stage.worker()?, now);
+            Some(usual.map_or(left, |usual| usual.checked_sub(ran).unwrap_or(ran).min(left)))
+        };
+        let runs = self.entries.iter().filter_map(|(_, entry)| rest(entry)).max();
+        let lowest = Criticality::BY_IMPORTANCE[3];
+        runs.unwrap_or_default() + seconds(self.wait_behind(lowest, f64::INFINITY))
     }
 
     /// Advances the measurements to `now`.

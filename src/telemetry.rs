@@ -58,6 +58,8 @@ pub struct Config {
     /// Maximum number of calls per second that are traced because of their trace context. Any caller can request a
     /// trace, and a trace costs more than a short job.
     pub caller_traces: u32,
+    /// How often the log gets a list of what runs; zero means never.
+    pub dump_every: Duration,
     /// Name of the service in traces.
     pub service_name: String,
 }
@@ -131,6 +133,7 @@ impl Default for Config {
             otlp: None,
             sample_ratio: 0.01,
             caller_traces: 100,
+            dump_every: Duration::ZERO,
             service_name: "waterwheel".into(),
         }
     }
@@ -223,7 +226,7 @@ fn assemble(
     traces: Option<Traces>,
     writer: BoxMakeWriter,
 ) -> Result<(Telemetry, Dispatch), TelemetryError> {
-    let Config { log, format, otlp: _, sample_ratio, caller_traces: _, service_name: _ } = config;
+    let Config { log, format, otlp: _, sample_ratio, caller_traces: _, service_name: _, dump_every: _ } = config;
     if !(0.0..=1.0).contains(sample_ratio) {
         return Err(TelemetryError::SampleRatio(*sample_ratio));
     }

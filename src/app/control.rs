@@ -12,7 +12,7 @@ use crate::{
     config::Drain,
     detached::Detached,
     phase::{Phase, PhaseCell},
-    pool::{Pool, PoolStats, Pools},
+    pool::{LostJob, Pool, PoolLoad, Pools},
     rpc::{DrainControl, DrainProgress, ReloadFault, SettingChange},
 };
 
@@ -112,12 +112,12 @@ impl Control {
     }
 
     pub(super) fn begin(&self) -> Begin {
-        *self.0.begin.get_or_init(|| Begin { at: Instant::now(), ended: ended(&self.stats()) })
+        *self.0.begin.get_or_init(|| Begin { at: Instant::now(), ended: ended(&self.loads()) })
     }
 
     pub(super) fn finished(&self) -> u64 {
-        let lost = self.lost();
-        (ended(&self.stats()) - self.begin().ended).saturating_sub(lost)
+        let unfinished = self.unfinished().len() as u64;
+        (ended(&self.loads()) - self.begin().ended).saturating_sub(unfinished)
     }
 
     /// Records that only connections are left, and how many answers the drain cut off.
@@ -125,12 +125,19 @@ impl Control {
         self.0.cut.send_replace(Some(cut as u64));
     }
 
-    fn lost(&self) -> u64 {
-        self.0.pools.all().iter().map(|pool| pool.report().lost.len() as u64).sum()
+    /// The accepted jobs that the drain has not finished so far.
+    fn unfinished(&self) -> Vec<LostJob> {
+        self.0.pools.all().iter().flat_map(|pool| pool.report().lost).collect()
     }
 
-    fn stats(&self) -> Vec<PoolStats> {
-        self.0.pools.all().iter().map(Pool::stats).collect()
+    /// The same without detached jobs that went back to their store.
+    pub(super) fn lost(&self) -> Vec<LostJob> {
+        let has_returned = |job: &LostJob| self.detached().is_some_and(|detached| detached.has_returned(job.job));
+        self.unfinished().into_iter().filter(|job| !has_returned(job)).collect()
+    }
+
+    fn loads(&self) -> Vec<PoolLoad> {
+        self.0.pools.all().iter().map(Pool::load).collect()
     }
 }
 
@@ -152,26 +159,26 @@ impl DrainControl for Control {
     }
 
     fn progress(&self) -> DrainProgress {
-        let stats = self.stats();
+        let loads = self.loads();
         let begin = self.begin();
         let elapsed = begin.at.elapsed();
-        let lost = self.lost();
+        let hard_stop = (self.0.plan.notice + self.0.plan.finish).saturating_sub(elapsed);
+        let expected_end = self.0.pools.all().iter().map(Pool::expected_end).max();
         DrainProgress {
             phase: self.0.phase.get(),
-            queued: stats.iter().map(|pool| pool.queued).sum(),
-            running: stats.iter().map(|pool| pool.in_flight).sum(),
-            finished: (ended(&stats) - begin.ended).saturating_sub(lost),
-            lost,
+            queued: loads.iter().map(|pool| pool.queued).sum(),
+            running: loads.iter().map(|pool| pool.running).sum(),
+            finished: self.finished(),
+            lost: self.lost().len() as u64,
             cut: *self.0.cut.borrow(),
             elapsed,
             // Jobs are accepted during the notice phase, so the drain lasts at least until its end.
-            expected: self.0.plan.notice.saturating_sub(elapsed)
-                + stats.iter().map(|pool| pool.expected_wait).max().unwrap_or_default(),
-            hard_stop: (self.0.plan.notice + self.0.plan.finish).saturating_sub(elapsed),
+            expected: (self.0.plan.notice.saturating_sub(elapsed) + expected_end.unwrap_or_default()).min(hard_stop),
+            hard_stop,
         }
     }
 }
 
-fn ended(stats: &[PoolStats]) -> u64 {
-    stats.iter().map(|pool| pool.counts.ended()).sum()
+fn ended(loads: &[PoolLoad]) -> u64 {
+    loads.iter().map(|pool| pool.counts.ended()).sum()
 }

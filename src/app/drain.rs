@@ -7,7 +7,7 @@ use serde_json::json;
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::info;
 
-use super::Control;
+use super::{Control, running};
 use crate::{
     config::Drain,
     net::{Server, UnsentAnswer},
@@ -52,6 +52,13 @@ pub struct Receipt {
 /// 8. Unsent answers are sent until the hard stop. Then the remaining connections are cut.
 pub(super) async fn run(control: &Control, public: Server, ops: Server, tasks: &Tasks) -> Receipt {
     control.asked().await;
+    tokio::select! {
+        receipt = carry_out(control, &public, &ops, tasks) => receipt,
+        never = running::log_drain(control, &public) => match never {},
+    }
+}
+
+async fn carry_out(control: &Control, public: &Server, ops: &Server, tasks: &Tasks) -> Receipt {
     let begin = control.begin().at;
     let plan = control.plan();
     info!(notice_ms = plan.notice.as_millis(), finish_ms = plan.finish.as_millis(), "draining");
@@ -74,12 +81,11 @@ pub(super) async fn run(control: &Control, public: Server, ops: Server, tasks: &
         let _ = timeout_at(end, emptied(pools)).await;
     }
 
-    let mut lost: Vec<_> = pools.iter().flat_map(|pool| pool.report().lost).collect();
     if let Some(detached) = control.detached() {
         // What is not kept by then runs again.
         let _ = timeout(STORE_TIME, detached.ended()).await;
-        lost.retain(|job| !detached.has_returned(job.job));
     }
+    let lost = control.lost();
     control.phase().advance(Phase::Stopped);
     ops.close_listener();
     ops.go_away();

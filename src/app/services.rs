@@ -64,30 +64,33 @@ pub(super) fn build(
     follow(health.clone().report_changes(), phase, tasks);
     let load = Load::new(pools.clone());
     let started = Instant::now();
-    let worker_pool = CallerServices::new(ServiceState {
-        pools: pools.clone(),
-        detached: control.detached().cloned(),
-        phase: phase.clone(),
-        deadline: config.deadline,
-        sampler: Sampler::new(sample_ratio, config.telemetry.caller_traces),
-        window: config.server.submit_many_window,
-        largest_message: config.server.max_payload.saturating_add(MAX_ENVELOPE),
-        tasks: tasks.clone(),
-        access: access.clone(),
-        started,
-        calls: calls.clone(),
-        load_in_answers: config.server.load_reports.then(|| load.clone()),
-        watches: Watches::new(phase.clone(), MAX_WATCHES),
-        max_attached: config.server.connections.max_age,
-    });
+    let services_of = |access: AccessControl| {
+        CallerServices::new(ServiceState {
+            pools: pools.clone(),
+            detached: control.detached().cloned(),
+            phase: phase.clone(),
+            deadline: config.deadline,
+            sampler: Sampler::new(sample_ratio, config.telemetry.caller_traces),
+            window: config.server.submit_many_window,
+            largest_message: config.server.max_payload.saturating_add(MAX_ENVELOPE),
+            tasks: tasks.clone(),
+            access,
+            started,
+            calls: calls.clone(),
+            load_in_answers: config.server.load_reports.then(|| load.clone()),
+            watches: Watches::new(phase.clone(), MAX_WATCHES),
+            max_attached: config.server.connections.max_age,
+        })
+    };
     let browsers = Browsers::of(&config.server.grpc_web_origins);
     let max_header_list = config.server.http2.max_header_list as usize;
-    let public = public_services(worker_pool, health.clone(), load, browsers, max_header_list);
+    let public = public_services(services_of(access.clone()), health.clone(), load.clone(), browsers, max_header_list);
     let runtimes = Runtimes::default();
     runtimes.add_current("main".into());
     let listeners = Arc::default();
+    let reads = services_of(AccessControl { is_of_operators: true, ..access.clone() });
     let state = OpsState {
-        pools,
+        pools: pools.clone(),
         detached: control.detached().cloned(),
         phase: phase.clone(),
         calls,
@@ -99,7 +102,8 @@ pub(super) fn build(
         started,
     };
     let pages = ops::pages(config.ops, state);
-    let ops = ops_services(Admin::new(Arc::new(control.clone()), control.pools().clone()), health, pages, access);
+    let admin = Admin::new(Arc::new(control.clone()), pools.clone());
+    let ops = ops_services(admin, reads, health, pages, access);
     Services { public, ops, runtimes, listeners }
 }
 
@@ -141,7 +145,7 @@ pub(super) fn secure(config: &Config) -> Result<Security, StartError> {
     let tls = config.server.tls.clone().map(Tls::open).transpose()?.map(Arc::new);
     let authenticator = config.auth.as_ref().map(Authenticator::open).transpose()?.map(Arc::new);
     let quotas = Arc::new(Quotas::new(&config.quota).map(Arc::new).into());
-    Ok(Security { tls, access: AccessControl { authenticator, quotas } })
+    Ok(Security { tls, access: AccessControl { authenticator, quotas, is_of_operators: false } })
 }
 
 impl Security {

@@ -39,6 +39,39 @@ pub(crate) struct ServerArgs {
     pub(crate) access: AccessArgs,
 }
 
+/// Flags of a command that only reads: it asks the operators' listener, or that of callers.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ReadArgs {
+    /// Address of the operators' listener; https:// is for a proxy in front of it.
+    #[arg(long, value_name = "ADDR", env = "WATERWHEEL_OPS", default_value = "127.0.0.1:7071")]
+    pub(crate) ops: Address,
+    /// Address of the callers' listener, to ask that one.
+    #[arg(long, value_name = "ADDR", env = "WATERWHEEL_SERVER")]
+    pub(crate) server: Option<Address>,
+    #[command(flatten)]
+    pub(crate) access: AccessArgs,
+}
+
+impl ReadArgs {
+    /// The address to ask.
+    pub(crate) fn address(&self) -> &Address {
+        self.server.as_ref().unwrap_or(&self.ops)
+    }
+
+    /// How to reach that address.
+    pub(crate) fn access(&self) -> AccessArgs {
+        if self.server.is_some() { self.access.clone() } else { self.operators_access() }
+    }
+
+    /// How to reach the operators' listener, which has no TLS of its own.
+    pub(crate) fn operators_access(&self) -> AccessArgs {
+        match self.ops {
+            Address::Tcp { tls: Some(true), .. } => self.access.clone(),
+            _ => AccessArgs { token_file: self.access.token_file.clone(), ..AccessArgs::default() },
+        }
+    }
+}
+
 /// Address of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Address {

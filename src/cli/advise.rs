@@ -7,7 +7,7 @@ use serde::Serialize;
 use tokio::time::sleep;
 
 use super::{
-    access::ServerArgs,
+    access::ReadArgs,
     console::{Console, STRONG, paint},
     failure::{Exit, Failure},
     flags::{any_duration, duration_in, number_in},
@@ -44,7 +44,7 @@ pub(super) struct AdviseArgs {
     #[arg(long, value_name = "TIME", value_parser = any_duration)]
     max_wait: Option<Duration>,
     #[command(flatten)]
-    server: ServerArgs,
+    server: ReadArgs,
 }
 
 /// The figures of the observed time, and the advice for each pool.
@@ -102,7 +102,7 @@ pub(super) async fn run(args: AdviseArgs, console: &mut Console<'_>) -> Result<E
 
 fn compare(args: &AdviseArgs, before: &Stats, after: &Stats) -> Result<Report, Failure> {
     let restarted = || {
-        let what = format!("the server at {} restarted while it was watched", args.server.server);
+        let what = format!("the server at {} restarted while it was watched", args.server.address());
         Failure::new(Exit::Failed, what, "run the command again")
     };
     let watched = duration(after.uptime).checked_sub(duration(before.uptime));

@@ -37,7 +37,7 @@ use tonic::{
 use tonic_types::{ErrorDetails, StatusExt};
 
 use super::{
-    access::{Access, AccessArgs, Address, ServerArgs},
+    access::{Access, AccessArgs, Address, ReadArgs, ServerArgs},
     failure::{Exit, Failure},
     flags::any_duration,
     output::setting,
@@ -145,6 +145,21 @@ impl ServerArgs {
     /// Connects for one call.
     pub(crate) async fn call(&self, args: CallArgs) -> Result<Call, Failure> {
         Call::begin(&self.server, &self.access, args).await
+    }
+
+    /// Makes one call that the server answers at once.
+    pub(crate) async fn ask<A>(
+        &self,
+        send: impl AsyncFnOnce(&Connection) -> Result<Response<A>, Status>,
+    ) -> Result<A, Failure> {
+        self.call(CallArgs::within(ANSWER_TIMEOUT)).await?.ask(send).await
+    }
+}
+
+impl ReadArgs {
+    /// Connects for one call.
+    pub(crate) async fn call(&self, args: CallArgs) -> Result<Call, Failure> {
+        Call::begin(self.address(), &self.access(), args).await
     }
 
     /// Makes one call that the server answers at once.

@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep};
 use tonic::{Code, Response, Status};
 
 use super::{
-    access::ServerArgs,
+    access::{ReadArgs, ServerArgs},
     connect::{ANSWER_TIMEOUT, CallArgs},
     console::{BAD, Console, FAINT, GOOD, STRONG, WARN, paint},
     failure::{Exit, Failure},
@@ -38,7 +38,7 @@ pub(super) enum DetachedCommand {
     List(ListArgs),
     /// Show a detached job with its attempts.
     #[command(after_help = "Example:\n  waterwheel jobs get $ENDED")]
-    Get(OneArgs),
+    Get(GetArgs),
     /// Wait for the end of a detached job, and print its output. Ctrl-C leaves the job alone.
     #[command(after_help = "Example:\n  waterwheel jobs wait $ENDED")]
     Wait(OneArgs),
@@ -96,6 +96,14 @@ pub(super) struct OneArgs {
 }
 
 #[derive(Debug, Args)]
+pub(super) struct GetArgs {
+    /// Id of the job.
+    id: String,
+    #[command(flatten)]
+    server: ReadArgs,
+}
+
+#[derive(Debug, Args)]
 pub(super) struct WatchArgs {
     /// Id of the job.
     id: String,
@@ -114,7 +122,7 @@ pub(super) struct ListArgs {
     #[arg(long, value_name = "NUMBER", default_value = "100", value_parser = clap::value_parser!(u32).range(1..=1000))]
     limit: u32,
     #[command(flatten)]
-    server: ServerArgs,
+    server: ReadArgs,
 }
 
 #[derive(Debug, Args)]
@@ -151,7 +159,7 @@ pub(super) async fn run(command: DetachedCommand, console: &mut Console<'_>) -> 
     match command {
         DetachedCommand::Create(args) => return create(*args, console).await,
         DetachedCommand::List(args) => list(args, console).await?,
-        DetachedCommand::Get(OneArgs { id, server }) => {
+        DetachedCommand::Get(GetArgs { id, server }) => {
             let request = GetJobRequest { job_id: id, with_payload: false };
             let answer = server.ask(async |server| server.jobs().get_job(request).await).await?;
             console.message(&answer.job.unwrap_or_default(), text).await?;

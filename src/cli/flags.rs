@@ -60,6 +60,7 @@ pub(crate) struct JobArgs {
         ("reject", WhenFull::Reject, "Refuse at once"),
         ("wait", WhenFull::Wait, "Wait for capacity until the deadline"),
         ("shed", WhenFull::Shed, "Evict a less important job, else refuse"),
+        ("drop-oldest", WhenFull::DropOldest, "Replace the tenant's oldest job with this policy, else refuse"),
     ]))]
     when_full: Option<WhenFull>,
     /// A label for the handler; may be repeated.

@@ -55,6 +55,9 @@ pub(super) struct JobsArgs {
     /// Only jobs that are at least this old.
     #[arg(long, value_name = "DURATION", value_parser = any_duration)]
     older: Option<Duration>,
+    /// Only jobs that have run for pool.NAME.stale_after or longer.
+    #[arg(long)]
+    stale: bool,
     /// Show the oldest first.
     #[arg(long)]
     oldest: bool,
@@ -78,7 +81,7 @@ pub(super) struct ExplainArgs {
 }
 
 pub(super) async fn run(args: JobsArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
-    let JobsArgs { action, state, pool, kind, tenant, request_id, older, oldest, limit, operator } = args;
+    let JobsArgs { action, state, pool, kind, tenant, request_id, older, stale, oldest, limit, operator } = args;
     if let Some(action) = action {
         return detached::run(action, console).await;
     }
@@ -91,6 +94,7 @@ pub(super) async fn run(args: JobsArgs, console: &mut Console<'_>) -> Result<Exi
         older: older.map(message),
         order: if oldest { JobOrder::Oldest } else { JobOrder::Newest }.into(),
         limit,
+        stale,
     };
     let answer = operator.ask(async |server| server.admin().list_jobs(request).await).await?;
     console.list(&answer, &lines(&answer, console.out.width()), &summary(&answer)).await?;

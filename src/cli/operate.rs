@@ -11,8 +11,8 @@ use super::{
     output::{pluralized, sanitized, short},
 };
 use crate::proto::{
-    CancelJobRequest, CancelJobResponse, JobStage, PauseRequest, Phase, PoolState, ReloadRequest, ReloadResponse,
-    ResizeRequest, RestartRequest, ResumeRequest, SettingChange, SizeStats,
+    CancelJobRequest, CancelJobResponse, CancelledJob, JobStage, PauseRequest, Phase, PoolState, ReloadRequest,
+    ReloadResponse, ResizeRequest, RestartRequest, ResumeRequest, SettingChange, SizeStats,
 };
 
 const RELOAD_CODES: &str = "\
@@ -79,16 +79,19 @@ struct Workers {
     max: u32,
 }
 
-/// Cancel a queued or running job.
+/// Cancel a queued or running job, or all jobs of a request.
 ///
 /// A queued job ends at once. A running job is asked to stop, and killed after the grace period. Its caller gets
-/// CANCELLED_BY_OPERATOR. "waterwheel jobs" lists the jobs. If several jobs have the request id, nothing is cancelled,
-/// and their ids are printed.
+/// CANCELLED_BY_OPERATOR. "waterwheel jobs" lists the jobs.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  waterwheel cancel $JOB")]
 pub(super) struct CancelArgs {
     /// Id of the job, or the request id of its call.
-    job: String,
+    #[arg(required_unless_present = "request_id")]
+    job: Option<String>,
+    /// Cancel all jobs of the calls with this request id.
+    #[arg(long, value_name = "ID", conflicts_with = "job")]
+    request_id: Option<String>,
     #[command(flatten)]
     pub(super) change: ChangeArgs,
 }
@@ -153,8 +156,9 @@ pub(super) async fn resize(args: ResizeArgs, console: &mut Console<'_>) -> Resul
 }
 
 pub(super) async fn cancel(args: CancelArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
-    let CancelArgs { job: job_id, change: ChangeArgs { reason, operator } } = args;
-    let request = CancelJobRequest { job_id, reason };
+    let CancelArgs { job, request_id, change: ChangeArgs { reason, operator } } = args;
+    let [job_id, request_id] = [job, request_id].map(Option::unwrap_or_default);
+    let request = CancelJobRequest { job_id, reason, request_id };
     let answer = operator.ask(async |server| server.admin().cancel_job(request).await).await?;
     console.message(&answer, cancelled).await?;
     Ok(Exit::Done)
@@ -179,13 +183,21 @@ async fn show(pool: Option<PoolState>, operator: &OperatorArgs, console: &mut Co
 }
 
 fn cancelled(answer: &CancelJobResponse) -> String {
-    let how = match answer.stage() {
+    let mut lines: Vec<_> = answer.jobs.iter().map(cancelled_job).collect();
+    if answer.all > answer.jobs.len() as u64 {
+        lines.push(format!("{} of {} jobs; run the command again for the others", answer.jobs.len(), answer.all));
+    }
+    lines.join("\n")
+}
+
+fn cancelled_job(job: &CancelledJob) -> String {
+    let how = match job.stage() {
         JobStage::Waiting => "it waited for capacity, and did not start",
         JobStage::Queued => "it was queued, and did not start",
         JobStage::Running => "it runs, and is asked to stop",
         JobStage::Completed | JobStage::Failed | JobStage::Unspecified => "",
     };
-    format!("cancelled {} of pool {}: {how}", paint(STRONG, sanitized(&answer.job_id)), sanitized(&answer.pool))
+    format!("cancelled {} of pool {}: {how}", paint(STRONG, sanitized(&job.job_id)), sanitized(&job.pool))
 }
 
 /// The reason why nothing was applied.

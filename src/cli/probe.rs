@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use tonic::Code;
 
 use super::{
-    access::{Access, Address, ServerArgs},
+    access::{Access, Address, ReadArgs},
     connect::Connection,
     console::{BAD, Console, GOOD, paint},
     failure::{Exit, Failure},
@@ -43,14 +43,14 @@ pub(super) struct ProbeArgs {
     #[arg(long, value_name = "DURATION", value_parser = any_duration)]
     wait: Option<Duration>,
     #[command(flatten)]
-    server: ServerArgs,
+    server: ReadArgs,
 }
 
 /// The result of one check, or why there was no answer.
 type Health = Result<ServingStatus, String>;
 
 pub(super) async fn run(args: ProbeArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
-    let access = args.server.access.load(&args.server.server)?;
+    let access = args.server.access().load(args.server.address())?;
     let until = args.wait.map(|wait| Instant::now() + wait);
     let health = loop {
         let health = check(&access, &args.service, args.timeout).await;
@@ -128,7 +128,7 @@ mod tests {
         let format = line.format;
         fake::run(script, ReadBy::Program, format, async |address, console| {
             let mut args = line.args;
-            args.server.server = address;
+            args.server.server = Some(address);
             run(args, console).await
         })
         .await
@@ -177,7 +177,7 @@ mod tests {
         assert_eq!(ran.exit.code(), 2);
 
         let mut line = Line::<ProbeArgs>::try_parse_from(["probe"]).unwrap();
-        line.args.server.server = fake::closed_address().await;
+        line.args.server.server = Some(fake::closed_address().await);
         let mut err = Vec::new();
         let mut console = Console::pipes(tokio::io::sink(), &mut err);
         let exit = run(line.args, &mut console).await.unwrap();

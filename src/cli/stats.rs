@@ -26,7 +26,7 @@ use self::{
     text::snapshot,
 };
 use super::{
-    access::{AccessArgs, Address, ServerArgs},
+    access::ReadArgs,
     connect::{Call, CallArgs},
     console::Console,
     failure::{Exit, Failure},
@@ -59,11 +59,9 @@ pub(super) struct StatsArgs {
     /// Time between two snapshots, from 100ms to 1m.
     #[arg(long, value_name = "DURATION", default_value = "1s", requires = "watch", value_parser = duration_in(MIN_INTERVAL..=MAX_INTERVAL))]
     interval: Duration,
-    /// Address of the operators' listener, which has the jobs and tenants for --watch on a terminal.
-    #[arg(long, value_name = "ADDR", env = "WATERWHEEL_OPS", default_value = "127.0.0.1:7071")]
-    ops: Address,
+    // The jobs and tenants for --watch on a terminal always come from the operators' listener.
     #[command(flatten)]
-    server: ServerArgs,
+    server: ReadArgs,
 }
 
 pub(super) async fn run(args: StatsArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
@@ -75,9 +73,9 @@ pub(super) async fn run(args: StatsArgs, console: &mut Console<'_>) -> Result<Ex
 }
 
 /// A snapshot of a pool, or of all.
-pub(super) async fn ask(server: &ServerArgs, pool: String) -> Result<Stats, Failure> {
+pub(super) async fn ask(server: &ReadArgs, pool: String) -> Result<Stats, Failure> {
     let answer = server.ask(async |server| server.worker_pool().stats(StatsRequest { pool }).await).await?;
-    answer.stats.ok_or_else(|| Failure::incomplete(&server.server, "snapshot"))
+    answer.stats.ok_or_else(|| Failure::incomplete(server.address(), "snapshot"))
 }
 
 async fn watch(args: StatsArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
@@ -144,11 +142,7 @@ fn views(
 
 /// The oldest jobs and the tenants with the highest request rates, from the operators' listener.
 async fn jobs(args: &StatsArgs) -> Result<ListJobsResponse, Failure> {
-    let mut access = args.server.access.clone();
-    if !matches!(args.ops, Address::Tcp { tls: Some(true), .. }) {
-        // That listener has no TLS of its own.
-        access = AccessArgs { token_file: access.token_file, ..AccessArgs::default() };
-    }
+    let ReadArgs { ops, .. } = &args.server;
     let request = ListJobsRequest {
         stages: [JobStage::Waiting, JobStage::Queued, JobStage::Running].map(i32::from).to_vec(),
         pool: args.pool.clone(),
@@ -156,7 +150,7 @@ async fn jobs(args: &StatsArgs) -> Result<ListJobsResponse, Failure> {
         limit: MAX_JOBS,
         ..ListJobsRequest::default()
     };
-    let call = Call::begin(&args.ops, &access, CallArgs::within(JOBS_TIMEOUT)).await?;
+    let call = Call::begin(ops, &args.server.operators_access(), CallArgs::within(JOBS_TIMEOUT)).await?;
     call.ask(async |server| server.admin().list_jobs(request).await).await
 }
 

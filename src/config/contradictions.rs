@@ -205,7 +205,7 @@ fn report_pools(values: &mut Values) {
         let waits = values.get::<String>(&when_full).is_some_and(|when_full| when_full == "wait");
         if waits && values.get::<u64>(&waiting) == Some(0) {
             let message = format!("`{when_full}` is \"wait\", and `{waiting}` is 0");
-            let help = format!("raise `{waiting}`, or set `{when_full}` to \"reject\" or \"shed\"");
+            let help = format!("raise `{waiting}`, or set `{when_full}` to \"reject\", \"shed\" or \"drop_oldest\"");
             values.contradiction(&[&waiting, &when_full], message, help);
         }
         report_remote(values, pool);

@@ -187,7 +187,7 @@ keys! {
     "auth.jwt.leeway": Duration(Time::ZERO, Time::from_secs(300)), default "'30s'";
     /// How often the file is checked for changes.
     "auth.jwt.reload": WAIT, default "'10s'";
-    /// Whether the rules also cover AdminService on the operator's listener. Its pages and its health stay open.
+    /// Whether the rules also cover the RPCs on the operator's listener. Its pages and its health stay open.
     "auth.ops": Boolean, default "true";
     /// Callers that the rule applies to.
     "auth.rule.*.principals": OneOrMore(PRINCIPAL), like "['spiffe://example.org/**']";
@@ -260,6 +260,10 @@ keys! {
     "telemetry.sample_ratio": Number(0.0, 1.0), default "0.01", like "0.5";
     /// Maximum number of calls per second that are traced because their caller asks for it.
     "telemetry.caller_traces": Integer(0, 1_000_000), default "100";
+    /// A poll of an async Rust handler that takes longer is logged and counted, because it blocks its thread.
+    "telemetry.slow_poll": Duration(MILLI, Time::from_secs(60)), default "'100ms'";
+    /// How often the log gets the counts of each pool and the jobs that have run for the longest time. 0 means never.
+    "telemetry.dump_every": GRACE, default "'0s'", like "'1m'";
     /// Name of the service in traces.
     "telemetry.service_name": Text(WORD), default "'waterwheel'";
 
@@ -275,8 +279,9 @@ keys! {
     "pool.*.queue.bytes": MEMORY, default "'64MiB'";
     /// Maximum number of callers that wait for capacity.
     "pool.*.queue.waiting": Integer(0, ENTRIES), default "1024";
-    /// What a full queue does with a job: refuse it, let its caller wait, or drop a less important one.
-    "pool.*.when_full": Text(OneOf(&["reject", "wait", "shed"])), default "'reject'";
+    /// What a full queue does with a job: refuse it, let its caller wait, drop a less important one, or replace the oldest
+    /// one of its tenant that has this policy too.
+    "pool.*.when_full": Text(OneOf(&["reject", "wait", "shed", "drop_oldest"])), default "'reject'";
     /// Time between asking a job to stop and forcing it.
     "pool.*.cancel_grace": GRACE, default "'1s'";
     /// Blocking workers that may be replaced while stuck.
@@ -285,6 +290,9 @@ keys! {
     "pool.*.tenant_share": Share, default "0.25";
     /// Ended jobs that the pool remembers, 0.3 to 5 KiB each. Half are for failures.
     "pool.*.ended_jobs": Integer(0, 1 << 20), default "1024";
+    /// Run time from which a job counts as stale: it is logged once, counted, and shown by `waterwheel jobs --stale`. By
+    /// default none is.
+    "pool.*.stale_after": RUN, like "'5m'";
 
     /// Long-running program, with its arguments. It runs the jobs of each kind that names it. `{config_dir}` is the
     /// directory of the configuration file.

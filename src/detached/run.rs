@@ -115,6 +115,7 @@ fn is_given_back(error: &JobError) -> bool {
             Outcome::Drained
                 | Outcome::DrainKilled { .. }
                 | Outcome::Shed
+                | Outcome::Replaced
                 | Outcome::ExpiredInQueue
                 | Outcome::Cancelled
         ),

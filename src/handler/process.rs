@@ -250,10 +250,12 @@ impl WorkerJob for JobSlot {
     fn passed_on(&self) {}
 
     fn failed(&self, failed: Failed, cx: &Context) -> HandlerError {
-        let summary = format!("process {} of program {} answered {}", self.session.pid, self.set.name, failed.code);
-        let stderr = self.session.tail().text();
-        cx.note_program_end(ProgramEnd { summary, stderr, ..ProgramEnd::default() });
-        failed.error(format_args!("program {}", self.set.name))
+        let answered = format!("process {} of program {} answered {}", self.session.pid, self.set.name, failed.code);
+        let error = failed.error(format_args!("program {}", self.set.name));
+        // With several slots, the lines may be about other jobs.
+        let stderr = if self.set.program.jobs_per_process == 1 { self.session.tail().text() } else { String::new() };
+        cx.note_program_end(ProgramEnd { summary: format!("{answered}: {error}"), stderr, ..ProgramEnd::default() });
+        error
     }
 
     fn lost(&self, cx: &Context) -> HandlerError {

@@ -208,7 +208,7 @@ impl Criticality {
 
 /// What happens to a job that finds the pool full.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 pub enum WhenFull {
     /// Refuse at once.
     #[default]
@@ -219,6 +219,9 @@ pub enum WhenFull {
     /// Evict the newest queued job of the lowest class below the arriving one. Refuse the arriving job if there is
     /// none.
     Shed,
+    /// Replace the oldest queued jobs of the same tenant and class with this policy. Refuse the arriving job if there
+    /// are none. It is for work of which only the newest matters.
+    DropOldest,
 }
 
 /// Stage of a job.

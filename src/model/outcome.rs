@@ -137,6 +137,8 @@ pub enum Outcome {
     CancelledByOperator,
     /// A more important job took its place in the queue.
     Shed,
+    /// A newer job of its tenant took its place in the queue.
+    Replaced,
     /// The drain ended before the job began.
     Drained,
     /// The drain stopped the running handler.
@@ -163,6 +165,7 @@ impl Outcome {
             Self::Cancelled => Reason::Cancelled,
             Self::CancelledByOperator => Reason::CancelledByOperator,
             Self::Shed => Reason::Shed,
+            Self::Replaced => Reason::Replaced,
             Self::Drained => Reason::Draining,
             Self::DrainKilled { .. } => Reason::DrainKilled,
         }

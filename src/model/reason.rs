@@ -153,6 +153,9 @@ reasons! {
     Shed "SHED" ResourceExhausted
         "evicted for a more important job"
         "send it with a higher criticality"
+    Replaced "REPLACED" Aborted
+        "replaced by a newer job in the queue"
+        "send it with another when_full, if not only the newest job matters"
     DrainKilled "DRAIN_KILLED" Aborted
         "stopped by the drain while running"
         "send it again if the work may run twice"
@@ -193,9 +196,6 @@ reasons! {
     NotFound "NOT_FOUND" NotFound
         "not found"
         "name an existing one; Stats and ListJobs list them"
-    AmbiguousId "AMBIGUOUS_ID" FailedPrecondition
-        "several jobs have this request id"
-        "name the job by its own id"
     PoolDraining "POOL_DRAINING" FailedPrecondition
         "the pool is draining"
         "resume the pool first"

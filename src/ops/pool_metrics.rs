@@ -11,7 +11,7 @@ use crate::{
 /// A gauge of every pool: name, help, and function that reads it.
 type Level = (&'static str, &'static str, fn(&PoolStats) -> f64);
 
-const LEVELS: [Level; 15] = [
+const LEVELS: [Level; 16] = [
     ("waterwheel_queue_jobs", "Jobs in the queue", |pool| pool.queued as f64),
     ("waterwheel_queue_jobs_limit", "Limit of jobs in the queue", |pool| pool.queue_jobs as f64),
     ("waterwheel_queue_bytes", "Payload bytes in the queue", |pool| pool.queued_bytes as f64),
@@ -25,6 +25,7 @@ const LEVELS: [Level; 15] = [
         |pool| pool.expected_wait.as_secs_f64(),
     ),
     ("waterwheel_jobs_running", "Jobs that hold a worker", |pool| pool.in_flight as f64),
+    ("waterwheel_jobs_stale", "Jobs that have run for the stale_after of their pool", |pool| pool.stale as f64),
     ("waterwheel_worker_utilization_ratio", "Busy share of the workers, from 0 to 1", |pool| pool.utilization),
     ("waterwheel_pool_paused", "1 while the pool is paused", |pool| f64::from(u8::from(pool.paused.is_some()))),
     ("waterwheel_pool_workers_min", "Smallest number of workers", |pool| pool.size.min as f64),
@@ -85,12 +86,25 @@ pub(super) fn write(families: &mut Families<'_>, pools: &Pools) {
     programs(families, &stats);
     attached(families, &stats);
     limits(families, &stats);
+    families.gauges(
+        "waterwheel_kind_expected_wait_seconds",
+        "Expected wait of a job of a limited kind, of the default class, that arrives now",
+        kinds(&stats)
+            .filter(|(_, kind)| kind.limit.is_some())
+            .map(|(labels, kind)| (labels, kind.expected_wait.as_secs_f64())),
+    );
     counts(families, &stats);
     families.counter("waterwheel_jobs_unknown_kind", "Jobs of unknown kinds", pools.unknown_kinds());
     durations(families, pools);
 }
 
 fn durations(families: &mut Families<'_>, pools: &Pools) {
+    let drains: Vec<_> = pools.all().iter().map(|pool| (pool.name(), pool.drain_durations())).collect();
+    families.durations(
+        "waterwheel_drain_duration",
+        "Duration of drains, until no job was left",
+        drains.iter().map(|(pool, drains)| ([("pool", &***pool)], drains)),
+    );
     let pools: Vec<_> = pools.all().iter().map(|pool| (pool.name(), pool.durations())).collect();
     let kinds = || {
         pools

@@ -25,8 +25,8 @@ use crate::{
     scheduler::JobKey,
 };
 
-/// A longer poll delays every call of its thread.
-const SLOW_POLL: Duration = Duration::from_millis(100);
+/// The settings are read only for longer polls.
+const SHORTEST_SLOW_POLL: Duration = Duration::from_millis(1);
 
 /// One run of one job on one worker. As a future, it returns the job's result, or `None` if the outcome was decided
 /// before. An asynchronous run owns its worker and may move to another task; dropping the run cuts the handler off. A
@@ -178,7 +178,7 @@ impl Future for Attempt {
         let polled = self.poll_async(task);
         self.seen = Instant::now();
         let took = self.seen - begin;
-        if took > SLOW_POLL {
+        if took > SHORTEST_SLOW_POLL && took > self.inner().settings.slow_poll {
             self.warn_slow(took);
         }
         polled.map(|result| {

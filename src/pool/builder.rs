@@ -40,6 +40,11 @@ pub struct Settings {
     /// Ended jobs that are remembered for [`Pool::explain`] and [`Pool::list`], divided among the shards. Each takes up
     /// to 5 KiB.
     pub ended_jobs: usize,
+    /// Run time from which a job counts as stale; `None` means never.
+    pub stale_after: Option<Duration>,
+    /// A poll of an async handler that takes longer is counted and logged, because it blocks its thread. At least a
+    /// millisecond.
+    pub slow_poll: Duration,
     /// How deadlines are computed.
     pub deadline: DeadlinePolicy,
     /// Number of Tokio runtimes that share the pool; see [`set_shard`](super::set_shard).
@@ -61,6 +66,8 @@ impl Default for Settings {
             max_payload: 4 << 20,
             max_output: (4 << 20) - (64 << 10),
             ended_jobs: 1024,
+            stale_after: None,
+            slow_poll: Duration::from_millis(100),
             deadline: DeadlinePolicy::default(),
             shards: 1,
         }

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     handler::{Contained, Context, Instance, Processes, ProgramStats, StopReason, panic_message},
-    model::{JobId, RequestId},
+    model::{Durations, JobId, RequestId},
     phase::Phase,
 };
 use futures_util::{FutureExt, future::join_all};
@@ -72,6 +72,19 @@ impl Pool {
         self.inner().phase.advance(Phase::Draining);
         let now = Instant::now();
         self.inner().drive(|core, effects| core.close(now, effects));
+    }
+
+    /// How long drains of the pool took, by [`shut`](Self::shut) and by [`drain`](Self::drain).
+    #[must_use]
+    pub fn drain_durations(&self) -> Durations {
+        self.inner().drains.lock().clone()
+    }
+
+    /// Expected time until no job is left, if none arrives.
+    #[must_use]
+    pub fn expected_end(&self) -> Duration {
+        let now = Instant::now();
+        self.inner().read(|core| core.expected_end(now))
     }
 
     /// Whether the pool is draining and has no job left.

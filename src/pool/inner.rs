@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     handler::{Context, Kind, Site},
-    model::{Job, KindLimits, MAX_RETRY_AFTER, Outcome, Rejection, RejectionReason},
+    model::{Durations, Job, KindLimits, MAX_RETRY_AFTER, Outcome, Rejection, RejectionReason},
     phase::{Phase, PhaseCell},
     scheduler::{Arrival, Bounds, Core, Effect, Grant, Host, JobKey, Refusal, Verdict, Withdrawal, Withdrawn},
     task::Tasks,
@@ -58,6 +58,8 @@ pub(super) struct PoolInner {
     /// Notified when waiting callers get capacity, or give up.
     pub(super) room: Notify,
     pub(super) lost: Mutex<Vec<LostJob>>,
+    /// How long drains of this pool took.
+    pub(super) drains: Mutex<Durations>,
     /// When a stop forces running jobs, even if their grace is longer.
     pub(super) force_by: OnceLock<Instant>,
     pub(super) slow_polls: AtomicU64,
@@ -110,6 +112,7 @@ impl PoolInner {
             phase,
             room: Notify::new(),
             lost: Mutex::default(),
+            drains: Mutex::default(),
             force_by: OnceLock::new(),
             slow_polls: AtomicU64::new(0),
             capacity_waiters: AtomicUsize::new(0),
@@ -312,18 +315,22 @@ impl Shared {
     /// Runs `event` on the scheduler, and carries out its effects once the lock is free.
     pub(super) fn drive<T>(&self, event: impl FnOnce(&mut Core<Wiring>, &mut Vec<Effect<Wiring>>) -> T) -> T {
         let mut effects = Vec::new();
-        let (result, finished, admitted) = {
+        let (result, drained, finished, admitted) = {
             let mut core = self.core.0.lock();
             let waiting = core.waiting();
             let result = event(&mut core, &mut effects);
             if let Some(timer) = self.timer.get() {
                 timer.set(core.wake_at());
             }
-            (result, core.is_finished(), core.waiting() < waiting)
+            (result, core.take_drained(), core.is_finished(), core.waiting() < waiting)
         };
         // Most events have no effects, because the job starts at once or no job waits.
         if !effects.is_empty() {
             self.act(effects);
+        }
+        if let Some(since) = drained {
+            let nanos = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            self.drains.lock().add(nanos, 1);
         }
         if admitted || self.capacity_waiters.load(Ordering::Relaxed) > 0 {
             self.room.notify_waiters();

@@ -26,6 +26,8 @@ pub struct JobFilter {
     pub request_id: Option<RequestId>,
     /// Minimum time since they arrived.
     pub older: Duration,
+    /// Only running jobs that have run for the `stale_after` of their pool.
+    pub stale: bool,
     /// Their order.
     pub order: JobOrder,
 }
@@ -136,7 +138,7 @@ impl JobFilter {
         request_id: Option<&RequestId>,
         age: Duration,
     ) -> Option<Key> {
-        let Self { stages: _, pool: _, kind: wanted, tenant: of, request_id: named, older, order } = self;
+        let Self { stages: _, pool: _, kind: wanted, tenant: of, request_id: named, older, stale: _, order } = self;
         let chosen = wanted.as_ref().is_none_or(|wanted| wanted == kind)
             && of.as_ref().is_none_or(|of| of == tenant.map_or("", |tenant| tenant))
             && named.as_ref().is_none_or(|named| Some(named) == request_id)
@@ -168,11 +170,21 @@ impl Pool {
             return (Vec::new(), 0);
         }
         let (inner, now) = (self.inner(), Instant::now());
-        let lists_ended = filter.has(JobStage::Completed) || filter.has(JobStage::Failed);
+        if filter.stale && inner.settings.stale_after.is_none() {
+            return (Vec::new(), 0);
+        }
+        let lists_ended = !filter.stale && (filter.has(JobStage::Completed) || filter.has(JobStage::Failed));
+        let is_fresh = |cx: &Context, stage: CoreStage| match (stage, inner.settings.stale_after) {
+            (CoreStage::Running { .. }, Some(stale_after)) => cx.ran(now) < stale_after,
+            (CoreStage::Running { .. }, None) | (CoreStage::Waiting | CoreStage::Queued, _) => true,
+        };
         let (held, all_held) = inner.read(|core| {
             core.list(limit, |cx, stage| {
                 if lists_ended && matches!(stage, CoreStage::Running { ended: true, .. }) {
                     // The job is among the ended jobs.
+                    return None;
+                }
+                if filter.stale && is_fresh(cx, stage) {
                     return None;
                 }
                 let age = now.saturating_duration_since(cx.deadline().arrival());
@@ -184,7 +196,7 @@ impl Pool {
             let JobNames { tenant, request_id, .. } = &ended.names;
             let kind = inner.kinds[ended.kind].name();
             let key = || filter.key(ended.job, kind, tenant.as_ref(), request_id.as_ref(), ended.age(now));
-            filter.has(ended.stage()).then(key).flatten()
+            (lists_ended && filter.has(ended.stage())).then(key).flatten()
         });
         let held = held.into_iter().map(|(key, (cx, stage))| (key, ListedJob::held(&cx, stage, now)));
         let ended = ended.into_iter().map(|(key, ended)| (key, ListedJob::ended(inner, ended, now)));

@@ -45,11 +45,13 @@ pub struct PoolStats {
     pub expected_wait: Duration,
     /// Running jobs.
     pub in_flight: usize,
+    /// Running jobs that have run for `stale_after` or longer.
+    pub stale: usize,
     /// Busy share of the workers, from 0 to 1.
     pub utilization: f64,
     /// How jobs ended.
     pub counts: Counts,
-    /// Handler polls that blocked their thread for more than 100 ms.
+    /// Handler polls that blocked their thread for longer than `slow_poll`.
     pub slow_polls: u64,
     /// The kinds, as configured.
     pub kinds: Vec<KindStats>,
@@ -66,6 +68,8 @@ pub struct PoolStats {
 pub struct KindStats {
     /// Name of the kind.
     pub name: Arc<str>,
+    /// Expected wait of a job of the default class that arrives now, with the limits of the kind, but not those per key.
+    pub expected_wait: Duration,
     /// From arrival to the start of the run.
     pub queue_wait: Distribution,
     /// Runs.
@@ -148,8 +152,8 @@ pub(super) fn in_buckets(histogram: &Histogram<u64>) -> Durations {
 
 impl PoolStats {
     pub(super) fn of(inner: &PoolInner) -> Self {
-        let snapshot = inner.read(Core::snapshot);
         let now = Instant::now();
+        let snapshot = inner.read(|core| core.snapshot(now));
         let CoreSnapshot {
             closed,
             shut,
@@ -162,16 +166,22 @@ impl PoolStats {
             size,
             oldest,
             expected_wait,
+            expected_waits,
             counts,
             workers,
             limits,
         } = snapshot;
         let settings = &inner.settings;
+        let workers: Vec<_> = workers.into_iter().map(|worker| worker_stats(worker, closed, now)).collect();
+        let is_stale = |worker: &&WorkerStats| {
+            worker.job.is_some() && settings.stale_after.is_some_and(|stale_after| worker.job_age >= stale_after)
+        };
         let kinds = inner.served().map(|(index, kind)| {
             let [queue_wait, run_time] = inner.meters.of_kind(index).each_ref().map(Distribution::of);
             let limit = limits.iter().find(|(kind, _)| *kind == index).map(|(_, limit)| *limit);
             let factory = inner.factories.stats(index, now);
-            KindStats { name: Arc::clone(kind.name()), queue_wait, run_time, limit, factory }
+            let expected_wait = expected_waits.get(index).copied().unwrap_or(expected_wait);
+            KindStats { name: Arc::clone(kind.name()), expected_wait, queue_wait, run_time, limit, factory }
         });
         Self {
             name: Arc::clone(&inner.name),
@@ -187,13 +197,14 @@ impl PoolStats {
             oldest_age: oldest.map_or(Duration::ZERO, |cx| now.saturating_duration_since(cx.deadline().arrival())),
             expected_wait,
             in_flight: running,
+            stale: workers.iter().filter(is_stale).count(),
             utilization: running as f64 / live_workers.max(running).max(1) as f64,
             counts,
             slow_polls: inner.slow_polls.load(Ordering::Relaxed),
             kinds: kinds.collect(),
             programs: inner.program_stats(),
             attached: inner.remote_workers().map(|workers| workers.stats()),
-            workers: workers.into_iter().map(|worker| worker_stats(worker, closed, now)).collect(),
+            workers,
         }
     }
 }
@@ -236,6 +247,10 @@ fn worker_stats(worker: WorkerSnapshot<Context>, closed: bool, now: Instant) -> 
 pub struct PoolLoad {
     /// Jobs in the queue.
     pub queued: usize,
+    /// Running jobs.
+    pub running: usize,
+    /// Busy share of the workers that the pool may have, from 0 to 1.
+    pub busy: f64,
     /// The larger of the busy share of the workers and the filled share of the queue, from 0 to 1.
     pub utilization: f64,
     /// How jobs ended.
@@ -264,10 +279,11 @@ impl Pool {
     #[must_use]
     pub fn load(&self) -> PoolLoad {
         let inner = self.inner();
-        let CoreLoad { queued, running, live_workers, counts } = inner.read(Core::load);
-        let busy = running as f64 / live_workers.max(running).max(1) as f64;
+        let CoreLoad { queued, running, live_workers, max_workers, counts } = inner.read(Core::load);
+        let share = |workers: usize| running as f64 / workers.max(running).max(1) as f64;
         let filled = queued as f64 / inner.settings.queue_jobs.max(1) as f64;
-        PoolLoad { queued, utilization: busy.max(filled), counts }
+        let (utilization, busy) = (share(live_workers).max(filled), share(live_workers.max(max_workers)));
+        PoolLoad { queued, running, busy, utilization, counts }
     }
 
     /// What jobs took since the start, by kind.

@@ -4,6 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use arc_swap::ArcSwapOption;
+use bytes::Bytes;
 use tokio::time::sleep;
 use tonic::Status;
 
@@ -12,6 +13,7 @@ use crate::{
     auth::{Authenticator, Caller, Denial, Hold, OverQuota, Quotas, Rpc},
     model::{CertificateRequest, Criticality, Job, Origin, Peer, Rejection, RejectionReason},
     pool::Pools,
+    proto::{self, DetachedJob},
 };
 
 /// Time between two checks of the credentials of a long call.
@@ -24,6 +26,9 @@ pub struct AccessControl {
     pub authenticator: Option<Arc<Authenticator>>,
     /// Quotas of tenants.
     pub quotas: Arc<ArcSwapOption<Quotas>>,
+    /// Whether the calls are those of operators. A call that needed no credentials may then read all jobs, without
+    /// payloads and outputs.
+    pub is_of_operators: bool,
 }
 
 impl AccessControl {
@@ -39,7 +44,7 @@ impl AccessControl {
         call: &CallContext,
         job: &mut Job,
     ) -> Result<Option<Hold>, Status> {
-        let Self { authenticator, quotas } = self;
+        let Self { authenticator, quotas, is_of_operators: _ } = self;
         let quotas = quotas.load();
         if authenticator.is_some() || quotas.is_some() {
             pools.check(job).map_err(|refused| status::status(&refused.into(), call.request_id()))?;
@@ -70,7 +75,7 @@ impl AccessControl {
         kind: Option<&str>,
         asked: Option<&str>,
     ) -> Result<Option<String>, Status> {
-        let Some(authenticator) = &self.authenticator else { return Ok(asked.map(str::to_owned)) };
+        let Some(authenticator) = self.authenticator_of(call) else { return Ok(asked.map(str::to_owned)) };
         let tenant = caller(call).and_then(|caller| caller.tenant_of_jobs(rpc, kind, asked));
         tenant.map(|tenant| Some(tenant.to_owned())).map_err(|denial| {
             authenticator.note(&denial);
@@ -81,7 +86,21 @@ impl AccessControl {
     /// Whether a call may read or change a job. Without authentication, it always may.
     pub(super) fn allows(&self, rpc: Rpc, call: &CallContext, job: &Job) -> bool {
         let may = |caller: &Caller| caller.tenant_of_jobs(rpc, Some(&job.kind), Some(&job.tenant)).is_ok();
-        self.authenticator.is_none() || call.caller.as_deref().is_some_and(may)
+        self.authenticator_of(call).is_none() || call.caller.as_deref().is_some_and(may)
+    }
+
+    /// `None` if the call needs no credentials.
+    fn authenticator_of(&self, call: &CallContext) -> Option<&Arc<Authenticator>> {
+        self.authenticator.as_ref().filter(|_| !self.is_of_operators || call.caller.is_some())
+    }
+
+    /// A detached job as its reader may see it.
+    pub(super) fn shown(&self, job: DetachedJob) -> DetachedJob {
+        if !self.is_of_operators {
+            return job;
+        }
+        let work = job.job.map(|work| proto::Job { payload: Bytes::new(), ..work });
+        DetachedJob { job: work, output: Vec::new(), ..job }
     }
 
     /// Authorizes a worker that runs `kinds` to attach. Without authentication, the worker must be on the server's own

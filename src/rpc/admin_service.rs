@@ -362,7 +362,7 @@ fn report_of(pool: &Pool, begin: Instant, before: u64) -> DrainResponse {
         lost,
         cut: 0,
         elapsed: Some(duration(begin.elapsed())),
-        expected: Some(duration(stats.expected_wait)),
+        expected: Some(duration(pool.expected_end())),
         hard_stop: None,
     }
 }

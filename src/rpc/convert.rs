@@ -132,6 +132,7 @@ fn read_when_full(value: i32, violations: &mut Vec<FieldViolation>) -> Option<Wh
         Ok(proto::WhenFull::Reject) => Some(WhenFull::Reject),
         Ok(proto::WhenFull::Wait) => Some(WhenFull::Wait),
         Ok(proto::WhenFull::Shed) => Some(WhenFull::Shed),
+        Ok(proto::WhenFull::DropOldest) => Some(WhenFull::DropOldest),
         Err(_) => {
             violations.push(FieldViolation::new("job.when_full", "unknown policy; send a value of the enum"));
             None

@@ -3,6 +3,7 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use futures_util::{StreamExt, stream};
+use parking_lot::Mutex;
 use tokio_stream::wrappers::WatchStream;
 use tonic::{Request, Response, Status, async_trait};
 use tonic_health::{
@@ -19,7 +20,7 @@ use crate::{
     detached::Detached,
     model::Reason,
     phase::{Phase, PhaseCell},
-    pool::Pools,
+    pool::{Pools, Pressure},
     proto::worker_pool_service_server::SERVICE_NAME,
 };
 
@@ -35,8 +36,8 @@ type Reported = tokio::sync::Mutex<HashMap<String, ServingStatus>>;
 /// |---|---|
 /// | `""`, `waterwheel.v1.WorkerPoolService`, `readiness` | the process serves and does not drain |
 /// | `liveness` | the process makes progress; a drain does not change it |
-/// | `capacity` | the process is ready, and no pool's queue is saturated: four fifths full, and not yet down to one
-/// fifth again |
+/// | `capacity` | the process is ready, and each pool has capacity left: its queue is not saturated (four fifths full, and
+/// not yet down to one fifth again), its workers are not nearly all busy, and it does not refuse a tenth of its jobs |
 /// | `store` | the store of detached jobs answers; unknown without a store |
 /// | `pool/<name>` | the process serves, and the pool accepts and starts jobs |
 #[derive(Clone)]
@@ -45,6 +46,8 @@ pub struct Health {
     phase: PhaseCell,
     detached: Option<Detached>,
     watches: Watches,
+    /// By pool.
+    pressures: Arc<Mutex<Vec<Pressure>>>,
     service: Arc<HealthService>,
     reporter: HealthReporter,
     /// What the reporter was told, because it wakes all watches of a name even if it is told the same again.
@@ -58,7 +61,8 @@ impl Health {
         let watches = Watches::new(phase.clone(), usize::MAX);
         let reporter = HealthReporter::new();
         let service = Arc::new(HealthService::from_health_reporter(reporter.clone()));
-        Self { pools, phase, detached, watches, service, reporter, reported: Arc::default() }
+        let pressures = Arc::new(Mutex::new(vec![Pressure::default(); pools.all().len()]));
+        Self { pools, phase, detached, watches, pressures, service, reporter, reported: Arc::default() }
     }
 
     /// Whether a name is SERVING; false for unknown names.
@@ -73,12 +77,18 @@ impl Health {
         let fixed = ["", SERVICE_NAME, "readiness", "liveness", "capacity", "store"].map(str::to_owned);
         let names: Vec<_> = fixed.into_iter().chain(pools).collect();
         let moves = WatchStream::new(self.phase.subscribe()).map(|_| ());
-        let mut checks = stream::select(ticks(CHECK_INTERVAL), moves);
+        let samples = ticks(CHECK_INTERVAL).inspect(|()| self.sample());
+        let mut checks = stream::select(samples, moves);
         while checks.next().await.is_some() {
             for name in &names {
                 self.report(name).await;
             }
         }
+    }
+
+    fn sample(&self) {
+        let mut pressures = self.pressures.lock();
+        pressures.iter_mut().zip(self.pools.all()).for_each(|(pressure, pool)| pressure.sample(&pool.load()));
     }
 
     /// Reports the current status of one name. Returns false if the name is unknown.
@@ -98,7 +108,7 @@ impl Health {
         let serving = match name {
             "" | SERVICE_NAME | "readiness" => ready,
             "liveness" => !self.pools.all().iter().any(crate::pool::Pool::is_impaired),
-            "capacity" => ready && self.pools.has_headroom(),
+            "capacity" => ready && self.pools.has_headroom() && !self.pressures.lock().iter().any(Pressure::is_full),
             "store" => self.detached.as_ref()?.is_well(),
             _ => self.pools.get(name.strip_prefix("pool/")?)?.is_serving() && ready,
         };

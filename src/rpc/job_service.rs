@@ -85,7 +85,7 @@ impl JobsCall {
 
     async fn get_job(&self, request: GetJobRequest) -> Result<GetJobResponse, Status> {
         let job = self.job(&request.job_id, request.with_payload).await?;
-        Ok(GetJobResponse { job: Some(detached_job(job)) })
+        Ok(GetJobResponse { job: Some(self.service.access.shown(detached_job(job))) })
     }
 
     async fn list_jobs(&self, request: JobServiceListJobsRequest) -> Result<JobServiceListJobsResponse, Status> {
@@ -109,7 +109,7 @@ impl JobsCall {
         let mut last = None;
         for record in page.jobs {
             let row = record.row;
-            let job = detached_job(record);
+            let job = self.service.access.shown(detached_job(record));
             bytes += job.encoded_len();
             if bytes > PAGE_BYTES && !jobs.is_empty() {
                 next = last;

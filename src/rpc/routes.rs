@@ -20,7 +20,7 @@ use crate::{
         admin_service_server::{self, AdminServiceServer},
         health::health_server::{self, HealthServer},
         job_service_server::{self, JobServiceServer},
-        worker_pool_service_server,
+        worker_pool_service_server::{self, WorkerPoolServiceServer},
         worker_service_server::{self, WorkerServiceServer},
         xds::service::orca::v3::open_rca_service_server::{self, OpenRcaServiceServer},
     },
@@ -79,16 +79,27 @@ pub fn public_services(
     }
 }
 
-/// The services for operators: administration, health and reflection, and HTTP pages.
+/// The RPCs of callers that operators may call, too. They only read.
+const READS: [(&str, &[&str]); 2] = [
+    (worker_pool_service_server::SERVICE_NAME, &["Stats", "WatchStats"]),
+    (job_service_server::SERVICE_NAME, &["GetJob", "ListJobs"]),
+];
+
+/// The services for operators: administration, what `reads` of the callers' services, health and reflection, and HTTP
+/// pages.
 #[must_use]
-pub fn ops_services(admin: Admin, health: Health, pages: Pages, access: &AccessControl) -> Edge {
+pub fn ops_services(admin: Admin, reads: CallerServices, health: Health, pages: Pages, access: &AccessControl) -> Edge {
     let Pages { router, paths } = pages;
-    let routes = Routes::new(HealthServer::new(health)).add_service(AdminServiceServer::new(admin));
-    let (routes, names) = with_reflection(routes, &[admin_service_server::SERVICE_NAME]);
+    let routes = Routes::new(HealthServer::new(health))
+        .add_service(AdminServiceServer::new(admin))
+        .add_service(WorkerPoolServiceServer::new(reads.clone()))
+        .add_service(JobServiceServer::new(reads));
+    let [(worker_pool, _), (jobs, _)] = READS;
+    let (routes, names) = with_reflection(routes, &[admin_service_server::SERVICE_NAME, worker_pool, jobs]);
     Edge {
         worker_pool: None,
         others: Routes::from(routes.into_axum_router().merge(router)).prepare(),
-        catalog: Arc::new(Catalog::new(&names, paths)),
+        catalog: Arc::new(Catalog { partial: &READS, ..Catalog::new(&names, paths) }),
         browsers: None,
         authenticator: access.authenticator.clone().filter(|authenticator| authenticator.guards_ops()),
         hosts: None,
@@ -126,6 +137,8 @@ fn with_reflection<'a>(routes: Routes, names: &[&'a str]) -> (Routes, Vec<&'a st
 #[derive(Debug)]
 pub(super) struct Catalog {
     services: Vec<ServiceDescriptor>,
+    /// Services with some of their methods only.
+    partial: &'static [(&'static str, &'static [&'static str])],
     pages: Vec<&'static str>,
 }
 
@@ -133,7 +146,7 @@ impl Catalog {
     /// The services with these names, from their descriptors.
     pub(super) fn new(names: &[&str], pages: Vec<&'static str>) -> Self {
         let service = |name: &&str| DESCRIPTORS.get_service_by_name(name).expect("every service has a descriptor");
-        Self { services: names.iter().map(service).collect(), pages }
+        Self { services: names.iter().map(service).collect(), partial: &[], pages }
     }
 
     /// Whether a path exists.
@@ -145,7 +158,7 @@ impl Catalog {
     pub(super) fn has_rpc(&self, path: &str) -> bool {
         let method = path.strip_prefix('/').and_then(|path| path.rsplit_once('/'));
         method.is_some_and(|(service, name)| {
-            self.service(service).is_some_and(|service| service.methods().any(|method| method.name() == name))
+            self.service(service).is_some_and(|service| self.methods(service).iter().any(|method| method == name))
         })
     }
 
@@ -174,9 +187,19 @@ impl Catalog {
             let message = format!("no such service {listener}; there are {}", self.service_names());
             return status::saying(Reason::UnknownService, message);
         };
-        let methods: Vec<_> = service.methods().map(|method| method.name().to_owned()).collect();
-        let message = format!("no such method; {} has {}", service.full_name(), methods.join(", "));
+        let methods = self.methods(service).join(", ");
+        if service.methods().any(|method| path.rsplit('/').next() == Some(method.name())) {
+            let message = format!("{path} is for callers; the operators' listener has {methods} of that service");
+            return status::saying(Reason::UnknownService, message);
+        }
+        let message = format!("no such method; {} has {methods}", service.full_name());
         status::saying(Reason::UnknownMethod, message)
+    }
+
+    fn methods(&self, service: &ServiceDescriptor) -> Vec<String> {
+        let part = self.partial.iter().find(|(name, _)| *name == service.full_name()).map(|(_, methods)| *methods);
+        let methods = service.methods().map(|method| method.name().to_owned());
+        methods.filter(|method| part.is_none_or(|part| part.contains(&method.as_str()))).collect()
     }
 
     fn service(&self, name: &str) -> Option<&ServiceDescriptor> {

@@ -96,6 +96,7 @@ fn pool_stats(stats: PoolStats) -> proto::PoolStats {
         utilization: stats.utilization,
         jobs: Some(job_counts(&stats.counts)),
         slow_polls: stats.slow_polls,
+        stale: stats.stale as u64,
         paused: stats.paused.map(duration),
         size: Some(size_stats(&stats.size)),
         kinds,
@@ -121,7 +122,7 @@ fn job_counts(counts: &Counts) -> proto::JobCounts {
 }
 
 fn kind_stats(stats: KindStats) -> proto::KindStats {
-    let KindStats { name, queue_wait, run_time, limit, factory } = stats;
+    let KindStats { name, expected_wait, queue_wait, run_time, limit, factory } = stats;
     let FactoryStats { failures, in_a_row, retry_in } = factory;
     proto::KindStats {
         name: name.to_string(),
@@ -130,6 +131,7 @@ fn kind_stats(stats: KindStats) -> proto::KindStats {
         limit: limit.map(limit_stats),
         factory: Some(proto::FactoryStats { failures, in_a_row, retry_in: Some(duration(retry_in)) }),
         detached: None,
+        expected_wait: Some(duration(expected_wait)),
     }
 }
 

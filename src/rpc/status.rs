@@ -212,12 +212,6 @@ pub(super) fn invalid_field(field: &str, description: &str) -> Status {
     answer.violation(field, description).status()
 }
 
-/// The status of a call whose request id has several jobs. `jobs` lists some of them.
-pub(super) fn ambiguous(all: usize, jobs: &[String]) -> Status {
-    let answer = Answer::of(Reason::AmbiguousId);
-    answer.fact("count", all.to_string()).fact("jobs", jobs.join(" ")).status()
-}
-
 /// The status of an operator's call that the state of the pool or the process does not allow.
 pub(super) fn failed_precondition(reason: Reason, message: impl Into<Cow<'static, str>>) -> Status {
     Answer { code: Code::FailedPrecondition, ..Answer::of(reason).saying(message) }.status()

@@ -194,6 +194,14 @@ impl<H: Host> Core<H> {
         Ok(is_probe)
     }
 
+    /// Whether a job could be queued if its tenant and its keys had no other jobs.
+    pub(super) fn could_be_queued_alone(&self, now: Instant, arrival: &Candidate<'_>) -> bool {
+        let names = Names { ordering_key: "", limit_key: "", ..arrival.names };
+        let expected = self.expect(now, &Candidate { known_tenant: None, names, ..*arrival });
+        let is_in_time = expected.wait + expected.service <= expected.budget.as_secs_f64();
+        is_in_time && expected.wait <= expected.allowed()
+    }
+
     fn expect(&self, now: Instant, arrival: &Candidate<'_>) -> Expected {
         let limit = self.limit_wait(now, arrival);
         let is_guess = limit.by.is_some() && !self.admission.estimates.is_measured();

@@ -49,6 +49,10 @@ impl<H: Host> Core<H> {
         self.consider(now, arrival, waiter, effects).unwrap_or_else(|refusal| {
             self.counts.rejected[refusal.reason.index()] += 1;
             self.admission.demand.refuse(tenant);
+            if !effects.is_empty() {
+                // Jobs were replaced, and the arrival does not take their place.
+                self.dispatch(now, effects);
+            }
             Verdict::Refused(refusal)
         })
     }
@@ -93,6 +97,10 @@ impl<H: Host> Core<H> {
         if !waits && self.workers.configured() == 0 {
             return Err(Refusal { reason: RejectionReason::NoWorkers, retry_after: Some(WITHOUT_WORKERS) });
         }
+        if arrival.when_full == WhenFull::DropOldest {
+            self.drop_oldest(now, &arrival, effects);
+        }
+        let frees = !effects.is_empty();
         let mut candidate = self.candidate(&arrival);
         let over = self.over_its_part(now, &candidate);
         let has_capacity = self.has_capacity(arrival.class, arrival.bytes);
@@ -114,7 +122,7 @@ impl<H: Host> Core<H> {
             let key = self.insert(arrival, EntryStage::Ready, waiter);
             self.accept(now, key.index, candidate.names, is_probe);
             // Its kind or its key may allow a start now, and evicted jobs may have freed more than it needs.
-            if evicts || kind_queue != UNLIMITED {
+            if evicts || frees || kind_queue != UNLIMITED {
                 self.dispatch(now, effects);
             }
             return Ok(Verdict::Queued(key));
@@ -246,6 +254,7 @@ impl<H: Host> Core<H> {
     /// Accepts no more jobs. Waiting callers are refused. Queued jobs continue, even if the pool is paused.
     pub(crate) fn close(&mut self, now: Instant, effects: &mut Vec<Effect<H>>) {
         self.closed = true;
+        self.drain_began.get_or_insert(now);
         self.turn_away(effects);
         self.resume(now, effects);
     }

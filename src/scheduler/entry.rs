@@ -9,7 +9,7 @@ use super::{
     limit::UNLIMITED,
     list::{Link, Links},
 };
-use crate::model::Criticality;
+use crate::model::{Criticality, WhenFull};
 
 /// Identifies an entry. A later entry at the same index has another key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -33,6 +33,8 @@ pub(super) struct Entry<H: Host> {
     /// Worker time that was charged with its outcome, and the seconds that the estimate used.
     pub(super) took: Duration,
     pub(super) counted: f64,
+    /// Whether a newer job of its tenant may take its place.
+    pub(super) is_replaceable: bool,
     /// Whether it is a probe of its kind's service time.
     pub(super) is_probe: bool,
     pub(super) start_by: Instant,
@@ -70,6 +72,13 @@ pub(super) enum EntryStage {
     },
 }
 
+impl EntryStage {
+    /// The worker of a job whose outcome is not decided.
+    pub(super) fn worker(self) -> Option<usize> {
+        if let Self::Running { worker, ended: false } = self { Some(worker) } else { None }
+    }
+}
+
 impl<H: Host> Entry<H> {
     /// An arrival that is neither queued nor running yet.
     pub(super) fn new(sequence: u64, arrival: Arrival<'_, H::Job>, kind_queue: usize) -> Self {
@@ -84,6 +93,7 @@ impl<H: Host> Entry<H> {
             work: 0.0,
             took: Duration::ZERO,
             counted: 0.0,
+            is_replaceable: arrival.when_full == WhenFull::DropOldest,
             is_probe: false,
             start_by: arrival.start_by,
             finish_by: arrival.finish_by,
@@ -113,7 +123,7 @@ impl<H: Host> Entry<H> {
     }
 
     pub(super) fn is_undecided_run(&self) -> bool {
-        matches!(self.stage, EntryStage::Running { ended: false, .. })
+        self.stage.worker().is_some()
     }
 }
 

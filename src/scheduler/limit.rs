@@ -80,6 +80,11 @@ impl Limits {
         self.kind_queues.len() < self.queue_of.len()
     }
 
+    /// Number of kinds.
+    pub(super) fn kinds(&self) -> usize {
+        self.queue_of.len()
+    }
+
     /// Number of kind queues besides the open one.
     pub(super) fn kind_queues(&self) -> usize {
         self.kind_queues.len()

@@ -36,6 +36,7 @@ impl<H: Host> Core<H> {
     /// if the pool is paused.
     pub(crate) fn shut(&mut self, now: Instant, effects: &mut Vec<Effect<H>>) {
         self.shut = true;
+        self.drain_began.get_or_insert(now);
         self.turn_away(effects);
         self.resume(now, effects);
     }
@@ -43,6 +44,7 @@ impl<H: Host> Core<H> {
     /// Accepts jobs again.
     pub(crate) fn open(&mut self) {
         self.shut = false;
+        self.drain_began.take_if(|_| !self.closed);
     }
 
     /// Ends a job that has no worker. The host cancels a running one. Returns its stage, or `None` if the job does not

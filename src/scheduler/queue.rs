@@ -233,6 +233,15 @@ impl Queue {
         self.classes[class.rank() + 1..].iter().rev().find_map(|lower| lower.queued.tail())
     }
 
+    /// The queued jobs of a class, the oldest first.
+    pub(super) fn of_class<H: Host>(
+        &self,
+        entries: &Slab<Entry<H>>,
+        class: Criticality,
+    ) -> impl Iterator<Item = usize> {
+        self.classes[class.rank()].queued.iter(entries, CLASS)
+    }
+
     /// Bytes and number of the jobs that could be evicted for one of `class`.
     pub(super) fn evictable(&self, class: Criticality) -> (usize, usize) {
         let lower = &self.classes[class.rank() + 1..];

@@ -26,6 +26,8 @@ pub(crate) struct CoreSnapshot<J> {
     /// The queued job that was accepted first.
     pub(crate) oldest: Option<J>,
     pub(crate) expected_wait: Duration,
+    /// By kind, with its limit.
+    pub(crate) expected_waits: Vec<Duration>,
     pub(crate) counts: Counts,
     pub(crate) workers: Vec<WorkerSnapshot<J>>,
     /// Index and use of each kind with limits.
@@ -55,6 +57,7 @@ pub(crate) struct CoreLoad {
     pub(crate) queued: usize,
     pub(crate) running: usize,
     pub(crate) live_workers: usize,
+    pub(crate) max_workers: usize,
     pub(crate) counts: Counts,
 }
 
@@ -73,7 +76,8 @@ pub(crate) struct WorkerSnapshot<J> {
 
 impl<H: Host> Core<H> {
     /// Copies the statistics.
-    pub(crate) fn snapshot(&self) -> CoreSnapshot<H::Job> {
+    pub(crate) fn snapshot(&self, now: Instant) -> CoreSnapshot<H::Job> {
+        let class = Criticality::default();
         CoreSnapshot {
             closed: self.closed,
             shut: self.shut,
@@ -85,7 +89,8 @@ impl<H: Host> Core<H> {
             live_workers: self.workers.live(),
             size: self.size(),
             oldest: self.queue.all.head().map(|index| self.entries[index].job.clone()),
-            expected_wait: self.expected_wait(Criticality::default()),
+            expected_wait: self.expected_wait(class),
+            expected_waits: (0..self.limits.kinds()).map(|kind| self.expected_wait_of(now, kind, class)).collect(),
             counts: self.counts,
             workers: self.worker_snapshots(),
             limits: self.limits.uses(|kind_queue| self.queue.jobs_of(kind_queue)),
@@ -115,6 +120,7 @@ impl<H: Host> Core<H> {
             queued: self.queue.all.len(),
             running: self.running,
             live_workers: self.workers.live(),
+            max_workers: self.sizing.bounds.max,
             counts: self.counts,
         }
     }
@@ -157,7 +163,7 @@ pub struct Counts {
     pub expired: u64,
     /// Jobs whose handler panicked.
     pub panicked: u64,
-    /// Jobs that were evicted for more important ones.
+    /// Jobs that were evicted for more important ones, or replaced by newer ones.
     pub shed: u64,
     /// Refused jobs, in the order of [`Reason::REFUSALS`].
     pub rejected: [u64; Reason::REFUSALS.len()],
@@ -183,7 +189,7 @@ impl Counts {
             }
             Outcome::DeadlineExceeded | Outcome::RunTimeout | Outcome::ExpiredInQueue => &mut self.expired,
             Outcome::HandlerPanicked => &mut self.panicked,
-            Outcome::Shed => &mut self.shed,
+            Outcome::Shed | Outcome::Replaced => &mut self.shed,
         } += 1;
     }
 }

@@ -167,6 +167,7 @@ fn notification_name(notification: &Notification) -> Option<&'static str> {
     match notification {
         Notification::Ended { outcome: Outcome::ExpiredInQueue, .. } => Some("expired"),
         Notification::Ended { outcome: Outcome::Shed, .. } => Some("shed"),
+        Notification::Ended { outcome: Outcome::Replaced, .. } => Some("replaced"),
         Notification::Ended { outcome: Outcome::Drained, .. } => Some("drained"),
         Notification::Ended { outcome: Outcome::CancelledByOperator, .. } => Some("cancelled"),
         Notification::Ended { outcome, .. } => panic!("no queued job ends like this: {outcome:?}"),

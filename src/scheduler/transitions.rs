@@ -128,7 +128,8 @@ impl<H: Host> Core<H> {
             | Outcome::WorkerCrashed
             | Outcome::OutputTooLarge
             | Outcome::HandlerPanicked
-            | Outcome::Shed => estimates.observe(kind, took),
+            | Outcome::Shed
+            | Outcome::Replaced => estimates.observe(kind, took),
             Outcome::DeadlineExceeded | Outcome::ExpiredInQueue => estimates.observe_cut(kind, took),
             Outcome::RunTimeout => estimates.observe_longer(kind, took),
             // A run that was cut short, or did not start, does not show the service time of its kind.

@@ -21,6 +21,7 @@ use waterwheel::{
 };
 
 use crate::{
+    ops_pages::get,
     process::{PATIENCE, Process},
     service::{Address, Caller, job, queued},
 };
@@ -133,9 +134,15 @@ async fn the_number_of_watches_of_each_type_on_a_connection_is_limited() {
     }
 }
 
+/// Only limits keep the jobs back, so that the workers are not busy.
+const LIMITED: &str = r#"
+    kind.sleep = { pool = "one", builtin = "sleep", limit.concurrency = 1 }
+    pool.one = { workers = 4, queue = { jobs = 10 } }
+"#;
+
 #[tokio::test]
 async fn capacity_has_two_thresholds_and_a_full_queue_does_not_change_readiness() {
-    let process = Process::serve(CONFIG).await;
+    let process = Process::serve(LIMITED).await;
     let caller = Caller::of(process.public).await;
     let mut capacity = watch(process.ops, "capacity").await;
     assert_eq!(next(&mut capacity).await, ServingStatus::Serving);
@@ -157,6 +164,21 @@ async fn capacity_has_two_thresholds_and_a_full_queue_does_not_change_readiness(
         assert_eq!(check(process.ops, "capacity").await, expected, "{left} queued");
     }
     assert_eq!(next(&mut capacity).await, ServingStatus::Serving);
+}
+
+/// The queue is empty, and nothing is refused.
+#[tokio::test]
+async fn capacity_is_gone_while_nearly_all_workers_are_busy() {
+    let process = Process::serve(CONFIG).await;
+    let mut capacity = watch(process.ops, "capacity").await;
+    assert_eq!(next(&mut capacity).await, ServingStatus::Serving);
+    let job = Caller::of(process.public).await.leave(job("sleep", "60000"));
+    assert_eq!(next(&mut capacity).await, ServingStatus::NotServing);
+    let metrics = get(process.ops, "/metrics").await.1;
+    assert!(metrics.contains("waterwheel_health{service=\"capacity\"} 0.0"), "{metrics}");
+    job.abort();
+    assert_eq!(next(&mut capacity).await, ServingStatus::Serving);
+    assert_eq!(check(process.ops, "readiness").await, ServingStatus::Serving);
 }
 
 #[test]

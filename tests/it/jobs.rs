@@ -146,7 +146,7 @@ async fn an_invalid_request_for_a_list_is_refused() {
 }
 
 #[tokio::test]
-async fn a_request_id_finds_all_jobs_of_its_calls_and_cancel_refuses_an_ambiguous_one() {
+async fn a_request_id_finds_and_cancels_all_jobs_of_its_calls() {
     let process = Process::serve(CONFIG).await;
     let caller = Caller::of(process.public).await;
     let jobs = [send(&caller, job("sleep", "60000"), "twice"), send(&caller, job("stays", ""), "twice")];
@@ -161,17 +161,24 @@ async fn a_request_id_finds_all_jobs_of_its_calls_and_cancel_refuses_an_ambiguou
     let shown = process.run("explain twice").await;
     assert!(shown.out.contains(&format!("of this request id, the newest first: {}\n", other.job_id)), "{}", shown.out);
 
-    let mut admin = AdminServiceClient::new(process.ops.channel().await);
-    let refused =
-        admin.cancel_job(CancelJobRequest { job_id: "twice".into(), reason: String::new() }).await.unwrap_err();
-    let refused = Refusal::of_call(refused, false);
-    assert_eq!((refused.code(), refused.reason().as_str()), (Code::FailedPrecondition, "AMBIGUOUS_ID"));
-    for id in [&explained.job_id, &other.job_id] {
-        assert!(refused.facts()["jobs"].contains(id), "{refused:?}");
-    }
-    let ran = process.run("cancel twice").await;
-    assert!(ran.code == Some(2) && ran.err.contains(&other.job_id), "{}", ran.err);
+    // A request id may be the id of another job, which is not meant.
+    let ids = format!("cancel --request-id {}", explained.job_id);
+    let ran = process.run(&ids).await;
+    assert!(ran.code == Some(2) && ran.err.contains("NOT_FOUND"), "{}", ran.err);
     assert!(jobs.iter().all(|job| !job.is_finished()));
+    let mut admin = AdminServiceClient::new(process.ops.channel().await);
+    let both = CancelJobRequest { job_id: "twice".into(), request_id: "twice".into(), ..Default::default() };
+    assert_eq!(admin.cancel_job(both).await.unwrap_err().code(), Code::InvalidArgument);
+
+    let ran = process.run("cancel --request-id twice").await;
+    assert_eq!((ran.out.lines().count(), ran.code), (2, Some(0)), "{}", ran.out);
+    for id in [&explained.job_id, &other.job_id] {
+        assert!(ran.out.contains(&format!("cancelled {id} of pool ")), "{}", ran.out);
+    }
+    for job in jobs {
+        assert_eq!(job.await.unwrap().unwrap_err().code(), Code::Cancelled);
+    }
+    assert!(!alone.is_finished(), "it has another request id");
 
     let ran = process.run("cancel alone").await;
     assert!(ran.out.ends_with("it runs, and is asked to stop\n"), "{}", ran.out);

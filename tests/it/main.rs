@@ -41,6 +41,7 @@ mod refusal;
 mod reload;
 mod remote;
 mod reservation;
+mod running_jobs;
 mod server_output;
 mod service;
 mod service_manager;

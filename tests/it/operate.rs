@@ -62,7 +62,7 @@ impl Operator {
     }
 
     async fn cancel(&mut self, job: &str) -> Result<CancelJobResponse, Status> {
-        Ok(self.0.cancel_job(CancelJobRequest { job_id: job.into(), reason: String::new() }).await?.into_inner())
+        Ok(self.0.cancel_job(CancelJobRequest { job_id: job.into(), ..Default::default() }).await?.into_inner())
     }
 }
 
@@ -296,8 +296,10 @@ async fn an_operator_cancels_waiting_queued_and_running_jobs() {
         ("running", JobStage::Running, running, "STARTED"),
     ];
     for (stage, expected, call, execution) in calls {
-        let answer = operator.cancel(&ids[stage]).await.unwrap();
-        assert_eq!((answer.pool.as_str(), answer.stage(), answer.job_id), ("one", expected, ids[stage].clone()));
+        let CancelJobResponse { jobs, all } = operator.cancel(&ids[stage]).await.unwrap();
+        let [cancelled] = &jobs[..] else { panic!("one job: {jobs:?}") };
+        assert_eq!((cancelled.pool.as_str(), cancelled.stage(), all), ("one", expected, 1));
+        assert_eq!(cancelled.job_id, ids[stage]);
         let cancelled = call.await.unwrap().unwrap_err();
         assert_eq!(reason(&cancelled), (Code::Cancelled, "CANCELLED_BY_OPERATOR".into()), "{stage}");
         let refusal = crate::refusal::Refusal::of_call(cancelled, true);

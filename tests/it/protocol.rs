@@ -171,7 +171,13 @@ async fn the_error_for_an_unknown_service_or_method_lists_the_known_names() {
             process.ops,
             "/waterwheel.v1.WorkerPoolService/Submit",
             "UNKNOWN_SERVICE",
-            "no such service on the operators' listener; there are waterwheel.v1.AdminService, grpc.health.v1.Health, grpc.reflection.v1.ServerReflection, \
+            "waterwheel.v1.WorkerPoolService/Submit is for callers; the operators' listener has Stats, WatchStats of that service",
+        ),
+        (
+            process.ops,
+            "/waterwheel.v1.WorkerService/Attach",
+            "UNKNOWN_SERVICE",
+            "no such service on the operators' listener; there are waterwheel.v1.AdminService, waterwheel.v1.WorkerPoolService, waterwheel.v1.JobService, grpc.health.v1.Health, grpc.reflection.v1.ServerReflection, \
              grpc.reflection.v1alpha.ServerReflection",
         ),
         (
@@ -212,8 +218,9 @@ async fn reflection_lists_exactly_the_services_of_its_listener() {
         "waterwheel.v1.JobService",
         "xds.service.orca.v3.OpenRcaService",
     ];
+    let operators = ["waterwheel.v1.AdminService", "waterwheel.v1.WorkerPoolService", "waterwheel.v1.JobService"];
     assert_eq!(listed(process.public).await, [&public[..], &both[..]].concat());
-    assert_eq!(listed(process.ops).await, [&["waterwheel.v1.AdminService"], &both[..]].concat());
+    assert_eq!(listed(process.ops).await, [&operators[..], &both[..]].concat());
     for address in [process.public, process.ops] {
         for path in ["/waterwheel.v1.AdminService/None", "/waterwheel.v1.WorkerPoolService/None"] {
             // A listed service knows its name; any other service is unknown.

@@ -188,7 +188,7 @@ impl CallError {
 
     /// The failed job. If the command named the job, the message has it already.
     pub(super) fn job(&self) -> Option<&str> {
-        let asked_for = matches!(self.known(), Some(Reason::NotFound | Reason::AmbiguousId));
+        let asked_for = self.known() == Some(Reason::NotFound);
         self.fact("job").filter(|_| !asked_for)
     }
 }
@@ -201,7 +201,6 @@ fn allows_no_retry(reason: Reason) -> bool {
             | Reason::HeadersTooLarge
             | Reason::WrongState
             | Reason::JobExists
-            | Reason::AmbiguousId
             | Reason::NoConfig
             | Reason::NoStore
     )

@@ -8,7 +8,7 @@ use crate::{
     cli::{
         console::{FAINT, STRONG, paint},
         jobs,
-        output::{duration, sanitized, short, table},
+        output::{duration, sanitized, short, short_duration, table},
     },
     proto::{JobCounts, ListJobsResponse, Phase, PoolStats, Stats, TenantRate},
 };
@@ -104,7 +104,8 @@ fn pool(pool: &PoolStats, before: Option<&PoolStats>, time: Duration) -> Vec<Str
         format!("{}/{}", queue.jobs, queue.jobs_capacity),
     ];
     row.extend(rates.unwrap_or_else(|| ["-", "-", "-"].map(str::to_owned)));
-    row.push(short(queue.expected_wait));
+    let waits = pool.kinds.iter().map(|kind| duration(kind.expected_wait));
+    row.push(short_duration(waits.fold(duration(queue.expected_wait), Duration::max)));
     row
 }
 

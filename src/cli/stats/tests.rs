@@ -40,7 +40,7 @@ async fn stats(line: &[&str], read_by: ReadBy, snapshots: Vec<Stats>) -> Ran {
     let script = Script { snapshots, ..Script::default() };
     fake::run(script, read_by, format, async |address, console| {
         let mut args = line.args;
-        args.server.server = address;
+        args.server.server = Some(address);
         run(args, console).await
     })
     .await

@@ -6,7 +6,7 @@ use crate::{
     cli::{
         console::{BAD, FAINT, GOOD, STRONG, WARN, paint},
         operate,
-        output::{bytes, percent, sanitized, short, table},
+        output::{bytes, percent, pluralized, sanitized, short, table},
     },
     proto::{
         AttachedWorkerStats, DetachedStats, Distribution, FactoryStats, JobCounts, KindStats, LimitBound, LimitStats,
@@ -49,6 +49,10 @@ fn pool_block(pool: &PoolStats) -> Vec<String> {
     lines.push(format!("  jobs     {}", ends(&jobs)));
     if !jobs.rejected.is_empty() {
         lines.push(format!("  refused  {}", refusals(&jobs)));
+    }
+    if pool.stale > 0 {
+        let stale = format!("{}; see \"waterwheel jobs --stale\"", pluralized(pool.stale, "running job"));
+        lines.push(format!("  stale    {}", paint(WARN, stale)));
     }
     if pool.slow_polls > 0 {
         let polls = format!("{} handler polls blocked their thread for too long", pool.slow_polls);
@@ -127,10 +131,11 @@ fn kinds(kinds: &[KindStats]) -> Vec<String> {
 
 /// A line for each kind with limits.
 fn limits(kinds: &[KindStats]) -> impl Iterator<Item = String> {
-    let limited = kinds.iter().filter_map(|kind| Some((sanitized(&kind.name), kind.limit?)));
+    let limited = kinds.iter().filter_map(|kind| Some((kind, kind.limit?)));
     limited.map(|(kind, LimitStats { all, per_key, running, queued, keys })| {
+        let (name, wait) = (sanitized(&kind.name), short(kind.expected_wait));
         let all = bound(all.unwrap_or_default());
-        let mut text = format!("limit of {kind}  {running} running  {queued} queued  {all}");
+        let mut text = format!("limit of {name}  {running} running  {queued} queued  expected wait {wait}  {all}");
         let per_key = bound(per_key.unwrap_or_default());
         if per_key != NO_BOUND {
             text.push_str(&format!("  each of {keys} keys: {per_key}"));

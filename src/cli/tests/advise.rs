@@ -44,7 +44,7 @@ async fn advise(line: &[&str], snapshots: Vec<Stats>) -> Ran {
     let format = line.format;
     fake::run(Script { snapshots, ..Script::default() }, ReadBy::Program, format, async |address, console| {
         let mut args = line.args;
-        args.server.server = address;
+        args.server.server = Some(address);
         run(args, console).await
     })
     .await

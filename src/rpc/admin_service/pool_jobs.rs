@@ -14,13 +14,13 @@ use crate::{
         TenantRate, Wait,
     },
     proto::{
-        self, CancelJobRequest, CancelJobResponse, EndedState, ExplainRequest, ExplainResponse, HeldState,
-        ListJobsRequest, ListJobsResponse, RunningState, explain_response::State,
+        self, CancelJobRequest, CancelJobResponse, CancelledJob, EndedState, ExplainRequest, ExplainResponse,
+        HeldState, ListJobsRequest, ListJobsResponse, RunningState, explain_response::State,
     },
     rpc::{
         convert::{duration, job_stage, waterfall},
         stats::no_pool,
-        status::{ambiguous, invalid_field, unknown_job},
+        status::{invalid_field, unknown_job},
     },
 };
 
@@ -29,7 +29,7 @@ const MAX_JOBS: u32 = 1000;
 const DEFAULT_LIMIT: u32 = 100;
 /// Maximum number of tenants in an answer.
 const MAX_TENANTS: usize = 16;
-/// Maximum number of other jobs with the same request id in an answer or a refusal.
+/// Maximum number of other jobs with the same request id in an answer.
 const MAX_OTHERS: usize = 16;
 
 /// Message for a request without a job.
@@ -65,7 +65,7 @@ fn filter(request: ListJobsRequest) -> Result<JobFilter, Status> {
         proto::JobOrder::Oldest => JobOrder::Oldest,
     };
     let stages: Result<Vec<_>, _> = request.stages().map(stage).collect();
-    let ListJobsRequest { stages: _, pool, kind, tenant, request_id, older, order: _, limit: _ } = request;
+    let ListJobsRequest { stages: _, pool, kind, tenant, request_id, older, order: _, limit: _, stale } = request;
     let older = older.map(Duration::try_from).transpose();
     let named = |name: String| Some(name).filter(|name| !name.is_empty());
     let request_id = named(request_id).map(|id| id.parse::<RequestId>()).transpose();
@@ -76,6 +76,7 @@ fn filter(request: ListJobsRequest) -> Result<JobFilter, Status> {
         tenant,
         request_id: request_id.map_err(|error| invalid_field("request_id", &error.to_string()))?,
         older: older.map_err(|_| invalid_field("older", "negative; send the smallest age"))?.unwrap_or_default(),
+        stale,
         order,
     })
 }
@@ -221,40 +222,32 @@ fn ended(ended: &EndedJob) -> EndedState {
     }
 }
 
-/// Cancels one job, by its id or its request id.
+/// Cancels one job, or all jobs of a request.
 pub(super) fn cancel_job(admin: &Admin, request: &CancelJobRequest) -> Result<Response<CancelJobResponse>, Status> {
-    let id = &request.job_id;
-    if id.is_empty() {
-        return Err(invalid_field("job_id", NAME_A_JOB));
-    }
-    let found = id.parse().ok().and_then(|job| Some((job, cancel(admin, job)?)));
-    let (job, (pool, stage)) = match found {
-        Some(found) => found,
-        None => {
-            let job = one_of_request(admin, id)?;
-            (job, cancel(admin, job).ok_or_else(|| unknown_job(id, ENDED))?)
-        }
+    let CancelJobRequest { job_id, request_id, reason: _ } = request;
+    let id = match (job_id.as_str(), request_id.as_str()) {
+        ("", "") => return Err(invalid_field("job_id", NAME_A_JOB)),
+        ("", id) | (id, "") => id,
+        _ => return Err(invalid_field("request_id", "send it without job_id")),
     };
-    info!(pool, job = %job, "an operator cancelled the job");
-    let (pool, stage) = (pool.to_owned(), job_stage(stage).into());
-    Ok(Response::new(CancelJobResponse { job_id: job.to_string(), pool, stage }))
+    let one = job_id.parse().ok().and_then(|job| cancel(admin, job));
+    let (jobs, all) = match one {
+        Some(one) => (vec![one], 1),
+        None => cancel_request(admin, id).ok_or_else(|| unknown_job(id, ENDED))?,
+    };
+    Ok(Response::new(CancelJobResponse { jobs, all: all as u64 }))
 }
 
-fn cancel(admin: &Admin, job: JobId) -> Option<(&str, JobStage)> {
-    admin.pools.all().iter().find_map(|pool| Some((&**pool.name(), pool.cancel(job)?)))
+fn cancel(admin: &Admin, job: JobId) -> Option<CancelledJob> {
+    let (pool, stage) = admin.pools.all().iter().find_map(|pool| Some((pool.name(), pool.cancel(job)?)))?;
+    info!(%pool, %job, "an operator cancelled the job");
+    Some(CancelledJob { job_id: job.to_string(), pool: pool.to_string(), stage: job_stage(stage).into() })
 }
 
-/// The one job with this request id.
-fn one_of_request(admin: &Admin, id: &str) -> Result<JobId, Status> {
-    let request_id = id.parse().map_err(|_| unknown_job(id, ENDED))?;
-    let filter = JobFilter { request_id: Some(request_id), ..JobFilter::held() };
-    let Listing { jobs, all } = admin.pools.list(&filter, MAX_OTHERS);
-    match &*jobs {
-        [] => Err(unknown_job(id, ENDED)),
-        [one] => Ok(one.job),
-        several => {
-            let ids: Vec<_> = several.iter().map(|listed| listed.job.to_string()).collect();
-            Err(ambiguous(all, &ids))
-        }
-    }
+/// Cancels the jobs with this request id. Returns them with the number of all; `None` if there is none.
+fn cancel_request(admin: &Admin, id: &str) -> Option<(Vec<CancelledJob>, usize)> {
+    let filter = JobFilter { request_id: Some(id.parse().ok()?), ..JobFilter::held() };
+    let Listing { jobs, all } = admin.pools.list(&filter, MAX_JOBS as usize);
+    let cancelled: Vec<_> = jobs.into_iter().filter_map(|listed| cancel(admin, listed.job)).collect();
+    (!cancelled.is_empty()).then_some((cancelled, all))
 }

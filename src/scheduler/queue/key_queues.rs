@@ -39,7 +39,7 @@ impl KeyQueues {
     }
 
     /// The queue of a key in use. The empty key is never in use.
-    fn find(&self, Names { tenant, ordering_key, .. }: Names<'_>) -> Option<KeyQueueId> {
+    pub(crate) fn find(&self, Names { tenant, ordering_key, .. }: Names<'_>) -> Option<KeyQueueId> {
         self.by_key.get(tenant).filter(|_| !ordering_key.is_empty())?.get(ordering_key).copied()
     }
 

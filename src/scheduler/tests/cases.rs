@@ -3,6 +3,7 @@
 mod admission;
 mod callers;
 mod capacity;
+mod drop_oldest;
 mod end;
 mod limits;
 mod operate;
@@ -51,6 +52,11 @@ fn the_order_of_starts() {
 #[test]
 fn the_capacity_of_the_queue() {
     capacity::CASES.iter().for_each(check);
+}
+
+#[test]
+fn the_replacement_of_stale_jobs() {
+    drop_oldest::CASES.iter().for_each(check);
 }
 
 #[test]

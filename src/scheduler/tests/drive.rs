@@ -262,7 +262,7 @@ impl Drive {
     pub(super) fn view(&self) -> View {
         let scheduler = &self.scheduler;
         let jobs = |indexes: Vec<usize>| indexes.into_iter().map(|index| scheduler.entries[index].job).collect();
-        let snapshot = scheduler.snapshot();
+        let snapshot = scheduler.snapshot(self.origin + self.now);
         let mut running = Vec::new();
         for worker in &snapshot.workers {
             if let Some(job) = worker.job {

@@ -8,7 +8,7 @@ use super::{
     Answer, Event, Notification, Offer, Step,
     drive::{KindsLimits, View, millis},
 };
-use crate::model::{JobStage, Limit, Limiter, Outcome, RejectionReason};
+use crate::model::{JobStage, Limit, Limiter, Outcome, RejectionReason, WhenFull};
 
 /// All jobs of a pool, by number.
 pub(super) struct JobModel {
@@ -81,10 +81,20 @@ impl JobModel {
         for notification in &step.notifications {
             match notification {
                 Notification::Start { job, worker, state } => self.start(now, *job, *worker, *state)?,
+                Notification::Ended { job, outcome: Outcome::Replaced, .. } if !self.may_replace(event, *job) => {
+                    return Err(format!("{job} is replaced, but not by a newer job of its tenant"));
+                }
                 other => self.end_pending(other)?,
             }
         }
         self.compare(after)
+    }
+
+    /// Whether a job may be replaced: its policy, its tenant and its class are those of the arrival.
+    fn may_replace(&self, event: Event, job: u32) -> bool {
+        let old = self.jobs[job as usize].offer;
+        matches!(event, Event::Offer(new) if [old, new].iter().all(|offer| offer.when_full == WhenFull::DropOldest)
+            && (old.tenant, old.class) == (new.tenant, new.class))
     }
 
     /// Updates the model after an event other than an offer.
@@ -225,7 +235,7 @@ impl JobModel {
         }
         match notification {
             Notification::Ended { outcome: Outcome::ExpiredInQueue, .. } => self.ended.expired += 1,
-            Notification::Ended { outcome: Outcome::Shed, .. } => self.ended.shed += 1,
+            Notification::Ended { outcome: Outcome::Shed | Outcome::Replaced, .. } => self.ended.shed += 1,
             Notification::Ended { outcome: Outcome::Drained, .. } => self.ended.cancelled += 1,
             // The job was not accepted, or an operator cancelled it.
             _ => {}

@@ -134,7 +134,13 @@ impl Dice {
             tenant: self.one(&[0, 0, 0, 0, 1, 2, 3]),
             key: self.one(&[0, 0, 0, 1, 2, 3]),
             limit_key: self.one(&[0, 0, 1, 2, 3]),
-            when_full: self.one(&[WhenFull::Reject, WhenFull::Wait, WhenFull::Shed]),
+            when_full: self.one(&[
+                WhenFull::Reject,
+                WhenFull::Wait,
+                WhenFull::Wait,
+                WhenFull::Shed,
+                WhenFull::DropOldest,
+            ]),
             shard: self.roll(3),
         }
     }

@@ -137,6 +137,21 @@ fn waiting_callers_are_admitted_by_the_same_policy() {
     assert!(flood.missed() < 0.014 && nine.served() > 0.99, "{flood:?}, {nine:?}");
 }
 
+/// Three jobs of four are stale before they start. Without `DropOldest`, the others would wait more than twice as long,
+/// because the queue is full of jobs that arrived before them.
+#[test]
+fn newest_jobs_wait_for_a_shorter_time_if_they_replace_old_ones() {
+    let wait_of = |when_full| {
+        let flow = TestFlow { deadline: 10.0, when_full, ..open(640.0) };
+        let figures = unlimited(&[flow])[0];
+        let busy = useful(&[figures]);
+        assert!(busy > 0.95, "{when_full:?}: {busy:.3} useful");
+        figures.waited / figures.served
+    };
+    let [queued, replaced] = [WhenFull::Reject, WhenFull::DropOldest].map(wait_of);
+    assert!(replaced < 0.5 * queued, "{replaced:.3} s instead of {queued:.3} s");
+}
+
 /// An idle tenant keeps its tag. Otherwise a tenant with long jobs would get two thirds of a worker.
 #[test]
 fn a_tenant_with_one_long_job_at_a_time_gets_half_of_the_worker() {

@@ -14,7 +14,7 @@ use crate::model::{Criticality, Outcome, WhenFull};
 ///
 /// | event | |
 /// |---|---|
-/// | `offer a` and any of `plus crit shed+ shed`, `reject wait evict`, `bytes=`, `for=` and `spare=` (ms), `of=` (tenant), `key=`, `limit=` (limit key), `shard=`, `kind=` | a job named `a` arrives; else critical, reject, one byte, 1000 ms |
+/// | `offer a` and any of `plus crit shed+ shed`, `reject wait evict newest`, `bytes=`, `for=` and `spare=` (ms), `of=` (tenant), `key=`, `limit=` (limit key), `shard=`, `kind=` | a job named `a` arrives; else critical, reject, one byte, 1000 ms |
 /// | `offer a,b` and the same | several jobs of one kind, each with this result |
 /// | `end a completed 10` | decides an outcome after 10 ms; also `failed`, `cancelled`, … |
 /// | `finish a completed 10` | the same, and releases the worker |
@@ -195,6 +195,7 @@ fn offer(words: &[&str]) -> Offer {
             "reject" => offer.when_full = WhenFull::Reject,
             "wait" => offer.when_full = WhenFull::Wait,
             "evict" => offer.when_full = WhenFull::Shed,
+            "newest" => offer.when_full = WhenFull::DropOldest,
             "bytes" => offer.bytes = number(value),
             "for" => offer.patience = value.parse().expect("milliseconds"),
             "spare" => offer.spare = value.parse().expect("milliseconds"),

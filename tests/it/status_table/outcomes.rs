@@ -235,6 +235,21 @@ async fn evicted_for_a_more_important_job() {
     check(row, async |caller| caller.occupy(1).await, important).await;
 }
 
+/// Of two jobs with this policy in a full queue, the newer one stays.
+#[tokio::test]
+async fn replaced_by_a_newer_job() {
+    let config = ONE_WORKER.replace("jobs = 4", "jobs = 1");
+    let newest = || Job { when_full: WhenFull::DropOldest.into(), ..echo() };
+    let expected =
+        Expected { code: Code::Aborted, reason: "REPLACED", pushback: Pushback::Never, facts: ACCEPTED, ..EXHAUSTED };
+    let row = Row { config: &config, ..Row::of(newest(), expected) };
+    let newer = async |_: &Service, caller: &Caller| {
+        caller.until(|pool| queued(pool) == 1).await;
+        caller.leave(newest());
+    };
+    check(row, async |caller| caller.occupy(1).await, newer).await;
+}
+
 #[tokio::test]
 async fn tenant_over_its_part_of_the_queue() {
     let of = |tenant: &str| Job { tenant: tenant.into(), ..echo() };

@@ -150,11 +150,11 @@ impl Simulation {
     }
 
     pub(super) fn workers(&self) -> usize {
-        self.core.snapshot().size.workers
+        self.core.snapshot(Instant::now()).size.workers
     }
 
     pub(super) fn is_held_back(&self) -> bool {
-        self.core.snapshot().size.held_back
+        self.core.snapshot(Instant::now()).size.held_back
     }
 
     fn next_arrival(&mut self, rate: f64) -> Duration {
