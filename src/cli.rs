@@ -104,7 +104,7 @@ enum Command {
     Resize(operate::ResizeArgs),
     Cancel(operate::CancelArgs),
     Reload(operate::ReloadArgs),
-    /// Replace the processes of a pool's programs, so that they run new code.
+    /// Replace the processes of a pool's programs, to run new code.
     ///
     /// A new process is ready before an old one leaves, one after the other, and no job fails. The command returns when
     /// the first new process of each program is ready. If it cannot start, the old ones go on.

@@ -89,11 +89,11 @@ pub struct Recycle {
 }
 
 impl Recycle {
-    /// The limits of one process: `part` of the configured ones, so that processes of the same age are not all due at
+    /// The limits of one process: `percent` of the configured ones, so that processes of the same age are not all due at
     /// once. The memory of processes differs by itself.
-    fn spread(&self, part: f64) -> Self {
-        let (jobs, age) =
-            (self.jobs.map(|jobs| jobs - (jobs as f64 * (1.0 - part)) as u64), self.age.map(|age| age.mul_f64(part)));
+    fn spread(&self, percent: u32) -> Self {
+        let jobs = self.jobs.map(|jobs| jobs.saturating_mul(percent.into()).div_ceil(100));
+        let age = self.age.map(|age| age.mul_f64(f64::from(percent) / 100.0));
         Self { jobs, age, memory: self.memory }
     }
 }
@@ -289,9 +289,9 @@ mod tests {
     fn a_process_is_due_a_little_earlier_than_others() {
         let age = Duration::from_secs(100);
         let recycle = Recycle { jobs: Some(1000), age: Some(age), memory: Some(7) };
-        assert_eq!(recycle.spread(1.0), recycle);
+        assert_eq!(recycle.spread(100), recycle);
         let early = Recycle { jobs: Some(800), age: Some(age.mul_f64(0.8)), memory: Some(7) };
-        assert_eq!(recycle.spread(0.8), early);
-        assert_eq!(Recycle { jobs: Some(1), ..Recycle::default() }.spread(0.8).jobs, Some(1));
+        assert_eq!(recycle.spread(80), early);
+        assert_eq!(Recycle { jobs: Some(1), ..Recycle::default() }.spread(80).jobs, Some(1));
     }
 }

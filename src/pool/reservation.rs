@@ -115,7 +115,7 @@ impl Reservation {
             ("limit_key", !job.limit_key.is_empty(), "a reserved worker takes no key"),
         ] {
             if is_wrong {
-                let violations = vec![FieldViolation { field: field.into(), description: what.into() }];
+                let violations = vec![FieldViolation { field, description: what.into() }];
                 return Err(inner.reject(job.kind.as_str().into(), RejectionReason::Invalid { violations }));
             }
         }

@@ -113,7 +113,7 @@ impl Session {
             taken: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
             answered: AtomicU64::new(0),
-            recycle: program.recycle.spread(rand::rng().random_range(0.8..=1.0)),
+            recycle: program.recycle.spread(rand::rng().random_range(80..=100)),
             is_worn: AtomicBool::new(false),
             last_job: AtomicU64::new(NO_JOB),
             jobs: Mutex::default(),
