@@ -29,6 +29,7 @@ use crate::{
     task::off_thread,
 };
 pub use builtin::Builtin;
+pub(crate) use child::for_program as program_variables;
 pub(crate) use child::remove_left_workspaces;
 pub use context::{Context, ContextParts, Site};
 pub use exec::{ExecCommand, InvalidExecCommand};

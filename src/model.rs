@@ -11,6 +11,7 @@ mod outcome;
 mod reason;
 mod rejection;
 mod request_id;
+pub(crate) mod text;
 mod userinfo;
 
 pub use attempt::{Attempt, AttemptToken, Replay};

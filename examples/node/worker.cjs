@@ -7,6 +7,7 @@
 
 const { join } = require("node:path");
 const { setTimeout } = require("node:timers/promises");
+const { inspect } = require("node:util");
 const grpc = require("@grpc/grpc-js");
 const { loadSync } = require("@grpc/proto-loader");
 
@@ -15,7 +16,9 @@ const CONCURRENCY = 4;
 // Most bytes of one message: a server takes no more than its largest payload.
 const PIECE = 1 << 20;
 
-// Does one job: returns the result, as bytes and their content type.
+// Does one job: returns the result, as bytes and their content type. It shares one thread with the connection: what
+// computes for long, without an `await`, belongs in a `Worker` of `node:worker_threads`. A server that gets no answer to
+// its ping, by default for 15 to 20 s, takes the jobs of this process for lost.
 async function run(job) {
   return [job.payload, job.contentType];
 }
@@ -75,7 +78,7 @@ class Job {
   }
 
   progress(fraction, message = "") {
-    return this.#say({ progress: { id: this.id, fraction, message } });
+    return this.#say({ progress: { id: this.id, fraction, message: text(message) } });
   }
 
   // The server has taken so many pieces of the output.
@@ -90,19 +93,27 @@ class Job {
   }
 }
 
-// The answer to a job.
+// The answer to a job: every way out of its handler is one, and a result that cannot be sent is an error of it.
 async function serve(job) {
   try {
-    const handler = KINDS[job.kind];
-    if (!handler) throw new Failed("UNIMPLEMENTED", `no handler for the kind ${job.kind}`);
-    let [data, contentType] = await handler(job);
+    if (!Object.hasOwn(KINDS, job.kind)) throw new Failed("UNIMPLEMENTED", `no handler for the kind ${job.kind}`);
+    let [data, contentType] = await KINDS[job.kind](job);
+    data = ArrayBuffer.isView(data) ? Buffer.from(data.buffer, data.byteOffset, data.byteLength) : Buffer.from(data);
+    contentType = text(contentType ?? "");
     for (; data.length > PIECE; data = data.subarray(PIECE)) await job.output(data.subarray(0, PIECE));
     return { done: { id: job.id, data, contentType } };
   } catch (error) {
     if (!(error instanceof Failed)) console.error(error);
-    const code = error instanceof Failed ? error.code : "INTERNAL";
-    return { failed: { id: job.id, code, message: String(error.message).slice(0, 1000), retryable: error.retryable } };
+    const [code, retryable] = error instanceof Failed ? [text(error.code), error.retryable] : ["INTERNAL"];
+    const message = typeof error?.message === "string" ? error.message : inspect(error);
+    const failed = { id: job.id, code, message: text(message).slice(0, 1000) };
+    return { failed: retryable == null ? failed : { ...failed, retryable: Boolean(retryable) } };
   }
+}
+
+// A text in UTF-8, which half a character is not.
+function text(value) {
+  return Buffer.from(String(value)).toString();
 }
 
 const includeDirs = [join(__dirname, "../../proto")];

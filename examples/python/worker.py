@@ -14,12 +14,14 @@ import random
 import signal
 import sys
 import threading
+import traceback
 
 import grpc
 from waterwheel.v1 import worker_service_pb2_grpc as rpcs
 from waterwheel.v1.worker_service_pb2 import AttachRequest
 
-# Jobs at once from each server.
+# Jobs at once from each server. They run in threads, so that a long one does not keep this process from answering the
+# pings of the server. Python runs the code of one thread at a time: give what computes for long to `multiprocessing`.
 CONCURRENCY = 4
 # Most bytes of one message: a server takes no more than its largest payload.
 PIECE = 1 << 20
@@ -89,6 +91,7 @@ class Job:
 
 
 def serve(job):
+    """Runs one job. Every way out of its handler is an answer, and a result that cannot be sent is an error of it."""
     try:
         if job.kind not in KINDS:
             raise Failed("UNIMPLEMENTED", "no handler for the kind " + job.kind)
@@ -97,11 +100,13 @@ def serve(job):
             job.output(data[:PIECE])
             data = data[PIECE:]
         job.say(done=AttachRequest.Done(id=job.id, data=data, content_type=content_type))
-    except Exception as error:
+    except BaseException as error:  # SystemExit too: `exit()` ends a job, not the worker.
         if not isinstance(error, Failed):
             sys.excepthook(*sys.exc_info())
-            error = Failed("INTERNAL", repr(error))
-        code, message, retryable = error.code, error.message[:1000], error.retryable
+            error = Failed("INTERNAL", traceback.format_exception_only(type(error), error)[-1].strip())
+        # Half a character, as of a file name that is not UTF-8, cannot be sent.
+        code, message = (str(text)[:1000].encode("utf-8", "replace").decode() for text in (error.code, error.message))
+        retryable = None if error.retryable is None else bool(error.retryable)
         job.say(failed=AttachRequest.Failed(id=job.id, code=code, message=message, retryable=retryable))
 
 

@@ -14,7 +14,9 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"math"
 	"os"
+	"runtime/debug"
 	"sync"
 )
 
@@ -78,7 +80,11 @@ func (job *Job) Output(piece []byte) { send("output", map[string]any{"id": job.I
 
 // Progress says how far the job is, from 0 to 1.
 func (job *Job) Progress(fraction float64, message string) {
-	send("progress", map[string]any{"id": job.ID, "fraction": fraction, "message": message}, nil)
+	said := map[string]any{"id": job.ID, "message": message}
+	if !math.IsNaN(fraction) && !math.IsInf(fraction, 0) {
+		said["fraction"] = fraction
+	}
+	send("progress", said, nil)
 }
 
 // The protocol: a line of JSON on descriptor 3 or 4, then as many bytes as its `bytes` says.
@@ -113,21 +119,37 @@ func send(name string, message any, data []byte) {
 	}
 }
 
+// serve runs one job. Every way out of its handler is an answer: a panic and the end of its goroutine too.
 func serve(ctx context.Context, job *Job) {
+	var result []byte
+	contentType, err := "", errors.New("the handler ended its goroutine")
 	defer running.Done()
+	defer func() {
+		if fault := recover(); fault != nil {
+			debug.PrintStack()
+			err = fmt.Errorf("panic: %v", fault)
+		}
+		answer(job, result, contentType, err)
+	}()
 	handler := kinds[job.Kind]
 	if handler == nil {
-		send("failed", Failed{ID: job.ID, Code: "UNIMPLEMENTED", Message: "no handler for the kind " + job.Kind}, nil)
+		err = &Failed{Code: "UNIMPLEMENTED", Message: "no handler for the kind " + job.Kind}
 		return
 	}
-	result, contentType, err := handler(ctx, job)
+	result, contentType, err = handler(ctx, job)
+}
+
+func answer(job *Job, result []byte, contentType string, err error) {
 	if err == nil {
 		send("done", map[string]any{"id": job.ID, "content_type": contentType}, result)
 		return
 	}
-	failed := &Failed{Code: "INTERNAL", Message: err.Error()}
-	errors.As(err, &failed)
+	failed := Failed{Code: "INTERNAL", Message: err.Error()}
+	if said := new(Failed); errors.As(err, &said) {
+		failed = *said
+	}
 	failed.ID = job.ID
+	failed.Message = failed.Message[:min(len(failed.Message), 2000)]
 	send("failed", failed, nil)
 }
 
@@ -159,9 +181,9 @@ func main() {
 			cancels.Store(job.ID, cancel)
 			running.Add(1)
 			go func() {
+				defer cancel(nil)
+				defer cancels.Delete(job.ID)
 				serve(ctx, job)
-				cancels.Delete(job.ID)
-				cancel(nil)
 			}()
 		case message.Cancel != nil:
 			if cancel, ok := cancels.Load(message.Cancel.ID); ok {

@@ -116,6 +116,8 @@ class Worker {
             message = error.toString();
         }
         RUNNING.remove(job.id);
+        message = String.valueOf(message);
+        message = message.substring(0, Math.min(message.length(), 2000));
         String said = ",\"code\":" + quoted(code) + ",\"message\":" + quoted(message) + ",\"retryable\":" + retryable;
         try {
             send("failed", "\"id\":" + quoted(job.id) + said, NONE);

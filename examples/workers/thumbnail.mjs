@@ -5,10 +5,13 @@
 //   waterwheel dev --worker thumbnail.mjs            serves it, and starts it anew when this file changes
 //
 // Load what is slow to load (a model, a connection) here, once. It is kept from job to job.
+import { realpathSync } from 'node:fs';
 import { Socket } from 'node:net';
+import { fileURLToPath } from 'node:url';
+import { inspect } from 'node:util';
 
 // Does one job: returns the result, as bytes and their content type.
-async function run(job) {
+export async function run(job) {
   return [job.payload, job.content_type];
 }
 
@@ -57,11 +60,11 @@ class Job {
 
   // Sends a piece of the result now, which a caller of `Stream` gets as a chunk.
   output(piece) {
-    return send('output', { id: this.id }, piece);
+    return write(encoded('output', { id: this.id }, piece));
   }
 
   progress(fraction, message = '') {
-    return send('progress', { id: this.id, fraction, message });
+    return write(encoded('progress', { id: this.id, fraction, message }, ''));
   }
 
   cancel(reason) {
@@ -70,31 +73,41 @@ class Job {
 }
 
 // The protocol: a line of JSON on descriptor 3 or 4, then as many bytes as its `bytes` says.
-const requests = new Socket({ fd: 3, writable: false });
-const responses = new Socket({ fd: 4, readable: false });
 const jobs = new Map();
+let responses;
 let leaving = false;
 
-function send(name, message, data = Buffer.alloc(0)) {
-  responses.write(`${JSON.stringify({ [name]: message, bytes: data.length })}\n`);
-  return new Promise((resolve) => responses.write(data, resolve));
+// A message with its bytes: a text is sent in UTF-8, whose length is not the text's.
+function encoded(name, message, data) {
+  const bytes = ArrayBuffer.isView(data) ? Buffer.from(data.buffer, data.byteOffset, data.byteLength) : Buffer.from(data);
+  return Buffer.concat([Buffer.from(`${JSON.stringify({ [name]: message, bytes: bytes.length })}\n`), bytes]);
+}
+
+function write(message) {
+  return new Promise((resolve) => responses.write(message, resolve));
+}
+
+// Runs one job. Every way out of its handler is an answer, and a result that cannot be sent is an error of it.
+async function answer(job) {
+  try {
+    if (!Object.hasOwn(KINDS, job.kind)) throw new Failed('UNIMPLEMENTED', `no handler for the kind ${job.kind}`);
+    const [result, contentType] = await KINDS[job.kind](job);
+    return encoded('done', { id: job.id, content_type: contentType }, result);
+  } catch (error) {
+    const isOurs = error instanceof Failed;
+    if (!isOurs) console.error(error);
+    const message = typeof error?.message === 'string' ? error.message : inspect(error);
+    const failed = { id: job.id, code: isOurs ? String(error.code) : 'INTERNAL', message: message.slice(0, 2000) };
+    if (isOurs && error.retryable != null) failed.retryable = Boolean(error.retryable);
+    return encoded('failed', failed, '');
+  }
 }
 
 async function start(job) {
   jobs.set(job.id, job);
-  let answer;
-  try {
-    const handler = KINDS[job.kind];
-    if (!handler) throw new Failed('UNIMPLEMENTED', `no handler for the kind ${job.kind}`);
-    const [result, contentType] = await handler(job);
-    answer = ['done', { id: job.id, content_type: contentType }, result];
-  } catch (error) {
-    if (!(error instanceof Failed)) console.error(error);
-    const code = error instanceof Failed ? error.code : 'INTERNAL';
-    answer = ['failed', { id: job.id, code, message: String(error.message), retryable: error.retryable }];
-  }
+  const message = await answer(job);
   jobs.delete(job.id);
-  await send(...answer);
+  await write(message);
   if (leaving && jobs.size === 0) process.exit(0);
 }
 
@@ -107,26 +120,33 @@ function take(message, data) {
   }
 }
 
-// The service is gone.
-requests.on('end', () => process.exit(0));
-send('ready', { protocol: 1, kinds: Object.keys(KINDS), name: 'thumbnail' });
+async function main() {
+  const requests = new Socket({ fd: 3, writable: false });
+  responses = new Socket({ fd: 4, readable: false });
+  // The service is gone.
+  requests.on('end', () => process.exit(0));
+  write(encoded('ready', { protocol: 1, kinds: Object.keys(KINDS), name: 'thumbnail' }, ''));
 
-let pieces = [];
-let held = 0;
-let needed = 1;
-for await (const piece of requests) {
-  pieces.push(piece);
-  held += piece.length;
-  if (held < needed) continue;
-  let buffer = Buffer.concat(pieces);
-  for (;;) {
-    const end = buffer.indexOf('\n') + 1;
-    const message = end ? JSON.parse(buffer.subarray(0, end).toString()) : {};
-    needed = end ? end + (message.bytes ?? 0) : buffer.length + 1;
-    if (buffer.length < needed) break;
-    take(message, buffer.subarray(end, needed));
-    buffer = buffer.subarray(needed);
+  let pieces = [];
+  let held = 0;
+  let needed = 1;
+  for await (const piece of requests) {
+    pieces.push(piece);
+    held += piece.length;
+    if (held < needed) continue;
+    let buffer = Buffer.concat(pieces);
+    for (;;) {
+      const end = buffer.indexOf('\n') + 1;
+      const message = end ? JSON.parse(buffer.subarray(0, end).toString()) : {};
+      needed = end ? end + (message.bytes ?? 0) : buffer.length + 1;
+      if (buffer.length < needed) break;
+      take(message, buffer.subarray(end, needed));
+      buffer = buffer.subarray(needed);
+    }
+    pieces = [buffer];
+    held = buffer.length;
   }
-  pieces = [buffer];
-  held = buffer.length;
 }
+
+// A test can import this file.
+if (process.argv[1] && realpathSync(process.argv[1]) === fileURLToPath(import.meta.url)) await main();

@@ -10,6 +10,7 @@ import json
 import os
 import select
 import sys
+import traceback
 
 
 def run(job):
@@ -71,12 +72,17 @@ class Job:
 
 
 # The protocol: a line of JSON on descriptor 3 or 4, then as many bytes as its `bytes` says.
-requests, responses = os.fdopen(3, "rb"), os.fdopen(4, "wb")
+requests = responses = None
 leaves = False
 
 
+def encoded(name, message, data=b""):
+    data = b"".join([data])  # Fails for what is not bytes.
+    return json.dumps({name: message, "bytes": len(data)}).encode() + b"\n" + data
+
+
 def send(name, message, data=b""):
-    responses.write(json.dumps({name: message, "bytes": len(data)}).encode() + b"\n" + data)
+    responses.write(encoded(name, message, data))
     responses.flush()
 
 
@@ -84,7 +90,7 @@ def receive():
     global leaves
     line = requests.readline()
     if not line:
-        sys.exit()  # The service is gone.
+        os._exit(0)  # The service is gone.
     message = json.loads(line)
     leaves |= "leave" in message
     return message, requests.read(message.get("bytes", 0))
@@ -98,20 +104,32 @@ def comes(wait):
     return begun or select.select([requests], [], [], wait)[0]
 
 
-send("ready", {"protocol": 1, "kinds": list(KINDS), "name": "thumbnail"})
-while not leaves:
-    message, data = receive()
-    if "run" not in message:
-        continue
-    job = Job(message["run"], data)
+def answer(job):
+    """Runs one job. Every way out of its handler is an answer, and a result that cannot be sent is an error of it."""
     try:
         if job.kind not in KINDS:
             raise Failed("UNIMPLEMENTED", "no handler for the kind " + job.kind)
         result, content_type = KINDS[job.kind](job)
-        answer = "done", {"id": job.id, "content_type": content_type}, bytes(result)
+        return encoded("done", {"id": job.id, "content_type": str(content_type or "")}, result)
     except Failed as error:
-        answer = "failed", {"id": job.id, "code": error.code, "message": error.message, "retryable": error.retryable}
-    except Exception as error:
+        code, message, retryable = error.code, str(error.message), error.retryable
+    except BaseException as error:  # SystemExit too: `exit()` ends a job, not the worker.
         sys.excepthook(*sys.exc_info())
-        answer = "failed", {"id": job.id, "code": "INTERNAL", "message": repr(error)}
-    send(*answer)
+        code, message, retryable = "INTERNAL", traceback.format_exception_only(type(error), error)[-1].strip(), None
+    retryable = None if retryable is None else bool(retryable)
+    return encoded("failed", {"id": job.id, "code": str(code), "message": message[:2000], "retryable": retryable})
+
+
+def main():
+    global requests, responses
+    requests, responses = os.fdopen(3, "rb"), os.fdopen(4, "wb")
+    send("ready", {"protocol": 1, "kinds": list(KINDS), "name": "thumbnail"})
+    while not leaves:
+        message, data = receive()
+        if "run" in message:
+            responses.write(answer(Job(message["run"], data)))
+            responses.flush()
+
+
+if __name__ == "__main__":  # A test can import this file.
+    main()

@@ -65,7 +65,7 @@ class Job
 
   # Why the job is to stop, if it is: ask it between the steps of long work. It waits up to `wait` seconds for that.
   def cancelled(wait = 0)
-    if !@reason && REQUESTS.wait_readable(wait)
+    if !@reason && $requests.wait_readable(wait)
       message, = receive
       @reason = message.dig("cancel", "reason")
     end
@@ -74,37 +74,53 @@ class Job
 end
 
 # The protocol: a line of JSON on descriptor 3 or 4, then as many bytes as its `bytes` says.
-REQUESTS = IO.new(3, "rb")
-RESPONSES = IO.new(4, "wb")
-$stdout.sync = true
+def encoded(name, message, data = "")
+  data = String.new(data, encoding: Encoding::BINARY) # Fails for what is not a string.
+  JSON.generate(name => message, "bytes" => data.bytesize).b << "\n" << data
+end
 
 def respond(name, message, data = "")
-  RESPONSES.write(JSON.generate(name => message, "bytes" => data.bytesize), "\n", data)
-  RESPONSES.flush
+  $responses.write(encoded(name, message, data))
+  $responses.flush
 end
 
 def receive
-  line = REQUESTS.gets or exit # The service is gone.
+  line = $requests.gets or exit! # The service is gone.
   message = JSON.parse(line)
   $leaves ||= message.key?("leave")
-  [message, REQUESTS.read(message.fetch("bytes", 0))]
+  [message, $requests.read(message.fetch("bytes", 0))]
 end
 
-respond("ready", { protocol: 1, kinds: KINDS.keys, name: "thumbnail" })
-until $leaves
-  message, data = receive
-  next unless message["run"]
+# A text that JSON can hold.
+def text(value, max = 2000)
+  value.to_s.encode("UTF-8", invalid: :replace, undef: :replace).scrub[0, max]
+end
 
-  job = Job.new(message["run"], data)
-  begin
-    handler = KINDS[job.kind] or raise Failed.new("UNIMPLEMENTED", "no handler for the kind #{job.kind}")
-    result, content_type = handler.call(job)
-    answer = "done", { id: job.id, content_type: content_type }, result
-  rescue Failed => error
-    answer = "failed", { id: job.id, code: error.code, message: error.message, retryable: error.retryable }
-  rescue StandardError => error
-    warn error.full_message
-    answer = "failed", { id: job.id, code: "INTERNAL", message: error.message }
+# Runs one job. Every way out of its handler is an answer, and a result that cannot be sent is an error of it.
+def answer(job)
+  handler = KINDS[job.kind] or raise Failed.new("UNIMPLEMENTED", "no handler for the kind #{job.kind}")
+  result, content_type = handler.call(job)
+  encoded("done", { id: job.id, content_type: text(content_type) }, result)
+rescue Failed => error
+  encoded("failed", { id: job.id, code: text(error.code), message: text(error.message), retryable: error.retryable })
+rescue SignalException
+  raise
+rescue Exception => error # SystemExit too: `exit` ends a job, not the worker.
+  warn text(error.full_message, 10_000)
+  encoded("failed", { id: job.id, code: "INTERNAL", message: text(error.message) })
+end
+
+def main
+  $requests, $responses = IO.new(3, "rb"), IO.new(4, "wb")
+  $stdout.sync = true
+  respond("ready", { protocol: 1, kinds: KINDS.keys, name: "thumbnail" })
+  until $leaves
+    message, data = receive
+    next unless message["run"]
+
+    $responses.write(answer(Job.new(message["run"], data)))
+    $responses.flush
   end
-  respond(*answer)
 end
+
+main if $PROGRAM_NAME == __FILE__ # A test can load this file.

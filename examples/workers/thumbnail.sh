@@ -41,13 +41,23 @@ output() {
 }
 
 progress() {
-  send progress "\"id\":\"$id\",\"fraction\":$1,\"message\":\"$2\""
+  quote "$2"
+  send progress "\"id\":\"$id\",\"fraction\":$1,\"message\":$REPLY"
 }
 
 # Ends the job with a gRPC status code. A handler that exits with another code than 0 ends with INTERNAL.
 failed() {
-  printf '"code":"%s","message":"%s"' "$1" "$2" >"$files/failed"
+  quote "$2"
+  printf '"code":"%s","message":%s' "$1" "$REPLY" >"$files/failed"
   exit 1
+}
+
+# A text in JSON, at most 2000 characters of it.
+quote() {
+  REPLY=${1:0:2000}
+  REPLY=${REPLY//\\/\\\\}
+  REPLY=${REPLY//\"/\\\"}
+  REPLY=\"${REPLY//[[:cntrl:]]/ }\"
 }
 
 # The protocol: a line of JSON on descriptor 3 or 4, then as many bytes as its `bytes` says.
@@ -94,6 +104,8 @@ stop() {
   kill -KILL "$1"
 } 2>/dev/null
 
+# A test can source this file.
+[[ ${BASH_SOURCE[0]} == "$0" ]] || return 0
 files=$(mktemp -d)
 trap 'rm -rf "$files"' EXIT
 names=$(printf ',"%s"' "${!kinds[@]}")

@@ -117,11 +117,13 @@ fn next_steps(language: &Language, name: &str, path: &Path) -> String {
     let shown = path.display();
     let absolute = env::current_dir().map_or_else(|_| path.to_owned(), |directory| directory.join(path));
     let words = language.command;
+    // The compiler caches its results there.
+    let needs_home = language.name == "go";
     let program = on_path(words[0]).unwrap_or_else(|| format!("/usr/bin/{}", words[0]));
     let command: Vec<_> = [&*program].iter().chain(&words[1..]).map(|word| format!("{word:?}")).collect();
     format!(
         "wrote {shown}\n\n\
-         check it:  waterwheel worker test -- {} {shown}\n\
+         check it:  waterwheel worker test {}-- {} {shown}\n\
          serve it:  waterwheel dev --worker {shown}\n\
          call it:   waterwheel submit {name} hello\n\n\
          in the configuration of a server:\n\n\
@@ -130,10 +132,10 @@ fn next_steps(language: &Language, name: &str, path: &Path) -> String {
          [kind.{name}]\n\
          pool = \"cpu\"\n\
          program = \"{name}\"",
+        if needs_home { "--pass-env HOME " } else { "" },
         words.join(" "),
         command.join(", "),
-        // The compiler caches its results there.
-        if language.name == "go" { "pass_env = [\"HOME\"]\n" } else { "" },
+        if needs_home { "pass_env = [\"HOME\"]\n" } else { "" },
     )
 }
 
@@ -193,7 +195,7 @@ impl WorkerFile {
         let runtime = runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| error.to_string())?;
         let peer = runtime.block_on(async {
-            timeout(START, Peer::start(&self.command, &Tasks::new(), None))
+            timeout(START, Peer::start(&self.command, &Tasks::new(), None, None))
                 .await
                 .map_err(|_| "it is not ready after a minute".to_owned())?
         })?;

@@ -48,8 +48,8 @@ const MAX_PROGRAM: usize = 256;
 
 /// Bytes that an empty pipe accepts without blocking, even if the user's pipe buffers are at their limit.
 const AT_ONCE: usize = 4096;
-/// The default `PATH` of a program.
-const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+/// The default variables of a program. Without a locale, Java and Ruby take text for ASCII, and damage the rest.
+const VARIABLES: [(&str, &str); 2] = [("PATH", "/usr/local/bin:/usr/bin:/bin"), ("LANG", "C.UTF-8")];
 
 /// A running program, and its pipes.
 pub(super) struct Child {
@@ -245,8 +245,8 @@ fn cannot_start(program: &Path, fault: &io::Error) -> String {
 }
 
 /// The variables that are the same for all jobs of a program, except those that its working directory determines.
-pub(super) fn for_program(own: &BTreeMap<String, String>) -> BTreeMap<String, String> {
-    let mut variables = BTreeMap::from([("PATH".to_owned(), PATH.to_owned())]);
+pub(crate) fn for_program(own: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let mut variables = BTreeMap::from(VARIABLES.map(|(name, value)| (name.to_owned(), value.to_owned())));
     variables.extend(own.clone());
     variables
 }

@@ -18,7 +18,7 @@ use tracing::{Instrument, Span};
 
 use super::{OutputSink, Runner, StopReason, run::StartMark};
 use crate::{
-    model::{Attempt, AttemptToken, Call, Deadline, HandlerError, JobId, ProgramEnd, RequestId, TraceContext},
+    model::{Attempt, AttemptToken, Call, Deadline, HandlerError, JobId, ProgramEnd, RequestId, TraceContext, text},
     task::Tasks,
 };
 
@@ -266,7 +266,8 @@ impl Context {
 
     /// Reports progress: `fraction` from 0 to 1. The report is dropped if no caller reads progress.
     pub fn progress(&self, fraction: f64, message: impl Into<String>) {
-        let (fraction, message) = (if fraction.is_finite() { fraction.clamp(0.0, 1.0) } else { 0.0 }, message.into());
+        let fraction = if fraction.is_finite() { fraction.clamp(0.0, 1.0) } else { 0.0 };
+        let message = text::message(message.into());
         match self.watched() {
             Some(attempt) => attempt.progress(fraction, message),
             None => self.output().progress(fraction, message),

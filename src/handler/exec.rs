@@ -20,7 +20,7 @@ use crate::model::{FailureCode, HandlerError, Job, Output, ProgramEnd};
 /// of the job. The program inherits no other descriptors. Its exit ends the job; processes that it leaves in its group
 /// are killed.
 ///
-/// The program gets only these variables: `PATH=/usr/local/bin:/usr/bin:/bin`; `HOME` and `TMPDIR` (its workspace, if
+/// The program gets only these variables: `PATH=/usr/local/bin:/usr/bin:/bin`; `LANG=C.UTF-8`; `HOME` and `TMPDIR` (its workspace, if
 /// it has one); those of [`env`](Self::env); `WATERWHEEL_JOB_ID`, `WATERWHEEL_KIND`, `WATERWHEEL_REQUEST_ID`,
 /// `WATERWHEEL_DEADLINE_MS` (milliseconds left at its start), `WATERWHEEL_CONTENT_TYPE` and `WATERWHEEL_TENANT` (empty
 /// when unspecified), `WATERWHEEL_ATTEMPT`, `WATERWHEEL_IDEMPOTENCY_KEY` and `WATERWHEEL_TOKEN` (an
@@ -40,7 +40,7 @@ pub struct ExecCommand {
     pub args: Vec<String>,
     /// Whether each job gets an empty directory of its own, which is removed afterwards. Default `false`.
     pub workspace: bool,
-    /// Additional variables. They may override `PATH`, `HOME` and `TMPDIR`.
+    /// Additional variables. They may override `PATH`, `LANG`, `HOME` and `TMPDIR`.
     pub env: BTreeMap<String, String>,
     /// Failure codes of exit codes, where they differ from `sysexits.h`.
     pub exit_codes: BTreeMap<u8, FailureCode>,

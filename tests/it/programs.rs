@@ -4,6 +4,7 @@
 
 mod blame;
 mod faults;
+mod malformed;
 mod renewal;
 
 use std::{num::NonZeroUsize, path::Path, time::Duration};

@@ -1,5 +1,6 @@
 //! Workers that attach over the network. Each job gets an answer while their slots appear and disappear.
 
+mod malformed;
 mod network;
 
 use std::time::Duration;
@@ -18,6 +19,7 @@ use waterwheel::proto::{
 
 use crate::{
     jobs::explain,
+    ops_pages,
     process::PATIENCE,
     refusal::reason,
     service::{Caller, Service, job, queued},
@@ -285,14 +287,50 @@ async fn a_worker_that_breaks_the_protocol_gets_an_error_and_loses_its_slots() {
         assert_eq!((end.code(), &*reason(&end)), (Code::InvalidArgument, "INVALID_FIELD"), "{message:?}");
         workers(&caller, 0).await;
     }
-    // A second answer for the same job.
-    let mut worker = Worker::attach(&service, 1).await;
-    let call = caller.leave(job("far", ""));
-    let run = worker.run().await;
+}
+
+#[tokio::test]
+async fn a_late_message_of_a_worker_is_dropped_and_counted() {
+    let service = serve("");
+    let caller = Caller::of(service.public).await;
+    let mut worker = Worker::attach(&service, 2).await;
+    let [call, other] = [caller.leave(job("far", "")), caller.leave(job("far", ""))];
+    let [run, beside] = [worker.run().await, worker.run().await];
     worker.done(&run.id, "once").await;
     worker.done(&run.id, "twice").await;
-    assert_eq!(output(call.await.unwrap()), "once");
-    assert_eq!(worker.hear().await.unwrap_err().code(), Code::InvalidArgument);
+    worker.say(Message::Output(Output { id: run.id.clone(), data: "late".into() })).await;
+    worker.say(Message::Progress(Progress { id: run.id, fraction: 1.0, message: String::new() })).await;
+    worker.say(Message::Progress(Progress { id: "1000".into(), ..Progress::default() })).await;
+    worker.done(&beside.id, "beside").await;
+    let mut outputs = [output(call.await.unwrap()), output(other.await.unwrap())];
+    outputs.sort();
+    assert_eq!(outputs, ["beside", "once"]);
+    assert_eq!(ops_pages::metrics(service.ops).await[r#"waterwheel_late_messages_total{pool="far"}"#], 4.0);
+}
+
+#[tokio::test]
+async fn a_worker_without_a_concurrency_has_one_slot() {
+    let service = serve("");
+    let caller = Caller::of(service.public).await;
+    let mut worker = Worker::attach(&service, 0).await;
+    workers(&caller, 1).await;
+    let call = caller.leave(job("far", ""));
+    let run = worker.run().await;
+    worker.done(&run.id, "done").await;
+    assert_eq!(output(call.await.unwrap()), "done");
+}
+
+#[tokio::test]
+async fn a_worker_is_sent_leave_when_its_call_is_too_old_and_finishes_its_job() {
+    let service = serve("    server.connections.max_age = \"3s\"");
+    let caller = Caller::of(service.public).await;
+    let mut worker = Worker::attach(&service, 2).await;
+    let call = caller.leave(job("far", ""));
+    let run = worker.run().await;
+    assert!(matches!(worker.hear().await, Ok(Some(attach_response::Message::Leave(_)))));
+    worker.done(&run.id, "done").await;
+    assert_eq!(worker.hear().await.unwrap(), None);
+    drop(call);
 }
 
 #[tokio::test]
@@ -306,6 +344,7 @@ async fn a_hello_that_fits_no_pool_is_refused() {
     "#;
     let service = serve(more);
     let long = Hello { name: "n".repeat(129), ..hello(&["far"], 1) };
+    let labelled = Hello { labels: [("a".into(), "b\n".into())].into(), ..hello(&["far"], 1) };
     let leaving = Message::Leaving(Leaving {});
     for (first, field) in [
         (leaving, "hello"),
@@ -316,6 +355,9 @@ async fn a_hello_that_fits_no_pool_is_refused() {
         (Message::Hello(hello(&["a", "far"], 1)), "hello.kinds"),
         (Message::Hello(hello(&["far"], 1025)), "hello.concurrency"),
         (Message::Hello(long), "hello.name"),
+        (Message::Hello(hello(&["far", "a\0b"], 1)), "hello.kinds"),
+        (Message::Hello(hello(&vec!["far"; 1025], 1)), "hello.kinds"),
+        (Message::Hello(labelled), "hello.labels"),
     ] {
         let refused = attach_by(service.public.channel().await, first).await.err().expect("it does not fit");
         assert_eq!((refused.code(), &*reason(&refused)), (Code::InvalidArgument, "INVALID_FIELD"));

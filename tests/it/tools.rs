@@ -157,7 +157,8 @@ async fn waterwheel(directory: &TempDir, args: &[&str]) -> (i32, String) {
 
 /// Runs the conformance tests. Returns the exit code, the name and verdict of each test, and the output.
 async fn verdicts(directory: &TempDir, command: &[&str]) -> (i32, Vec<(String, String)>, String) {
-    let args: Vec<_> = ["worker", "test", "--timeout", "2m", "--output", "json", "--"]
+    // The compiler of Go needs HOME.
+    let args: Vec<_> = ["worker", "test", "--timeout", "2m", "--output", "json", "--pass-env", "HOME", "--"]
         .into_iter()
         .chain(command.iter().copied())
         .collect();
@@ -218,4 +219,66 @@ async fn tests_that_need_the_conformance_kind_are_skipped_without_it() {
     let (exit, verdicts, text) = verdicts(&directory, &["python3", "own.py"]).await;
     let count = |wanted: &str| verdicts.iter().filter(|(_, verdict)| verdict == wanted).count();
     assert_eq!((exit, count("pass"), count("skip")), (0, 4, 11), "{text}");
+}
+
+#[tokio::test]
+async fn a_kind_of_the_workers_own_is_tested_with_a_file() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("input"), "text").unwrap();
+    let python = include_str!("../../examples/workers/thumbnail.py").replace("KINDS = {", "import os\nKINDS = {");
+    let node = include_str!("../../examples/workers/thumbnail.mjs");
+    for (file, body, passes, fails, seen) in [
+        (
+            "decodes.py",
+            "return job.payload.decode().upper().encode(), 'text/plain'",
+            4,
+            0,
+            "INTERNAL: UnicodeDecodeError",
+        ),
+        ("shell.py", "return os.environ['WORKER_SECRET'].encode(), ''", 2, 2, "KeyError: 'WORKER_SECRET'"),
+        ("leaves.py", "os._exit(0 if job.payload else 3)", 0, 4, "it closed descriptor 4 (exit status: 3)"),
+        ("text.mjs", "return ['é'.repeat(1000), 'text/plain']", 4, 0, "2000 bytes"),
+        ("number.mjs", "return [5, 'text/plain']", 2, 2, "INTERNAL: "),
+        ("null.mjs", "throw null", 2, 2, "INTERNAL: null"),
+    ] {
+        let (program, handler) = match file.ends_with("py") {
+            true => ("python3", python.replacen("return job.payload, job.content_type", body, 1)),
+            false => ("node", node.replacen("return [job.payload, job.content_type]", body, 1)),
+        };
+        std::fs::write(directory.path().join(file), handler).unwrap();
+        let args = ["worker", "test", "--output", "json", "--payload", "input", "--", program, file];
+        let mut command = Command::new(env!("CARGO_BIN_EXE_waterwheel"));
+        command.args(args).current_dir(directory.path()).env("WORKER_SECRET", "of the shell");
+        let output = command.stdin(Stdio::null()).output().await.unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        if text.contains("cannot start") {
+            eprintln!("{program} is not installed");
+            continue;
+        }
+        let rows = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let own: Vec<_> = rows.filter(|row| row["test"].as_str().unwrap().starts_with("own kind")).collect();
+        let count = |verdict: &str| own.iter().filter(|row| row["verdict"] == verdict).count();
+        assert_eq!((count("pass"), count("fail")), (passes, fails), "{text}");
+        assert!(text.contains(seen), "{seen}: {text}");
+    }
+}
+
+/// A test of an author can import the file: only the program speaks to a server.
+#[tokio::test]
+async fn a_generated_worker_can_be_imported() {
+    let workers = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/workers");
+    for (program, code) in [
+        ("python3", "import thumbnail; assert thumbnail.KINDS"),
+        ("node", "import('./thumbnail.mjs').then(({ run }) => process.exit(run ? 0 : 1))"),
+        ("ruby", "load './thumbnail.rb'; exit KINDS.size == 2"),
+        ("bash", "source ./thumbnail.sh && [[ ${#kinds[@]} == 2 ]]"),
+    ] {
+        let flag = if matches!(program, "python3" | "bash") { "-c" } else { "-e" };
+        let mut command = Command::new(program);
+        command.args([flag, code]).current_dir(workers).env("PYTHONDONTWRITEBYTECODE", "1").stdin(Stdio::null());
+        match command.output().await {
+            Ok(output) => assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr)),
+            Err(error) => eprintln!("{program} is not installed: {error}"),
+        }
+    }
 }

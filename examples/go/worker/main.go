@@ -17,6 +17,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -96,7 +97,7 @@ func (job *Job) Output(data []byte) {
 
 // Progress says how far the job is, from 0 to 1.
 func (job *Job) Progress(fraction float64, message string) {
-	progress := &pb.AttachRequest_Progress{Id: job.Id, Fraction: fraction, Message: message}
+	progress := &pb.AttachRequest_Progress{Id: job.Id, Fraction: fraction, Message: text(message)}
 	job.call.say(&pb.AttachRequest{Message: &pb.AttachRequest_Progress_{Progress: progress}})
 }
 
@@ -120,28 +121,43 @@ func (call *call) job(id string) *Job {
 	return known
 }
 
+// serve runs one job. Every way out of its handler is an answer: a panic and the end of its goroutine too.
 func (call *call) serve(job *Job) {
+	var data []byte
+	contentType, err := "", errors.New("the handler ended its goroutine")
 	defer job.cancel(nil)
+	defer func() {
+		if fault := recover(); fault != nil {
+			debug.PrintStack()
+			err = fmt.Errorf("panic: %v", fault)
+		}
+		call.answer(job, data, contentType, err)
+	}()
 	handler := kinds[job.Kind]
 	if handler == nil {
-		handler = func(context.Context, *Job) ([]byte, string, error) {
-			return nil, "", &Failed{Code: "UNIMPLEMENTED", Message: "no handler for the kind " + job.Kind}
-		}
+		err = &Failed{Code: "UNIMPLEMENTED", Message: "no handler for the kind " + job.Kind}
+		return
 	}
-	data, contentType, err := handler(job.ctx, job)
-	for ; len(data) > piece; data = data[piece:] {
+	data, contentType, err = handler(job.ctx, job)
+}
+
+// text makes a text UTF-8: a message with another one ends the call, with all of its jobs.
+func text(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }
+
+func (call *call) answer(job *Job, data []byte, contentType string, err error) {
+	for ; err == nil && len(data) > piece; data = data[piece:] {
 		job.Output(data[:piece])
 	}
 	call.jobs.Delete(job.Id)
 	if err == nil {
-		done := &pb.AttachRequest_Done{Id: job.Id, Data: data, ContentType: contentType}
+		done := &pb.AttachRequest_Done{Id: job.Id, Data: data, ContentType: text(contentType)}
 		call.say(&pb.AttachRequest{Message: &pb.AttachRequest_Done_{Done: done}})
 		return
 	}
 	said := &Failed{Code: "INTERNAL", Message: err.Error()}
 	errors.As(err, &said)
-	message := said.Message[:min(len(said.Message), 1000)]
-	failed := &pb.AttachRequest_Failed{Id: job.Id, Code: said.Code, Message: message, Retryable: said.Retryable}
+	message := text(said.Message[:min(len(said.Message), 1000)])
+	failed := &pb.AttachRequest_Failed{Id: job.Id, Code: text(said.Code), Message: message, Retryable: said.Retryable}
 	call.say(&pb.AttachRequest{Message: &pb.AttachRequest_Failed_{Failed: failed}})
 }
 

@@ -1,6 +1,6 @@
 //! `waterwheel worker test`: tests whether a program follows the protocol.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use bytes::Bytes;
 use clap::Args;
@@ -10,12 +10,16 @@ use tokio::time::{Instant, timeout};
 use super::peer::{Answer, AttachPoint, Peer};
 use crate::{
     cli::{
+        config::sources,
         console::{BAD, Console, FAINT, GOOD, paint},
         failure::{Exit, Failure},
         flags::any_duration,
         output::exact,
     },
-    handler::protocol::{Failed, FromWorker, VERSION},
+    handler::{
+        program_variables,
+        protocol::{Failed, FromWorker, VERSION},
+    },
     task::Tasks,
 };
 
@@ -31,13 +35,17 @@ Example:
 const KIND: &str = "conformance";
 /// Jobs that are run one after the other.
 const MANY: usize = 1000;
+/// Size of a payload that no handler expects.
+const ODD_BYTES: usize = 20_000;
 
 /// Test whether a worker keeps the protocol.
 ///
-/// It starts the command as a server does, and runs jobs of the kind "conformance" on it, which every worker of
-/// "waterwheel worker new" serves. For one that does not, those tests are left out. What the worker prints goes to
-/// standard error. With --attach it starts the command with an address in WATERWHEEL_ADDRESS, where the worker is to
-/// attach.
+/// It starts the command as a server does, with PATH, LANG and the variables of --pass-env, and runs jobs of the kind
+/// "conformance" on it, which every worker of "waterwheel worker new" serves. For one that does not, those tests are left
+/// out. With --payload it also runs a kind of the worker's own: with that file, without bytes, and with bytes that are no
+/// text. The handler may say no to the last two, but each job must get an answer. What the worker prints goes to
+/// standard error. With --attach it starts the command with all variables and an address in WATERWHEEL_ADDRESS, where the
+/// worker is to attach.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct TestArgs {
@@ -47,6 +55,15 @@ pub(super) struct TestArgs {
     /// Test a worker that attaches over gRPC, and not one that is a child of the server.
     #[arg(long)]
     attach: bool,
+    /// File with a payload for a kind of the worker's own, which is tested too.
+    #[arg(long, value_name = "FILE")]
+    payload: Option<PathBuf>,
+    /// That kind; the first one that the worker names by default.
+    #[arg(long, value_name = "KIND", requires = "payload")]
+    kind: Option<String>,
+    /// A variable to pass on to the worker, as `pass_env` of the configuration does.
+    #[arg(long, value_name = "NAME")]
+    pass_env: Vec<String>,
     /// Command that starts the worker.
     #[arg(value_name = "COMMAND", required = true, last = true)]
     command: Vec<String>,
@@ -57,6 +74,8 @@ struct Kit<'a, 'console> {
     args: &'a TestArgs,
     console: &'a mut Console<'console>,
     worker: Option<Peer>,
+    /// The variables of the worker; `None` if it gets all.
+    variables: Option<BTreeMap<String, String>>,
     tasks: Tasks,
     failed: usize,
 }
@@ -65,7 +84,14 @@ struct Kit<'a, 'console> {
 type Seen = Result<String, String>;
 
 pub(super) async fn run(args: &TestArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
-    let mut kit = Kit { args, console, worker: None, tasks: Tasks::new(), failed: 0 };
+    let payload = args.payload.as_ref().map(|path| {
+        let unread = |error| Failure::usage(format!("cannot read {}: {error}", path.display()), "name another file");
+        std::fs::read(path).map_err(unread)
+    });
+    let payload = payload.transpose()?.map(Bytes::from);
+    let passed = sources().env.into_iter().filter(|(name, _)| args.pass_env.contains(name)).collect();
+    let variables = (!args.attach).then(|| program_variables(&passed));
+    let mut kit = Kit { args, console, worker: None, variables, tasks: Tasks::new(), failed: 0 };
     kit.test("ready", None, async |worker| ready(worker)).await?;
     if kit.failed > 0 {
         return Ok(Exit::Failed);
@@ -82,6 +108,9 @@ pub(super) async fn run(args: &TestArgs, console: &mut Console<'_>) -> Result<Ex
     kit.test("print to standard output", Some(KIND), print).await?;
     kit.test("crash", Some(KIND), crash).await?;
     kit.test("start after a crash", Some(KIND), async |worker| echo(worker, 1).await).await?;
+    if let Some(payload) = payload {
+        kit.own_kind(&payload).await?;
+    }
     if args.attach {
         kit.test("leave and return", None, async |worker| worker.leave_and_return().await).await?;
         kit.test("end of the service", None, async |worker| worker.refuse_and_return().await).await?;
@@ -94,6 +123,27 @@ pub(super) async fn run(args: &TestArgs, console: &mut Console<'_>) -> Result<Ex
 }
 
 impl Kit<'_, '_> {
+    /// Tests a kind of the worker's own. Each job must get an answer, and those with the payload must complete.
+    async fn own_kind(&mut self, payload: &Bytes) -> Result<(), Failure> {
+        // No text, as a worker may expect one.
+        let odd: Bytes = (0..ODD_BYTES).map(|at| ((at * 193) >> 3) as u8).collect();
+        for (test, payload, judge) in [
+            ("own kind", payload, all_of as fn(&Answer) -> Seen),
+            ("own kind, no bytes", &Bytes::new(), end_of),
+            ("own kind, odd bytes", &odd, end_of),
+            ("own kind again", payload, all_of),
+        ] {
+            let kind = self.args.kind.as_deref();
+            let own = async |worker: &mut Peer| {
+                let first = worker.ready.kinds.iter().map(String::as_str).find(|named| *named != KIND);
+                let kind = kind.or(first).ok_or("it names no kind of its own: name one with --kind")?.to_owned();
+                judge(&worker.run(&kind, None, payload.clone()).await?)
+            };
+            self.test(test, None, own).await?;
+        }
+        Ok(())
+    }
+
     /// Runs one test, for which the worker must serve `kind`.
     async fn test(
         &mut self,
@@ -108,7 +158,8 @@ impl Kit<'_, '_> {
                 Some(peer) => peer,
                 None => {
                     let point = self.args.attach.then(|| AttachPoint::open(&self.tasks)).transpose()?;
-                    worker.insert(Peer::start(&self.args.command, &self.tasks, point).await?)
+                    let started = Peer::start(&self.args.command, &self.tasks, point, self.variables.as_ref());
+                    worker.insert(started.await?)
                 }
             };
             match kind {
@@ -133,6 +184,18 @@ impl Kit<'_, '_> {
         let report = json!({ "test": test, "verdict": verdict, "seen": seen, "ms": took.as_secs_f64() * 1e3 });
         let line = || format!("{}  {test:<26}{:>8}  {seen}", paint(style, verdict), exact(took));
         Ok(self.console.report(&report, line).await?)
+    }
+}
+
+fn all_of(answer: &Answer) -> Seen {
+    completed(answer).map(|output| format!("{} bytes", output.len()))
+}
+
+/// How a job ended, in whatever way.
+fn end_of(answer: &Answer) -> Seen {
+    match &answer.end {
+        FromWorker::Failed(Failed { code, message, .. }) => Ok(format!("{code}: {message}")),
+        _ => all_of(answer),
     }
 }
 
@@ -193,7 +256,7 @@ async fn progress(worker: &mut Peer) -> Seen {
     let answer = worker.run(KIND, Some("progress"), Bytes::new()).await?;
     completed(&answer)?;
     match answer.progress.as_slice() {
-        [0.5] => Ok(String::new()),
+        [Some(0.5)] => Ok(String::new()),
         other => Err(format!("one progress of 0.5 was expected, not {other:?}")),
     }
 }

@@ -1,6 +1,7 @@
 //! A worker that a test drives, through its descriptors 3 and 4 or through its `Attach` call.
 
 use std::{
+    collections::BTreeMap,
     io,
     pin::Pin,
     process::{ExitStatus, Stdio},
@@ -28,6 +29,7 @@ use tonic::{
     transport::{Server, server::TcpIncoming},
 };
 
+use super::on_path;
 use crate::{
     handler::protocol::{Frame, FromWorker, Messages, Ready, Run, ToWorker, VERSION, parts},
     proto::{
@@ -65,16 +67,26 @@ pub(super) struct Peer {
 /// What a worker sent for one job: its pieces of output, its progress, and how it ended.
 pub(super) struct Answer {
     pub(super) pieces: Vec<Bytes>,
-    pub(super) progress: Vec<f64>,
+    pub(super) progress: Vec<Option<f64>>,
     pub(super) end: FromWorker,
 }
 
 impl Peer {
     /// Starts the command and waits until it is ready, or attached at `point`. Its standard output becomes our standard
-    /// error.
-    pub(super) async fn start(command: &[String], tasks: &Tasks, point: Option<AttachPoint>) -> Result<Self, String> {
+    /// error. It gets these variables only, or all of ours.
+    pub(super) async fn start(
+        command: &[String],
+        tasks: &Tasks,
+        point: Option<AttachPoint>,
+        variables: Option<&BTreeMap<String, String>>,
+    ) -> Result<Self, String> {
         let (program, args) = command.split_first().ok_or("no command was given")?;
-        let mut command = Command::new(program);
+        // It is found by our own PATH: the configuration has its whole path.
+        let found = if program.contains('/') { None } else { on_path(program) };
+        let mut command = Command::new(found.as_ref().unwrap_or(program));
+        if let Some(variables) = variables {
+            command.env_clear().envs(variables);
+        }
         command.args(args).stdin(Stdio::null()).stdout(io::stderr()).process_group(0).kill_on_drop(true);
         let mut peer =
             Self::spawn(command, tasks, point).map_err(|error| format!("cannot start `{program}`: {error}"))?;

@@ -250,7 +250,7 @@ async fn the_program_sees_these_variables_and_no_other() {
     let bench = tests::traced(MEBI, trace);
     let (job, request_id) = (bench.context.job().to_string(), bench.context.request_id().to_string());
     let mut command = ExecCommand::new("/usr/bin/env", [""; 0]);
-    command.env.insert("LANG".into(), "C".into());
+    command.env.insert("OWN".into(), "C".into());
     let labelled = Job::new("test", "").content_type("a/b").tenant("acme").label("a.b", "x y");
     let output = run_in(bench, command, labelled).await.expect("exit code 0");
     let output = String::from_utf8(output.to_vec()).expect("UTF-8");
@@ -259,7 +259,8 @@ async fn the_program_sees_these_variables_and_no_other() {
     let left: u64 = seen.remove("WATERWHEEL_DEADLINE_MS").and_then(|left| left.parse().ok()).expect("a number");
     assert!((1..=60_000).contains(&left), "{left}");
     let expected = BTreeMap::from([
-        ("LANG", "C"),
+        ("LANG", "C.UTF-8"),
+        ("OWN", "C"),
         ("PATH", "/usr/local/bin:/usr/bin:/bin"),
         ("TRACEPARENT", "00-a-b-01"),
         ("TRACESTATE", "v=1"),
@@ -275,7 +276,7 @@ async fn the_program_sees_these_variables_and_no_other() {
     ]);
     assert_eq!(seen, expected);
     let documented = include_str!("../../../docs/exec.md");
-    for name in expected.keys().filter(|name| !matches!(**name, "LANG" | "WATERWHEEL_LABEL_A_B")) {
+    for name in expected.keys().filter(|name| !matches!(**name, "OWN" | "WATERWHEEL_LABEL_A_B")) {
         assert!(documented.contains(&format!("`{name}`")), "docs/exec.md does not tell of {name}");
     }
 }

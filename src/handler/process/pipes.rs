@@ -1,6 +1,10 @@
 //! The message pipes of a process: reads its messages for its jobs, and writes to it without blocking.
 
-use std::{collections::VecDeque, io, sync::Arc};
+use std::{
+    collections::VecDeque,
+    io,
+    sync::{Arc, atomic::Ordering},
+};
 
 use bytes::{Buf, Bytes, BytesMut};
 use parking_lot::Mutex;
@@ -11,7 +15,7 @@ use tokio::{
 };
 use tokio_util::{codec::Decoder, sync::CancellationToken};
 
-use super::session::{Cause, Session};
+use super::session::{Cause, NO_JOB, Session};
 use crate::{
     handler::{
         child::Pipe,
@@ -91,9 +95,15 @@ impl Reader {
                 let event = self.undelivered.take();
                 room.zip(event).map(|(room, (_, event))| room.send(event));
             }
+            session.missing.store(self.codec.missing(), Ordering::Relaxed);
             let frame = self.frame(&session.ended).await?;
             let Some((id, event)) = self.event(session, frame)? else { continue };
-            let events = if event.is_answer() { session.answer(id) } else { session.route(id) };
+            let events = if event.is_answer() {
+                self.codec.check_next(&self.buffer)?;
+                session.answer(id)
+            } else {
+                session.route(id)
+            };
             if id == own {
                 return Ok(event);
             }
@@ -136,20 +146,24 @@ impl Reader {
         }
     }
 
-    /// The event of a frame, with the id of its job.
+    /// The event of a frame, with the id of its job. Bytes after any other message than output and an answer are dropped.
     fn event(&mut self, session: &Session, frame: Frame) -> Result<Option<(u64, JobEvent)>, Cause> {
         let (message, bytes) = match frame {
             Frame::Message(message, bytes) => (message, bytes),
-            // Bytes after `ready` belong to no job, and are dropped.
             Frame::Piece(piece) => return Ok(self.following.as_mut().map(|following| following.piece(piece))),
         };
-        let id = message.job().ok_or_else(|| fault("it is ready twice", &message))?;
-        let Some(id) = id.parse().ok().filter(|id| session.route(*id).is_some()) else {
-            return Err(fault("it names a job that it does not run", &message));
-        };
+        let id = message.job().ok_or_else(|| fault("it is ready twice", &message))?.parse().unwrap_or(NO_JOB);
         self.following = None;
+        if session.route(id).is_none() {
+            // What comes late about an answered job harms no other one, and neither does progress.
+            let is_late = session.has_run(id) || matches!(message, FromWorker::Progress { .. });
+            return if is_late {
+                Ok(session.drop_late())
+            } else {
+                Err(fault("it names a job that it does not run", &message))
+            };
+        }
         match message {
-            FromWorker::Progress { .. } | FromWorker::Failed(_) if bytes > 0 => Err(fault("it has no bytes", &message)),
             FromWorker::Output { .. } => {
                 self.following = Some(Following { id, left: bytes, content_type: None });
                 Ok(None)

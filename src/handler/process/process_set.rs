@@ -1,7 +1,7 @@
 //! The set of a program's processes: which one has a free slot, which one leaves, and which one replaces it.
 
 use std::{
-    sync::{Arc, OnceLock},
+    sync::{Arc, OnceLock, atomic::AtomicU64},
     time::Duration,
 };
 
@@ -32,6 +32,8 @@ pub(super) struct ProcessSet {
     pub(super) name: Arc<str>,
     pub(super) program: WorkerProgram,
     pub(super) state: Mutex<SetState>,
+    /// Messages about jobs that were over, which were dropped.
+    pub(super) late: Arc<AtomicU64>,
     /// Notified when a slot may be free, and when a process has failed.
     pub(super) changed: Notify,
     /// Kills all processes at once.

@@ -1,6 +1,6 @@
 //! The processes of one program: their number, their start, their end and their state.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, atomic::Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
@@ -37,6 +37,8 @@ pub struct ProgramStats {
     pub failures: u64,
     /// How the last of these ended; empty if there is none.
     pub last_failure: String,
+    /// Messages about jobs that were over, which were dropped.
+    pub late_messages: u64,
 }
 
 /// One process.
@@ -92,8 +94,8 @@ impl Processes {
     pub fn new(program: WorkerProgram) -> Arc<Self> {
         let kill = CancellationToken::new();
         let (name, state, changed) = (program.name.as_str().into(), Mutex::default(), Notify::new());
-        let (tasks, restarts) = (OnceLock::new(), Semaphore::new(1));
-        let set = Arc::new(ProcessSet { name, program, state, changed, kill: kill.clone(), tasks, restarts });
+        let (tasks, restarts, late) = (OnceLock::new(), Semaphore::new(1), Arc::default());
+        let set = Arc::new(ProcessSet { name, program, state, late, changed, kill: kill.clone(), tasks, restarts });
         Arc::new(Self { set, _kill: kill.drop_guard() })
     }
 
@@ -193,6 +195,7 @@ impl Processes {
             starts: state.starts,
             failures: state.failures,
             last_failure: state.last_failure.clone(),
+            late_messages: self.set.late.load(Ordering::Relaxed),
         };
         drop(state);
         for process in &mut stats.processes {

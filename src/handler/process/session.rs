@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     pipes::{Reader, Writer},
-    process_set::Supervisor,
+    process_set::{ProcessSet, Supervisor},
     processes::memory,
 };
 use crate::{
@@ -48,7 +48,7 @@ pub(super) type Events = mpsc::Receiver<JobEvent>;
 type ReaderLock<T> = sync::Mutex<T>;
 
 /// An id that no job has.
-const NO_JOB: u64 = 0;
+pub(super) const NO_JOB: u64 = 0;
 
 /// A running process, shared by its jobs.
 pub(super) struct Session {
@@ -66,6 +66,10 @@ pub(super) struct Session {
     /// Whether it has reached one of these limits, except for the age.
     is_worn: AtomicBool,
     last_job: AtomicU64,
+    /// Messages about jobs that were over, of all processes of the program.
+    late: Arc<AtomicU64>,
+    /// Bytes that its last message announced, and that have not come.
+    pub(super) missing: AtomicU64,
     jobs: Mutex<FxHashMap<u64, Route>>,
     pub(super) writer: Writer,
     reader: ReaderLock<Reader>,
@@ -104,8 +108,9 @@ pub(super) enum Cause {
 
 impl Session {
     /// The session of a process that was just started, and a receiver for the cause of its end.
-    pub(super) fn new(program: &WorkerProgram, pid: u32, messages: MessagePipes) -> (Arc<Self>, mpsc::Receiver<Cause>) {
+    pub(super) fn new(set: &ProcessSet, pid: u32, messages: MessagePipes) -> (Arc<Self>, mpsc::Receiver<Cause>) {
         let (tell, causes) = mpsc::channel(1);
+        let program = &set.program;
         let session = Self {
             pid,
             places: program.jobs_per_process.max(1),
@@ -116,6 +121,8 @@ impl Session {
             recycle: program.recycle.spread(rand::rng().random_range(80..=100)),
             is_worn: AtomicBool::new(false),
             last_job: AtomicU64::new(NO_JOB),
+            late: Arc::clone(&set.late),
+            missing: AtomicU64::new(0),
             jobs: Mutex::default(),
             writer: Writer::new(messages.input),
             reader: ReaderLock::new(Reader::new(messages.output)),
@@ -219,6 +226,23 @@ impl Session {
     /// The sender for the events of a job.
     pub(super) fn route(&self, job: u64) -> Option<mpsc::Sender<JobEvent>> {
         Some(self.jobs.lock().get(&job)?.events.clone())
+    }
+
+    /// Whether the process was given this job. Ids only grow.
+    pub(super) fn has_run(&self, job: u64) -> bool {
+        job != NO_JOB && job <= self.last_job.load(Ordering::Relaxed)
+    }
+
+    /// Why one of its jobs cannot end: announced bytes that have not come.
+    pub(super) fn blocked(&self) -> Option<String> {
+        let missing = self.missing.load(Ordering::Relaxed);
+        (missing > 0).then(|| format!("{missing} bytes that it announced have not come"))
+    }
+
+    /// Counts a message about a job that is over.
+    pub(super) fn drop_late<T>(&self) -> Option<T> {
+        self.late.fetch_add(1, Ordering::Relaxed);
+        None
     }
 
     /// The sender for the last event of a job, which is removed.

@@ -82,7 +82,7 @@ async fn live(supervisor: &Supervisor, tasks: &Tasks) -> Result<(), Failure> {
     let Child { mut process, input: _, stdout, stderr, messages } = child;
     let pid = process.pid();
     info!(program = %supervisor.set.name, pid, "a process of a program starts");
-    let (session, causes) = Session::new(program, pid, messages.expect("a worker program has message pipes"));
+    let (session, causes) = Session::new(&supervisor.set, pid, messages.expect("a worker program has message pipes"));
     let watch = async {
         let cause = session.watch(supervisor, &mut process, causes).await;
         session.ended.cancel();
@@ -182,7 +182,10 @@ impl Session {
                 let limit = program.start_timeout.as_millis();
                 format!("{name} did not say that it is ready within {limit} ms, and was ended")
             }
-            Cause::Forced => format!("{name} was ended because one of its jobs did not stop"),
+            Cause::Forced => {
+                let blocked = self.blocked().map(|blocked| format!(": {blocked}")).unwrap_or_default();
+                format!("{name} was ended because one of its jobs did not stop{blocked}")
+            }
         };
         self.note_company(&cause);
         let _ = self.end.set(ProgramEnd { summary: summary.clone(), ..exit });

@@ -77,7 +77,7 @@ mod cases {
         let messages = [
             (FromWorker::Ready(Ready { protocol: 1, kinds: vec!["a".into()], name: "w 1".into() }), Vec::new()),
             (FromWorker::Output { id: id.clone() }, b"{\"done\":{}}\n\0\xff".to_vec()),
-            (FromWorker::Progress { id: id.clone(), fraction: 0.5, message: "ü\n".into() }, Vec::new()),
+            (FromWorker::Progress { id: id.clone(), fraction: Some(0.5), message: "ü\n".into() }, Vec::new()),
             (FromWorker::Done { id: id.clone(), content_type: "a/b".into() }, vec![b'\n'; 3 * MAX_PIECE + 1]),
             (
                 FromWorker::Failed(Failed {
@@ -145,19 +145,94 @@ mod cases {
         );
     }
 
+    fn read_one(line: &str) -> FromWorker {
+        match decode(&[line.as_bytes(), b"\n"]).expect("sound").remove(0) {
+            Frame::Message(message, _) => message,
+            piece @ Frame::Piece(_) => panic!("{piece:?}"),
+        }
+    }
+
+    #[test]
+    fn a_field_that_is_not_as_it_should_be_is_read_as_what_it_means() {
+        let id = || "1".to_owned();
+        let done = |content_type: &str| FromWorker::Done { id: id(), content_type: content_type.into() };
+        let failed = |message: &str| {
+            let (code, message) = ("NOT_FOUND".into(), message.into());
+            FromWorker::Failed(Failed { id: id(), code, message, retryable: None })
+        };
+        let progress = |fraction| FromWorker::Progress { id: id(), fraction, message: "m".into() };
+        for (line, expected) in [
+            (r#"{"done":{"id":"1","content_type":null},"bytes":null}"#, done("")),
+            (r#"{"done":{"id":1,"content_type":5}}"#, done("5")),
+            (r#"{"bytes":0,"done":{"content_type":"a/b","id":"1"}}"#, done("a/b")),
+            (
+                r#"{"failed": {"id": "1", "code": "NOT_FOUND", "message": "\udcff \"no\"", "retryable": "yes"}}"#,
+                failed(r#"\udcff \"no\""#),
+            ),
+            (r#"{"failed":{"id":"1","code":"NOT_FOUND","message":"a \x b"}}"#, failed(r"a \x b")),
+            (r#"{"failed":{"id":"1","code":"NOT_FOUND","message":"a \"b\"","took":NaN}}"#, failed("a \"b\"")),
+            (r#"{"failed":{"id":"1","code":"NOT_FOUND","message":{"a":1}}}"#, failed(r#"{"a":1}"#)),
+            (r#"{"progress":{"id":"1","fraction":NaN,"message":"m"}}"#, progress(None)),
+            (r#"{"progress":{"id":"1","fraction":"half","message":"m"}}"#, progress(None)),
+            (r#"{"progress": {"id": "1", "fraction": -Infinity, "message": "m"}}"#, progress(None)),
+            (&format!(r#"{{"progress":{{"id":"1","fraction":1{},"message":"m"}}}}"#, "0".repeat(400)), progress(None)),
+            (r#"{"progress":{"id":"1","fraction":1e400,"message":"m"}}"#, progress(None)),
+            (r#"{"progress":{"id":"1","fraction":1,"message":"m"}}"#, progress(Some(1.0))),
+        ] {
+            assert_eq!(read_one(line), expected, "{line}");
+        }
+        let latin =
+            decode(&[b"{\"failed\":{\"id\":\"1\",\"code\":\"NOT_FOUND\",\"message\":\"\xe9\"}}\n"]).expect("sound");
+        assert_eq!(latin, [Frame::Message(failed("\u{fffd}"), 0)]);
+    }
+
+    #[test]
+    fn a_line_that_cannot_be_read_is_the_fault_of_the_job_that_it_names() {
+        for (line, is_answer) in [
+            (r#"{"done":{"id":"7"},"bytes":"many"}"#, true),
+            (r#"{"done":{"id":"7"},"bytes":1.5}"#, true),
+            (r#"{"done":{"id":7,,}}"#, true),
+            (r#"{"finished":{"id":"7"}}"#, true),
+            (r#"{"done":{"id":"7","content_type":NaN}}"#, true),
+            (r#"{"done":{"id":"7","content_type":"\ud800"}}"#, true),
+            (r#"{"output":{"id":"7"},"bytes":-1}"#, false),
+        ] {
+            let FromWorker::Unreadable { id, what, is_answer: answers } = read_one(line) else { panic!("{line}") };
+            assert_eq!((&*id, answers), ("7", is_answer), "{line}");
+            assert!(
+                what.starts_with("the worker sent a message that cannot be read (") && what.len() < 1_200,
+                "{what}"
+            );
+        }
+        let broken = r#"{"progress":{"id":"7","message":},"bytes":2}"#;
+        assert_eq!(read_one(broken), FromWorker::Progress { id: "7".into(), fraction: None, message: String::new() });
+    }
+
+    #[test]
+    fn bytes_that_follow_are_a_message_or_a_fault() {
+        let codec = Messages { announced: 9, ..Messages::default() };
+        for bytes in ["", "{", "{\"do", "{\"done\":{", "{ \"bytes\" : 5", "{\"progress\":{\"id\":\"1\"}}\n"] {
+            codec.check_next(bytes.as_bytes()).unwrap_or_else(|fault| panic!("{bytes}: {fault}"));
+        }
+        for bytes in ["\n", "é", " {\"done\":", "{}", "{\"a\":1}", "{\"don't\"", "{\"done\"x", "["] {
+            let fault = codec.check_next(bytes.as_bytes()).map_err(|fault| fault.to_string());
+            assert!(fault.is_err_and(|fault| fault.contains("announces 9 bytes")), "{bytes}");
+        }
+    }
+
     #[test]
     fn what_breaks_the_protocol_is_told_with_its_begin() {
-        let long = vec![b'x'; MAX_LINE + 1];
+        let long = [&b"{"[..], &vec![b'x'; MAX_LINE]].concat();
         let cases: [(&[u8], &str, &str); 11] = [
             (b"hello\n", "not a JSON message of the protocol", "hello"),
+            (b"\xff", "it does not begin with {", "\\xff"),
             (b"\n", "not a JSON message of the protocol", ""),
-            (b"\xff\xfe\n", "not a JSON message of the protocol", "\\xff\\xfe"),
-            (b"{\"nonsense\":{\"id\":\"1\"}}\n", "not a JSON message of the protocol", "nonsense"),
+            (b"{\"nonsense\":{\"id\":\"x\"}}\n", "not a JSON message of the protocol", "nonsense"),
             (b"{\"bytes\":3}\nabc", "not a JSON message of the protocol", "bytes"),
-            (b"{\"done\":{\"id\":1}}\n", "not a JSON message of the protocol", "done"),
-            (b"{\"done\":{\"id\":\"1\"},\"bytes\":-1}\n", "not a JSON message of the protocol", "-1"),
+            (b"{\"done\":{}}\n", "not a JSON message of the protocol", "done"),
+            (b"{\"done\":null}\n", "not a JSON message of the protocol", "done"),
             (b"{\"done\":{\"id\":\"1\"},\"bytes\":9999999999}\n", "9999999999 bytes are to follow", "done"),
-            (&long, "a line has more than 65536 bytes", "xxx"),
+            (&long, "a line has more than 4194304 bytes", "{xxx"),
             (b"{\"done\":{", "closed within a message", "done"),
             (b"{\"done\":{\"id\":\"1\"},\"bytes\":4}\nabc", "closed within a message", ""),
         ];

@@ -7,9 +7,12 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{Order, RemoteWorkers, State};
-use crate::handler::{
-    protocol::{FromWorker, ToWorker},
-    worker_job::JobEvent,
+use crate::{
+    handler::{
+        protocol::{FromWorker, ToWorker},
+        worker_job::JobEvent,
+    },
+    model::HandlerError,
 };
 
 /// An attached worker. Dropping it removes its slots and ends its jobs.
@@ -30,19 +33,26 @@ impl Attachment {
         self.pass_on(&id, event).await
     }
 
-    /// Handles a message with more than `limit` bytes: the job ends. Unless the message was its answer, the worker is
-    /// asked to stop it.
+    /// Handles a message with more than `limit` bytes: its job ends. Unless the message was its answer, the worker is asked
+    /// to stop it.
     ///
     /// # Errors
     /// The same as for [`take`](Self::take).
     pub(crate) async fn refuse(&self, id: &str, limit: usize, is_answer: bool) -> Result<(), &'static str> {
-        self.pass_on(id, JobEvent::TooLarge { limit, is_answer }).await
+        let error = HandlerError::OutputTooLarge { limit };
+        self.pass_on(id, JobEvent::Unread { error, is_answer }).await
     }
 
     async fn pass_on(&self, id: &str, event: JobEvent) -> Result<(), &'static str> {
-        let events = if event.is_answer() { self.answer(id) } else { self.events(id) }?;
         let is_piece = matches!(event, JobEvent::Piece(_));
-        let is_unread_piece = matches!(event, JobEvent::TooLarge { is_answer: false, .. });
+        let is_unread_piece = matches!(event, JobEvent::Unread { is_answer: false, .. });
+        let Some(events) = self.events(id, &event)? else {
+            // The handler of that job may wait for room.
+            if is_piece {
+                let _ = self.orders.try_send((ToWorker::Taken { id: id.to_owned() }, Bytes::new()));
+            }
+            return Ok(());
+        };
         // A job that was given up has no receiver.
         let is_heard = match (events, event) {
             (None, _) => false,
@@ -63,6 +73,13 @@ impl Attachment {
         self.workers.resized();
     }
 
+    /// Notes why the worker is about to be gone.
+    pub(crate) fn lost(&self, cause: &str) {
+        if let Some(worker) = self.workers.state.lock().workers.get(&self.id) {
+            let _ = worker.lost_because.set(cause.to_owned());
+        }
+    }
+
     /// Returns when the server has no more work for the worker. Cancel safe.
     pub(crate) async fn done(&self) {
         self.done.cancelled().await;
@@ -73,19 +90,23 @@ impl Attachment {
         self.orders.closed().await;
     }
 
-    fn events(&self, id: &str) -> Result<Option<mpsc::Sender<JobEvent>>, &'static str> {
-        let state = self.workers.state.lock();
-        let worker = state.workers.get(&self.id).ok_or(UNKNOWN)?;
-        id.parse().ok().and_then(|id: u64| worker.jobs.get(&id).cloned()).ok_or(UNKNOWN)
-    }
-
-    /// The sender for the last event of a job, which frees the slot.
-    fn answer(&self, id: &str) -> Result<Option<mpsc::Sender<JobEvent>>, &'static str> {
+    /// The sender for an event of a job, which is `None` if the job was given up. An answer frees the slot. Returns `None`
+    /// for a message that comes late, and is dropped.
+    fn events(&self, id: &str, event: &JobEvent) -> Result<Option<Events>, &'static str> {
         let mut state = self.workers.state.lock();
-        let State { workers, free, .. } = &mut *state;
+        let State { workers, free, last_job, late_messages, .. } = &mut *state;
         let worker = workers.get_mut(&self.id).ok_or(UNKNOWN)?;
-        let was_full = !worker.has_free_slot();
-        let events = id.parse().ok().and_then(|id: u64| worker.jobs.remove(&id)).ok_or(UNKNOWN)?;
+        let (id, was_full) = (id.parse().unwrap_or(0), !worker.has_free_slot());
+        let job = if event.is_answer() { worker.jobs.remove(&id) } else { worker.jobs.get(&id).cloned() };
+        let Some(events) = job else {
+            // Ids only grow. What comes late about an answered job harms no other one, and neither does progress.
+            let is_late = (1..=*last_job).contains(&id) || matches!(event, JobEvent::Progress { .. });
+            *late_messages += u64::from(is_late);
+            return if is_late { Ok(None) } else { Err(UNKNOWN) };
+        };
+        if !event.is_answer() {
+            return Ok(Some(events));
+        }
         worker.answered += 1;
         if was_full && worker.has_free_slot() {
             free.push_back(self.id);
@@ -99,9 +120,12 @@ impl Attachment {
             self.workers.resized();
         }
         self.workers.freed.notify_waiters();
-        Ok(events)
+        Ok(Some(events))
     }
 }
+
+/// The sender for the events of a job; `None` if the job was given up.
+type Events = Option<mpsc::Sender<JobEvent>>;
 
 const UNKNOWN: &str = "it names a job that the worker does not have";
 

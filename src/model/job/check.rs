@@ -5,7 +5,8 @@ use std::time::Duration;
 use super::{Job, MAX_TENANT};
 
 const MAX_KIND: usize = 64;
-const MAX_CONTENT_TYPE: usize = 128;
+/// Longest media type, in bytes.
+pub(in crate::model) const MAX_CONTENT_TYPE: usize = 128;
 const MAX_KEY: usize = 256;
 /// Maximum number of labels of a job.
 pub const MAX_LABELS: usize = 16;

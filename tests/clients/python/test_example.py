@@ -9,6 +9,7 @@ import sys
 
 import pytest
 from service import PROGRAM, ROOMY, ROOT, Service, until
+from waterwheel.v1.worker_service_pb2 import AttachRequest, AttachResponse
 
 
 def test_the_example_runs(capsys, monkeypatch):
@@ -63,6 +64,28 @@ def test_the_worker_keeps_the_protocol():
     tested = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     rows = [json.loads(line) for line in tested.stdout.splitlines()]
     assert len(rows) == 16 and all(row["verdict"] == "pass" for row in rows), tested.stdout
+
+
+@pytest.mark.parametrize(
+    "handler, says",
+    [
+        (lambda job: sys.exit(3), "SystemExit: 3"),
+        (lambda job: (_ for _ in ()).throw(ValueError("half \udcff")), "half ?"),
+        (lambda job: (_ for _ in ()).throw(ValueError("long" * 100_000)), "longlong"),
+        (lambda job: None, "TypeError"),
+        (lambda job: ("a text", "text/plain"), "TypeError"),
+        (lambda job: (b"data", 5), "TypeError"),
+    ],
+)
+def test_every_way_out_of_a_handler_is_an_answer(handler, says, monkeypatch):
+    worker = runpy.run_path(WORKER[-1], run_name="worker")
+    monkeypatch.setitem(worker["KINDS"], "bad", handler)
+    said = []
+    run = AttachResponse.Run(id="7", kind="bad")
+    worker["serve"](worker["Job"](run, lambda **message: said.append(AttachRequest(**message))))
+    (answer,) = said
+    assert (answer.failed.id, answer.failed.code) == ("7", "INTERNAL")
+    assert says in answer.failed.message and len(answer.failed.message) <= 1000
 
 
 def test_the_worker_runs_the_jobs_of_a_server():

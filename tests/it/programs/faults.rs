@@ -29,19 +29,15 @@ async fn a_job_fails_with_its_process_and_a_new_process_runs_the_next_job() {
     close(pool).await;
 }
 
+/// `malformed.rs` has more of them.
 #[tokio::test]
 async fn a_process_that_breaks_the_protocol_is_killed_and_replaced() {
     let pool = pool_of(program(&[]), 1);
-    let long = format!("raw {}", "x".repeat(70_000));
     for (payload, expected) in [
         ("raw hello\n", "not a JSON message of the protocol"),
-        ("raw {\"nonsense\":{\"id\":\"ID\"}}\n", "not a JSON message of the protocol"),
         ("raw {\"done\":{\"id\":\"ID0\"}}\n", "it names a job that it does not run"),
-        ("raw {\"output\":{\"id\":\"x\"}}\n", "it names a job that it does not run"),
-        ("raw {\"ready\":{\"protocol\":1}}\n", "it is ready twice"),
-        ("raw {\"progress\":{\"id\":\"ID\"},\"bytes\":2}\nab", "it has no bytes"),
         ("raw {\"output\":{\"id\":\"ID\"},\"bytes\":99999999999}\n", "99999999999 bytes are to follow"),
-        (&long, "a line has more than 65536 bytes"),
+        ("raw {\"done\":{\"id\":\"ID\"},\"bytes\":1}\nab\n", "an answer announces 1 bytes"),
     ] {
         let failure = run(&pool, payload.to_owned()).await.expect_err("its process is killed");
         let message = crash(&failure);
@@ -51,15 +47,30 @@ async fn a_process_that_breaks_the_protocol_is_killed_and_replaced() {
         );
         run(&pool, "pid").await.expect("a fresh process runs it");
     }
-    for payload in [
-        "raw {\"done\":{\"id\":\"ID\"}}\n{\"done\":{\"id\":\"ID\"}}\n",
-        "raw {\"done\":{\"id\":\"ID\"},\"bytes\":1}\nab\n",
-    ] {
-        let failures = pool.stats().programs[0].failures;
-        run(&pool, payload).await.expect("it was answered before");
-        until(&pool, |_| pool.stats().programs[0].failures > failures).await;
-        run(&pool, "pid").await.expect("a fresh process runs it");
-    }
+    close(pool).await;
+}
+
+#[tokio::test]
+async fn a_late_message_is_dropped_and_counted() {
+    let pool = pool_of(program(&[]), 1);
+    let first = pid(&pool).await;
+    let late = "{\"progress\":{\"id\":\"1\"}}\n{\"done\":{\"id\":\"1\"},\"bytes\":2}\nab";
+    run(&pool, format!("raw {{\"done\":{{\"id\":\"ID\"}}}}\n{late}")).await.expect("it completes");
+    assert_eq!(pid(&pool).await, first);
+    assert_eq!((pool.stats().late_messages, pool.stats().programs[0].failures), (2, 0));
+    close(pool).await;
+}
+
+/// This test runs on the real clock, as the processes do.
+#[tokio::test]
+async fn announced_bytes_that_do_not_come_are_named() {
+    let grace = Duration::from_millis(200);
+    let pool = pool_of(WorkerProgram { cancel_grace: grace, ..program(&[]) }, 1);
+    pid(&pool).await;
+    let job = Job::new("do", "raw {\"done\":{\"id\":\"ID\"},\"bytes\":9}\nab").timeout(Duration::from_secs(3));
+    let Err(JobError::Failed(failure)) = pool.submit(job).await else { panic!("it hangs") };
+    assert_eq!(failure.outcome, Outcome::DeadlineExceeded);
+    until(&pool, |_| pool.stats().programs[0].last_failure.contains("7 bytes that it announced have not come")).await;
     close(pool).await;
 }
 
