@@ -1,20 +1,24 @@
 //! Runs detached jobs: takes them from a store, runs them in the pools, and stores their results.
 //!
-//! [`claims`] counts the room of each pool, and creates jobs that need not wait. [`dispatch`] takes that many jobs from
-//! the store and extends the lease. [`run`] runs one job and decides what follows. [`schedule`] creates recurring jobs.
+//! [`create`] stores new jobs, and starts those that need not wait. [`claims`] counts the room of each pool. [`dispatch`]
+//! takes that many jobs from the store and extends the lease. [`leases`] has an entry for each job that this process
+//! holds. [`run`] runs one job and decides what follows. [`schedule`] creates recurring jobs.
 //!
 //! Waiting jobs stay in the store. A pool gets only as many as it can start soon, so that a drain gives back few.
 
 mod claims;
+mod create;
 mod dispatch;
+mod intake;
+mod leases;
 mod run;
 mod schedule;
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::BTreeMap,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
     time::{Duration, SystemTime},
 };
@@ -24,17 +28,20 @@ use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
     sync::{Notify, mpsc, watch},
+    time::Instant,
 };
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::{
-    model::{Attempt, JobId, Replay},
-    pool::{Pool, Pools},
+    model::{JobId, Replay},
+    pool::{LostWhile, Pool, Pools},
     store::{Clock, Depth, JobStore, KindPolicy, SessionId, Settle, StoreError, Timestamp, Token},
     task::Tasks,
 };
 use claims::Claims;
+use intake::Intake;
+use leases::{Leases, Stage};
 use schedule::Schedules;
 pub use schedule::{Calendar, SCHEDULE_PREFIX, Schedule};
 
@@ -42,6 +49,10 @@ pub use schedule::{Calendar, SCHEDULE_PREFIX, Schedule};
 pub const MAX_RUN: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Ended attempts that may wait to be stored.
 const ENDS: usize = 1024;
+/// Bytes of output waiting to be stored, above which no more jobs are taken.
+const MAX_UNSTORED: usize = 64 << 20;
+/// Time for which an operation that failed may still take effect, such as a commit that waits in a stopped database.
+const DOUBT: Duration = Duration::from_secs(600);
 
 /// Policies by the name of the kind. Kinds without an entry have the default policy.
 pub type KindPolicies = BTreeMap<String, KindPolicy>;
@@ -63,26 +74,35 @@ struct Inner {
     ended: CancellationToken,
     session: Mutex<Option<SessionId>>,
     claims: Mutex<Claims>,
+    intake: Arc<Intake>,
     /// Notified when a pool may have room again.
     freed: Notify,
-    /// Tasks that run jobs.
+    /// Tasks that store and run jobs.
     tasks: Tasks,
     /// `None` before the first job is started, and after the last one.
     starter: Mutex<Option<Starter>>,
-    /// Leases of this process whose results are not stored yet, each with its run while that is in a pool.
-    held: Mutex<HashMap<Token, Option<Run>>>,
-    /// Whether a claim failed, so that there may be leases that are not in `held`.
-    may_have_more: AtomicBool,
-    /// Jobs that a drain ended in their pool, and that are back in the store.
-    returned: Mutex<HashSet<JobId>>,
+    leases: Leases,
+    /// Time until which the store may have leases of the session that are not in `leases`.
+    doubt_until: Mutex<Option<Instant>>,
+    /// Bytes of the output of runs whose results are not stored yet.
+    unstored: AtomicUsize,
     is_well: AtomicBool,
     depths: Mutex<Vec<(String, Depth)>>,
 }
 
-/// The run of a job in a pool.
-struct Run {
-    job: JobId,
-    attempt: Arc<Attempt>,
+/// A run that a drain could not finish, or whose result was not stored. The job runs again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LostRun {
+    /// Id of the job.
+    pub job: String,
+    /// Request id of the call that created it; empty if there is none.
+    pub request_id: String,
+    /// Kind of the job.
+    pub kind: String,
+    /// Pool that ran it.
+    pub pool: String,
+    /// Its stage.
+    pub lost_while: LostWhile,
 }
 
 /// What is needed to start a job.
@@ -108,12 +128,13 @@ impl Detached {
             ended: CancellationToken::new(),
             session: Mutex::default(),
             claims: Mutex::default(),
+            intake: Arc::default(),
             freed: Notify::new(),
             tasks: Tasks::new(),
             starter: Mutex::default(),
-            held: Mutex::default(),
-            may_have_more: AtomicBool::new(false),
-            returned: Mutex::default(),
+            leases: Leases::default(),
+            doubt_until: Mutex::default(),
+            unstored: AtomicUsize::new(0),
             is_well: AtomicBool::new(true),
             depths: Mutex::default(),
         }))
@@ -188,15 +209,13 @@ impl Detached {
     /// The attempt of a job that runs here: its number, and its events.
     #[must_use]
     pub fn watch(&self, id: &str) -> Option<(u32, watch::Receiver<Replay>)> {
-        let held = self.0.held.lock();
-        let Run { attempt, .. } = held.iter().find_map(|(token, run)| run.as_ref().filter(|_| token.id == id))?;
-        Some((attempt.token.number, attempt.watch()))
+        self.0.leases.watch(id)
     }
 
-    /// Whether a drain ended the job in its pool, and the job is back in the store.
+    /// The runs that have not ended, and those whose results are not stored.
     #[must_use]
-    pub fn has_returned(&self, job: JobId) -> bool {
-        self.0.returned.lock().contains(&job)
+    pub fn unfinished(&self) -> Vec<LostRun> {
+        self.0.leases.unfinished()
     }
 }
 
@@ -212,34 +231,42 @@ pub fn wall_clock() -> Clock {
 impl Inner {
     /// Records whether the store works, and logs each change.
     fn note<T>(&self, answer: Result<T, StoreError>) -> Result<T, StoreError> {
-        let is_well = matches!(answer, Ok(_) | Err(StoreError::SessionLost));
+        let is_well = !answer.as_ref().is_err_and(StoreError::is_outage);
         if self.is_well.swap(is_well, Relaxed) != is_well {
             match &answer {
-                Err(error) => {
+                Err(error) if !is_well => {
                     warn!(cause = %error, "the store of detached jobs fails; results of running jobs are stored when it answers again")
                 }
-                Ok(_) => info!("the store of detached jobs answers again"),
+                _ => info!("the store of detached jobs answers again"),
             }
         }
         answer
     }
 
-    /// Records the run of a lease.
-    fn hold(&self, token: &Token, run: Option<Run>) {
-        if let Some(held) = self.held.lock().get_mut(token) {
-            *held = run;
-        }
+    /// Changes the stage of a leased job.
+    fn set(&self, token: &Token, stage: Stage) {
+        self.stop(self.leases.set(token, stage));
     }
 
-    /// Asks the selected jobs to stop.
-    fn cancel(&self, mut which: impl FnMut(&Token) -> bool) {
-        let held = self.held.lock();
-        let runs = held.iter().filter(|(token, _)| which(token)).filter_map(|(_, run)| run.as_ref());
-        let jobs: Vec<_> = runs.map(|run| run.job).collect();
-        drop(held);
+    /// Asks the jobs of the selected leases to stop.
+    fn cancel(&self, which: impl Fn(&Token) -> bool) {
+        self.stop(self.leases.cancel(which));
+    }
+
+    fn stop(&self, jobs: impl IntoIterator<Item = JobId>) {
         for job in jobs {
             // The job may have ended meanwhile.
             let _ = self.pools.all().iter().find_map(|pool: &Pool| pool.cancel(job));
         }
+    }
+
+    /// An operation failed with an unknown effect, so that it may have leased jobs.
+    fn doubt(&self) {
+        *self.doubt_until.lock() = Some(Instant::now() + DOUBT);
+    }
+
+    /// Whether more jobs may be taken from the store.
+    fn may_take(&self) -> bool {
+        !self.stop.is_cancelled() && self.unstored.load(Relaxed) < MAX_UNSTORED
     }
 }

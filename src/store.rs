@@ -19,6 +19,8 @@ mod tests;
 
 use std::time::Duration;
 
+use bytes::Bytes;
+
 pub use attempt::{Attempt, Claimed, Next, SessionId, Settle, Token};
 pub use job::{Clock, JobRecord, JobState, KindPolicy, NewJob, Start, Timestamp};
 pub use postgres::{
@@ -38,13 +40,12 @@ pub const BATCH: usize = 1000;
 
 /// A store of detached jobs. Its own clock sets all times.
 ///
-/// Results are in the order of the arguments. An operation whose future is dropped may still take effect. Always poll
-/// [`submit`](Self::submit) with room, and [`claim`](Self::claim), to their end: otherwise leased jobs stay with the
-/// session.
+/// Results are in the order of the arguments. An operation whose future is dropped may still take effect.
 ///
 /// # Errors
 /// Every operation fails with [`StoreError`] if the store does. A failed operation had no effect, unless the connection
-/// to PostgreSQL was lost: then the effect is unknown.
+/// to PostgreSQL was lost: then the effect is unknown. [`leased`](Self::leased) then tells which jobs
+/// [`submit`](Self::submit) or [`claim`](Self::claim) leased.
 #[async_trait::async_trait]
 pub trait JobStore: Send + Sync + 'static {
     /// Notifications of the changes that operations make.
@@ -70,12 +71,14 @@ pub trait JobStore: Send + Sync + 'static {
     /// [`StoreError::SessionLost`] if the store has taken its jobs back.
     async fn extend_lease(&self, session: SessionId) -> Result<Vec<Token>, StoreError>;
 
-    /// Gives back the jobs of a session, except those of `held`. After a failed claim, a session may have leased jobs
-    /// that it does not know of.
+    /// The jobs that are leased to a session.
+    async fn leased(&self, session: SessionId) -> Result<Vec<Token>, StoreError>;
+
+    /// Gives back leased jobs of a session that have not begun. Void tokens change nothing.
     ///
     /// # Errors
     /// [`StoreError::SessionLost`] if the store has taken all its jobs back.
-    async fn release(&self, session: SessionId, held: Vec<Token>) -> Result<(), StoreError>;
+    async fn release(&self, session: SessionId, tokens: Vec<Token>) -> Result<(), StoreError>;
 
     /// Cancels, retries or deletes jobs.
     async fn change(&self, ids: Vec<String>, action: Action) -> Result<Vec<Change>, StoreError>;
@@ -86,6 +89,12 @@ pub trait JobStore: Send + Sync + 'static {
 
     /// A job with its output, and with its payload if requested.
     async fn get(&self, id: &str, with_payload: bool) -> Result<Option<JobRecord>, StoreError>;
+
+    /// A job without payload and output.
+    async fn look(&self, id: &str) -> Result<Option<JobRecord>, StoreError>;
+
+    /// At most `length` bytes of the output of the job of this [row](JobRecord::row), from `offset` on.
+    async fn output(&self, row: i64, offset: u64, length: u64) -> Result<Bytes, StoreError>;
 
     /// Lists at most `limit` jobs, and at most [`BATCH`], from the newest to the oldest. `before` is [`Page::next`] of the
     /// page before, or the [row](JobRecord::row) of a job, to go on with. A list that is dropped is interrupted.

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::reload::Reloading;
 use crate::{
     config::Drain,
-    detached::Detached,
+    detached::{Detached, LostRun},
     phase::{Phase, PhaseCell},
     pool::{LostJob, Pool, PoolLoad, Pools},
     rpc::{DrainControl, DrainProgress, ReloadFault, SettingChange},
@@ -130,10 +130,10 @@ impl Control {
         self.0.pools.all().iter().flat_map(|pool| pool.report().lost).collect()
     }
 
-    /// The same without detached jobs that went back to their store.
-    pub(super) fn lost(&self) -> Vec<LostJob> {
-        let has_returned = |job: &LostJob| self.detached().is_some_and(|detached| detached.has_returned(job.job));
-        self.unfinished().into_iter().filter(|job| !has_returned(job)).collect()
+    /// The same without detached jobs, of which only the unfinished runs count: others are back in their store.
+    pub(super) fn lost(&self) -> (Vec<LostJob>, Vec<LostRun>) {
+        let of_calls = self.unfinished().into_iter().filter(|job| !job.is_detached).collect();
+        (of_calls, self.detached().map(Detached::unfinished).unwrap_or_default())
     }
 
     fn loads(&self) -> Vec<PoolLoad> {
@@ -162,6 +162,10 @@ impl DrainControl for Control {
         let loads = self.loads();
         let begin = self.begin();
         let elapsed = begin.at.elapsed();
+        let cut = *self.0.cut.borrow();
+        let (of_calls, detached) = self.lost();
+        // Until the drain ends, the results of detached jobs may still be stored.
+        let lost = (of_calls.len() + cut.map_or(0, |_| detached.len())) as u64;
         let hard_stop = (self.0.plan.notice + self.0.plan.finish).saturating_sub(elapsed);
         let expected_end = self.0.pools.all().iter().map(Pool::expected_end).max();
         DrainProgress {
@@ -169,8 +173,8 @@ impl DrainControl for Control {
             queued: loads.iter().map(|pool| pool.queued).sum(),
             running: loads.iter().map(|pool| pool.running).sum(),
             finished: self.finished(),
-            lost: self.lost().len() as u64,
-            cut: *self.0.cut.borrow(),
+            lost,
+            cut,
             elapsed,
             // Jobs are accepted during the notice phase, so the drain lasts at least until its end.
             expected: (self.0.plan.notice.saturating_sub(elapsed) + expected_end.unwrap_or_default()).min(hard_stop),

@@ -5,11 +5,12 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use serde_json::json;
 use tokio::time::{Instant, timeout, timeout_at};
-use tracing::info;
+use tracing::{info, warn};
 
 use super::{Control, running};
 use crate::{
     config::Drain,
+    detached::LostRun,
     net::{Server, UnsentAnswer},
     phase::Phase,
     pool::{LostJob, LostWhile, Pool},
@@ -33,8 +34,10 @@ pub struct Receipt {
     pub elapsed: Duration,
     /// Jobs that ended normally during the drain.
     pub finished: u64,
-    /// Jobs that were not finished.
+    /// Jobs of calls that were not finished.
     pub lost: Vec<LostJob>,
+    /// Runs of detached jobs that were not finished, or whose results were not stored. They run again.
+    pub lost_runs: Vec<LostRun>,
     /// Answers that were cut off because their callers did not read them in time.
     pub cut: Vec<UnsentAnswer>,
     end: Instant,
@@ -65,6 +68,9 @@ async fn carry_out(control: &Control, public: &Server, ops: &Server, tasks: &Tas
     control.within(begin + plan.notice, std::future::pending()).await;
 
     let pools = control.pools().all();
+    for pool in pools.iter().filter(|pool| pool.stats().paused.is_some()) {
+        warn!(pool = %pool.name(), "a pause ends with the process: the pool serves again when the server starts");
+    }
     if let Some(detached) = control.detached() {
         detached.stop();
     }
@@ -110,40 +116,49 @@ async fn emptied(pools: &[Pool]) {
 }
 
 impl Receipt {
-    pub(super) fn new(begin: Instant, plan: Drain, finished: u64, lost: Vec<LostJob>, cut: Vec<UnsentAnswer>) -> Self {
+    pub(super) fn new(
+        begin: Instant,
+        plan: Drain,
+        finished: u64,
+        (lost, lost_runs): (Vec<LostJob>, Vec<LostRun>),
+        cut: Vec<UnsentAnswer>,
+    ) -> Self {
         let end = begin + plan.notice + plan.finish + plan.kill;
-        Self { elapsed: begin.elapsed(), finished, lost, cut, end }
+        Self { elapsed: begin.elapsed(), finished, lost, lost_runs, cut, end }
     }
 
     /// Whether no job was lost, and no answer cut.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        self.lost.is_empty() && self.cut.is_empty()
+        self.lost.is_empty() && self.lost_runs.is_empty() && self.cut.is_empty()
     }
 
     /// One line of JSON: `event` (`"drained"`), `elapsed_ms`, `finished`, and `lost`, a list of objects with `job`,
-    /// `request_id`, `kind`, `pool` and `while` (`"queued"`: it had not begun, or `"running"`), and `cut`, a list of
-    /// objects with `request_id`, `peer` and `unsent_bytes`.
+    /// `request_id`, `kind`, `pool` and `while` (`"queued"`: it had not begun, `"running"`, or `"storing"`: it had ended,
+    /// and its result was not stored), and `cut`, a list of objects with `request_id`, `peer` and `unsent_bytes`.
     #[must_use]
     pub fn to_json(&self) -> String {
-        let lost = |LostJob { job, request_id, kind, pool, lost_while }: &LostJob| {
-            json!({
-                "job": job.to_string(),
-                "request_id": request_id.as_str(),
-                "kind": &**kind,
-                "pool": &**pool,
-                "while": match lost_while {
-                    LostWhile::Queued => "queued",
-                    LostWhile::Running => "running",
-                },
-            })
+        let entry = |job: &str, request_id: &str, kind: &str, pool: &str, lost_while: LostWhile| {
+            let stage = match lost_while {
+                LostWhile::Queued => "queued",
+                LostWhile::Running => "running",
+                LostWhile::Storing => "storing",
+            };
+            json!({ "job": job, "request_id": request_id, "kind": kind, "pool": pool, "while": stage })
         };
+        let of_call = |LostJob { job, request_id, kind, pool, lost_while, is_detached: _ }: &LostJob| {
+            entry(&job.to_string(), request_id.as_str(), kind, pool, *lost_while)
+        };
+        let run = |LostRun { job, request_id, kind, pool, lost_while }: &LostRun| {
+            entry(job, request_id, kind, pool, *lost_while)
+        };
+        let lost = self.lost.iter().map(of_call).chain(self.lost_runs.iter().map(run));
         let cut = |UnsentAnswer { request_id, peer, unsent_bytes }: &UnsentAnswer| json!({ "request_id": request_id, "peer": peer, "unsent_bytes": unsent_bytes });
         json!({
             "event": "drained",
             "elapsed_ms": u64::try_from(self.elapsed.as_millis()).unwrap_or(u64::MAX),
             "finished": self.finished,
-            "lost": self.lost.iter().map(lost).collect::<Vec<_>>(),
+            "lost": lost.collect::<Vec<_>>(),
             "cut": self.cut.iter().map(cut).collect::<Vec<_>>(),
         })
         .to_string()

@@ -74,11 +74,11 @@ pub(super) fn build(
             window: config.server.submit_many_window,
             largest_message: config.server.max_payload.saturating_add(MAX_ENVELOPE),
             tasks: tasks.clone(),
-            access,
+            access: access.clone(),
             started,
             calls: calls.clone(),
             load_in_answers: config.server.load_reports.then(|| load.clone()),
-            watches: Watches::new(phase.clone(), MAX_WATCHES),
+            watches: Watches::new(phase.clone(), MAX_WATCHES, access),
             max_attached: config.server.connections.max_age,
         })
     };

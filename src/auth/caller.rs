@@ -56,6 +56,12 @@ impl Caller {
         &self.principal
     }
 
+    /// Its tenant: that of its first rule.
+    #[must_use]
+    pub fn tenant(&self) -> &str {
+        self.grants.first().map_or(&self.name, |grant| &grant.tenant)
+    }
+
     /// The principal, cut to 256 bytes.
     #[must_use]
     pub fn name(&self) -> &Arc<str> {

@@ -72,6 +72,7 @@ rpcs! {
     ListDetached: Job "JobService.ListJobs",
     WaitJob: Job "WaitJob",
     CancelDetached: Job "JobService.CancelJob",
+    CancelJobs: Job "CancelJobs",
     RetryJob: Job "RetryJob",
     DeleteJob: Job "DeleteJob",
     PurgeJobs: Job "PurgeJobs",

@@ -1,8 +1,11 @@
 //! `waterwheel jobs` with a verb: detached jobs, which outlive their calls.
 
+mod filter;
+
 use std::time::{Duration, SystemTime};
 
 use clap::{Args, Subcommand};
+use filter::FilterArgs;
 use tokio::time::{Instant, sleep};
 use tonic::{Code, Response, Status};
 
@@ -11,14 +14,14 @@ use super::{
     connect::{ANSWER_TIMEOUT, CallArgs},
     console::{BAD, Console, FAINT, GOOD, STRONG, WARN, paint},
     failure::{Exit, Failure},
-    flags::{JobArgs, any_duration, duration_in, message, one_of},
+    flags::{JobArgs, any_duration, duration_in, message},
     output::{Format, fitted, message_json, percent, pluralized, sanitized},
 };
 use crate::{
     detached::wall_clock,
     proto::{
-        CreateJobRequest, DeleteJobRequest, DetachedJob, DetachedJobFilter, GetJobRequest, JobOptions,
-        JobServiceCancelJobRequest, JobServiceListJobsRequest, JobState, PurgeJobsRequest, RetryJobRequest,
+        CancelJobsRequest, CancelJobsResponse, CreateJobRequest, DeleteJobRequest, DetachedJob, GetJobRequest,
+        JobOptions, JobServiceCancelJobRequest, JobServiceListJobsRequest, JobState, PurgeJobsRequest, RetryJobRequest,
         RetryPolicy, WaitJobRequest, WatchJobRequest, WatchJobResponse, job_options::Start, watch_job_response::Event,
     },
 };
@@ -47,9 +50,11 @@ pub(super) enum DetachedCommand {
     /// Where the server goes away, it asks again for up to 10 s, and goes on where it was.
     #[command(after_help = "Example:\n  waterwheel jobs watch $ENDED")]
     Watch(WatchArgs),
-    /// Cancel a detached job.
-    #[command(after_help = "Example:\n  waterwheel jobs cancel $DETACHED")]
-    Cancel(OneArgs),
+    /// Cancel a detached job, or all that match and have not ended.
+    #[command(
+        after_help = "Examples:\n  waterwheel jobs cancel $DETACHED\n  waterwheel jobs cancel --kind sleep --dry-run"
+    )]
+    Cancel(CancelJobsArgs),
     /// Run a detached job again that has ended, such as one that failed.
     #[command(after_help = "Example:\n  waterwheel jobs retry $ENDED")]
     Retry(OneArgs),
@@ -104,6 +109,20 @@ pub(super) struct GetArgs {
 }
 
 #[derive(Debug, Args)]
+pub(super) struct CancelJobsArgs {
+    /// Id of the job; without it, all jobs that match the flags.
+    #[arg(required_unless_present = "FilterArgs", conflicts_with = "FilterArgs")]
+    id: Option<String>,
+    #[command(flatten)]
+    filter: FilterArgs,
+    /// Only count the jobs that match.
+    #[arg(long, conflicts_with = "id")]
+    dry_run: bool,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+#[derive(Debug, Args)]
 pub(super) struct WatchArgs {
     /// Id of the job.
     id: String,
@@ -133,28 +152,6 @@ pub(super) struct PurgeArgs {
     server: ServerArgs,
 }
 
-#[derive(Debug, Args)]
-struct FilterArgs {
-    /// Only jobs in these states, separated by commas [default: all].
-    #[arg(long, value_name = "STATE", value_delimiter = ',', value_parser = one_of([
-        ("scheduled", JobState::Scheduled, "It waits for a time"),
-        ("ready", JobState::Ready, "It waits for a worker"),
-        ("blocked", JobState::Blocked, "It waits for its ordering key"),
-        ("running", JobState::Running, "It runs"),
-        ("succeeded", JobState::Succeeded, "It has its result"),
-        ("failed", JobState::Failed, "It is a dead letter"),
-        ("cancelled", JobState::Cancelled, "It was cancelled"),
-        ("expired", JobState::Expired, "Its time was over"),
-    ]))]
-    state: Vec<JobState>,
-    /// Only jobs of this kind.
-    #[arg(long, value_name = "KIND", default_value = "", hide_default_value = true)]
-    kind: String,
-    /// Only jobs of this tenant; "" is the default one.
-    #[arg(long, value_name = "NAME")]
-    tenant: Option<String>,
-}
-
 pub(super) async fn run(command: DetachedCommand, console: &mut Console<'_>) -> Result<Exit, Failure> {
     match command {
         DetachedCommand::Create(args) => return create(*args, console).await,
@@ -166,12 +163,7 @@ pub(super) async fn run(command: DetachedCommand, console: &mut Console<'_>) -> 
         }
         DetachedCommand::Wait(OneArgs { id, server }) => return await_end(&server, id, console).await,
         DetachedCommand::Watch(args) => return watch(args, console).await,
-        DetachedCommand::Cancel(OneArgs { id, server }) => {
-            let request = JobServiceCancelJobRequest { job_id: id.clone() };
-            let answer = server.ask(async |server| server.jobs().cancel_job(request).await).await?;
-            let how = if answer.state() == JobState::Running { "it runs, and is asked to stop" } else { "cancelled" };
-            console.message(&answer, |_| format!("{}: {how}", sanitized(&id))).await?;
-        }
+        DetachedCommand::Cancel(args) => cancel(args, console).await?,
         DetachedCommand::Retry(OneArgs { id, server }) => {
             let request = RetryJobRequest { job_id: id.clone() };
             let answer = server.ask(async |server| server.jobs().retry_job(request).await).await?;
@@ -206,6 +198,35 @@ async fn create(args: CreateArgs, console: &mut Console<'_>) -> Result<Exit, Fai
     }
     console.message(&created, |created| sanitized(&created.job_id)).await?;
     Ok(Exit::Done)
+}
+
+async fn cancel(args: CancelJobsArgs, console: &mut Console<'_>) -> Result<(), Failure> {
+    let CancelJobsArgs { id, filter, dry_run, server } = args;
+    if let Some(id) = id {
+        let request = JobServiceCancelJobRequest { job_id: id.clone() };
+        let answer = server.ask(async |server| server.jobs().cancel_job(request).await).await?;
+        let how = if answer.state() == JobState::Running { "it runs, and is asked to stop" } else { "cancelled" };
+        return Ok(console.message(&answer, |_| format!("{}: {how}", sanitized(&id))).await?);
+    }
+    let (call, filter) = (server.call(CallArgs::default()).await?, filter.into_filter());
+    let mut sum = CancelJobsResponse::default();
+    loop {
+        let (filter, page_token) = (Some(filter.clone()), sum.next_page_token.clone());
+        let request = CancelJobsRequest { filter, dry_run, page_token };
+        let page = call.ask(async |server| server.jobs().cancel_jobs(request).await).await?;
+        sum.cancelled += page.cancelled;
+        sum.asked_to_stop += page.asked_to_stop;
+        sum.next_page_token = page.next_page_token;
+        if sum.next_page_token.is_empty() {
+            break;
+        }
+    }
+    let would = if dry_run { "would be " } else { "" };
+    let text = |sum: &CancelJobsResponse| {
+        let CancelJobsResponse { cancelled, asked_to_stop, .. } = *sum;
+        format!("{} {would}cancelled, {asked_to_stop} {would}asked to stop", pluralized(cancelled, "job"))
+    };
+    Ok(console.message(&sum, text).await?)
 }
 
 async fn list(args: ListArgs, console: &mut Console<'_>) -> Result<(), Failure> {
@@ -246,14 +267,6 @@ fn state(job: &DetachedJob) -> String {
         JobState::Running => paint(GOOD, name),
         JobState::Failed | JobState::Expired => paint(BAD, name),
         _ => paint(WARN, name),
-    }
-}
-
-impl FilterArgs {
-    fn into_filter(self) -> DetachedJobFilter {
-        let Self { state, kind, tenant } = self;
-        let states = state.into_iter().map(i32::from).collect();
-        DetachedJobFilter { states, kind, tenant, ..DetachedJobFilter::default() }
     }
 }
 

@@ -123,7 +123,7 @@ pub(super) fn message(duration: Duration) -> prost_types::Duration {
     prost_types::Duration::try_from(duration).unwrap_or(prost_types::Duration { seconds: 315_576_000_000, nanos: 0 })
 }
 
-fn label(text: &str) -> Result<(String, String), String> {
+pub(in crate::cli) fn label(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
         _ => Err("pass KEY=VALUE".to_owned()),
@@ -131,7 +131,7 @@ fn label(text: &str) -> Result<(String, String), String> {
 }
 
 /// Parses a protobuf enum value by its name. The help explains each value.
-pub(super) fn one_of<T, const N: usize>(
+pub(in crate::cli) fn one_of<T, const N: usize>(
     values: [(&'static str, T, &'static str); N],
 ) -> impl TypedValueParser<Value = T>
 where
@@ -143,7 +143,7 @@ where
 }
 
 /// Reads a duration.
-pub(super) fn any_duration(text: &str) -> Result<Duration, &'static str> {
+pub(in crate::cli) fn any_duration(text: &str) -> Result<Duration, &'static str> {
     humantime::parse_duration(text).map_err(|_| "not a duration; write it as 500ms, 2s or 10m")
 }
 

@@ -1,5 +1,4 @@
-//! Counts the capacity of each pool for detached jobs. [`Detached::create`] reserves capacity for a new job if no other job
-//! waits before it; such a job is leased when it is created.
+//! Counts the capacity of each pool for detached jobs, and reserves it for those that were taken.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -9,10 +8,10 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{Detached, Inner, Starter};
+use super::{Inner, Starter};
 use crate::{
     pool::{Pool, Pools},
-    store::{Claimed, NewJob, Room, SessionId, StoreError, Submission, Submitted, Token},
+    store::{Claimed, NewJob, Room, SessionId},
 };
 
 /// Maximum number of jobs that are taken for a pool beyond its free workers.
@@ -83,7 +82,7 @@ impl Claims {
     }
 
     /// Whether a new job of a kind may start at once: its pool has room, and no other job goes first.
-    fn may_start(&mut self, pool: &Pool, kind: &str) -> bool {
+    pub(super) fn may_start(&mut self, pool: &Pool, kind: &str) -> bool {
         let claims = self.pools.entry(Arc::clone(pool.name())).or_default();
         let is_first = pool.kind_names().all(|(_, kind)| claims.clear.contains(&**kind));
         let has_room = claims.room(pool, kind, 1) > 0 && pool.is_serving() && !self.refused.contains_key(kind);
@@ -160,13 +159,15 @@ pub(super) struct Reservation {
 impl Reservation {
     /// Runs the job in its own task, and sends its result to be stored.
     pub(super) fn start(self, job: Claimed) {
-        let (inner, Starter { runtime, ends }) = (Arc::clone(&self.inner), self.starter.clone());
+        let (inner, tasks) = (Arc::clone(&self.inner), self.inner.tasks.clone());
+        let Starter { runtime, ends } = self.starter.clone();
         let run = async move {
             let end = self.run(job).await;
+            inner.unstored.fetch_add(end.output_bytes(), Relaxed);
             // The receiver reads until the last sender is gone.
             let _ = ends.send(end).await;
         };
-        inner.tasks.spawn_on(run, &runtime);
+        tasks.spawn_on(run, &runtime);
     }
 
     /// The job no longer waits.
@@ -188,71 +189,5 @@ impl Drop for Reservation {
         }
         drop(claims);
         self.inner.freed.notify_one();
-    }
-}
-
-/// The reservation of a job that is being created, and the token of its possible lease.
-struct Reserved {
-    token: Token,
-    /// Taken when the job starts.
-    reservation: Option<Reservation>,
-    /// Whether the store has answered. If it has not, there may be a lease.
-    is_answered: bool,
-}
-
-impl Reserved {
-    /// `None` if the job must wait in the store, or if no more jobs may start.
-    fn new(inner: &Arc<Inner>, job: &NewJob) -> Option<Self> {
-        let session = (*inner.session.lock())?;
-        let starter = inner.starter.lock().clone()?;
-        let pool = inner.pools.get(&job.pool).filter(|_| !inner.stop.is_cancelled())?;
-        let token = job.token(1, session);
-        // A job with this id may already run here.
-        if inner.held.lock().contains_key(&token) {
-            return None;
-        }
-        let reservation = {
-            let mut claims = inner.claims.lock();
-            claims.may_start(pool, &job.job.kind).then(|| claims.take(inner, starter, pool.name(), job))?
-        };
-        inner.held.lock().insert(token.clone(), None);
-        Some(Self { token, reservation: Some(reservation), is_answered: false })
-    }
-}
-
-impl Drop for Reserved {
-    fn drop(&mut self) {
-        if let Some(reservation) = &self.reservation {
-            reservation.inner.held.lock().remove(&self.token);
-            if !self.is_answered {
-                reservation.inner.may_have_more.store(true, Relaxed);
-            }
-        }
-    }
-}
-
-impl Detached {
-    /// Creates a job, and returns once it is durable.
-    ///
-    /// # Errors
-    /// The errors of [`JobStore::submit`](crate::store::JobStore::submit).
-    pub async fn create(&self, job: NewJob) -> Result<Option<Submitted>, StoreError> {
-        let mut reserved = Reserved::new(&self.0, &job);
-        let room = reserved.as_ref().map(|reserved| {
-            let kinds = [(job.job.kind.clone(), 1)].into();
-            Room { session: reserved.token.session, kinds, bytes: usize::MAX }
-        });
-        let answers = self.store().submit(Submission { jobs: vec![job], room }).await?;
-        let mut answer = answers.into_iter().next();
-        if let Some(reserved) = &mut reserved {
-            reserved.is_answered = true;
-            if let Some(Submitted::Leased(claimed)) = answer {
-                answer = Some(Submitted::Created);
-                if let Some(reservation) = reserved.reservation.take() {
-                    reservation.start(*claimed);
-                }
-            }
-        }
-        Ok(answer)
     }
 }

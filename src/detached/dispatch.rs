@@ -7,12 +7,13 @@ use std::{
 
 use tokio::{
     sync::mpsc,
-    time::{Instant, sleep},
+    task::yield_now,
+    time::{Instant, MissedTickBehavior, interval, sleep},
 };
 use tracing::warn;
 
 use super::{Inner, Starter};
-use crate::store::{BATCH, Claimed, Room, SessionId, Settle, StoreError};
+use crate::store::{BATCH, Claimed, SessionId, Settle, StoreError};
 
 /// Time between two claims without a notification: other replicas' jobs may not be announced.
 const CLAIM_INTERVAL: Duration = Duration::from_secs(1);
@@ -22,12 +23,17 @@ const RETRY_PAUSE: [Duration; 2] = [Duration::from_millis(10), Duration::from_se
 const LEASE: Duration = Duration::from_secs(30);
 const BEAT: Duration = Duration::from_secs(5);
 const TICK: Duration = Duration::from_secs(1);
+/// Bytes of output that are stored at a time. The last result may exceed it.
+const MAX_SETTLED: usize = 16 << 20;
 /// Pause between two counts of the jobs, as a multiple of the time that a count takes.
 const COUNT_PAUSE: u32 = 50;
 
 impl Inner {
     /// Takes jobs while there is room for them, and starts each in its own task, until it is stopped.
     pub(super) async fn dispatch(self: &Arc<Self>, starter: Starter) {
+        // It has its own deadlines: other events, however many, do not postpone a look.
+        let mut looks = interval(CLAIM_INTERVAL);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while !self.stop.is_cancelled() {
             let jobs = self.claim().await;
             let is_idle = jobs.is_empty();
@@ -35,74 +41,98 @@ impl Inner {
                 let kind = &job.request.job.kind;
                 let pool = self.pools.all().iter().find(|pool| pool.kind(kind).is_some());
                 let pool = pool.map_or_else(|| Arc::from(&*job.request.pool), |pool| Arc::clone(pool.name()));
-                self.held.lock().insert(job.token.clone(), None);
+                self.leases.lease(&job.token);
                 let reservation = self.claims.lock().take(self, starter.clone(), &pool, &job.request);
                 reservation.start(job);
             }
-            if is_idle {
-                let may_have_jobs = tokio::select! {
-                    () = self.stop.cancelled() => false,
-                    () = self.freed.notified() => false,
-                    () = self.store.wakes().ready() => true,
-                    () = sleep(CLAIM_INTERVAL) => true,
-                };
-                if may_have_jobs {
-                    self.claims.lock().may_wait();
+            let may_have_jobs = tokio::select! {
+                biased;
+                () = self.stop.cancelled() => false,
+                _ = looks.tick() => {
+                    self.give_back_unknown().await;
+                    true
                 }
-            } else {
+                () = self.store.wakes().ready(), if is_idle => true,
+                () = self.freed.notified(), if is_idle => false,
                 // Lets the new jobs' tasks run before the next claim.
-                tokio::task::yield_now().await;
+                () = yield_now(), if !is_idle => false,
+            };
+            if may_have_jobs {
+                self.claims.lock().may_wait();
             }
         }
     }
 
     async fn claim(&self) -> Vec<Claimed> {
-        let Some(session) = self.session().await else { return Vec::new() };
+        let Some(session) = self.session().await.filter(|_| self.may_take()) else { return Vec::new() };
         let room = self.claims.lock().room(&self.pools, session, Instant::now());
         let Some(room) = room else { return Vec::new() };
-        match self.note(self.claim_for(room.clone()).await) {
+        match self.note(self.store.claim(room.clone()).await) {
             Ok(jobs) => {
                 self.claims.lock().claimed(&self.pools, &room, &jobs, Instant::now());
-                jobs
+                return jobs;
             }
-            Err(StoreError::SessionLost) => {
-                self.lose(session);
-                Vec::new()
-            }
-            Err(_) => {
-                self.may_have_more.store(true, Relaxed);
-                Vec::new()
-            }
+            Err(StoreError::SessionLost) => self.lose(session),
+            Err(_) => self.doubt(),
+        }
+        Vec::new()
+    }
+
+    /// Gives back the leases that the store made for operations without an answer.
+    ///
+    /// Each lease has an entry from before the store is asked for it: that of its submission, or of its claim, which ends
+    /// before this begins. So a job that is leased and has no entry afterwards has no run. It is given back by its token,
+    /// which is void if its lease has ended meanwhile.
+    async fn give_back_unknown(&self) {
+        if self.doubt_until.lock().is_none_or(|until| until < Instant::now()) {
+            return;
+        }
+        let Some(session) = self.session().await else { return };
+        let Ok(leased) = self.note(self.store.leased(session).await) else { return };
+        let unknown = self.leases.add_unknown(leased);
+        if unknown.is_empty() {
+            return;
+        }
+        let given_back = self.note(self.store.release(session, unknown.clone()).await);
+        unknown.iter().for_each(|token| self.leases.ask_no_more(token));
+        if given_back == Err(StoreError::SessionLost) {
+            self.lose(session);
         }
     }
 
-    /// Claims jobs. If an earlier claim failed, first gives back the jobs that it may have leased.
-    async fn claim_for(&self, room: Room) -> Result<Vec<Claimed>, StoreError> {
-        if self.may_have_more.load(Relaxed) {
-            let held = self.held.lock().keys().cloned().collect();
-            self.store.release(room.session, held).await?;
-            self.may_have_more.store(false, Relaxed);
-        }
-        self.store.claim(room).await
-    }
-
-    /// Stores results in batches: a batch has all results that arrived while the previous one was stored. Retries until
-    /// the store answers.
+    /// Stores results in batches: a batch has all results that arrived while the previous one was stored, up to a bound
+    /// of bytes. An outage is waited out.
     pub(super) async fn keep_ends(&self, mut ends: mpsc::Receiver<Settle>) {
-        let mut batch = Vec::new();
-        while ends.recv_many(&mut batch, BATCH).await > 0 {
-            let [mut pause, longest] = RETRY_PAUSE;
-            while let Err(error) = self.note(self.store.settle(batch.clone()).await) {
-                if error == StoreError::Closed {
+        let mut waiting = Vec::new();
+        while ends.recv_many(&mut waiting, BATCH).await > 0 {
+            while !waiting.is_empty() {
+                let batch: Vec<_> = waiting.drain(..batch_length(&waiting)).collect();
+                if self.keep(&batch).await == Err(StoreError::Closed) {
                     return;
                 }
-                sleep(pause).await;
-                pause = (pause * 2).min(longest);
+                for end in batch {
+                    self.unstored.fetch_sub(end.output_bytes(), Relaxed);
+                    self.leases.remove(&end.token);
+                }
+                self.freed.notify_one();
             }
-            let mut held = self.held.lock();
-            for end in batch.drain(..) {
-                held.remove(&end.token);
+        }
+    }
+
+    async fn keep(&self, batch: &[Settle]) -> Result<(), StoreError> {
+        let [mut pause, longest] = RETRY_PAUSE;
+        loop {
+            match self.note(self.store.settle(batch.to_vec()).await) {
+                Ok(_) => return Ok(()),
+                Err(error) if error.is_outage() && error != StoreError::Closed => {}
+                Err(error) => {
+                    warn!(count = batch.len(), cause = %error, "results were not stored; their jobs run again");
+                    self.doubt();
+                    return Err(error);
+                }
             }
+            sleep(pause).await;
+            pause = (pause * 2).min(longest);
         }
     }
 
@@ -130,9 +160,11 @@ impl Inner {
 
     /// Extends the lease, and stops the jobs that must be cancelled.
     pub(super) async fn extend_lease(&self) {
+        let mut beats = interval(BEAT);
+        beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                () = sleep(BEAT) => {}
+                _ = beats.tick() => {}
                 () = self.store.wakes().cancels() => {}
             }
             let known = *self.session.lock();
@@ -167,6 +199,44 @@ impl Inner {
             if !ticked.is_ok_and(|ticked| ticked.more) {
                 sleep(TICK).await;
             }
+        }
+    }
+}
+
+/// Number of results of the next batch, at least one.
+fn batch_length(ends: &[Settle]) -> usize {
+    let mut bytes = 0;
+    let fits = |end: &&Settle| {
+        let has_room = bytes < MAX_SETTLED;
+        bytes += end.output_bytes();
+        has_room
+    };
+    ends.iter().take_while(fits).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        model::{Job, Output, Reason},
+        store::{NewJob, Next},
+    };
+
+    #[test]
+    fn a_batch_of_results_is_bounded_by_bytes_and_has_at_least_one() {
+        let end = |bytes: usize| {
+            let token = NewJob::new("a", "p", Job::new("k", "")).token(1, SessionId::default());
+            let next = Next::Succeeded(Output::new(vec![0; bytes]));
+            Settle { token, worker: String::new(), reason: Reason::Completed, code: 0, message: String::new(), next }
+        };
+        for (outputs, expected) in [
+            (&[MAX_SETTLED + 1, 1][..], 1),
+            (&[MAX_SETTLED / 2, MAX_SETTLED / 2, 1], 2),
+            (&[1, MAX_SETTLED, 1], 2),
+            (&[0, 0, 0], 3),
+        ] {
+            let ends: Vec<_> = outputs.iter().copied().map(end).collect();
+            assert_eq!(batch_length(&ends), expected, "{outputs:?}");
         }
     }
 }

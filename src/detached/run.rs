@@ -4,14 +4,18 @@ use std::{future::poll_fn, pin::pin, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{MAX_RUN, Run, claims::Reservation};
+use super::{
+    LostRun, MAX_RUN,
+    claims::Reservation,
+    leases::{Run, Stage},
+};
 use crate::{
     model::{
         Attempt, AttemptToken, Call, Code, Completed, Deadline, Failure, HandlerError, Job, JobError, Outcome, Reason,
         Rejection, RejectionReason, WhenFull,
     },
-    pool::Ticket,
-    store::{Claimed, Next, Settle, Token},
+    pool::{LostWhile, Ticket},
+    store::{Claimed, NewJob, Next, Settle, Token},
 };
 
 /// Longest wait in the pool: far more than the look-ahead needs.
@@ -32,18 +36,12 @@ impl Reservation {
         let Token { id, attempt, session, .. } = &claimed.token;
         let token = AttemptToken { job: id.clone(), number: *attempt, epoch: session.number() };
         let attempt = Arc::new(Attempt::new(token, claimed.crashes > 0));
+        let lost = lost(&claimed, &self.pool);
         let end = match inner.pools.try_submit(pool_job(&claimed, &attempt)) {
             Ok(ticket) => {
-                let job = ticket.job();
-                inner.hold(&claimed.token, Some(Run { job, attempt: Arc::clone(&attempt) }));
-                let end = self.follow(ticket).await;
-                inner.hold(&claimed.token, None);
-                if let Some(Err(error)) = &end
-                    && is_given_back(error)
-                {
-                    inner.returned.lock().insert(job);
-                }
-                end
+                let run = Run { job: ticket.job(), attempt: Arc::clone(&attempt), lost: lost.clone() };
+                inner.set(&claimed.token, Stage::Runs(run));
+                self.follow(ticket).await
             }
             Err(rejection) => {
                 let pause = rejection.retry_after.unwrap_or_default().max(REFUSED_FOR);
@@ -51,7 +49,10 @@ impl Reservation {
                 Some(Err(rejection.into()))
             }
         };
-        settle(claimed, end, &attempt, &self.pool, rand::random())
+        let end = settle(claimed, end, &attempt, &self.pool, rand::random());
+        let is_result = end.next != Next::GiveBack;
+        inner.set(&end.token, Stage::Ended(is_result.then_some(lost)));
+        end
     }
 
     /// Waits for the result of a job. After a stop, gives the job back if it has not begun.
@@ -68,6 +69,13 @@ impl Reservation {
         })
         .await
     }
+}
+
+/// The run of a job, if it is lost.
+fn lost(claimed: &Claimed, pool: &str) -> LostRun {
+    let NewJob { id, request_id, job, .. } = &claimed.request;
+    let (job, request_id, kind) = (id.clone(), request_id.clone(), job.kind.clone());
+    LostRun { job, request_id, kind, pool: pool.to_owned(), lost_while: LostWhile::Running }
 }
 
 /// The job for its pool: its run limit bounds its time, and it waits for capacity.
@@ -152,4 +160,29 @@ fn failed(claimed: &Claimed, failure: &Failure, attempt: &Attempt, jitter: f64) 
         }
     };
     (reason, code, failure.to_string(), next)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{KindPolicy, SessionId};
+
+    fn claimed(run_timeout: Option<Duration>) -> Claimed {
+        let job = Job { run_timeout, ..Job::new("k", "") };
+        let request = NewJob { policy: KindPolicy::default(), ..NewJob::new("a", "p", job) };
+        let token = request.token(1, SessionId::default());
+        Claimed { token, request, failures: 0, crashes: 0 }
+    }
+
+    #[test]
+    fn a_run_lasts_seven_days_at_most() {
+        const WEEK: Duration = Duration::from_secs(7 * 86_400);
+        for (asked, expected) in [(None, WEEK), (Some(WEEK * 2), WEEK), (Some(WEEK / 7), WEEK / 7)] {
+            let claimed = claimed(asked);
+            let token = AttemptToken { job: "a".into(), number: 1, epoch: 1 };
+            let job = pool_job(&claimed, &Arc::new(Attempt::new(token, false)));
+            assert_eq!(job.run_timeout, Some(expected));
+            assert!(job.deadline.expect("a deadline").budget() > WEEK, "the deadline ends no run");
+        }
+    }
 }

@@ -34,6 +34,8 @@ pub struct LostJob {
     pub pool: Arc<str>,
     /// Its stage.
     pub lost_while: LostWhile,
+    /// Whether it is a run of a detached job, which its store takes back.
+    pub is_detached: bool,
 }
 
 /// Stage of a lost job.
@@ -43,6 +45,8 @@ pub enum LostWhile {
     Queued,
     /// It had begun.
     Running,
+    /// It had ended, and its result was not stored. Only detached jobs are stored.
+    Storing,
 }
 
 /// Result of a drain.
@@ -61,6 +65,7 @@ impl LostJob {
             kind: Arc::clone(cx.kind()),
             pool: Arc::clone(cx.pool()),
             lost_while,
+            is_detached: cx.attempt().is_some(),
         }
     }
 }

@@ -87,11 +87,9 @@ impl<U: Message + Default + Name> Decoder for CopyingDecoder<U> {
 /// INTERNAL if it cannot be decoded, INVALID_ARGUMENT if it has too many labels, and RESOURCE_EXHAUSTED if its envelope
 /// is too large.
 pub(crate) fn decode<U: Message + Default + Name>(message: Bytes) -> Result<U, Status> {
-    let payload = match payload_fields::<U>() {
-        [] => 0,
-        fields if message.len() > MAX_COPIED => Envelope::measure(&message, fields)?.payload,
-        _ => 0,
-    };
+    // Answers are decoded by clients, which trust their server.
+    let is_large_request = message.len() > MAX_COPIED && U::NAME.ends_with("Request");
+    let payload = if is_large_request { Envelope::measure(&message, payload_fields::<U>())?.payload } else { 0 };
     // A payload that is a small part of its message must not keep the whole message alive.
     let decoded = if message.len() <= MAX_COPIED || payload < message.len() / 2 {
         U::decode(&message[..])
@@ -205,7 +203,9 @@ mod tests {
     use tonic::{Code, Streaming};
 
     use super::*;
-    use crate::proto::{Job, SubmitManyRequest, SubmitRequest};
+    use crate::proto::{
+        DetachedJobFilter, Job, JobServiceListJobsResponse, PurgeJobsRequest, SubmitManyRequest, SubmitRequest,
+    };
 
     /// What is read of messages that came together, and the status that follows them.
     async fn read(messages: &[Vec<u8>]) -> (Vec<SubmitRequest>, Option<Status>) {
@@ -283,6 +283,16 @@ mod tests {
             let many = SubmitManyRequest { tag: "t".into(), job: Some(Box::new(job(payload, 16))) }.encode_to_vec();
             assert_eq!(measured(&many, 2), Ok(payload));
         }
+    }
+
+    #[test]
+    fn a_request_without_a_payload_is_measured_too_and_an_answer_is_not() {
+        let filter = DetachedJobFilter { label_key: "x".repeat(MAX_ENVELOPE), ..DetachedJobFilter::default() };
+        let purge = PurgeJobsRequest { filter: Some(filter) }.encode_to_vec();
+        let refused = decode::<PurgeJobsRequest>(purge.into()).expect_err("too large");
+        assert_eq!(refused.code(), Code::ResourceExhausted);
+        let list = JobServiceListJobsResponse { next_page_token: "x".repeat(MAX_ENVELOPE), jobs: Vec::new() };
+        assert_eq!(decode::<JobServiceListJobsResponse>(list.encode_to_vec().into()).expect("an answer"), list);
     }
 
     #[test]

@@ -124,12 +124,16 @@ impl AccessControl {
         }
     }
 
-    /// Returns when the credentials of a call have expired. Cancel safe.
-    pub(super) async fn expired(&self, call: &CallContext) {
-        let (Some(authenticator), Some(caller)) = (&self.authenticator, call.caller.as_deref()) else {
+    /// Returns when the credentials of a caller have expired. Cancel safe.
+    pub(super) async fn expired(&self, caller: Option<&Caller>) -> Denial {
+        let (Some(authenticator), Some(caller)) = (&self.authenticator, caller) else {
             return std::future::pending().await;
         };
-        while authenticator.recheck(caller).is_ok() {
+        loop {
+            if let Err(denial) = authenticator.recheck(caller) {
+                authenticator.note(&denial);
+                return denial;
+            }
             sleep(RECHECK).await;
         }
     }

@@ -353,7 +353,8 @@ fn report(progress: &DrainProgress) -> DrainResponse {
 
 fn report_of(pool: &Pool, begin: Instant, before: u64) -> DrainResponse {
     let stats = pool.stats();
-    let lost = pool.report().lost.len() as u64;
+    // Detached jobs go back to their store.
+    let lost = pool.report().lost.iter().filter(|job| !job.is_detached).count() as u64;
     DrainResponse {
         phase: phase(stats.phase).into(),
         queued: stats.queued as u64,

@@ -20,7 +20,7 @@ use self::{answer::Answers, browsers::GrpcWeb, checks::Checks};
 use super::{
     CallerServices,
     context::Arrival,
-    job_service::CREATE_JOBS,
+    job_service::{CREATE_JOB, CREATE_JOBS},
     routes::Catalog,
     upload::{Expected, Upload},
     worker_service::ATTACH,
@@ -29,7 +29,7 @@ use crate::{
     auth::{Authenticator, Certificate, Rpc},
     memory::{ConnectionMemory, HeldBack},
     model::{Origin, Peer},
-    proto::worker_pool_service_server::WorkerPoolServiceServer,
+    proto::{MAX_ENVELOPE, worker_pool_service_server::WorkerPoolServiceServer},
 };
 
 /// The services of one listener, with their layers.
@@ -137,6 +137,15 @@ impl Route {
         }
     }
 
+    /// Largest message of a call, in bytes. Only jobs and their outputs may be large.
+    fn largest(&self, method: Option<Rpc>, path: &str) -> usize {
+        match method {
+            Some(Rpc::Submit | Rpc::Stream | Rpc::SubmitMany) => self.max_message,
+            None if [ATTACH, CREATE_JOB, CREATE_JOBS].contains(&path) => self.max_message,
+            _ => MAX_ENVELOPE.min(self.max_message),
+        }
+    }
+
     fn answer<B>(&self, method: Option<Rpc>, request: Request<B>) -> Answer
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
@@ -165,7 +174,8 @@ where
         let method = arrival.method;
         let (expected, reads_itself) = self.expected(method, head.uri.path());
         // Boxed, because the service moves the request about six times, each time with a copy.
-        let body = Box::new(Upload::new(body, Arc::clone(&arrival.memory), self.max_message, expected));
+        let largest = self.largest(method, head.uri.path());
+        let body = Box::new(Upload::new(body, Arc::clone(&arrival.memory), largest, expected));
         if reads_itself {
             arrival.inbound = Some(Arc::new(Mutex::new(Some(Body::new(body)))));
             return self.answer(method, Request::from_parts(head, Body::empty()));

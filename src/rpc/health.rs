@@ -15,7 +15,7 @@ use tonic_health::{
     server::{HealthReporter, HealthService},
 };
 
-use super::{Watches, status, watches::ticks, worker_pool_service::ResponseStream};
+use super::{AccessControl, Watches, status, watches::ticks, worker_pool_service::ResponseStream};
 use crate::{
     detached::Detached,
     model::Reason,
@@ -58,7 +58,7 @@ impl Health {
     /// Health of a process with `pools`.
     #[must_use]
     pub fn new(pools: Pools, phase: PhaseCell, detached: Option<Detached>) -> Self {
-        let watches = Watches::new(phase.clone(), usize::MAX);
+        let watches = Watches::new(phase.clone(), usize::MAX, AccessControl::default());
         let reporter = HealthReporter::new();
         let service = Arc::new(HealthService::from_health_reporter(reporter.clone()));
         let pressures = Arc::new(Mutex::new(vec![Pressure::default(); pools.all().len()]));

@@ -1,7 +1,9 @@
 //! `JobService`: jobs that outlive their calls. `src/detached.rs` runs them. A new RPC also needs a row in
 //! `src/auth/rule.rs`.
 
+mod cancel;
 mod create;
+mod filter;
 mod watch;
 
 use std::{future::ready, sync::Arc, time::SystemTime};
@@ -12,7 +14,8 @@ use prost_types::Timestamp as ProtoTimestamp;
 use tokio::time::sleep_until;
 use tonic::{Code, Request, Response, Status, Streaming, async_trait};
 
-pub(super) use self::create::CREATE_JOBS;
+pub(super) use self::create::{CREATE_JOB, CREATE_JOBS};
+use self::filter::{read_filter, read_page_token};
 use super::{
     calls::{Calls, Meter},
     context::CallContext,
@@ -23,15 +26,15 @@ use super::{
 use crate::{
     auth::Rpc,
     detached::Detached,
-    model::{FieldViolation, Job, Reason},
+    model::{Job, Reason, RequestId},
     proto::{
-        self, CreateJobRequest, CreateJobResponse, CreateJobsRequest, CreateJobsResponse, DeleteJobRequest,
-        DeleteJobResponse, DetachedJob, DetachedJobFilter, GetJobRequest, GetJobResponse, JobServiceCancelJobRequest,
-        JobServiceCancelJobResponse, JobServiceListJobsRequest, JobServiceListJobsResponse, PurgeJobsRequest,
-        PurgeJobsResponse, RetryJobRequest, RetryJobResponse, WaitJobRequest, WaitJobResponse, WatchJobRequest,
-        WatchJobResponse, job_service_server::JobService,
+        self, CancelJobsRequest, CancelJobsResponse, CreateJobRequest, CreateJobResponse, CreateJobsRequest,
+        CreateJobsResponse, DeleteJobRequest, DeleteJobResponse, DetachedJob, GetJobRequest, GetJobResponse,
+        JobServiceCancelJobRequest, JobServiceCancelJobResponse, JobServiceListJobsRequest, JobServiceListJobsResponse,
+        PurgeJobsRequest, PurgeJobsResponse, RetryJobRequest, RetryJobResponse, WaitJobRequest, WaitJobResponse,
+        WatchJobRequest, WatchJobResponse, job_service_server::JobService,
     },
-    store::{Action, Attempt, BATCH, Change, Filter, JobRecord, JobState, JobStore, Timestamp},
+    store::{Action, Attempt, BATCH, Change, JobRecord, JobStore, StoreError, Timestamp},
 };
 
 /// Default number of jobs per page.
@@ -68,7 +71,18 @@ impl JobsCall {
 
     /// The job, if it exists and the caller may see it.
     async fn job(&self, id: &str, with_payload: bool) -> Result<JobRecord, Status> {
-        let found = self.store().get(id, with_payload).await.map_err(status::store_fails)?;
+        check_id(id)?;
+        self.visible(id, self.store().get(id, with_payload).await)
+    }
+
+    /// The same without payload and output.
+    async fn bare_job(&self, id: &str) -> Result<JobRecord, Status> {
+        check_id(id)?;
+        self.visible(id, self.store().look(id).await)
+    }
+
+    fn visible(&self, id: &str, found: Result<Option<JobRecord>, StoreError>) -> Result<JobRecord, Status> {
+        let found = found.map_err(status::store_fails)?;
         let job = found.filter(|job| self.service.access.allows(self.rpc, &self.call, &job.request.job));
         job.ok_or_else(|| unknown(id))
     }
@@ -96,14 +110,7 @@ impl JobsCall {
             _ => return Err(invalid_field("page_size", &format!("send up to {BATCH}"))),
         };
         let filter = read_filter(self, filter.unwrap_or_default())?;
-        let before = match page_token.as_str() {
-            "" => None,
-            token => Some(
-                token
-                    .parse()
-                    .map_err(|_| invalid_field("page_token", "it is not of `next_page_token`; list from the start"))?,
-            ),
-        };
+        let before = read_page_token(&page_token)?;
         let page = self.store().list(filter, before, limit).await.map_err(status::store_fails)?;
         let (mut jobs, mut bytes, mut next) = (Vec::with_capacity(page.jobs.len()), 0, page.next);
         let mut last = None;
@@ -160,8 +167,9 @@ impl JobsCall {
 
     /// Changes one job.
     async fn change(&self, id: String, action: Action) -> Result<Change, Status> {
+        check_id(&id)?;
         if self.service.access.authenticator.is_some() {
-            self.job(&id, false).await?;
+            self.bare_job(&id).await?;
         }
         let changes = self.store().change(vec![id.clone()], action).await;
         match changes.map_err(status::store_fails)?.pop() {
@@ -202,6 +210,11 @@ where
         }
         ready(item)
     }))
+}
+
+/// An id that no job can have is unknown. It is not sent to the store, which may not be able to compare it.
+fn check_id(id: &str) -> Result<(), Status> {
+    id.parse::<RequestId>().map(drop).map_err(|_| unknown(id))
 }
 
 /// The status of a call for a job that does not exist, or that its caller may not see.
@@ -275,6 +288,10 @@ impl JobService for CallerServices {
         self.unary(Rpc::DeleteJob, request, JobsCall::delete_job).await
     }
 
+    async fn cancel_jobs(&self, request: Request<CancelJobsRequest>) -> Result<Response<CancelJobsResponse>, Status> {
+        self.unary(Rpc::CancelJobs, request, JobsCall::cancel_jobs).await
+    }
+
     async fn purge_jobs(&self, request: Request<PurgeJobsRequest>) -> Result<Response<PurgeJobsResponse>, Status> {
         self.unary(Rpc::PurgeJobs, request, JobsCall::purge_jobs).await
     }
@@ -333,40 +350,6 @@ fn attempt(attempt: Attempt) -> proto::Attempt {
     let outcome = outcome.map_or_else(String::new, |reason| reason.name().to_owned());
     let (start_time, end_time) = (Some(time(started_at)), Some(time(ended_at)));
     proto::Attempt { number, start_time, end_time, worker, outcome, code, message }
-}
-
-/// The filter of a call, restricted to what its caller may see.
-fn read_filter(asked: &JobsCall, filter: DetachedJobFilter) -> Result<Filter, Status> {
-    let mut faults = Vec::new();
-    let is_known = |wanted: &JobState| filter.states().any(|sent| sent == job_state(*wanted));
-    let states: Vec<_> = JobState::ALL.into_iter().filter(is_known).collect();
-    let is_state = |sent: &i32| proto::JobState::try_from(*sent).is_ok_and(|it| it != proto::JobState::Unspecified);
-    if !filter.states.iter().all(is_state) {
-        faults.push(FieldViolation::new("filter.states", "not a state; send values of the enum"));
-    }
-    if filter.label_key.is_empty() && !filter.label_value.is_empty() {
-        faults.push(FieldViolation::new("filter.label_key", "missing; send the label of the value"));
-    }
-    let DetachedJobFilter { states: _, kind, tenant, label_key, label_value, created_from, created_before } = filter;
-    let kind = Some(kind).filter(|kind| !kind.is_empty());
-    let filter = Filter {
-        states,
-        tenant: asked.service.access.tenant(asked.rpc, &asked.call, kind.as_deref(), tenant.as_deref())?,
-        kind,
-        label: Some((label_key, label_value)).filter(|(key, _)| !key.is_empty()),
-        created_from: read_time("filter.created_from", created_from, &mut faults),
-        created_before: read_time("filter.created_before", created_before, &mut faults),
-    };
-    if faults.is_empty() { Ok(filter) } else { Err(status::unreadable(faults, asked.call.request_id())) }
-}
-
-/// A wall-clock time from 1970 on.
-fn read_time(field: &'static str, time: Option<ProtoTimestamp>, faults: &mut Vec<FieldViolation>) -> Option<Timestamp> {
-    let read = SystemTime::try_from(time?).ok().filter(|time| *time >= SystemTime::UNIX_EPOCH);
-    if read.is_none() {
-        faults.push(FieldViolation::new(field, "out of range; send a time from 1970 to 9999"));
-    }
-    read.map(Timestamp::from)
 }
 
 fn time(time: Timestamp) -> ProtoTimestamp {

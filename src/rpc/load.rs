@@ -13,7 +13,7 @@ use prost::Message;
 use tokio::time::Instant;
 use tonic::{Request, Response, Status, async_trait};
 
-use super::{Watches, watches::ticks, worker_pool_service::ResponseStream};
+use super::{AccessControl, Watches, watches::ticks, worker_pool_service::ResponseStream};
 use crate::{
     phase::PhaseCell,
     pool::{Pool, Pools},
@@ -135,7 +135,7 @@ pub(super) struct Orca {
 impl Orca {
     /// Reports `load` until the process has stopped.
     pub(super) fn new(load: Load, phase: PhaseCell) -> Self {
-        Self { load, watches: Watches::new(phase, usize::MAX) }
+        Self { load, watches: Watches::new(phase, usize::MAX, AccessControl::default()) }
     }
 }
 

@@ -1,8 +1,8 @@
 //! `Stats` and `WatchStats`. `src/pool/stats.rs` provides the figures.
 
-use std::{collections::HashMap, num::NonZeroU32, sync::Arc, time::Duration};
+use std::{collections::HashMap, future::ready, num::NonZeroU32, sync::Arc, time::Duration};
 
-use futures_util::StreamExt;
+use futures_util::{StreamExt, stream};
 use tonic::{Request, Response, Status};
 
 use super::{
@@ -28,7 +28,7 @@ pub(super) fn stats(service: &ServiceState, request: StatsRequest) -> Result<Res
     Ok(Response::new(StatsResponse { stats: Some(snapshot(service, &request.pool)) }))
 }
 
-/// Sends a snapshot now and at each interval, until the process ends.
+/// Sends a snapshot now and at each interval, until the process ends or the credentials of the caller have expired.
 pub(super) fn watch_stats(
     service: &Arc<ServiceState>,
     request: Request<WatchStatsRequest>,
@@ -45,8 +45,10 @@ pub(super) fn watch_stats(
         }
     };
     let (ticks, service) = (ticks(Duration::from_millis(millis.into())), Arc::clone(service));
-    let snapshots = ticks.map(move |()| Ok(WatchStatsResponse { stats: Some(snapshot(&service, &request.pool)) }));
-    Ok(Response::new(Box::pin(snapshots.take_until(ended))))
+    let snapshots = ticks.map(move |()| WatchStatsResponse { stats: Some(snapshot(&service, &request.pool)) });
+    let end = stream::once(ended).map(|status| status.map(Err));
+    let items = stream::select(end, snapshots.map(|snapshot| Some(Ok(snapshot))));
+    Ok(Response::new(Box::pin(items.take_while(|item| ready(item.is_some())).filter_map(ready))))
 }
 
 fn check_pool(service: &ServiceState, pool: &str) -> Result<(), Status> {

@@ -145,7 +145,7 @@ async fn follow(
     let leave = async {
         tokio::select! {
             () = sleep(service.max_attached) => {}
-            () = service.access.expired(call) => {}
+            _ = service.access.expired(call.caller.as_deref()) => {}
         }
         attachment.leave(true);
         pending::<()>().await;

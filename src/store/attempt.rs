@@ -8,7 +8,7 @@ use super::{NewJob, Timestamp};
 use crate::model::{Output, Reason};
 
 /// Identifies a replica at a store, from its start or its last lost lease.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId(pub(super) i64);
 
 impl SessionId {
@@ -60,6 +60,13 @@ pub struct Settle {
     pub message: String,
     /// What follows for the job.
     pub next: Next,
+}
+
+impl Settle {
+    /// Bytes of the output.
+    pub(crate) fn output_bytes(&self) -> usize {
+        if let Next::Succeeded(output) = &self.next { output.bytes.len() } else { 0 }
+    }
 }
 
 /// What follows for a job after an attempt.

@@ -210,6 +210,9 @@ pub struct Timestamp(i64);
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
 impl Timestamp {
+    /// The latest time: the end of the year 9999, as in Protobuf and RFC 3339.
+    pub const MAX: Self = Self(253_402_300_799_999);
+
     /// The time that many milliseconds after the start of 1970 in UTC.
     #[must_use]
     pub const fn from_millis(millis: i64) -> Self {
@@ -222,10 +225,10 @@ impl Timestamp {
         self.0
     }
 
-    /// This time plus `duration`, limited to the latest representable time.
+    /// This time plus `duration`, limited to [`MAX`](Self::MAX).
     #[must_use]
     pub fn plus(self, duration: Duration) -> Self {
-        Self(self.0.saturating_add(i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)))
+        Self(self.0.saturating_add(i64::try_from(duration.as_millis()).unwrap_or(i64::MAX))).min(Self::MAX)
     }
 
     /// Time since `earlier`; zero if that is later.
@@ -243,6 +246,7 @@ impl From<SystemTime> for Timestamp {
 
 impl From<Timestamp> for SystemTime {
     fn from(time: Timestamp) -> Self {
-        Self::UNIX_EPOCH + time.since(Timestamp(0))
+        // A time of a store may be out of range.
+        Self::UNIX_EPOCH + time.min(Timestamp::MAX).since(Timestamp(0))
     }
 }

@@ -120,7 +120,7 @@ impl JobRecord {
                 self.session = None;
             }
             Next::GiveBack => {
-                self.crashes += u32::from(end.reason == Reason::WorkerCrashed);
+                self.crashes += u32::from(matches!(end.reason, Reason::WorkerCrashed | Reason::WorkerLost));
                 self.give_back();
             }
         }
@@ -140,6 +140,11 @@ impl JobRecord {
     /// Takes it back from a session that does not know of it.
     pub(super) fn take_back(&mut self, now: Timestamp) {
         self.keep_attempt(now, "", None, 0, "the lease was lost");
+        self.release(now);
+    }
+
+    /// Takes it back from a session that has not begun to run it.
+    pub(super) fn release(&mut self, now: Timestamp) {
         if self.cancel_requested { self.end(JobState::Cancelled, now) } else { self.give_back() }
     }
 

@@ -87,6 +87,8 @@ pub struct Filter {
     pub created_from: Option<Timestamp>,
     /// Created before this time.
     pub created_before: Option<Timestamp>,
+    /// Request id of the call that created the job.
+    pub request_id: Option<String>,
 }
 
 /// A part of a list, from the newest job to the oldest.
@@ -316,6 +318,9 @@ pub enum StoreError {
     /// The database refused an operation.
     #[error("the database failed: {0}")]
     Database(String),
+    /// Too many bytes of jobs are on their way into the store. Nothing was stored.
+    #[error("too many bytes of jobs are on their way into the store")]
+    Busy,
     /// The store has been closed.
     #[error("the store is closed")]
     Closed,
@@ -336,7 +341,7 @@ impl StoreError {
             | Self::Unavailable(_)
             | Self::Conflict
             | Self::Closed => true,
-            Self::SessionLost | Self::Database(_) => false,
+            Self::SessionLost | Self::Busy | Self::Database(_) => false,
         }
     }
 }

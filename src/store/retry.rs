@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 use super::{Claimed, Next};
 use crate::model::Reason;
 
+/// Longest delay, whatever the policy of the kind.
+const MAX_DELAY: Duration = Duration::from_secs(366 * 24 * 3600);
 /// Crashes in a row, of workers or of servers, after which a job becomes a dead letter, whatever its policy.
 pub(super) const MAX_CRASHES: u32 = 3;
 
@@ -32,11 +34,16 @@ impl RetryPolicy {
     /// Amazon's "Exponential Backoff And Jitter".
     #[must_use]
     pub fn next(&self, claimed: &Claimed, reason: Reason, retryable: bool, jitter: f64) -> Next {
-        let is_poison = reason == Reason::WorkerCrashed && claimed.crashes + 1 >= MAX_CRASHES;
+        let is_crash = matches!(reason, Reason::WorkerCrashed | Reason::WorkerLost);
+        let is_poison = is_crash && claimed.crashes + 1 >= MAX_CRASHES;
+        // The attempt does not count.
+        if reason == Reason::WorkerLost && !is_poison {
+            return Next::GiveBack;
+        }
         if !retryable || is_poison || claimed.failures + 1 >= self.max_attempts {
             return Next::Failed;
         }
-        let ceiling = self.initial.saturating_mul(2_u32.saturating_pow(claimed.failures)).min(self.max);
+        let ceiling = self.initial.saturating_mul(2_u32.saturating_pow(claimed.failures)).min(self.max).min(MAX_DELAY);
         Next::Retry { after: ceiling.mul_f64(jitter.clamp(0.0, 1.0)) }
     }
 }

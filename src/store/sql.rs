@@ -7,6 +7,7 @@ mod writer;
 
 use std::{mem, sync::Arc, thread::JoinHandle, time::Duration};
 
+use bytes::Bytes;
 use futures_util::future::try_join_all;
 use parking_lot::Mutex;
 use tokio::{
@@ -155,8 +156,12 @@ impl<C: Connection> JobStore for SqlStore<C> {
         self.write(Turn::Lease, move |engine| engine.extend_lease(session)).await
     }
 
-    async fn release(&self, session: SessionId, held: Vec<Token>) -> Result<(), StoreError> {
-        self.write(Turn::Keys, move |engine| engine.release(session, &held)).await
+    async fn leased(&self, session: SessionId) -> Result<Vec<Token>, StoreError> {
+        self.read(move |rows| rows.leased(session)).await
+    }
+
+    async fn release(&self, session: SessionId, tokens: Vec<Token>) -> Result<(), StoreError> {
+        self.write(Turn::Keys, move |engine| engine.release(session, &tokens)).await
     }
 
     async fn change(&self, ids: Vec<String>, action: Action) -> Result<Vec<Change>, StoreError> {
@@ -173,6 +178,15 @@ impl<C: Connection> JobStore for SqlStore<C> {
     async fn get(&self, id: &str, with_payload: bool) -> Result<Option<JobRecord>, StoreError> {
         let id = id.to_owned();
         self.read(move |rows| rows.get(&id, with_payload)).await
+    }
+
+    async fn look(&self, id: &str) -> Result<Option<JobRecord>, StoreError> {
+        let id = id.to_owned();
+        self.read(move |rows| rows.find_one(&id)).await
+    }
+
+    async fn output(&self, row: i64, offset: u64, length: u64) -> Result<Bytes, StoreError> {
+        self.read(move |rows| rows.output(row, offset, length)).await
     }
 
     async fn list(&self, filter: Filter, before: Option<i64>, limit: usize) -> Result<Page, StoreError> {

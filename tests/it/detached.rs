@@ -1,6 +1,9 @@
 //! Detached jobs, which outlive the calls that create them, as a caller of `JobService` sees them.
 
+mod bounds;
+mod churn;
 mod faults;
+mod leases;
 mod operators;
 mod poison;
 mod replicas;

@@ -2,6 +2,7 @@
 
 #[path = "../../src/store/tests/cluster.rs"]
 mod cluster;
+mod faulty_store;
 mod pki;
 
 use std::{
@@ -26,6 +27,7 @@ use waterwheel::{
 };
 
 pub(crate) use cluster::Cluster;
+pub(crate) use faulty_store::{Fault, FaultyStore, Operation};
 pub(crate) use pki::{Authority, Files, KEYS, Leaf, Name, TlsClient, toml_string};
 
 /// The size of a test. An environment variable overrides it for longer runs.

@@ -146,7 +146,7 @@ fn job(number: usize, now: Timestamp) -> NewJob {
 async fn create(replicas: [Arc<Replica>; 3], job: NewJob) {
     let id = job.id.clone();
     let any = || replicas.choose(&mut rand::rng()).expect("a replica");
-    while !matches!(any().detached().create(job.clone()).await, Ok(Some(Submitted::Created | Submitted::Existing(_)))) {
+    while !matches!(any().detached().create(job.clone()).await, Ok(Submitted::Created | Submitted::Existing(_))) {
         sleep(Duration::from_secs(1)).await;
     }
     if random_bool(0.1) {

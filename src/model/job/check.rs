@@ -4,14 +4,17 @@ use std::time::Duration;
 
 use super::{Job, MAX_TENANT};
 
-const MAX_KIND: usize = 64;
+/// Longest kind, in bytes.
+pub const MAX_KIND: usize = 64;
 /// Longest media type, in bytes.
 pub(in crate::model) const MAX_CONTENT_TYPE: usize = 128;
 const MAX_KEY: usize = 256;
 /// Maximum number of labels of a job.
 pub const MAX_LABELS: usize = 16;
-const MAX_LABEL_KEY: usize = 64;
-const MAX_LABEL_VALUE: usize = 256;
+/// Longest key of a label, in bytes.
+pub const MAX_LABEL_KEY: usize = 64;
+/// Longest value of a label, in bytes.
+pub const MAX_LABEL_VALUE: usize = 256;
 
 impl Job {
     /// The violations of all fields; empty for a valid job.
@@ -22,10 +25,10 @@ impl Job {
             found.push(FieldViolation::new("job.kind", "required: name a kind that the server has configured"));
         }
         bound("job.kind", &self.kind, MAX_KIND, &mut found);
-        text("job.content_type", &self.content_type, MAX_CONTENT_TYPE, &mut found);
-        text("job.tenant", &self.tenant, MAX_TENANT, &mut found);
-        text("job.ordering_key", &self.ordering_key, MAX_KEY, &mut found);
-        text("job.limit_key", &self.limit_key, MAX_KEY, &mut found);
+        check_text("job.content_type", &self.content_type, MAX_CONTENT_TYPE, &mut found);
+        check_text("job.tenant", &self.tenant, MAX_TENANT, &mut found);
+        check_text("job.ordering_key", &self.ordering_key, MAX_KEY, &mut found);
+        check_text("job.limit_key", &self.limit_key, MAX_KEY, &mut found);
         for (field, timeout) in [("job.run_timeout", self.run_timeout), ("job.queue_timeout", self.queue_timeout)] {
             if timeout == Some(Duration::ZERO) {
                 found.push(FieldViolation::new(field, "zero; send a positive duration or leave it out"));
@@ -60,9 +63,10 @@ fn bound(field: &'static str, text: &str, max: usize, found: &mut Vec<FieldViola
     }
 }
 
-/// Checks the length and the characters of an optional text. Inlined, because most jobs leave these fields empty.
+/// Checks the length and the characters of an optional text of a job, or of a filter for jobs. Inlined, because most
+/// jobs leave these fields empty.
 #[inline]
-fn text(field: &'static str, text: &str, max: usize, found: &mut Vec<FieldViolation>) {
+pub fn check_text(field: &'static str, text: &str, max: usize, found: &mut Vec<FieldViolation>) {
     if text.is_empty() {
         return;
     }

@@ -3,12 +3,13 @@
 use std::{sync::Arc, time::Duration};
 
 use futures_util::{StreamExt, stream};
+use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{JobsCall, measured, read_time};
+use super::{JobsCall, filter::read_time, measured};
 use crate::{
     auth::Rpc,
-    detached::SCHEDULE_PREFIX,
+    detached::{SCHEDULE_PREFIX, wall_clock},
     model::{Criticality, FieldViolation, Rejection, RequestId},
     proto::{
         self, CreateJobRequest, CreateJobResponse, CreateJobsRequest, CreateJobsResponse, JobOptions,
@@ -21,13 +22,20 @@ use crate::{
         submit_many::{MAX_TAG, failure},
         worker_pool_service::ResponseStream,
     },
-    store::{KindPolicy, NewJob, RetryPolicy, Start, Submitted},
+    store::{KindPolicy, NewJob, RetryPolicy, Start, Submitted, Timestamp},
 };
 
-/// Path of the RPC. It reads its messages here, without the codec.
+/// Path of the RPC for one job.
+pub(in crate::rpc) const CREATE_JOB: &str = "/waterwheel.v1.JobService/CreateJob";
+/// Path of the RPC for many jobs. It reads its messages here, without the codec.
 pub(in crate::rpc) const CREATE_JOBS: &str = "/waterwheel.v1.JobService/CreateJobs";
 /// Longest retention of a job after its end.
-const MAX_RETAINED: Duration = Duration::from_secs(366 * 24 * 3600);
+const MAX_RETAINED: Duration = YEAR;
+/// Maximum number of attempts, unless the kind has more.
+const MAX_ATTEMPTS: u32 = 100;
+/// Bytes of the jobs of one call that may be on their way into the store. Further messages are read later.
+const MAX_IN_FLIGHT: usize = 4 << 20;
+const YEAR: Duration = Duration::from_secs(366 * 24 * 3600);
 
 impl JobsCall {
     /// Creates one job, and answers once it is durable.
@@ -48,12 +56,12 @@ impl JobsCall {
         job.pool = pool.name().to_string();
         let job_id = job.id.clone();
         match self.detached.create(job).await.map_err(status::store_fails)? {
-            Some(Submitted::Created | Submitted::Leased(_)) => Ok(CreateJobResponse { job_id, already_existed: false }),
-            Some(Submitted::Existing(old)) if service.access.allows(self.rpc, call, &old.request.job) => {
+            Submitted::Created | Submitted::Leased(_) => Ok(CreateJobResponse { job_id, already_existed: false }),
+            Submitted::Existing(old) if service.access.allows(self.rpc, call, &old.request.job) => {
                 Ok(CreateJobResponse { job_id, already_existed: true })
             }
-            Some(Submitted::Existing(_) | Submitted::Conflict) => Err(status::job_exists(&job_id)),
-            Some(Submitted::Full) | None => Err(status::store_full()),
+            Submitted::Existing(_) | Submitted::Conflict => Err(status::job_exists(&job_id)),
+            Submitted::Full => Err(status::store_full()),
         }
     }
 }
@@ -67,25 +75,37 @@ pub(super) fn create_jobs(
     let window = asked.service.window;
     let meter = asked.meter.take();
     let asked = Arc::new(asked);
-    let messages = stream::unfold(Some(inbound), async |inbound| {
-        let mut inbound: Messages<CreateJobsRequest> = inbound?;
-        match inbound.message().await {
-            Ok(Some(message)) => Some((Ok(message), Some(inbound))),
-            Ok(None) => None,
-            Err(fault) => Some((Err(status::refused_by_codec(fault)), None)),
+    let room = Arc::new(Semaphore::new(MAX_IN_FLIGHT));
+    let messages = stream::unfold(Some(inbound), move |inbound| {
+        let room = Arc::clone(&room);
+        async move {
+            let mut inbound: Messages<CreateJobsRequest> = inbound?;
+            match inbound.message().await {
+                Ok(Some(message)) => {
+                    let bytes = message.job.as_ref().map_or(0, |job| job.payload.len()).min(MAX_IN_FLIGHT) as u32;
+                    let held = room.acquire_many_owned(bytes).await.ok();
+                    Some((Ok((message, held)), Some(inbound)))
+                }
+                Ok(None) => None,
+                Err(fault) => Some((Err(status::refused_by_codec(fault)), None)),
+            }
         }
     });
     let (creator, caller) = (Arc::clone(&asked), Arc::clone(&asked));
-    let answers = messages.map(move |message| create(Arc::clone(&creator), message)).buffer_unordered(window);
+    let create = move |message: Result<(CreateJobsRequest, _), Status>| {
+        let creator = Arc::clone(&creator);
+        async move {
+            let (message, _held) = message?;
+            create(creator, message).await
+        }
+    };
+    let answers = messages.map(create).buffer_unordered(window);
     let answers = answers.map(move |answer| answer.map_err(|status| caller.call.named(status)));
     Ok(asked.call.answer(measured(meter, answers)))
 }
 
-async fn create(
-    asked: Arc<JobsCall>,
-    message: Result<CreateJobsRequest, Status>,
-) -> Result<CreateJobsResponse, Status> {
-    let CreateJobsRequest { job, job_id, options, tag } = message?;
+async fn create(asked: Arc<JobsCall>, message: CreateJobsRequest) -> Result<CreateJobsResponse, Status> {
+    let CreateJobsRequest { job, job_id, options, tag } = message;
     if tag.len() > MAX_TAG {
         let fault = FieldViolation::new("tag", format!("longer than {MAX_TAG} bytes"));
         return Err(status::unreadable(vec![fault], asked.call.request_id()));
@@ -134,7 +154,11 @@ fn with_options(new: NewJob, options: JobOptions, policy: KindPolicy, faults: &m
             read_time("options.start_time", Some(time), faults).map_or(Start::Now, Start::At)
         }
         Some(job_options::Start::Delay(delay)) => {
-            convert::read_duration("options.delay", Some(delay), faults).map_or(Start::Now, Start::After)
+            let delay = convert::read_duration("options.delay", Some(delay), faults);
+            if delay.is_some_and(|delay| wall_clock()().plus(delay) == Timestamp::MAX) {
+                faults.push(FieldViolation::new("options.delay", "the job would start after the year 9999"));
+            }
+            delay.map_or(Start::Now, Start::After)
         }
     };
     let retained = convert::read_duration("options.retain_for", retain_for, faults);
@@ -155,9 +179,22 @@ fn with_options(new: NewJob, options: JobOptions, policy: KindPolicy, faults: &m
 
 fn read_retry(retry: proto::RetryPolicy, usual: RetryPolicy, faults: &mut Vec<FieldViolation>) -> RetryPolicy {
     let proto::RetryPolicy { max_attempts, initial, max } = retry;
+    let most = usual.max_attempts.max(MAX_ATTEMPTS);
+    if max_attempts > most {
+        faults.push(FieldViolation::new("options.retry.max_attempts", format!("more than {most}")));
+    }
+    let longest = usual.max.min(YEAR);
+    let mut delay = |field, sent, usual: Duration| {
+        let delay = convert::read_duration(field, sent, faults).unwrap_or(usual.min(longest));
+        if delay > longest {
+            let longest = humantime::format_duration(longest);
+            faults.push(FieldViolation::new(field, format!("longer than {longest}, the longest delay of the kind")));
+        }
+        delay
+    };
     RetryPolicy {
         max_attempts: if max_attempts == 0 { usual.max_attempts } else { max_attempts },
-        initial: convert::read_duration("options.retry.initial", initial, faults).unwrap_or(usual.initial),
-        max: convert::read_duration("options.retry.max", max, faults).unwrap_or(usual.max),
+        initial: delay("options.retry.initial", initial, usual.initial),
+        max: delay("options.retry.max", max, usual.max),
     }
 }

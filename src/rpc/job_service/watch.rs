@@ -21,6 +21,10 @@ use crate::{
 const CHECK_PAUSE: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
 /// Largest message, in bytes.
 const MAX_CHUNK: usize = 1 << 20;
+/// Stored output is read in this many pieces of at least [`MIN_PIECE`] bytes, because a piece stays in memory until its
+/// caller has read it.
+const PIECES: u64 = 64;
+const MIN_PIECE: u64 = 256 << 10;
 /// Bits of a sequence number for the offset in an attempt's output. The higher bits are the number of the attempt.
 const OFFSET_BITS: u32 = 40;
 
@@ -31,7 +35,7 @@ pub(super) async fn watch_job(
 ) -> Result<Response<ResponseStream<WatchJobResponse>>, Status> {
     let open = asked.service.watches.open(&request);
     let WatchJobRequest { job_id, from_sequence } = request.into_inner();
-    let open = match (open, asked.job(&job_id, false).await) {
+    let open = match (open, asked.bare_job(&job_id).await) {
         (Ok(open), Ok(_)) => open,
         (Err(status), _) | (_, Err(status)) => return asked.answer(Err(status)),
     };
@@ -84,12 +88,13 @@ impl Watcher {
     /// The next event, and whether it is the last one.
     async fn next(&mut self) -> Result<(WatchJobResponse, bool), Status> {
         loop {
-            if let Some(event) = self.live_event().or_else(|| self.remaining_output()) {
+            if let Some(event) = self.live_event() {
                 return Ok((self.number(event), false));
             }
-            if let Some(mut job) = self.ended.take() {
-                // The output was sent before.
-                job.output.bytes.clear();
+            if let Some(event) = self.remaining_output().await? {
+                return Ok((self.number(event), false));
+            }
+            if let Some(job) = self.ended.take() {
                 return Ok((self.number(Event::Job(detached_job(job))), true));
             }
             self.wait().await?;
@@ -122,16 +127,25 @@ impl Watcher {
     }
 
     /// The next unsent output of a job that has succeeded.
-    fn remaining_output(&mut self) -> Option<Event> {
-        let JobRecord { starts, output, .. } = self.ended.as_ref()?;
+    async fn remaining_output(&mut self) -> Result<Option<Event>, Status> {
+        let Some(JobRecord { starts, row, output_bytes, .. }) = &self.ended else { return Ok(None) };
         if self.attempt != *starts {
             (self.attempt, self.offset) = (*starts, 0);
         }
-        let (bytes, offset) = (&output.bytes, self.offset);
-        let begin = usize::try_from(offset).ok().filter(|begin| *begin < bytes.len())?;
-        let data = bytes.slice(begin..bytes.len().min(begin + MAX_CHUNK));
+        let offset = self.offset;
+        let length =
+            (output_bytes / PIECES).clamp(MIN_PIECE, MAX_CHUNK as u64).min(output_bytes.saturating_sub(offset));
+        if length == 0 {
+            return Ok(None);
+        }
+        let read = self.asked.store().output(*row, offset, length).await;
+        let data = read.map_err(status::store_fails)?;
         self.offset += data.len() as u64;
-        Some(Event::Output(AttemptOutput { attempt: self.attempt, offset, data }))
+        // The job may have been removed, or run again, meanwhile.
+        if data.is_empty() {
+            return Err(super::unknown(&self.job_id));
+        }
+        Ok(Some(Event::Output(AttemptOutput { attempt: self.attempt, offset, data })))
     }
 
     /// Returns when the attempt has a new event, or when it is time to read the store.
@@ -150,7 +164,9 @@ impl Watcher {
                 }
             }
             () = sleep_until(self.check_at) => {}
-            () = &mut self.stopped => return Err(status::draining(self.asked.call.request_id())),
+            end = &mut self.stopped => {
+                return Err(end.unwrap_or_else(|| status::draining(self.asked.call.request_id())));
+            }
         }
         Ok(())
     }
@@ -158,7 +174,7 @@ impl Watcher {
     /// Reads the job from the store, and looks for its attempt on this server. Returns the job if it has changed but
     /// not ended.
     async fn check(&mut self) -> Result<Option<JobRecord>, Status> {
-        let job = self.asked.job(&self.job_id, false).await?;
+        let job = self.asked.bare_job(&self.job_id).await?;
         if job.state.is_ended() {
             self.ended = Some(job);
             return Ok(None);

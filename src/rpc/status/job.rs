@@ -152,10 +152,15 @@ fn millis(duration: Duration) -> String {
 
 /// The status of a call whose store operation failed.
 pub(in crate::rpc) fn store_fails(error: StoreError) -> Status {
-    let mut answer = Answer::of(Reason::StoreUnavailable);
-    if error == StoreError::DiskFull {
-        answer = answer.saying("the disk of the store of detached jobs is full; its operator has to make room");
-    }
+    let answer = match error {
+        StoreError::Busy => {
+            let answer = Answer::of(Reason::StoreFull).saying(error.to_string());
+            return Answer { pushback: Pushback::After(FAILS_FOR), ..answer }.status();
+        }
+        StoreError::DiskFull => Answer::of(Reason::StoreUnavailable)
+            .saying("the disk of the store of detached jobs is full; its operator has to make room"),
+        _ => Answer::of(Reason::StoreUnavailable),
+    };
     Answer { execution: "UNKNOWN", pushback: Pushback::After(FAILS_FOR), ..answer }.status()
 }
 

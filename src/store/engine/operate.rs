@@ -1,6 +1,6 @@
 //! Lists, cancels, retries and purges jobs, fires schedules, expires jobs, and takes back jobs of ended leases.
 
-use std::{collections::HashSet, slice, time::Duration};
+use std::{slice, time::Duration};
 
 use tracing::warn;
 
@@ -132,12 +132,16 @@ impl<C: Connection> Engine<C> {
         Ok(returned)
     }
 
-    pub(in crate::store) fn release(&mut self, session: SessionId, held: &[Token]) -> Result<(), StoreError> {
+    pub(in crate::store) fn release(&mut self, session: SessionId, tokens: &[Token]) -> Result<(), StoreError> {
         self.rows.session(session)?.ok_or(StoreError::SessionLost)?;
-        let held: HashSet<_> = held.iter().collect();
-        let mut records = self.select(Select::Leased(session), usize::MAX)?;
-        records.retain(|record| record.token().is_none_or(|token| !held.contains(&token)));
-        self.take_back(records, JobRecord::take_back)
+        let ids: Vec<_> = tokens.iter().map(|token| token.id.as_str()).collect();
+        let mut records = self.find(&ids)?;
+        records.retain(|record| record.token().is_some_and(|token| tokens.contains(&token)));
+        for record in &mut records {
+            record.release(self.now);
+        }
+        self.changes.returned |= !records.is_empty();
+        self.save_changed(records)
     }
 
     fn take_back(&mut self, mut records: Vec<JobRecord>, end: fn(&mut JobRecord, Timestamp)) -> Result<(), StoreError> {

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use bytes::Bytes;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -13,7 +14,7 @@ use super::{
     },
 };
 use crate::store::{
-    Depth, Filter, JobRecord, Page, SessionId, Size, StoreError, Timestamp,
+    Depth, Filter, JobRecord, Page, SessionId, Size, StoreError, Timestamp, Token,
     engine::{LastTick, Select},
     request::Added,
     wakes::Changes,
@@ -32,6 +33,8 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
     const IS_SHARED: bool;
     /// The value of the label `$6`; null if there is none.
     const LABEL: &'static str = "spec -> 'labels' ->> $6";
+    /// The request id of a job, as SQL.
+    const REQUEST_ID: &'static str = "spec ->> 'request_id'";
 
     /// Whether sessions end with their leases, because other processes can run their jobs.
     fn ends_leases(&self) -> bool {
@@ -119,6 +122,20 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
             Ok(record)
         };
         Ok(self.query(&sql, &[Cell::text(id)], read)?.pop())
+    }
+
+    /// A job without payload and output.
+    fn find_one(&mut self, id: &str) -> Result<Option<JobRecord>, StoreError> {
+        let sql = format!("select {} from jobs where id = $1", *COLUMN_LIST);
+        Ok(self.query(&sql, &[Cell::text(id)], |row| Ok(shown(read_record(row))))?.pop())
+    }
+
+    /// A part of an output; empty if there is none.
+    fn output(&mut self, row: i64, offset: u64, length: u64) -> Result<Bytes, StoreError> {
+        let sql = "select substr(bytes, cast($1 as integer), cast($2 as integer)) from outputs where row = $3";
+        let number = |number: u64| Cell::int(i64::try_from(number).unwrap_or(i64::MAX));
+        let found = self.query(sql, &[number(offset + 1), number(length), Cell::int(row)], |row| Ok(row.bytes(0)))?;
+        Ok(found.into_iter().next().unwrap_or_default().into())
     }
 
     /// The existing jobs with these ids, in any order. Like the methods below, it leaves out payloads and outputs.
@@ -275,6 +292,14 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
         let sql = format!("select lease_ms from sessions where session = $1{lock}");
         let found = self.query(&sql, &[Cell::int(session.0)], |row| row.number(0))?.pop();
         Ok(found.map(Duration::from_millis))
+    }
+
+    /// The tokens of the jobs that are leased to a session.
+    fn leased(&mut self, session: SessionId) -> Result<Vec<Token>, StoreError> {
+        let sql = "select id, starts, ordering_key from jobs where state = 3 and session = $1";
+        self.query(sql, &[Cell::int(session.0)], |row| {
+            Ok(Token { id: row.text(0), attempt: row.number(1)?, session, is_keyed: !row.text(2).is_empty() })
+        })
     }
 
     /// Saves a session and the end of its lease.

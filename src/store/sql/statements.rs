@@ -143,8 +143,10 @@ fn matching<'a, C: Connection>(
          and (cast($4 as text) is null or kind = $4) and {tenant} \
          and (cast($6 as text) is null or {} = $7) \
          and (cast($8 as bigint) is null or created_at >= $8) \
-         and (cast($9 as bigint) is null or created_at < $9) order by row desc",
-        C::LABEL
+         and (cast($9 as bigint) is null or created_at < $9) \
+         and (cast($10 as text) is null or {} = $10) order by row desc",
+        C::LABEL,
+        C::REQUEST_ID
     );
     let cells = vec![
         Cell::int(rows.end),
@@ -156,6 +158,7 @@ fn matching<'a, C: Connection>(
         text(filter.label.as_ref().map(|(_, value)| value)),
         Cell::time(filter.created_from),
         Cell::time(filter.created_before),
+        text(filter.request_id.as_ref()),
     ];
     (clause.into(), cells)
 }

@@ -119,6 +119,7 @@ impl SqliteConnection {
 impl Connection for SqliteConnection {
     const IS_SHARED: bool = false;
     const LABEL: &'static str = "case when json_valid(spec) then spec -> 'labels' ->> $6 end";
+    const REQUEST_ID: &'static str = "case when json_valid(spec) then spec ->> 'request_id' end";
 
     fn ends_leases(&self) -> bool {
         self.ends_leases

@@ -14,7 +14,9 @@ use super::{
 };
 use crate::{
     model::{Job, Output, Reason},
-    store::{Claimed, JobState, JobStore, NewJob, Next, RetryPolicy, Room, SessionId, Settle, Submission, Token},
+    store::{
+        Action, Claimed, JobState, JobStore, NewJob, Next, RetryPolicy, Room, SessionId, Settle, Submission, Token,
+    },
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -87,9 +89,9 @@ async fn a_void_token_beside_a_valid_one_changes_nothing() {
     }
 }
 
-/// A claim whose answer was lost leaves leases that its session does not know.
+/// An operation whose answer was lost leaves leases that its session does not know.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_gives_back_what_it_does_not_hold() {
+async fn a_session_gives_back_leases_by_name() {
     let (clock, directory) = (TestClock::new(), TempDir::new().expect("a directory"));
     let mut stores = vec![memory(&clock), sqlite(&directory, &clock)];
     let cluster = Cluster::start().await;
@@ -97,20 +99,28 @@ async fn a_session_gives_back_what_it_does_not_hold() {
         stores.push(replica(cluster, "postgres", BOUNDS));
     }
     for store in stores {
-        let jobs = ["a", "b"].map(|id| NewJob::new(id, "p", Job::new("k", id))).into();
+        let jobs = ["a", "b", "c"].map(|id| NewJob::new(id, "p", Job::new("k", id).ordering_key(id))).into();
         store.submit(Submission { jobs, room: None }).await.expect("an answer");
         let session = store.open_session(Duration::from_secs(60)).await.expect("a session");
         let room = Room { session, kinds: [("k".to_owned(), 9)].into(), bytes: usize::MAX };
-        let mut claimed = store.claim(room.clone()).await.expect("two jobs");
-        let lost = claimed.pop().expect("the second");
-        let held: Vec<_> = claimed.iter().map(|job| job.token.clone()).collect();
-        store.release(session, held).await.expect("it is given back");
+        let mut claimed = store.claim(room.clone()).await.expect("three jobs");
+        let mut leased = store.leased(session).await.expect("its leases");
+        leased.sort_by(|a, b| a.id.cmp(&b.id));
+        assert_eq!(leased, claimed.iter().map(|job| job.token.clone()).collect::<Vec<_>>());
+        store.change(vec!["c".to_owned()], Action::Cancel).await.expect("an answer");
+        let (cancelled, lost) = (claimed.pop().expect("the third"), claimed.pop().expect("the second"));
+        let void = Token { attempt: 9, ..claimed[0].token.clone() };
+        let named = [&cancelled.token, &lost.token, &void].map(Clone::clone).into();
+        store.release(session, named).await.expect("they are given back");
+        assert_eq!(store.leased(session).await.expect("its leases"), [claimed[0].token.clone()]);
         let again = store.claim(room).await.expect("the second");
         let ids: Vec<_> = again.iter().map(|job| (&*job.token.id, job.failures, job.crashes)).collect();
         assert_eq!(ids, [("b", 0, 0)]);
-        let ends = [lost].into_iter().chain(claimed).chain(again).map(success).collect();
+        let ends = [lost, cancelled].into_iter().chain(claimed).chain(again).map(success).collect();
         let states = store.settle(ends).await.expect("answers");
-        assert_eq!(states, [None, Some(JobState::Succeeded), Some(JobState::Succeeded)]);
+        assert_eq!(states, [None, None, Some(JobState::Succeeded), Some(JobState::Succeeded)]);
+        let job = store.get("c", false).await.expect("an answer").expect("the job");
+        assert_eq!((job.state, job.attempts.len()), (JobState::Cancelled, 0));
         store.close().await;
     }
 }
@@ -128,6 +138,8 @@ fn retries_back_off_until_their_bound() {
         ("not retryable", 0, 0, Reason::HandlerFailed, false, 1.0, Next::Failed),
         ("two crashes", 0, 1, Reason::WorkerCrashed, true, 1.0, retry(1000)),
         ("three crashes", 0, 2, Reason::WorkerCrashed, true, 1.0, Next::Failed),
+        ("a lost worker, at the last attempt", 19, 1, Reason::WorkerLost, true, 1.0, Next::GiveBack),
+        ("three lost workers", 0, 2, Reason::WorkerLost, true, 1.0, Next::Failed),
         ("a failure after two crashes", 0, 2, Reason::HandlerFailed, true, 1.0, retry(1000)),
     ];
     let policy = RetryPolicy { max_attempts: 20, ..RetryPolicy::default() };

@@ -189,6 +189,7 @@ impl Script {
             label: owned("label").map(|value| ("team.x".to_owned(), value)),
             created_from: words.find("from").map(|time| later(&self.clock, time)),
             created_before: words.find("before").map(|time| later(&self.clock, time)),
+            request_id: owned("request"),
         }
     }
 

@@ -11,10 +11,14 @@ use rcgen::KeyPair;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 use tonic::Code;
-use waterwheel::proto::SubmitRequest;
+use waterwheel::proto::{
+    CreateJobRequest, JobOptions, SubmitRequest, WatchJobRequest, WatchStatsRequest, job_options::Start,
+    job_service_client::JobServiceClient,
+};
 
 use super::{KINDS, tenant_of};
 use crate::{
+    process::PATIENCE,
     protocol::{from_page, page_text},
     refusal::{Refusal, Way},
     service::{Client, Service, job},
@@ -119,7 +123,7 @@ impl Setting {
             reload = "100ms"
             [auth.rule.all]
             principals = ["jwt:me"]
-            rpcs = ["Submit", "Stream", "SubmitMany"]
+            rpcs = ["Submit", "Stream", "SubmitMany", "WatchStats", "CreateJob", "WatchJob"]
             "#,
             toml_string(&files.path("jwks.json"))
         );
@@ -313,4 +317,47 @@ async fn web_status(answer: http::Response<hyper::body::Incoming>) -> String {
     let trailers = String::from_utf8_lossy(&decoded).into_owned();
     let status = trailers.lines().find_map(|line| line.rsplit_once("grpc-status:")).unwrap();
     status.1.trim().to_owned()
+}
+
+/// The status that ends a watch.
+async fn end<T>(mut events: tonic::Streaming<T>) -> Refusal {
+    loop {
+        match events.message().await {
+            Ok(Some(_)) => {}
+            Ok(None) => panic!("the watch ended without a status"),
+            Err(status) => return Refusal::of_call(status, false),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watch_ends_when_its_token_has_expired() {
+    let setting = Setting::with("store.memory = true\n");
+    let token = setting.signer.sign(&with("exp", json!(get_current_timestamp() + 1)));
+    let value = format!("Bearer {token}");
+    let channel = setting.service.public.channel().await;
+    let mut jobs = JobServiceClient::new(channel.clone());
+    let job = CreateJobRequest {
+        job: Some(job("echo", "")),
+        job_id: "watched".into(),
+        options: Some(JobOptions { start: Some(Start::Delay("600s".parse().unwrap())), ..JobOptions::default() }),
+    };
+    let mut create = tonic::Request::new(job);
+    create.metadata_mut().insert("authorization", value.parse().unwrap());
+    jobs.create_job(create).await.unwrap();
+    let mut watch = tonic::Request::new(WatchJobRequest { job_id: "watched".into(), from_sequence: 0 });
+    watch.metadata_mut().insert("authorization", value.parse().unwrap());
+    let mut stats = tonic::Request::new(WatchStatsRequest::default());
+    stats.metadata_mut().insert("authorization", value.parse().unwrap());
+    let watched = jobs.watch_job(watch).await.unwrap().into_inner();
+    let counted = setting.client().await.watch_stats(stats).await.unwrap().into_inner();
+    let ends = async { tokio::join!(end(watched), end(counted)) };
+    let (watched, counted) = tokio::time::timeout(PATIENCE, ends).await.expect("the watches end");
+    for refused in [watched, counted] {
+        assert_eq!(
+            (refused.code(), refused.reason().as_str()),
+            (Code::Unauthenticated, "INVALID_TOKEN"),
+            "{refused:?}"
+        );
+    }
 }

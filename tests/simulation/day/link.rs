@@ -12,6 +12,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use parking_lot::Mutex;
 use rand::{random_bool, random_range};
 use tokio::{sync::watch, time::sleep};
@@ -177,10 +178,14 @@ impl JobStore for Link {
         .await
     }
 
-    async fn release(&self, session: SessionId, held: Vec<Token>) -> Result<(), StoreError> {
+    async fn leased(&self, session: SessionId) -> Result<Vec<Token>, StoreError> {
+        self.call(|store, _| now(store.leased(session))).await
+    }
+
+    async fn release(&self, session: SessionId, tokens: Vec<Token>) -> Result<(), StoreError> {
         self.call(|store, model| {
-            now(store.release(session, held.clone()))?;
-            model.released(session, &held);
+            now(store.release(session, tokens.clone()))?;
+            model.released(&tokens);
             Ok(())
         })
         .await
@@ -219,6 +224,14 @@ impl JobStore for Link {
 
     async fn get(&self, id: &str, with_payload: bool) -> Result<Option<JobRecord>, StoreError> {
         now(self.store.get(id, with_payload))
+    }
+
+    async fn look(&self, id: &str) -> Result<Option<JobRecord>, StoreError> {
+        now(self.store.look(id))
+    }
+
+    async fn output(&self, row: i64, offset: u64, length: u64) -> Result<Bytes, StoreError> {
+        now(self.store.output(row, offset, length))
     }
 
     async fn list(&self, filter: Filter, before: Option<i64>, limit: usize) -> Result<Page, StoreError> {

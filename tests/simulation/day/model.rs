@@ -126,9 +126,9 @@ impl Model {
         }
     }
 
-    pub(crate) fn released(&mut self, session: SessionId, held: &[Token]) {
+    pub(crate) fn released(&mut self, tokens: &[Token]) {
         let before = self.running.len();
-        self.running.retain(|_, token| token.session != session || held.contains(token));
+        self.running.retain(|_, token| !tokens.contains(token));
         for _ in self.running.len()..before {
             self.note("released", "");
         }

@@ -1,0 +1,83 @@
+//! Stores new jobs. A job is leased when it is created if its pool has room and no other job waits before it.
+
+use std::sync::Arc;
+
+use super::{Detached, Inner, claims::Reservation};
+use crate::store::{NewJob, Room, StoreError, Submission, Submitted, Token};
+
+impl Detached {
+    /// Creates a job, and returns once it is durable. If the future is dropped, the job is created nevertheless.
+    ///
+    /// # Errors
+    /// [`StoreError::Busy`] if too many bytes are on their way into the store, and the errors of
+    /// [`JobStore::submit`](crate::store::JobStore::submit).
+    pub async fn create(&self, job: NewJob) -> Result<Submitted, StoreError> {
+        let inner = Arc::clone(&self.0);
+        let counted = inner.intake.count(&job).ok_or(StoreError::Busy)?;
+        // Only the task knows whether the store has leased the job, so it must end even if the caller leaves.
+        let submission = async move {
+            let answer = inner.submit(job).await;
+            drop(counted);
+            answer
+        };
+        self.0.tasks.shield(submission).await.unwrap_or(Err(StoreError::Closed))
+    }
+}
+
+impl Inner {
+    async fn submit(self: &Arc<Self>, job: NewJob) -> Result<Submitted, StoreError> {
+        let mut asked = Asked::new(self, &job);
+        let room = asked.as_ref().map(|asked| {
+            let kinds = [(job.job.kind.clone(), 1)].into();
+            Room { session: asked.token.session, kinds, bytes: usize::MAX }
+        });
+        let answers = self.store.submit(Submission { jobs: vec![job], room }).await?;
+        let answer = answers.into_iter().next().ok_or(StoreError::Closed)?;
+        let Some(asked) = &mut asked else { return Ok(answer) };
+        asked.is_answered = true;
+        match (answer, asked.reservation.take()) {
+            (Submitted::Leased(job), Some(reservation)) => {
+                self.leases.lease(&asked.token);
+                reservation.start(*job);
+                Ok(Submitted::Created)
+            }
+            (answer, _) => Ok(answer),
+        }
+    }
+}
+
+/// A lease that a submission asks for. When it is dropped, its entry goes, unless the store leased the job.
+struct Asked {
+    token: Token,
+    inner: Arc<Inner>,
+    /// Taken when the job starts.
+    reservation: Option<Reservation>,
+    /// Whether the store has answered. If it has not, there may be a lease.
+    is_answered: bool,
+}
+
+impl Asked {
+    /// `None` if the job must wait in the store, or if no more jobs may start.
+    fn new(inner: &Arc<Inner>, job: &NewJob) -> Option<Self> {
+        let session = (*inner.session.lock())?;
+        let starter = inner.starter.lock().clone()?;
+        let pool = inner.pools.get(&job.pool).filter(|_| inner.may_take())?;
+        let reservation = {
+            let mut claims = inner.claims.lock();
+            claims.may_start(pool, &job.job.kind).then(|| claims.take(inner, starter, pool.name(), job))?
+        };
+        let token = job.token(1, session);
+        let asked =
+            |token| Self { token, inner: Arc::clone(inner), reservation: Some(reservation), is_answered: false };
+        inner.leases.ask(&token).then(|| asked(token))
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        self.inner.leases.ask_no_more(&self.token);
+        if !self.is_answered {
+            self.inner.doubt();
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! The leases of this process: what each job does that the store leased to it. Each lease has one entry, from before the
+//! store is asked for it until its result is stored.
+
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use super::LostRun;
+use crate::{
+    model::{Attempt, JobId, Replay},
+    pool::LostWhile,
+    store::Token,
+};
+
+#[derive(Default)]
+pub(super) struct Leases(Mutex<HashMap<Token, Lease>>);
+
+struct Lease {
+    stage: Stage,
+    /// Whether the job must be cancelled. A job that is not in a pool yet is cancelled when it is.
+    is_cancelled: bool,
+}
+
+/// What the job of a lease does.
+pub(super) enum Stage {
+    /// A submission asks the store for the lease.
+    Asked,
+    /// The job is leased, and not in a pool.
+    Leased,
+    /// The job is in a pool.
+    Runs(Run),
+    /// The run has ended. Its end is not stored yet; the result is `None` if the job is only given back.
+    Ended(Option<LostRun>),
+}
+
+/// The run of a job in a pool.
+pub(super) struct Run {
+    pub(super) job: JobId,
+    pub(super) attempt: Arc<Attempt>,
+    pub(super) lost: LostRun,
+}
+
+impl Leases {
+    /// Adds the entry of a submission. Returns `false` if the lease has an entry, so that the submission must not ask
+    /// for it.
+    pub(super) fn ask(&self, token: &Token) -> bool {
+        match self.0.lock().entry(token.clone()) {
+            Entry::Occupied(_) => false,
+            Entry::Vacant(entry) => {
+                entry.insert(Lease::new(Stage::Asked));
+                true
+            }
+        }
+    }
+
+    /// Removes the entry of a submission, unless the store has leased the job by a claim meanwhile.
+    pub(super) fn ask_no_more(&self, token: &Token) {
+        if let Entry::Occupied(entry) = self.0.lock().entry(token.clone())
+            && matches!(entry.get().stage, Stage::Asked)
+        {
+            entry.remove();
+        }
+    }
+
+    /// The store has leased the job.
+    pub(super) fn lease(&self, token: &Token) {
+        let mut leases = self.0.lock();
+        leases.entry(token.clone()).or_insert_with(|| Lease::new(Stage::Leased)).stage = Stage::Leased;
+    }
+
+    /// Changes the stage of a leased job. Returns the job of the pool that must be cancelled.
+    pub(super) fn set(&self, token: &Token, stage: Stage) -> Option<JobId> {
+        let mut leases = self.0.lock();
+        let lease = leases.get_mut(token)?;
+        lease.stage = stage;
+        lease.job().filter(|_| lease.is_cancelled)
+    }
+
+    pub(super) fn remove(&self, token: &Token) {
+        self.0.lock().remove(token);
+    }
+
+    /// Those of `leased` without an entry. They get one, so that no submission asks for the same lease before they are
+    /// given back.
+    pub(super) fn add_unknown(&self, leased: Vec<Token>) -> Vec<Token> {
+        leased.into_iter().filter(|token| self.ask(token)).collect()
+    }
+
+    /// Marks the selected leases as cancelled. Returns their jobs that are in a pool.
+    pub(super) fn cancel(&self, which: impl Fn(&Token) -> bool) -> Vec<JobId> {
+        let mut leases = self.0.lock();
+        let selected = leases.iter_mut().filter(|(token, _)| which(token));
+        selected.filter_map(|(_, lease)| lease.cancel()).collect()
+    }
+
+    /// The run of a job: the number of its attempt, and its events.
+    pub(super) fn watch(&self, id: &str) -> Option<(u32, watch::Receiver<Replay>)> {
+        self.0.lock().iter().find_map(|(token, lease)| match &lease.stage {
+            Stage::Runs(run) if token.id == id => Some((run.attempt.token.number, run.attempt.watch())),
+            _ => None,
+        })
+    }
+
+    /// The jobs that run, or whose result is not stored.
+    pub(super) fn unfinished(&self) -> Vec<LostRun> {
+        let lost = |lease: &Lease| match &lease.stage {
+            Stage::Runs(run) => Some(run.lost.clone()),
+            Stage::Ended(result) => result.clone().map(|lost| LostRun { lost_while: LostWhile::Storing, ..lost }),
+            Stage::Asked | Stage::Leased => None,
+        };
+        self.0.lock().values().filter_map(lost).collect()
+    }
+}
+
+impl Lease {
+    fn new(stage: Stage) -> Self {
+        Self { stage, is_cancelled: false }
+    }
+
+    fn job(&self) -> Option<JobId> {
+        if let Stage::Runs(run) = &self.stage { Some(run.job) } else { None }
+    }
+
+    fn cancel(&mut self) -> Option<JobId> {
+        self.is_cancelled = true;
+        self.job()
+    }
+}

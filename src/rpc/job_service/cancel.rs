@@ -1,0 +1,47 @@
+//! `CancelJobs`: cancels the jobs that match a filter.
+
+use tonic::Status;
+
+use super::{
+    JobsCall,
+    filter::{read_filter, read_page_token},
+};
+use crate::{
+    proto::{CancelJobsRequest, CancelJobsResponse},
+    rpc::status,
+    store::{Action, BATCH, Change, JobState},
+};
+
+/// States of the jobs that can be cancelled.
+const OPEN: [JobState; 4] = [JobState::Scheduled, JobState::Ready, JobState::Blocked, JobState::Running];
+/// Jobs that are cancelled at a time, so that other writes do not wait long.
+const AT_A_TIME: usize = 100;
+
+impl JobsCall {
+    /// Cancels a page of jobs, the newest first. A job that has ended meanwhile is left out.
+    pub(super) async fn cancel_jobs(&self, request: CancelJobsRequest) -> Result<CancelJobsResponse, Status> {
+        let CancelJobsRequest { filter, dry_run, page_token } = request;
+        let mut filter = read_filter(self, filter.unwrap_or_default())?;
+        let before = read_page_token(&page_token)?;
+        let is_asked = |state: &JobState| filter.states.is_empty() || filter.states.contains(state);
+        filter.states = OPEN.into_iter().filter(is_asked).collect();
+        if filter.states.is_empty() {
+            return Ok(CancelJobsResponse::default());
+        }
+        let page = self.store().list(filter, before, BATCH).await.map_err(status::store_fails)?;
+        let next_page_token = page.next.map(|row| row.to_string()).unwrap_or_default();
+        let mut answer = CancelJobsResponse { next_page_token, ..CancelJobsResponse::default() };
+        for jobs in page.jobs.chunks(AT_A_TIME) {
+            let changes = if dry_run {
+                let change = |state| if state == JobState::Running { Change::Requested } else { Change::Done };
+                jobs.iter().map(|job| change(job.state)).collect()
+            } else {
+                let ids = jobs.iter().map(|job| job.request.id.clone()).collect();
+                self.store().change(ids, Action::Cancel).await.map_err(status::store_fails)?
+            };
+            answer.cancelled += changes.iter().filter(|change| **change == Change::Done).count() as u64;
+            answer.asked_to_stop += changes.iter().filter(|change| **change == Change::Requested).count() as u64;
+        }
+        Ok(answer)
+    }
+}

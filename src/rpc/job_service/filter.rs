@@ -1,0 +1,80 @@
+//! Reads the filter of a call. Its texts have the bounds of the fields that they select.
+
+use std::time::SystemTime;
+
+use prost_types::Timestamp as ProtoTimestamp;
+use tonic::Status;
+
+use super::JobsCall;
+use crate::{
+    model::{FieldViolation, MAX_KIND, MAX_LABEL_KEY, MAX_LABEL_VALUE, MAX_TENANT, RequestId, check_text},
+    proto::{self, DetachedJobFilter},
+    rpc::{
+        convert::job_state,
+        status::{self, invalid_field},
+    },
+    store::{Filter, JobState, Timestamp},
+};
+
+/// The filter of a call, restricted to what its caller may see.
+pub(super) fn read_filter(asked: &JobsCall, filter: DetachedJobFilter) -> Result<Filter, Status> {
+    let mut faults = Vec::new();
+    check(&filter, &mut faults);
+    let is_known = |wanted: &JobState| filter.states().any(|sent| sent == job_state(*wanted));
+    let states: Vec<_> = JobState::ALL.into_iter().filter(is_known).collect();
+    let DetachedJobFilter { states: _, kind, tenant, label_key, label_value, created_from, created_before, request_id } =
+        filter;
+    let kind = Some(kind).filter(|kind| !kind.is_empty());
+    let created_from = read_time("filter.created_from", created_from, &mut faults);
+    let created_before = read_time("filter.created_before", created_before, &mut faults);
+    if !faults.is_empty() {
+        return Err(status::unreadable(faults, asked.call.request_id()));
+    }
+    Ok(Filter {
+        states,
+        tenant: asked.service.access.tenant(asked.rpc, &asked.call, kind.as_deref(), tenant.as_deref())?,
+        kind,
+        label: Some((label_key, label_value)).filter(|(key, _)| !key.is_empty()),
+        created_from,
+        created_before,
+        request_id: Some(request_id).filter(|id| !id.is_empty()),
+    })
+}
+
+fn check(filter: &DetachedJobFilter, faults: &mut Vec<FieldViolation>) {
+    let DetachedJobFilter { states, kind, tenant, label_key, label_value, request_id, .. } = filter;
+    let is_state = |sent: &i32| proto::JobState::try_from(*sent).is_ok_and(|it| it != proto::JobState::Unspecified);
+    if !states.iter().all(is_state) {
+        faults.push(FieldViolation::new("filter.states", "not a state; send values of the enum"));
+    }
+    check_text("filter.kind", kind, MAX_KIND, faults);
+    check_text("filter.tenant", tenant.as_deref().unwrap_or_default(), MAX_TENANT, faults);
+    check_text("filter.label_key", label_key, MAX_LABEL_KEY, faults);
+    check_text("filter.label_value", label_value, MAX_LABEL_VALUE, faults);
+    if label_key.is_empty() && !label_value.is_empty() {
+        faults.push(FieldViolation::new("filter.label_key", "missing; send the label of the value"));
+    }
+    if !request_id.is_empty() && request_id.parse::<RequestId>().is_err() {
+        faults.push(FieldViolation::new("filter.request_id", "send 1 to 128 visible ASCII characters, or nothing"));
+    }
+}
+
+/// The row after which a page continues; `None` for the first page.
+pub(super) fn read_page_token(token: &str) -> Result<Option<i64>, Status> {
+    let unreadable = |_| invalid_field("page_token", "it is not of `next_page_token`; begin with the first page");
+    if token.is_empty() { Ok(None) } else { token.parse().map(Some).map_err(unreadable) }
+}
+
+/// A wall-clock time from 1970 to 9999, which every answer can carry.
+pub(super) fn read_time(
+    field: &'static str,
+    time: Option<ProtoTimestamp>,
+    faults: &mut Vec<FieldViolation>,
+) -> Option<Timestamp> {
+    let range = SystemTime::UNIX_EPOCH..=SystemTime::from(Timestamp::MAX);
+    let read = SystemTime::try_from(time?).ok().filter(|time| range.contains(time));
+    if read.is_none() {
+        faults.push(FieldViolation::new(field, "out of range; send a time from 1970 to 9999"));
+    }
+    read.map(Timestamp::from)
+}

@@ -1,0 +1,170 @@
+//! A store whose operations fail, or wait, when a test says so.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use waterwheel::store::{
+    Action, Change, Claimed, Depth, Filter, Fired, JobRecord, JobState, JobStore, Page, Purged, Room, SessionId,
+    Settle, Size, StoreError, Submission, Submitted, Tick, Ticked, Token, Wakes,
+};
+
+use super::{Counter, Gate};
+
+/// An operation that may have faults.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Operation {
+    Submit,
+    Claim,
+    Settle,
+    Release,
+}
+
+/// What happens to an operation.
+#[derive(Clone)]
+pub(crate) enum Fault {
+    /// It takes effect, and fails.
+    FailsAfter,
+    /// It waits for the gate before it takes effect.
+    Waits(Gate),
+    /// It takes effect, and its answer waits for the gate.
+    AnswersLate(Gate),
+}
+
+/// A store with faults.
+pub(crate) struct FaultyStore {
+    pub(crate) store: Arc<dyn JobStore>,
+    faults: Mutex<Vec<(Operation, Fault)>>,
+    /// Operations that failed, or wait, by a fault.
+    pub(crate) faulted: Counter,
+    /// The notifications; they never come if the test has muted them.
+    muted: Option<Wakes>,
+}
+
+impl FaultyStore {
+    pub(crate) fn new(store: Arc<dyn JobStore>) -> Self {
+        Self { store, faults: Mutex::default(), faulted: Counter::new(), muted: None }
+    }
+
+    /// A store without notifications.
+    pub(crate) fn muted(store: Arc<dyn JobStore>) -> Self {
+        Self { muted: Some(Wakes::default()), ..Self::new(store) }
+    }
+
+    /// The next operation of this sort has the fault. Several faults come one after another.
+    pub(crate) fn fault(&self, operation: Operation, fault: Fault) {
+        self.faults.lock().push((operation, fault));
+    }
+
+    async fn call<T>(
+        &self,
+        operation: Operation,
+        act: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let fault = {
+            let mut faults = self.faults.lock();
+            let found = faults.iter().position(|(of, _)| *of == operation);
+            found.map(|index| faults.remove(index).1)
+        };
+        if let Some(Fault::Waits(gate)) = &fault {
+            self.faulted.add();
+            gate.pass().await;
+        }
+        let answer = act.await;
+        match fault {
+            Some(Fault::FailsAfter) => {
+                self.faulted.add();
+                Err(StoreError::Unavailable("the answer was lost".to_owned()))
+            }
+            Some(Fault::AnswersLate(gate)) => {
+                self.faulted.add();
+                gate.pass().await;
+                answer
+            }
+            _ => answer,
+        }
+    }
+}
+
+#[async_trait::async_trait]
+impl JobStore for FaultyStore {
+    fn wakes(&self) -> &Wakes {
+        self.muted.as_ref().unwrap_or_else(|| self.store.wakes())
+    }
+
+    async fn open_session(&self, lease: Duration) -> Result<SessionId, StoreError> {
+        self.store.open_session(lease).await
+    }
+
+    async fn submit(&self, submission: Submission) -> Result<Vec<Submitted>, StoreError> {
+        self.call(Operation::Submit, self.store.submit(submission)).await
+    }
+
+    async fn claim(&self, room: Room) -> Result<Vec<Claimed>, StoreError> {
+        self.call(Operation::Claim, self.store.claim(room)).await
+    }
+
+    async fn settle(&self, ends: Vec<Settle>) -> Result<Vec<Option<JobState>>, StoreError> {
+        self.call(Operation::Settle, self.store.settle(ends)).await
+    }
+
+    async fn extend_lease(&self, session: SessionId) -> Result<Vec<Token>, StoreError> {
+        self.store.extend_lease(session).await
+    }
+
+    async fn leased(&self, session: SessionId) -> Result<Vec<Token>, StoreError> {
+        self.store.leased(session).await
+    }
+
+    async fn release(&self, session: SessionId, tokens: Vec<Token>) -> Result<(), StoreError> {
+        self.call(Operation::Release, self.store.release(session, tokens)).await
+    }
+
+    async fn change(&self, ids: Vec<String>, action: Action) -> Result<Vec<Change>, StoreError> {
+        self.store.change(ids, action).await
+    }
+
+    async fn purge(&self, filter: Filter, before: Option<i64>) -> Result<Purged, StoreError> {
+        self.store.purge(filter, before).await
+    }
+
+    async fn get(&self, id: &str, with_payload: bool) -> Result<Option<JobRecord>, StoreError> {
+        self.store.get(id, with_payload).await
+    }
+
+    async fn look(&self, id: &str) -> Result<Option<JobRecord>, StoreError> {
+        self.store.look(id).await
+    }
+
+    async fn output(&self, row: i64, offset: u64, length: u64) -> Result<Bytes, StoreError> {
+        self.store.output(row, offset, length).await
+    }
+
+    async fn list(&self, filter: Filter, before: Option<i64>, limit: usize) -> Result<Page, StoreError> {
+        self.store.list(filter, before, limit).await
+    }
+
+    async fn fire(&self, ticks: Vec<Tick>) -> Result<Vec<Fired>, StoreError> {
+        self.store.fire(ticks).await
+    }
+
+    async fn keep_schedules(&self, names: Vec<String>) -> Result<(), StoreError> {
+        self.store.keep_schedules(names).await
+    }
+
+    async fn tick(&self, end_leases: bool) -> Result<Ticked, StoreError> {
+        self.store.tick(end_leases).await
+    }
+
+    async fn depths(&self) -> Result<Vec<(String, Depth)>, StoreError> {
+        self.store.depths().await
+    }
+
+    async fn size(&self) -> Result<Size, StoreError> {
+        self.store.size().await
+    }
+
+    async fn close(&self) {
+        self.store.close().await;
+    }
+}
