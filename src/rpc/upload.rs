@@ -138,9 +138,10 @@ impl<B: HeldBack> Upload<B> {
                 if self.expected != Expected::ManyCut {
                     return Err(status::message_too_large(length, self.largest));
                 }
+                let kept = u32::try_from(length).map_or(KEPT_BYTES, |length| length.min(KEPT_BYTES));
                 self.kept[0] = CUT;
-                self.kept[1..].copy_from_slice(&KEPT_BYTES.to_be_bytes());
-                self.dropped = length - KEPT_BYTES as usize;
+                self.kept[1..].copy_from_slice(&kept.to_be_bytes());
+                self.dropped = length - kept as usize;
             }
         }
         let length = self.length();
@@ -378,7 +379,7 @@ mod tests {
         };
         let lengths = [0, 3, 1000, 1001, 7, 1, 2000, 70_000, 1000];
         let all = lengths.map(|length| message(0, length)).concat();
-        let cut = |length| if length > 1000 { message(CUT, 64) } else { message(0, length) };
+        let cut = |length: u32| if length > 1000 { message(CUT, length.min(KEPT_BYTES)) } else { message(0, length) };
         let expected = lengths.map(cut).concat();
         for size in [1, 2, 3, 5, 7, 64, 100, 1003, 16_384, all.len()] {
             let passed = pass(&all, size, false, Expected::ManyCut).await;

@@ -81,6 +81,8 @@ impl Reader {
         let next = self.read_for(session, own).await;
         next.map_err(|cause| {
             self.pipe = None;
+            // Behind a fault, nothing is a message any more.
+            self.buffer.clear();
             session.tell(cause);
         })
         .ok()

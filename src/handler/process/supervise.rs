@@ -182,11 +182,9 @@ impl Session {
                 let limit = program.start_timeout.as_millis();
                 format!("{name} did not say that it is ready within {limit} ms, and was ended")
             }
-            Cause::Forced => {
-                let blocked = self.blocked().map(|blocked| format!(": {blocked}")).unwrap_or_default();
-                format!("{name} was ended because one of its jobs did not stop{blocked}")
-            }
+            Cause::Forced => format!("{name} was ended because one of its jobs did not stop"),
         };
+        let summary = self.blocked().map_or_else(|| summary.clone(), |blocked| format!("{summary}: {blocked}"));
         self.note_company(&cause);
         let _ = self.end.set(ProgramEnd { summary: summary.clone(), ..exit });
         match cause {

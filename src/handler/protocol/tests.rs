@@ -204,7 +204,7 @@ mod cases {
                 "{what}"
             );
         }
-        let broken = r#"{"progress":{"id":"7","message":},"bytes":2}"#;
+        let broken = r#"{"progress":{"id":"7","message":}}"#;
         assert_eq!(read_one(broken), FromWorker::Progress { id: "7".into(), fraction: None, message: String::new() });
     }
 
