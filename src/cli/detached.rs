@@ -52,7 +52,7 @@ pub(super) enum DetachedCommand {
     Watch(WatchArgs),
     /// Cancel a detached job, or all that match and have not ended.
     #[command(
-        after_help = "Examples:\n  waterwheel jobs cancel $DETACHED\n  waterwheel jobs cancel --kind sleep --dry-run"
+        after_help = "Example:\n  waterwheel jobs cancel $DETACHED\n  waterwheel jobs cancel --kind sleep --dry-run"
     )]
     Cancel(CancelJobsArgs),
     /// Run a detached job again that has ended, such as one that failed.
