@@ -88,7 +88,10 @@ async fn an_acknowledged_job_runs_once_whatever_its_callers_do() {
     let begin = Instant::now();
     let calls = stream::iter(plans.clone()).for_each_concurrent(CALLERS, |plan| {
         let (jobs, acknowledged) = (jobs.clone(), acknowledged.clone());
-        async move { acknowledged.lock().extend(plan.call(jobs).await) }
+        async move {
+            let created = plan.call(jobs).await;
+            acknowledged.lock().extend(created);
+        }
     });
     calls.await;
     let (mut found, mut once) = (0, 0);
