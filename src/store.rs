@@ -31,7 +31,9 @@ pub use request::{
     Tick, Ticked,
 };
 pub use retry::RetryPolicy;
-pub use sqlite::{SqliteFacts, SqliteOptions, inspect_sqlite, open_memory, open_shared_memory, open_sqlite};
+pub use sqlite::{
+    Salvaged, SqliteFacts, SqliteOptions, inspect_sqlite, open_memory, open_shared_memory, open_sqlite, salvage_sqlite,
+};
 pub use wakes::Wakes;
 
 /// Maximum number of jobs of each sort that one call of [`tick`](JobStore::tick), [`list`](JobStore::list) or
@@ -117,6 +119,11 @@ pub trait JobStore: Send + Sync + 'static {
 
     /// Size of the store's contents; an estimate on PostgreSQL.
     async fn size(&self) -> Result<Size, StoreError>;
+
+    /// Bytes of the log of an SQLite file that are not merged into it; `None` for other stores.
+    fn log_bytes(&self) -> Option<u64> {
+        None
+    }
 
     /// Closes the store, once the operations that have started are durable. Later operations fail with
     /// [`StoreError::Closed`].

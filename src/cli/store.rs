@@ -1,22 +1,28 @@
-//! `waterwheel store`: checks or exports the file of a store while no server has it open.
+//! `waterwheel store`: checks, exports, repairs or changes the file of a store while no server has it open.
 
-use std::path::PathBuf;
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use clap::{Args, Subcommand};
 use serde_json::json;
 
 use super::{
-    console::{Console, GOOD, paint},
+    console::{BAD, Console, GOOD, paint},
     failure::{Exit, Failure},
     output::{bytes, message_json, pluralized},
 };
 use crate::{
     detached::wall_clock,
     rpc::detached_job,
-    store::{BATCH, Filter, SqliteFacts, SqliteOptions, inspect_sqlite, open_sqlite},
+    store::{
+        Action, BATCH, Change, Filter, JobStore, Salvaged, SqliteFacts, SqliteOptions, inspect_sqlite, open_sqlite,
+        salvage_sqlite,
+    },
 };
 
-/// Check or export the file of detached jobs of a stopped server.
+/// Check, export or repair the file of detached jobs of a stopped server, or cancel jobs in it.
 #[derive(Debug, Args)]
 pub(super) struct StoreCommand {
     #[command(subcommand)]
@@ -26,6 +32,8 @@ pub(super) struct StoreCommand {
 #[derive(Debug, Subcommand)]
 enum StoreAction {
     /// Check a file: whether it is intact, the version of its schema, and what it holds. It is not changed.
+    ///
+    /// Each job is compared with the digest that was made of it when it was accepted. Exit code 1: the file is damaged.
     #[command(after_help = "Example:\n  waterwheel store check waterwheel.db")]
     Check(FileArgs),
     /// Print all jobs of a file with payloads and outputs, the newest first: one line of JSON for each.
@@ -34,6 +42,28 @@ enum StoreAction {
     /// updated, and jobs that ran at a crash are ready again.
     #[command(after_help = "Example:\n  waterwheel store export waterwheel.db")]
     Export(FileArgs),
+    /// Copy what can still be read of a damaged file to a new file. The damaged one is only read.
+    ///
+    /// Then give the new file the name of the old one. A job whose payload is damaged is copied, and fails when its turn
+    /// comes. The directory of the new file needs room for two copies.
+    #[command(after_help = "Example:\n  waterwheel store salvage waterwheel.db saved.db")]
+    Salvage {
+        /// The damaged file.
+        file: PathBuf,
+        /// The file to make.
+        new: PathBuf,
+    },
+    /// Cancel jobs in a file, such as one that ends each server that runs it.
+    ///
+    /// The file is opened as by a server: jobs that ran at a crash are ready again.
+    #[command(after_help = "Example:\n  waterwheel store cancel waterwheel.db nightly-17")]
+    Cancel {
+        /// The file: store.path of the configuration.
+        file: PathBuf,
+        /// Ids of the jobs.
+        #[arg(required = true, value_name = "ID")]
+        ids: Vec<String>,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -46,34 +76,76 @@ pub(super) async fn run(command: StoreCommand, console: &mut Console<'_>) -> Res
     match command.action {
         StoreAction::Check(FileArgs { file }) => {
             let facts = inspect_sqlite(&file)?;
-            let SqliteFacts { version, known, jobs, unfinished, file_bytes } = &facts;
+            let SqliteFacts { version, known, jobs, unfinished, file_bytes, damage } = &facts;
             let report = json!({
-                "ok": true, "version": version, "newest_version": known, "jobs": jobs,
-                "unfinished": unfinished, "file_bytes": file_bytes,
+                "ok": damage.is_empty(), "version": version, "newest_version": known, "jobs": jobs,
+                "unfinished": unfinished, "file_bytes": file_bytes, "damage": damage,
             });
-            console.report(&report, || text(&facts)).await?;
+            console.report(&report, || text(&facts, &file)).await?;
+            return Ok(if damage.is_empty() { Exit::Done } else { Exit::Failed });
         }
         StoreAction::Export(FileArgs { file }) => export(file, console).await?,
+        StoreAction::Salvage { file, new } => {
+            let Salvaged { jobs, damage } = salvage_sqlite(&file, &new)?;
+            let text = || {
+                let lines: String = damage.iter().map(|line| format!("damage  {line}\n")).collect();
+                format!("{lines}{} in {}", pluralized(jobs, "job"), new.display())
+            };
+            console.report(&json!({ "jobs": jobs, "damage": damage }), text).await?;
+        }
+        StoreAction::Cancel { file, ids } => return cancel(file, ids, console).await,
     }
     Ok(Exit::Done)
 }
 
-fn text(facts: &SqliteFacts) -> String {
-    let SqliteFacts { version, known, jobs, unfinished, file_bytes } = facts;
+async fn cancel(file: PathBuf, ids: Vec<String>, console: &mut Console<'_>) -> Result<Exit, Failure> {
+    let store = open_existing(file)?;
+    let changes = store.change(ids.clone(), Action::Cancel).await;
+    store.close().await;
+    let (mut lines, mut exit) = (Vec::new(), Exit::Done);
+    for (id, change) in ids.iter().zip(changes?) {
+        let what = match change {
+            Change::Done | Change::Requested => "cancelled",
+            Change::WrongState(_) => "it has ended",
+            Change::NotFound | Change::Full => "there is no such job",
+        };
+        if what != "cancelled" {
+            exit = Exit::Usage;
+        }
+        lines.push((id, what));
+    }
+    let report = json!(lines.iter().map(|(id, what)| json!({ "id": id, "result": what })).collect::<Vec<_>>());
+    let text = || lines.iter().map(|(id, what)| format!("{id}: {what}")).collect::<Vec<_>>().join("\n");
+    console.report(&report, text).await?;
+    Ok(exit)
+}
+
+fn text(facts: &SqliteFacts, path: &Path) -> String {
+    let SqliteFacts { version, known, jobs, unfinished, file_bytes, damage } = facts;
     let schema = if version < known {
         format!("{version}; the server updates it to {known} when it starts")
     } else {
         format!("{version}, the newest")
     };
     let jobs = pluralized(*jobs, "job");
-    let ok = paint(GOOD, "intact");
-    format!("{ok}\nschema  {schema}\njobs    {jobs}, {unfinished} of them not ended\nfile    {}", bytes(*file_bytes))
+    let state = if damage.is_empty() {
+        paint(GOOD, "intact").to_string()
+    } else {
+        let advice = format!("`waterwheel store salvage {} NEW_FILE` keeps what can be read", path.display());
+        format!("{}\n{}\n{advice}", paint(BAD, "damaged"), damage.join("\n"))
+    };
+    format!("{state}\nschema  {schema}\njobs    {jobs}, {unfinished} of them not ended\nfile    {}", bytes(*file_bytes))
+}
+
+/// Opens a file as a server does, but creates none.
+fn open_existing(file: PathBuf) -> Result<Arc<dyn JobStore>, Failure> {
+    // Without this check, opening would create a store.
+    inspect_sqlite(&file)?;
+    Ok(open_sqlite(&SqliteOptions::new(file), wall_clock())?)
 }
 
 async fn export(file: PathBuf, console: &mut Console<'_>) -> Result<(), Failure> {
-    // Without this check, opening would create a store.
-    inspect_sqlite(&file)?;
-    let store = open_sqlite(&SqliteOptions::new(file), wall_clock())?;
+    let store = open_existing(file)?;
     let mut before = None;
     loop {
         let page = store.list(Filter::default(), before, BATCH).await?;

@@ -297,6 +297,10 @@ fn detached(families: &mut Families<'_>, state: &OpsState) {
         "Age of the detached job that has been ready for the longest time",
         depths.iter().map(|(kind, depth)| ([("kind", &**kind)], depth.oldest_ready.unwrap_or_default().as_secs_f64())),
     );
+    if let Some(bytes) = detached.store().log_bytes() {
+        let help = "Log of the store's file that is not merged into it";
+        families.gauge("waterwheel_store_log_bytes", help, bytes as f64);
+    }
 }
 
 /// Denied calls, quotas, and reloads of certificates and keys.

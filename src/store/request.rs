@@ -286,7 +286,7 @@ pub enum StoreError {
         path: PathBuf,
     },
     /// The file, or its write-ahead log, is damaged. Opening it would silently lose acknowledged jobs.
-    #[error("{} is damaged: {detail}; restore it from a backup, or move it away", path.display())]
+    #[error("{path} is damaged: {detail}; `waterwheel store salvage {path} NEW_FILE` keeps what can be read", path = path.display())]
     Damaged {
         /// The damaged file.
         path: PathBuf,

@@ -5,7 +5,15 @@ mod rows;
 mod statements;
 mod writer;
 
-use std::{mem, sync::Arc, thread::JoinHandle, time::Duration};
+use std::{
+    mem,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use futures_util::future::try_join_all;
@@ -46,6 +54,8 @@ pub(super) type Open<C> = Arc<dyn Fn() -> Result<C, StoreError> + Send + Sync>;
 /// A store in a database.
 pub(super) struct SqlStore<C> {
     wakes: Arc<Wakes>,
+    /// Size of the log, if it is known.
+    log_bytes: Option<Arc<AtomicU64>>,
     operations: Mutex<Option<mpsc::Sender<Operation<C>>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// `None` if the only connection writes.
@@ -77,7 +87,12 @@ impl<C: Connection> SqlStore<C> {
         let threads = Mutex::new(threads.map_err(|error| StoreError::Unavailable(error.to_string()))?);
         let (operations, idle) = (Mutex::new(Some(sender)), Arc::default());
         let (readers, lists) = (Arc::new(Semaphore::new(READERS)), Semaphore::new(LISTS));
-        Ok(Self { wakes, operations, threads, open, idle, readers, lists, closed })
+        Ok(Self { wakes, log_bytes: None, operations, threads, open, idle, readers, lists, closed })
+    }
+
+    /// Tells the size of the log, which others keep.
+    pub(super) fn with_log(self, log_bytes: Arc<AtomicU64>) -> Self {
+        Self { log_bytes: Some(log_bytes), ..self }
     }
 
     async fn send<T>(&self, operation: impl FnOnce(Answer<T>) -> Operation<C>) -> Result<T, StoreError> {
@@ -224,6 +239,10 @@ impl<C: Connection> JobStore for SqlStore<C> {
 
     async fn size(&self) -> Result<Size, StoreError> {
         self.write(Turn::Any, |engine| Ok(engine.size())).await
+    }
+
+    fn log_bytes(&self) -> Option<u64> {
+        self.log_bytes.as_ref().map(|bytes| bytes.load(Relaxed))
     }
 
     async fn close(&self) {

@@ -2,9 +2,12 @@
 //! the database. A separate thread does most of that during commits, and the writer only moves the last pages.
 
 use std::{
-    fs::File,
     path::{Path, PathBuf},
-    sync::mpsc::sync_channel,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+        mpsc::sync_channel,
+    },
     thread::JoinHandle,
 };
 
@@ -16,8 +19,9 @@ use rusqlite::{
 };
 
 use tokio_util::sync::CancellationToken;
+use tracing::warn;
 
-use super::SqliteOptions;
+use super::{Lock, SqliteOptions, beside, readers, scan::Visits};
 use crate::{
     store::{
         Clock, Size, StoreError, Timestamp,
@@ -31,6 +35,8 @@ use crate::{
 const MOVE_BESIDE: i32 = 2500;
 /// Pages in the log at which the writer completes the checkpoint, so that the log restarts.
 const MOVE_ALL: i32 = 3500;
+/// Bytes in the log that only a reader explains, which keeps checkpoints from completing.
+const LARGE_LOG: u64 = 64 << 20;
 
 /// Steps of SQLite's machine between two looks at whether a statement is still wanted: some tenths of a millisecond.
 const STEPS: i32 = 10_000;
@@ -54,7 +60,8 @@ struct Totals {
 }
 
 pub(super) struct SqliteConnection {
-    // Fields drop in order: the connection closes before the thread is joined and the lock is released.
+    // Fields drop in order: the connection closes before the threads are joined and the lock is released.
+    _visits: Option<Visits>,
     sqlite: rusqlite::Connection,
     _checkpoints: Option<Checkpoints>,
     clock: Clock,
@@ -65,13 +72,14 @@ pub(super) struct SqliteConnection {
     kept_number: i64,
     ends_leases: bool,
     /// Held by the writer while the file may be written.
-    _lock: Option<File>,
+    _lock: Option<Lock>,
 }
 
 impl SqliteConnection {
     /// A connection that reads, or the only one of an empty store.
     pub(super) fn new(sqlite: rusqlite::Connection, clock: Clock) -> Self {
         Self {
+            _visits: None,
             sqlite,
             _checkpoints: None,
             clock,
@@ -92,9 +100,10 @@ impl SqliteConnection {
     /// The writing connection.
     pub(super) fn of_writer(
         sqlite: rusqlite::Connection,
-        lock: File,
+        lock: Lock,
         options: &SqliteOptions,
         clock: Clock,
+        log_bytes: Arc<AtomicU64>,
     ) -> Result<Self, StoreError> {
         let mut writer = Self::new(sqlite, clock);
         let read = |row: &mut Values| {
@@ -105,9 +114,20 @@ impl SqliteConnection {
         writer.kept_number = writer.totals.number;
         writer.path.clone_from(&options.path);
         writer.reserve_bytes = options.reserve_bytes;
-        writer._checkpoints = Some(Checkpoints::start(&mut writer.sqlite, &options.path)?);
+        writer._checkpoints = Some(Checkpoints::start(&mut writer.sqlite, &options.path, log_bytes)?);
+        writer._visits = Some(Visits::start(super::open_to_read(&options.path)?, options.path.clone())?);
         writer._lock = Some(lock);
         Ok(writer)
+    }
+
+    /// Bytes that new jobs may take of a disk: removed jobs leave room in the file.
+    pub(super) fn room(&self, free_bytes: u64) -> Result<u64, StoreError> {
+        let pages = self.number("pragma freelist_count")?.saturating_mul(self.number("pragma page_size")?);
+        Ok(free_bytes.saturating_add(pages))
+    }
+
+    fn number(&self, sql: &str) -> Result<u64, StoreError> {
+        Ok(self.sqlite.query_row(sql, (), |row| row.get::<_, i64>(0))?.unsigned_abs())
     }
 
     fn execute(&self, sql: &str) -> Result<(), StoreError> {
@@ -181,9 +201,12 @@ impl Connection for SqliteConnection {
     }
 
     fn require_room(&self) -> Result<(), StoreError> {
-        let is_low = rustix::fs::statvfs(&self.path)
-            .is_ok_and(|disk| disk.f_bavail.saturating_mul(disk.f_frsize) < self.reserve_bytes);
-        if is_low { Err(StoreError::DiskFull) } else { Ok(()) }
+        let Ok(disk) = rustix::fs::statvfs(&self.path) else { return Ok(()) };
+        let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+        if free >= self.reserve_bytes || self.room(free)? >= self.reserve_bytes {
+            return Ok(());
+        }
+        Err(StoreError::DiskFull)
     }
 
     fn query<T>(
@@ -215,22 +238,37 @@ impl Connection for SqliteConnection {
 struct Checkpoints(Option<JoinHandle<()>>);
 
 impl Checkpoints {
-    /// Starts the thread for the connection that writes to this file.
-    fn start(writer: &mut rusqlite::Connection, path: &Path) -> Result<Self, StoreError> {
-        let beside = rusqlite::Connection::open(path)?;
+    /// Starts the thread for the connection that writes to this file, and keeps `log_bytes`.
+    fn start(writer: &mut rusqlite::Connection, path: &Path, log_bytes: Arc<AtomicU64>) -> Result<Self, StoreError> {
+        let beside_writer = rusqlite::Connection::open(path)?;
+        let page_size: i64 = writer.query_row("pragma page_size", (), |row| row.get(0))?;
         let (requests, requested) = sync_channel(1);
-        writer.wal_hook(Some(move |log: &mut Wal, pages| {
+        let bytes = log_bytes.clone();
+        writer.wal_hook(Some(move |log: &mut Wal, pages: i32| {
+            let size = (i64::from(pages) * page_size).unsigned_abs();
+            bytes.store(size, Relaxed);
             // A checkpoint that fails, or overlaps with the other one, is retried after the next commit.
             if pages >= MOVE_ALL {
                 let _ = log.checkpoint();
-            } else if pages >= MOVE_BESIDE {
+            }
+            if (MOVE_BESIDE..MOVE_ALL).contains(&pages) || size >= LARGE_LOG {
                 let _ = requests.try_send(());
             }
             Ok(())
         }))?;
+        let shared_memory = beside(path, "-shm");
         let work = move || {
+            let mut reported = 0;
             for () in requested {
-                let _ = beside.query_row("pragma wal_checkpoint(passive)", (), |_| Ok(()));
+                let _ = beside_writer.query_row("pragma wal_checkpoint(passive)", (), |_| Ok(()));
+                let size_bytes = log_bytes.load(Relaxed);
+                if size_bytes < LARGE_LOG {
+                    reported = 0;
+                } else if size_bytes >= 2 * reported {
+                    reported = size_bytes;
+                    let readers = readers::others(&shared_memory);
+                    warn!(size_bytes, readers, "the log of the store grows because a reader holds it; end that reader");
+                }
             }
         };
         let thread = spawn_thread("checkpoint".to_owned(), work);

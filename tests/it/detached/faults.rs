@@ -98,7 +98,10 @@ async fn a_server_refuses_to_start_on_a_store_file_that_is_in_use_damaged_or_too
 
     // Damage the first page of the log, which has later transactions behind it.
     flip(&log, 32 + 24 + 10);
-    let damaged = format!("{} is damaged: frame 1 of the log is broken; restore it from a backup", log.display());
+    let damaged = format!(
+        "{file} is damaged: frame 1 of its log is broken; `waterwheel store salvage {file} NEW_FILE` keeps",
+        file = file.display()
+    );
     let message = refusal(&path).await;
     assert!(message.starts_with(&damaged), "{message}");
     flip(&log, 32 + 24 + 10);

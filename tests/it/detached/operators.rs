@@ -20,7 +20,10 @@ fn store(verb: &str, directory: &Path) -> (bool, String) {
 }
 
 fn store_of(verb: &str, directory: &Path, file: &str) -> (bool, String) {
-    let args = ["store", verb, file];
+    store_with(&["store", verb, file], directory)
+}
+
+fn store_with(args: &[&str], directory: &Path) -> (bool, String) {
     let ended = std::process::Command::new(env!("CARGO_BIN_EXE_waterwheel"))
         .args(args)
         .current_dir(directory)
@@ -56,13 +59,39 @@ async fn a_store_file_can_be_checked_and_exported_unless_a_server_uses_it() {
     // "hello" in base64, as the JSON mapping of protobuf writes bytes.
     let shown = [&of(&done)["state"], &of(&done)["output"], &of(&done)["job"]["payload"], &of(&running)["state"]];
     assert_eq!(shown, ["JOB_STATE_SUCCEEDED", "aGVsbG8=", "aGVsbG8=", "JOB_STATE_READY"]);
+}
+
+#[tokio::test]
+async fn jobs_of_a_stopped_server_are_cancelled_and_those_of_a_damaged_file_salvaged() {
+    let (dir, path) = config_file(CONFIG);
+    let process = Process::serve_file(&path).await;
+    let jobs = Jobs::of(&process).await;
+    let wait = |payload: &'static str| delayed("600s", work("echo", payload));
+    let (first, poison) = (jobs.created(wait("one-payload")).await, jobs.created(wait("poison")).await);
+    process.killed().await;
+    let cancel = |id: &str| store_with(&["store", "cancel", "jobs.db", id], dir.path());
+    assert_eq!(cancel(&poison), (true, format!("{poison}: cancelled\n")));
+    assert_eq!(cancel("none"), (false, "none: there is no such job\n".to_owned()));
 
     let file = dir.path().join("jobs.db");
     let mut bytes = std::fs::read(&file).unwrap();
+    let at = bytes.windows(11).position(|bytes| bytes == b"one-payload").unwrap();
+    bytes[at] ^= 1;
+    std::fs::write(&file, &bytes).unwrap();
+    let (is_fine, output) = store("check", dir.path());
+    let named = format!("job {first}: its payload is damaged\n`waterwheel store salvage jobs.db NEW_FILE` keeps");
+    assert!(!is_fine && output.starts_with("damaged\nrow ") && output.contains(&named), "{output}");
+    let salvage = || store_with(&["store", "salvage", "jobs.db", "saved.db"], dir.path());
+    let (is_fine, output) = salvage();
+    assert!(is_fine && output.ends_with("its payload is damaged\n2 jobs in saved.db\n"), "{output}");
+    let (is_fine, output) = salvage();
+    assert!(!is_fine && output.contains("it exists already"), "{output}");
+    assert!(store_of("export", dir.path(), "saved.db").1.contains(&poison));
+
     bytes.truncate(bytes.len() - 5000);
     std::fs::write(&file, bytes).unwrap();
     let (is_fine, output) = store("check", dir.path());
-    assert!(!is_fine && output.contains("is damaged"), "{output}");
+    assert!(!is_fine && output.contains("damaged"), "{output}");
 }
 
 const DOCS: &str = include_str!("../../../docs/jobs.md");

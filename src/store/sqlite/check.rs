@@ -1,0 +1,96 @@
+//! Checks the file of a store that no server has open.
+
+use std::{
+    fs::File,
+    io::{self, Read as _},
+    path::Path,
+};
+
+use super::{
+    MIGRATIONS, StoreError,
+    files::real,
+    open_as_it_is,
+    scan::{Found, Scan, fault_of, lost},
+    sqlite_error, wal,
+};
+
+/// The first bytes of each SQLite file that is not empty.
+pub(super) const MAGIC: &[u8] = b"SQLite format 3\0";
+/// Damages that are named.
+pub(super) const MOST: usize = 100;
+
+/// Facts about a store's file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SqliteFacts {
+    /// Version of its schema; 0 if the file is empty.
+    pub version: usize,
+    /// Newest version that this program knows.
+    pub known: usize,
+    /// All jobs, also ended ones.
+    pub jobs: u64,
+    /// Jobs that have not ended.
+    pub unfinished: u64,
+    /// Size of the file, without its log.
+    pub file_bytes: u64,
+    /// What is damaged, at most 100 lines; empty if it is intact.
+    pub damage: Vec<String>,
+}
+
+/// Checks a file that no server has open: its structure, its indexes, and each job with its payload. Changes no job and no
+/// schema, but may create the lock file and merge the log. Blocks while it reads the whole file.
+///
+/// # Errors
+/// The errors of [`open_sqlite`](super::open_sqlite), and [`StoreError::File`] if there is no file.
+pub fn inspect_sqlite(path: &Path) -> Result<SqliteFacts, StoreError> {
+    let path = &real(path);
+    let file = require_sqlite(path)?;
+    let mut damage = Vec::new();
+    if let Some(frame) = wal::verify(path)? {
+        damage.push(format!("the last transaction of the log is incomplete from frame {frame} on, and left out"));
+    }
+    let (connection, _lock, version) = open_as_it_is(path)?;
+    let failed = |error| sqlite_error(error, path);
+    let mut check = connection.prepare(&format!("pragma integrity_check({MOST})")).map_err(failed)?;
+    let found = check.query_map((), |row| row.get::<_, String>(0)).map_err(failed)?;
+    damage.extend(found.map(|line| line.unwrap_or_else(|error| error.to_string())).filter(|line| line != "ok"));
+    let mut scan = Scan::new(&connection);
+    while version > 0
+        && damage.len() < MOST
+        && let Some(found) = scan.next(&connection)
+    {
+        match found {
+            Found::Rows(rows) => damage.extend(rows.into_iter().filter_map(|row| fault_of(&connection, row))),
+            Found::Lost(rows) => damage.push(lost(&rows)),
+        }
+    }
+    damage.truncate(MOST);
+    let count = |sql| match version {
+        0 => 0,
+        _ => connection.query_row(sql, (), |row| row.get::<_, i64>(0)).unwrap_or_default().unsigned_abs(),
+    };
+    Ok(SqliteFacts {
+        version,
+        known: MIGRATIONS.len(),
+        jobs: count("select count(*) from jobs"),
+        unfinished: count("select count(*) from jobs where ended_at is null"),
+        file_bytes: file.metadata().map_or(0, |file| file.len()),
+        damage,
+    })
+}
+
+/// The file, if it is one of SQLite. Without this check, a lock would be left beside a file of another program.
+pub(super) fn require_sqlite(path: &Path) -> Result<File, StoreError> {
+    let unusable = |detail: String| StoreError::File { path: path.to_owned(), detail };
+    let read = || -> io::Result<_> {
+        let (mut file, mut magic) = (File::open(path)?, Vec::new());
+        io::Read::by_ref(&mut file).take(MAGIC.len() as u64).read_to_end(&mut magic)?;
+        Ok((file, magic))
+    };
+    let (file, magic) = read().map_err(|error| unusable(format!("{error}; name the file of `store.path`")))?;
+    // A bit of it may be damaged.
+    let differ = magic.iter().zip(MAGIC).filter(|(found, expected)| found != expected).count();
+    if !magic.is_empty() && (differ > 1 || magic.len() < MAGIC.len()) {
+        return Err(unusable("it is not an SQLite database; name the file of `store.path`".to_owned()));
+    }
+    Ok(file)
+}

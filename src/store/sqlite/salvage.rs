@@ -1,0 +1,116 @@
+//! Copies what SQLite can read of a damaged store to a new file. The damaged one is only read.
+
+use std::{
+    fs::{self, OpenOptions},
+    io::{self, Write as _},
+    path::Path,
+};
+
+use rusqlite::Connection;
+
+use super::{
+    StoreError, beside,
+    check::{MAGIC, MOST, require_sqlite},
+    files::{Lock, io_error, real},
+    open,
+    scan::{Found, Scan, fault_of, lost},
+    sqlite_error, wal,
+};
+
+/// What is true of each store, and what a copy without some rows may break.
+const MEND: &str = "
+    -- A server takes back what ran when it opens the file.
+    insert or ignore into sessions select distinct session, 0, 0 from jobs where state = 3;
+    -- Where the holder of a key was lost, the next job takes it.
+    update jobs set state = 1, holds_key = 1 where row in (
+        select row from (
+            select row, min(place) from jobs as waiting where state = 2 and not exists (
+                select 1 from jobs as holder where holder.holds_key and holder.tenant = waiting.tenant
+                and holder.ordering_key = waiting.ordering_key
+            ) group by tenant, ordering_key
+        )
+    );
+    insert into tenants select tenant, count(*) filter (where ended_at is null), sum(payload_bytes + output_bytes)
+        from jobs where tenant <> '' group by tenant;
+    -- Numbers of lost rows and sessions are not given again.
+    update totals set number = (select 1000000 + max(coalesce(max(row), 0), coalesce(max(place), 0)) from jobs),
+        jobs = (select count(*) from jobs where ended_at is null),
+        bytes = (select coalesce(sum(payload_bytes + output_bytes), 0) from jobs);";
+
+/// What was copied of a damaged store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Salvaged {
+    /// Jobs in the new file.
+    pub jobs: u64,
+    /// What is damaged or lost, at most 100 lines.
+    pub damage: Vec<String>,
+}
+
+/// Copies what SQLite can read of a store to a new file, which a server can open. Jobs with a damaged payload are copied,
+/// too: they fail when their turn comes. Blocks while it reads the whole file, and needs room for two copies of it.
+///
+/// # Errors
+/// [`StoreError::File`] if there is no file, or the new one exists; [`StoreError::InUse`]; [`StoreError::Damaged`] if SQLite
+/// cannot read the list of tables; [`StoreError::DiskFull`] and [`StoreError::Database`].
+pub fn salvage_sqlite(path: &Path, new: &Path) -> Result<Salvaged, StoreError> {
+    let path = &real(path);
+    require_sqlite(path)?;
+    if new.exists() || beside(new, "-wal").exists() {
+        let detail = "it exists already; name a new file".to_owned();
+        return Err(StoreError::File { path: new.to_owned(), detail });
+    }
+    let _lock = Lock::take(path)?;
+    let failed = |error: io::Error| io_error(&error, new);
+    // In the same directory, so that the finished file only gets its name.
+    let parent = new.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let directory = tempfile::tempdir_in(parent).map_err(failed)?;
+    let (copy, made) = (directory.path().join("copy"), directory.path().join("new"));
+    fs::copy(path, &copy).map_err(failed)?;
+    OpenOptions::new().write(true).open(&copy).and_then(|mut file| file.write_all(MAGIC)).map_err(failed)?;
+    wal::mend(path, &beside(&copy, "-wal")).map_err(failed)?;
+    let (mut target, target_lock) = open(&made)?;
+    let damage = copy_jobs(&copy, &mut target).map_err(|error| sqlite_error(error, path))?;
+    let jobs: i64 = target.query_row("select count(*) from jobs", (), |row| row.get(0))?;
+    target.close().map_err(|(_, error)| error)?;
+    drop(target_lock);
+    fs::rename(&made, new).map_err(failed)?;
+    Ok(Salvaged { jobs: jobs.unsigned_abs(), damage })
+}
+
+fn copy_jobs(copy: &Path, target: &mut Connection) -> rusqlite::Result<Vec<String>> {
+    let source = Connection::open(copy)?;
+    source.pragma_update(None, "cell_size_check", true)?;
+    target.execute("attach ?1 as old", [copy.to_string_lossy()])?;
+    let (mut scan, mut damage) = (Scan::new(&source), Vec::new());
+    while let Some(found) = scan.next(&source) {
+        let rows = match found {
+            Found::Rows(rows) => rows,
+            Found::Lost(rows) => {
+                damage.push(lost(&rows));
+                continue;
+            }
+        };
+        let transaction = target.transaction()?;
+        for row in rows {
+            damage.extend(fault_of(&source, row));
+            for table in ["jobs", "payloads", "outputs"] {
+                let sql = format!("insert into main.{table} select * from old.{table} where row = ?1");
+                match transaction.prepare_cached(&sql)?.execute([row]) {
+                    Err(error) if table == "jobs" => {
+                        damage.push(format!("row {row} is lost: {error}"));
+                        break;
+                    }
+                    Err(error) => damage.push(format!("row {row}: its {table} are lost: {error}")),
+                    Ok(_) => {}
+                }
+            }
+        }
+        transaction.commit()?;
+    }
+    if let Err(error) = target.execute("insert or ignore into main.schedules select * from old.schedules", ()) {
+        damage.push(format!("the last ticks of schedules are lost: {error}"));
+    }
+    target.execute_batch(MEND)?;
+    damage.truncate(MOST);
+    Ok(damage)
+}

@@ -1,0 +1,151 @@
+//! Single bits of a store's files are flipped: each damage of a payload is named, and only damaged rows are lost. `DAMAGE_SEEDS=200` flips that many bits in each part.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::store::sqlite::{inspect_sqlite, salvage_sqlite};
+
+const JOBS: usize = 300;
+/// Jobs of one page of the table, or of one transaction.
+const MOST_LOST: usize = 60;
+
+/// A part of the files, and the bits that may be flipped.
+struct Part {
+    name: &'static str,
+    /// The file, and its log if it has one.
+    files: [Option<Vec<u8>>; 2],
+    /// The file that is damaged, and its bytes that are in use.
+    damaged: usize,
+    bytes: Vec<usize>,
+}
+
+fn payload(id: usize) -> Vec<u8> {
+    let mut random = StdRng::seed_from_u64(id as u64);
+    (0..random.random_range(100..700)).map(|_| random.random()).collect()
+}
+
+/// As a kill leaves the files, and as a clean end does.
+async fn parts(directory: &TempDir) -> Vec<Part> {
+    let path = directory.path().join("live.db");
+    let store = open(&path).expect("a store");
+    for first in (0..JOBS).step_by(5) {
+        let jobs = (first..first + 5).map(|id| NewJob::new(id.to_string(), "p", Job::new("k", payload(id))));
+        store.submit(Submission { jobs: jobs.collect(), room: None }).await.expect("jobs");
+    }
+    let killed = [&path, &log(&path)].map(|file| Some(fs::read(file).expect("a file")));
+    store.close().await;
+    let closed = [Some(fs::read(&path).expect("the file")), None];
+    let used = killed[1].as_ref().and_then(|log| log.iter().rposition(|byte| *byte != 0)).expect("frames") + 1;
+    let connection = rusqlite::Connection::open(&path).expect("the file");
+    let mut pages = connection
+        .prepare("select pageno - 1 from dbstat where name in (select name from pragma_index_list('jobs'))")
+        .expect("statistics");
+    let pages = pages.query_map((), |row| row.get::<_, i64>(0)).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let in_page = |page: i64| page as usize * 4096..(page as usize + 1) * 4096;
+    let indexes: Vec<_> = pages.expect("pages").into_iter().flat_map(in_page).collect();
+    let all = (0..closed[0].as_ref().map_or(0, Vec::len)).collect();
+    vec![
+        Part { name: "log", files: killed, damaged: 1, bytes: (0..used).collect() },
+        Part { name: "indexes", files: closed.clone(), damaged: 0, bytes: indexes },
+        Part { name: "file", files: closed, damaged: 0, bytes: all },
+    ]
+}
+
+/// Runs all jobs of a store. Returns their payloads, or the error.
+async fn run(path: &Path) -> Result<BTreeMap<usize, Vec<u8>>, StoreError> {
+    let store = open(path)?;
+    let work = async {
+        let session = store.open_session(Duration::from_secs(60)).await?;
+        let (mut payloads, mut room) = (BTreeMap::new(), Room { session, kinds: BTreeMap::new(), bytes: usize::MAX });
+        room.kinds.insert("k".to_owned(), JOBS);
+        loop {
+            let jobs = store.claim(room.clone()).await?;
+            if jobs.is_empty() {
+                return Ok(payloads);
+            }
+            payloads.extend(
+                jobs.iter().map(|job| (job.token.id.parse().unwrap_or(JOBS), job.request.job.payload.to_vec())),
+            );
+            store.settle(jobs.into_iter().map(success).collect()).await?;
+        }
+    };
+    let ran = work.await;
+    store.close().await;
+    ran
+}
+
+/// What became of a flipped bit.
+#[derive(Debug, Default)]
+struct Tally {
+    named: usize,
+    lost: usize,
+    /// SQLite cannot read the list of tables.
+    hopeless: usize,
+    unnamed: Vec<String>,
+    wrong: Vec<String>,
+}
+
+async fn flip(part: &Part, seed: u64, tally: &mut Tally) {
+    let directory = TempDir::new().expect("a directory");
+    let mut random = StdRng::seed_from_u64(seed);
+    let mut files = part.files.clone();
+    let byte = part.bytes[random.random_range(0..part.bytes.len())];
+    files[part.damaged].as_mut().expect("a file")[byte] ^= 1 << random.random_range(0..8);
+    let copy = |name: &str| {
+        let path = directory.path().join(name);
+        for (bytes, path) in files.iter().zip([path.clone(), log(&path)]) {
+            if let Some(bytes) = bytes {
+                fs::write(path, bytes).expect("a file");
+            }
+        }
+        path
+    };
+    let case = format!("{} {seed}: byte {byte}", part.name);
+    let is_named = inspect_sqlite(&copy("checked.db")).map_or(true, |facts| !facts.damage.is_empty());
+    let mut check = |ran: &BTreeMap<usize, Vec<u8>>| {
+        let wrong = ran.iter().filter(|(id, found)| !is_named && **found != payload(**id));
+        tally.wrong.extend(wrong.map(|(id, _)| format!("{case}: job {id}")));
+    };
+    let ran = run(&copy("run.db")).await;
+    if let Ok(ran) = &ran {
+        check(ran);
+    }
+    let new = directory.path().join("new.db");
+    if let Err(error) = salvage_sqlite(&copy("damaged.db"), &new) {
+        assert!(is_named && matches!(error, StoreError::Damaged { .. }), "{case}: {error}");
+        tally.hopeless += 1;
+        return;
+    }
+    let Ok(saved) = run(&new).await else {
+        // A row that no program can read was copied.
+        tally.unnamed.extend((!is_named).then_some(case));
+        return;
+    };
+    check(&saved);
+    let lost = JOBS - saved.keys().filter(|id| **id < JOBS).count();
+    assert!(lost <= MOST_LOST, "{case}: {lost} jobs are lost");
+    tally.lost += lost;
+    tally.named += usize::from(is_named);
+    let is_whole = lost == 0 && ran.as_ref().is_ok_and(|ran| ran.len() == JOBS);
+    if !is_whole && !is_named && ran.is_ok() {
+        tally.unnamed.push(case);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flipped_bit_costs_no_more_than_what_it_damages() {
+    #[expect(clippy::disallowed_methods, reason = "a longer run is asked for by hand")]
+    let seeds = std::env::var("DAMAGE_SEEDS").map_or(4, |seeds| seeds.parse().expect("a number"));
+    let (directory, mut faults) = (TempDir::new().expect("a directory"), Vec::new());
+    for part in parts(&directory).await {
+        let mut tally = Tally::default();
+        for seed in 0..seeds {
+            flip(&part, seed, &mut tally).await;
+        }
+        let Tally { named, lost, hopeless, unnamed, wrong } = tally;
+        eprintln!("{}: {seeds} flips, {named} named, {lost} jobs lost, {hopeless} files without tables", part.name);
+        faults.extend(unnamed.into_iter().map(|case| format!("{case}: nothing names it")));
+        faults.extend(wrong);
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
