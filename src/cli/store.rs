@@ -22,7 +22,7 @@ use crate::{
     },
 };
 
-/// Check, export or repair the file of detached jobs of a stopped server, or cancel jobs in it.
+/// Check, export, salvage or change a file of detached jobs that no server uses.
 #[derive(Debug, Args)]
 pub(super) struct StoreCommand {
     #[command(subcommand)]

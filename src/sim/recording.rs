@@ -326,7 +326,10 @@ mod tests {
 
     #[test]
     fn keys_and_limits_of_runs_are_replayed() {
-        let log = LOG.replace("\"budget_ms\"", "\"ordering_key_hash\":\"7f\",\"run_timeout_ms\":350,\"budget_ms\"");
+        let of_one_tenant =
+            LOG.replace("\"criticality\":\"SHEDDABLE\"", "\"tenant\":\"t1\",\"criticality\":\"SHEDDABLE\"");
+        let log =
+            of_one_tenant.replace("\"budget_ms\"", "\"ordering_key_hash\":\"7f\",\"run_timeout_ms\":350,\"budget_ms\"");
         let recording = Recording::read(&log, None).unwrap();
         let load = Load { workers: 3, ..Load::steady(1.0, 1, super::super::Service::Exponential, 1) };
         let [a, c, b] = recording.arrivals(&load).collect::<Vec<_>>()[..] else { panic!("three jobs") };
