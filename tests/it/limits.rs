@@ -205,7 +205,11 @@ async fn submit_passes_its_limit_key_and_stats_and_metrics_show_the_limit() {
     let (_first, _second) = (submit(), submit());
     caller.until(|pool| pool.in_flight == 1 && queued(pool) == 1).await;
     let metrics = ops_pages::metrics(process.ops).await;
-    let of_kinds: Vec<_> = metrics.iter().filter(|(name, _)| name.starts_with("waterwheel_kind_")).collect();
+    let (waits, of_kinds): (Vec<_>, Vec<_>) = metrics
+        .iter()
+        .filter(|(name, _)| name.starts_with("waterwheel_kind_"))
+        .partition(|(name, _)| name.starts_with("waterwheel_kind_expected_wait_seconds"));
+    assert!(matches!(waits[..], [(_, wait)] if *wait > 0.0), "{waits:?}");
     let expected = [
         (r#"waterwheel_kind_jobs_queued{pool="one",kind="sleep"}"#, 1.0),
         (r#"waterwheel_kind_jobs_running_limit{pool="one",kind="sleep"}"#, 3.0),

@@ -203,7 +203,7 @@ async fn docs_metrics_lists_exactly_the_exported_metrics() {
         pool = "far"
         remote = true
         [store]
-        memory = true
+        path = "jobs.db"
         [quota]
         rate = 1000
         [auth.rule.all]

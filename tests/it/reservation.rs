@@ -9,7 +9,7 @@ use waterwheel::{
     pool::Settings,
 };
 
-use crate::support::{Gate, blocking_kind, echo, gated, pass_time, pool, slow};
+use crate::support::{Gate, blocking_kind, echo, gated, holding_clock, pass_time, pool, slow};
 
 #[tokio::test(start_paused = true)]
 async fn a_reserved_worker_runs_the_job_that_it_is_given_later() {
@@ -30,7 +30,7 @@ async fn a_reserved_worker_runs_the_job_that_it_is_given_later() {
         let mut other = pool.submit(Job::new("echo", "").timeout(Duration::from_secs(60)));
         assert!((&mut other).now_or_never().is_none(), "the worker is reserved");
         let job = Job::new(kind, "later").timeout(Duration::from_secs(1)).tenant("acme");
-        let done = worker.submit(job).expect("it fits").await.expect("it completes");
+        let done = holding_clock(worker.submit(job).expect("it fits")).await.expect("it completes");
         assert_eq!((&done.output.bytes[..], done.waterfall.queue), (&b"later"[..], Duration::ZERO));
         other.await.expect("the worker is free again");
         // The time for which the worker was reserved is no service time.
