@@ -2,7 +2,8 @@
 //! `queued_job.rs` takes the job out of the queue.
 
 use std::{
-    pin::Pin,
+    future::poll_fn,
+    pin::{Pin, pin},
     task::{Context as TaskContext, Poll, ready},
 };
 
@@ -109,15 +110,19 @@ impl Future for RunningJob {
 }
 
 async fn reason_to_stop(cx: Context) -> StopReason {
-    loop {
+    let (mut end, mut cancelled) = (pin!(sleep_until(cx.until())), pin!(cx.cancelled()));
+    poll_fn(|task| {
+        // A handler that waited for its process begins its run in the poll before this one, and has another end then.
         let until = cx.until();
-        tokio::select! {
-            biased;
-            // The end of a run is later than that of the wait before it.
-            () = sleep_until(until) => if cx.until() <= until { return StopReason::Deadline },
-            reason = cx.cancelled() => return reason,
+        if end.deadline() != until {
+            end.as_mut().reset(until);
         }
-    }
+        if end.as_mut().poll(task).is_ready() {
+            return Poll::Ready(StopReason::Deadline);
+        }
+        cancelled.as_mut().poll(task)
+    })
+    .await
 }
 
 impl Drop for RunningJob {

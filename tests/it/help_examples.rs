@@ -66,9 +66,6 @@ impl Shell {
         std::fs::write(directory.path().join("waterwheel.toml"), starter::text()).unwrap();
         let worker = include_str!("../../examples/workers/thumbnail.py");
         std::fs::write(directory.path().join("thumb.py"), worker).unwrap();
-        let store = rusqlite::Connection::open(directory.path().join("waterwheel.db")).unwrap();
-        store.execute_batch(include_str!("../../src/store/sqlite/0001.sql")).unwrap();
-        store.pragma_update(None, "user_version", 1).unwrap();
         let program = Path::new(env!("CARGO_BIN_EXE_waterwheel")).parent().unwrap();
         let path = [program, Path::new("/usr/local/bin"), Path::new("/usr/bin"), Path::new("/bin")];
         Self { directory, path: std::env::join_paths(path.map(PathBuf::from)).unwrap() }
@@ -152,6 +149,11 @@ async fn assert_works(shell: &Shell, Example { command, line }: Example) {
 #[tokio::test]
 async fn every_example_works() {
     let shell = Shell::new();
+    // The job that an example cancels, in the store file of others.
+    let dev = Process::of(shell.command("waterwheel dev")).await;
+    let created = dev.run("jobs create echo hi --id nightly-17 --delay 1h").await;
+    assert_eq!(created.code, Some(0), "{}", created.err);
+    stop(dev).await;
     for example in all_examples() {
         let line = example.line.clone();
         let worked = tokio::time::timeout(2 * PATIENCE, assert_works(&shell, example)).await;
