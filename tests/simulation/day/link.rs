@@ -112,7 +112,8 @@ pub(crate) fn now<T>(answer: impl Future<Output = T>) -> T {
         }
     }
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut answer = pin!(answer);
+    // A task that has used up its budget would be woken only once it yields, which it does not do here.
+    let mut answer = pin!(tokio::task::unconstrained(answer));
     loop {
         match answer.as_mut().poll(&mut Context::from_waker(&waker)) {
             Poll::Ready(answer) => return answer,
