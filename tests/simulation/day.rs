@@ -27,7 +27,7 @@ use waterwheel::{
     task::Tasks,
 };
 
-use link::{LinkState, now};
+use link::{LinkState, VirtualTime, now};
 use model::Model;
 use replica::{KINDS, Replica, TestSchedule, policy};
 
@@ -65,7 +65,8 @@ pub(crate) fn run(seed: u64) -> ExitCode {
 
 async fn simulate(length: Duration) -> Arc<Mutex<Model>> {
     let start = Instant::now();
-    let clock: Clock = Arc::new(move || START.plus(start.elapsed()));
+    let time = VirtualTime::new();
+    let clock: Clock = Arc::new(move || START.plus(time.passed()));
     let store = open_shared_memory(Bounds::default(), clock.clone()).unwrap();
     let model = Arc::new(Mutex::new(Model::new(clock.clone())));
     let replicas = [-1_500, 0, 1_500].map(|ahead| Arc::new(Replica::new(&store, &model, &clock, ahead)));

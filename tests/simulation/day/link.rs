@@ -4,7 +4,7 @@ use std::{
     pin::pin,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicI64, Ordering::Relaxed},
     },
     task::{Context, Poll, Wake, Waker},
     thread::{self, Thread},
@@ -15,7 +15,11 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use rand::{random_bool, random_range};
-use tokio::{sync::watch, time::sleep};
+use tokio::{
+    runtime::Handle,
+    sync::watch,
+    time::{Instant, sleep},
+};
 use waterwheel::store::{
     Action, Change, Claimed, Depth, Filter, Fired, JobRecord, JobState, JobStore, Page, Purged, Room, SessionId,
     Settle, Size, StoreError, Submission, Submitted, Tick, Ticked, Token, Wakes,
@@ -97,9 +101,36 @@ impl Link {
         act: impl FnOnce(&dyn JobStore, &mut Model) -> Result<T, StoreError> + Send,
     ) -> Result<T, StoreError> {
         self.pass().await?;
-        let answer = act(&*self.store, &mut self.model.lock());
+        let answer = {
+            let mut model = self.model.lock();
+            // For the thread of the store.
+            model.now();
+            act(&*self.store, &mut model)
+        };
         self.pass().await?;
         answer
+    }
+}
+
+/// The virtual time at the last look at it. The thread of the store has no clock of its own that stands still.
+#[derive(Debug, Clone)]
+pub(crate) struct VirtualTime {
+    start: Instant,
+    passed_ms: Arc<AtomicI64>,
+}
+
+impl VirtualTime {
+    pub(crate) fn new() -> Self {
+        Self { start: Instant::now(), passed_ms: Arc::default() }
+    }
+
+    /// The time since the start.
+    pub(crate) fn passed(&self) -> Duration {
+        if Handle::try_current().is_ok() {
+            let passed = i64::try_from(self.start.elapsed().as_millis()).expect("a day");
+            self.passed_ms.store(passed, Relaxed);
+        }
+        Duration::from_millis(self.passed_ms.load(Relaxed).unsigned_abs())
     }
 }
 

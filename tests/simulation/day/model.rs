@@ -86,7 +86,7 @@ impl Model {
         self.trace.finish()
     }
 
-    fn now(&self) -> Timestamp {
+    pub(crate) fn now(&self) -> Timestamp {
         (self.clock)()
     }
 
