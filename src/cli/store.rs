@@ -22,7 +22,7 @@ use crate::{
     },
 };
 
-/// Check, export, salvage or change a file of detached jobs that no server uses.
+/// Check, export, salvage or change a file of jobs without a server.
 #[derive(Debug, Args)]
 pub(super) struct StoreCommand {
     #[command(subcommand)]

@@ -61,6 +61,10 @@ pub(super) fn secrets(source: &Text) -> Vec<Range<usize>> {
     } else if parsed.is_err() {
         secrets_of_invalid_toml(value, &mut found);
     }
+    // A quotation mark too many makes a comment of a secret.
+    let comments = found.iter().filter_map(|it| value[it.end..].lines().next()?.find('#').map(|at| it.end + at));
+    let comments = comments.map(|at| at..value[at..].find('\n').map_or(value.len(), |length| at + length));
+    found.extend(comments.collect::<Vec<_>>());
     found.extend(userinfo(value));
     found.sort_by_key(|range| range.start);
     found.into_iter().map(|range| range.start + start..range.end + start).collect()

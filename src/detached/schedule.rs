@@ -93,7 +93,8 @@ impl Inner {
         let now = (self.clock)();
         let (version, ticks, names) = {
             let schedules = self.schedules.lock();
-            let ticks: Vec<_> = schedules.all.iter().map(|it| self.tick_of(it, it.due(now)?, now)).collect();
+            let tick = |(index, it): (usize, &Scheduled)| Some((index, self.tick_of(it, it.due(now)?, now)?));
+            let ticks: Vec<_> = schedules.all.iter().enumerate().filter_map(tick).collect();
             let names = || schedules.all.iter().map(|it| it.schedule.name.clone()).collect();
             (schedules.version, ticks, schedules.are_new.then(names))
         };
@@ -102,18 +103,18 @@ impl Inner {
         {
             return;
         }
-        let fired = join_all(ticks.into_iter().map(|tick| self.fire_one(tick))).await;
+        let fired = ticks.into_iter().map(async |(index, tick)| (!self.fire_one(tick).await).then_some(index));
+        let due_again: Vec<_> = join_all(fired).await.into_iter().flatten().collect();
         let mut schedules = self.schedules.lock();
         if schedules.version == version {
             schedules.are_new = false;
-            let passed = schedules.all.iter_mut().zip(fired).filter(|(_, has_passed)| *has_passed);
-            passed.for_each(|(it, _)| it.pass(now));
+            let passed = schedules.all.iter_mut().enumerate().filter(|(index, _)| !due_again.contains(index));
+            passed.for_each(|(_, it)| it.pass(now));
         }
     }
 
-    /// Fires a tick, if there is one. Returns whether it has passed.
-    async fn fire_one(&self, tick: Option<Tick>) -> bool {
-        let Some(tick) = tick else { return true };
+    /// Fires a tick. Returns whether it has passed.
+    async fn fire_one(&self, tick: Tick) -> bool {
         let schedule = tick.schedule.clone();
         match self.note(self.store.fire(vec![tick]).await) {
             Ok(fired) if fired[..] == [Fired::Refused] => {

@@ -16,7 +16,7 @@ use std::{
     sync::Arc,
 };
 
-use rusqlite::{ErrorCode, OpenFlags};
+use rusqlite::{ErrorCode, OpenFlags, config::DbConfig};
 use sqlite_connection::SqliteConnection;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
@@ -83,8 +83,15 @@ pub fn open_sqlite(options: &SqliteOptions, clock: Clock) -> Result<Arc<dyn JobS
 fn open_to_read(path: &Path) -> rusqlite::Result<rusqlite::Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = rusqlite::Connection::open_with_flags(path, flags)?;
-    connection.set_prepared_statement_cache_capacity(STATEMENTS);
+    keep_statements(&connection)?;
     Ok(connection)
+}
+
+/// Prepares each statement once. Otherwise SQLite prepares those with a parameter in `limit` again at each run.
+fn keep_statements(connection: &rusqlite::Connection) -> rusqlite::Result<()> {
+    connection.set_prepared_statement_cache_capacity(STATEMENTS);
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
+    Ok(())
 }
 
 /// A store in memory. It ends with its process.
@@ -158,8 +165,7 @@ fn migrate(connection: &mut rusqlite::Connection, found: usize) -> rusqlite::Res
         transaction.pragma_update(None, "user_version", step as i64 + 1)?;
         transaction.commit()?;
     }
-    connection.set_prepared_statement_cache_capacity(STATEMENTS);
-    Ok(())
+    keep_statements(connection)
 }
 
 fn set_up(connection: &mut rusqlite::Connection, found: usize) -> rusqlite::Result<()> {

@@ -145,6 +145,8 @@ const FILES: &[&str] = &[
     "store.url = \"host=h user=u password=hunter2\"",
     "store = { url = \"postgres:/u:hunter2@h/jobs\" }",
     "[store]\nlisten_url = \"hunter2\"",
+    "[store]\nurl = \"\"#@hunter2",
+    "[kind.k]\nenv = { TOKEN = \"\" } # hunter2",
     "[store]\nurls = \"host=h password=hunter2\"",
     "[store]\nurl = host=h password=hunter2",
     "[store]\nurl = [\"host=h password=hunter2\"]",
