@@ -160,7 +160,7 @@ func TestBalancerIsToldTheLoad(t *testing.T) {
 	if _, err := client.Submit(within(t), submission("echo", "x")); err != nil {
 		t.Fatal(err)
 	}
-	if load := last(1); load.ApplicationUtilization != 0.01 {
+	if load := last(1); load.ApplicationUtilization != 0.1 {
 		t.Errorf("of an idle server: %v", load)
 	}
 	fill(t, server.client())
