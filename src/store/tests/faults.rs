@@ -5,7 +5,7 @@ use std::{ops::Range, path::PathBuf, sync::Arc, time::Duration};
 use futures_util::FutureExt as _;
 use tempfile::TempDir;
 
-use super::{TestClock, memory};
+use super::{TestClock, cluster::Cluster, memory, postgres};
 use crate::{
     model::{Job, Output, Reason},
     store::{
@@ -222,12 +222,19 @@ async fn tenants_take_turns_after_a_start_as_before_it() {
     assert_eq!(ids(&claimed), ["t1", "u1", "v1", "t2", "u2", "v2", "t3", "t4", "t5"]);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lists_and_purges_look_at_a_bounded_number_of_jobs_and_find_those_of_a_tenant() {
-    let store = open_memory(Bounds::default(), TestClock::new().clock()).expect("a store");
-    submit(&*store, vec![job("old", "t")]).await;
+    look_at_a_bounded_number(&*open_memory(Bounds::default(), TestClock::new().clock()).expect("a store")).await;
+    let Some(cluster) = Cluster::start().await else { return };
+    let (store, _server) = postgres::store(&cluster, "lists", Bounds::default()).await;
+    look_at_a_bounded_number(&*store).await;
+    store.close().await;
+}
+
+async fn look_at_a_bounded_number(store: &dyn JobStore) {
+    submit(store, vec![job("old", "t")]).await;
     for thousand in 0..11 {
-        submit(&*store, (0..1000).map(|number| job(&format!("{thousand}-{number}"), "u")).collect()).await;
+        submit(store, (0..1000).map(|number| job(&format!("{thousand}-{number}"), "u")).collect()).await;
     }
     store.change(vec!["old".to_owned(), "0-0".to_owned()], Action::Cancel).await.expect("answers");
     let found = |filter: Filter, before| {
@@ -251,6 +258,37 @@ async fn lists_and_purges_look_at_a_bounded_number_of_jobs_and_find_those_of_a_t
     let purged = store.purge(cancelled, next).await.expect("a part");
     assert_eq!((purged.removed, purged.next), (1, None));
     assert_eq!(store.size().await.expect("a size").jobs, 10_999);
+}
+
+/// As for a file, but for what PostgreSQL itself keeps from being written.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_of_a_database_that_cannot_be_read_is_set_aside_alone() {
+    let Some(cluster) = Cluster::start().await else { return };
+    let (store, server) = postgres::store(&cluster, "unreadable", Bounds::default()).await;
+    let session = store.open_session(Duration::from_secs(60)).await.expect("a session");
+    for (spoil, named) in [
+        ("update waterwheel.jobs set spec = '[]' where id = 'c'", "spec"),
+        ("update waterwheel.jobs set digest = '\\x00' where id = 'c'", "digest"),
+        ("update waterwheel.jobs set attempts = '[{' where id = 'c'", "attempts"),
+        (
+            "update waterwheel.payloads set bytes = '\\x00' where row = (select row from waterwheel.jobs where id = 'c')",
+            "payload",
+        ),
+        ("delete from waterwheel.payloads where row = (select row from waterwheel.jobs where id = 'c')", "payload"),
+    ] {
+        submit(&*store, ["a", "b", "c", "d"].map(|id| job(id, "")).into()).await;
+        server.run(spoil).await;
+        let room = Room { session, kinds: [("k".to_owned(), 9)].into(), bytes: usize::MAX };
+        let claimed = store.claim(room).await.expect("jobs");
+        assert_eq!(ids(&claimed), ["a", "b", "d"], "{spoil}");
+        let spoilt = store.look("c").await.expect("an answer").expect("the job");
+        let message = &spoilt.attempts.last().expect("an attempt").message;
+        assert!(spoilt.state == JobState::Failed && message.contains(named), "{spoil}: {spoilt:?}");
+        store.settle(claimed.iter().map(|job| success(job, "")).collect()).await.expect("answers");
+        let all = ["a", "b", "c", "d"].map(str::to_owned).into();
+        assert_eq!(store.change(all, Action::Delete).await, Ok(vec![Change::Done; 4]), "{spoil}");
+    }
+    store.close().await;
 }
 
 #[tokio::test]

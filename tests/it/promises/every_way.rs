@@ -74,6 +74,32 @@ async fn every_job_ends_once_with_the_same_reason() {
     .await;
 }
 
+/// Each tick makes a job, so some of them may still run.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_job_of_a_schedule_ends_with_the_same_reason_and_output() {
+    let works = [Work::Echo, Work::Fail, Work::Large];
+    let schedules = Run::ALL.into_iter().flat_map(|run| works.map(|work| (run, work)));
+    let schedules: Vec<_> =
+        schedules.map(|(run, work)| (format!("{}-{work:?}", run.kind()).to_lowercase(), run, work)).collect();
+    let tables = schedules.iter().map(|(name, run, work)| {
+        let (kind, payload) = (run.kind(), work.payload());
+        format!("[schedule.{name}]\ncron = \"* * * * * *\"\nkind = {kind:?}\npayload = {payload:?}\n")
+    });
+    let tables: String = tables.collect();
+    with_each_store(async |store, line| {
+        let everything = Everything::start(line, &tables).await;
+        join_all(schedules.iter().map(async |(name, run, work)| {
+            let end = ways::scheduled(&everything, name).await;
+            let context = format!("{run:?}, {work:?}, {store}: {end:?}");
+            assert_eq!(end.reason, work.reason(*run), "{context}");
+            assert_eq!(end.output, if *work == Work::Echo { &b"it is done"[..] } else { b"" }, "{context}");
+            assert_eq!(end.job.as_ref().unwrap().attempts.len(), 1, "{context}");
+        }))
+        .await;
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_no_pool_can_run_is_refused_before_it_starts() {
     with_each_store(async |store, line| {

@@ -97,6 +97,10 @@ impl Work {
     }
 }
 
+impl StoreKind {
+    pub(super) const ALL: [Self; 3] = [Self::Memory, Self::Sqlite, Self::Postgres];
+}
+
 impl fmt::Display for StoreKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

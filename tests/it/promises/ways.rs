@@ -6,9 +6,9 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
 use waterwheel::proto::{
-    CreateJobRequest, CreateJobsRequest, DetachedJob, GetJobRequest, Job, JobOptions, JobState, RetryPolicy,
-    StreamRequest, SubmitManyRequest, SubmitRequest, WaitJobRequest, create_jobs_response,
-    job_service_client::JobServiceClient, stream_response::Event, submit_many_response,
+    CreateJobRequest, CreateJobsRequest, DetachedJob, DetachedJobFilter, GetJobRequest, Job, JobOptions,
+    JobServiceListJobsRequest, JobState, RetryPolicy, StreamRequest, SubmitManyRequest, SubmitRequest, WaitJobRequest,
+    create_jobs_response, job_service_client::JobServiceClient, stream_response::Event, submit_many_response,
 };
 
 use super::runs::Everything;
@@ -25,6 +25,8 @@ pub(super) enum Way {
     SubmitMany,
     CreateJob,
     CreateJobs,
+    /// A tick, which has no caller.
+    Schedule,
 }
 
 /// How a job ended, as its caller is told.
@@ -40,11 +42,14 @@ pub(super) struct End {
 }
 
 impl Way {
+    /// Those of callers.
     pub(super) const ALL: [Self; 5] = [Self::Submit, Self::Stream, Self::SubmitMany, Self::CreateJob, Self::CreateJobs];
+    pub(super) const EVERY: [Self; 6] =
+        [Self::Submit, Self::Stream, Self::SubmitMany, Self::CreateJob, Self::CreateJobs, Self::Schedule];
 
-    /// Whether the job outlives its call.
+    /// Whether the job is stored.
     pub(super) fn is_detached(self) -> bool {
-        matches!(self, Self::CreateJob | Self::CreateJobs)
+        matches!(self, Self::CreateJob | Self::CreateJobs | Self::Schedule)
     }
 
     /// Sends a job, and waits for its end.
@@ -71,6 +76,7 @@ impl Way {
                 let id = self.create(of, job).await?;
                 Ok(wait(of, &id).await)
             }
+            Self::Schedule => unreachable!("a schedule has a table of its own"),
         }
     }
 
@@ -152,6 +158,25 @@ pub(super) async fn wait(of: &Everything, id: &str) -> End {
         output: job.output.to_vec(),
         job: Some(job),
     }
+}
+
+/// Waits for the end of the first job of a schedule.
+pub(super) async fn scheduled(of: &Everything, schedule: &str) -> End {
+    let (key, name) = ("schedule".to_owned(), schedule.to_owned());
+    let filter = DetachedJobFilter { label_key: key, label_value: name, ..DetachedJobFilter::default() };
+    let mut client = jobs(of).await;
+    let id = tokio::time::timeout(PATIENCE, async {
+        loop {
+            let request =
+                JobServiceListJobsRequest { filter: Some(filter.clone()), ..JobServiceListJobsRequest::default() };
+            let page = client.list_jobs(request).await.unwrap().into_inner();
+            match page.jobs.into_iter().next_back() {
+                Some(job) => break job.job_id,
+                None => tokio::task::yield_now().await,
+            }
+        }
+    });
+    wait(of, &id.await.expect("a tick makes a job")).await
 }
 
 pub(super) async fn get(of: &Everything, id: &str) -> DetachedJob {
