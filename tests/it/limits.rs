@@ -193,7 +193,7 @@ const SHOWN: &str = r#"
     [kind.sleep]
     pool = "one"
     builtin = "sleep"
-    limit = { concurrency = 3, rate = 20, per_key.concurrency = 1 }
+    limit = { concurrency = 3, rate = 0.02, per_key.concurrency = 1 }
 "#;
 
 #[tokio::test]
@@ -217,14 +217,14 @@ async fn submit_passes_its_limit_key_and_stats_and_metrics_show_the_limit() {
         (r#"waterwheel_kind_key_jobs_running_limit{pool="one",kind="sleep"}"#, 1.0),
         (r#"waterwheel_kind_limit_keys_limit{pool="one",kind="sleep"}"#, 10_000.0),
         (r#"waterwheel_kind_limit_keys{pool="one",kind="sleep"}"#, 1.0),
-        (r#"waterwheel_kind_starts_per_second_limit{pool="one",kind="sleep"}"#, 20.0),
+        (r#"waterwheel_kind_starts_per_second_limit{pool="one",kind="sleep"}"#, 0.02),
     ];
     let of_kinds: Vec<_> = of_kinds.into_iter().map(|(name, value)| (name.as_str(), *value)).collect();
     assert_eq!(of_kinds, expected);
     let shown = process.run("stats").await.out;
     let (start, end) = (
         "limit of sleep  1 running  1 queued  expected wait ",
-        "  at most 3, 20/s, 2 at once  each of 1 keys: at most 1",
+        "  at most 3, 0.02/s, 1 at once  each of 1 keys: at most 1",
     );
     assert!(shown.lines().any(|line| line.trim().starts_with(start) && line.trim().ends_with(end)), "{shown}");
 }
