@@ -35,7 +35,7 @@ impl Reservation {
         let inner = Arc::clone(&self.inner);
         let Token { id, attempt, session, .. } = &claimed.token;
         let token = AttemptToken { job: id.clone(), number: *attempt, epoch: session.number() };
-        let attempt = Arc::new(Attempt::new(token, claimed.crashes > 0));
+        let attempt = Arc::new(Attempt::new(token, claimed.crashes));
         let lost = lost(&claimed, &self.pool);
         let end = match inner.pools.try_submit(pool_job(&claimed, &attempt)) {
             Ok(ticket) => {
@@ -151,8 +151,8 @@ fn failed(claimed: &Claimed, failure: &Failure, attempt: &Attempt, jitter: f64) 
     };
     let next = match failure.outcome {
         Outcome::CancelledByOperator => Next::Cancelled,
-        // One of several jobs caused the crash. The next attempt runs alone, and shows whether it was this one.
-        Outcome::WorkerCrashed if attempt.has_shared_crash() => Next::GiveBack,
+        // One of several jobs may be the cause. A later attempt runs alone, and shows whether it was this one.
+        Outcome::WorkerCrashed | Outcome::WorkerLost { .. } if attempt.has_shared_crash() => Next::GiveBack,
         _ if is_given_back(&failure.clone().into()) => Next::GiveBack,
         _ => {
             let retryable = retryable.unwrap_or_else(|| RETRYABLE.iter().any(|known| *known as i32 == code));
@@ -180,7 +180,7 @@ mod tests {
         for (asked, expected) in [(None, WEEK), (Some(WEEK * 2), WEEK), (Some(WEEK / 7), WEEK / 7)] {
             let claimed = claimed(asked);
             let token = AttemptToken { job: "a".into(), number: 1, epoch: 1 };
-            let job = pool_job(&claimed, &Arc::new(Attempt::new(token, false)));
+            let job = pool_job(&claimed, &Arc::new(Attempt::new(token, 0)));
             assert_eq!(job.run_timeout, Some(expected));
             assert!(job.deadline.expect("a deadline").budget() > WEEK, "the deadline ends no run");
         }

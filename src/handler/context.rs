@@ -335,12 +335,12 @@ impl Context {
         self.0.start.set_waited(self.deadline().arrival().elapsed());
     }
 
-    /// Whether it must run alone: its last attempt crashed with its process.
-    pub(super) fn is_suspect(&self) -> bool {
-        self.watched().is_some_and(|attempt| attempt.is_suspect)
+    /// How often in a row its worker has crashed or was lost, if it is detached.
+    pub(super) fn crashes(&self) -> u32 {
+        self.watched().map_or(0, |attempt| attempt.crashes)
     }
 
-    /// Its process crashed while it ran other jobs too.
+    /// Its worker crashed, or was lost, while it ran other jobs too.
     pub(super) fn note_shared_crash(&self) {
         if let Some(attempt) = self.watched() {
             attempt.note_shared_crash();

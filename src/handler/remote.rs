@@ -4,11 +4,12 @@
 //! workers as there are slots. A handler takes a slot and [follows](follow) its own job. The messages are those of
 //! `process`. `src/rpc/worker_service.rs` talks to the workers, and `src/pool/remote.rs` adjusts the size of the pool.
 
+mod alone;
 mod attachment;
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
-    sync::{Arc, OnceLock},
+    sync::{Arc, OnceLock, atomic::Ordering},
     time::Duration,
 };
 
@@ -19,6 +20,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::attachment::Attachment;
+use self::{alone::Kept, attachment::Loss};
 use super::{
     Context, Handler, Kind, Runner,
     protocol::{Failed, Run, ToWorker},
@@ -29,6 +31,10 @@ use crate::model::{HandlerError, Job, Output};
 /// Output pieces and the end of one job that are buffered for it. A worker that respects the limit never waits for a
 /// slow job.
 const EVENTS: usize = 5;
+
+/// Losses in a row after which a job runs alone on a worker. One says little: a connection breaks for many reasons, and
+/// all jobs of a large worker would wait for each other.
+const LOSSES: u32 = 2;
 
 /// A message to a worker, with the payload of a job.
 pub(crate) type Order = (ToWorker, Bytes);
@@ -93,13 +99,12 @@ struct Worker {
     jobs: FxHashMap<u64, Option<mpsc::Sender<JobEvent>>>,
     answered: u64,
     is_leaving: bool,
+    /// Whether it is [kept](Kept) for one job.
+    is_kept: bool,
     /// Cancelled when the server has no more work for the worker.
     done: CancellationToken,
-    lost_because: LostBecause,
+    loss: Arc<Loss>,
 }
-
-/// Why a worker is gone, for its jobs.
-type LostBecause = Arc<OnceLock<String>>;
 
 impl Worker {
     fn abandoned(&self) -> usize {
@@ -112,7 +117,7 @@ impl Worker {
     }
 
     fn has_free_slot(&self) -> bool {
-        !self.is_leaving && self.jobs.len() < self.about.concurrency
+        !self.is_leaving && !self.is_kept && self.jobs.len() < self.about.concurrency
     }
 
     /// Gives the worker no more jobs. `tell` says whether to send it a message about that.
@@ -210,8 +215,9 @@ impl RemoteWorkers {
             jobs: FxHashMap::default(),
             answered: 0,
             is_leaving: false,
+            is_kept: false,
             done: done.clone(),
-            lost_because: LostBecause::default(),
+            loss: Arc::default(),
         };
         state.workers.insert(id, worker);
         state.free.push_back(id);
@@ -238,21 +244,26 @@ impl RemoteWorkers {
 
     /// Gives a job to a worker as soon as one has a free slot.
     async fn begin(self: &Arc<Self>, job: &Job, cx: &Context) -> Result<RemoteJob, HandlerError> {
+        let mut kept = Kept::nothing(self);
         loop {
             let freed = self.freed.notified();
             {
                 let mut state = self.state.lock();
-                if state.workers.is_empty() {
+                // Unless the kinds are gone, another worker may attach.
+                if state.is_closed && state.workers.is_empty() {
                     return Err(HandlerError::Unavailable { message: "no worker is attached".to_owned() });
                 }
-                if let Some((worker, id, events)) = state.give(job, cx) {
-                    let Worker { shown, lost_because, .. } = &state.workers[&worker];
-                    let (shown, lost_because) = (Arc::clone(shown), Arc::clone(lost_because));
+                if let Some((worker, id, events)) = state.give(job, cx, &mut kept) {
+                    let Worker { shown, loss, .. } = &state.workers[&worker];
+                    let (shown, loss) = (Arc::clone(shown), Arc::clone(loss));
                     cx.note_runner(Runner::Worker(Arc::clone(&shown)));
-                    let workers = Arc::clone(self);
-                    return Ok(RemoteJob { workers, worker, id, events, shown, lost_because, is_answered: false });
+                    if cx.waited().is_none() {
+                        cx.goes_on();
+                    }
+                    return Ok(RemoteJob { kept, worker, id, events, shown, loss, is_answered: false });
                 }
             }
+            cx.waits(job.queue_timeout);
             tokio::select! {
                 biased;
                 _ = cx.cancelled() => return Err(HandlerError::Stopped),
@@ -284,18 +295,25 @@ impl RemoteWorkers {
 }
 
 impl State {
-    /// Gives a job to the first worker with a free slot.
-    fn give(&mut self, job: &Job, cx: &Context) -> Option<(u64, u64, mpsc::Receiver<JobEvent>)> {
+    /// Gives a job to the first worker with a free slot, or to one on which it is alone.
+    fn give(&mut self, job: &Job, cx: &Context, kept: &mut Kept) -> Option<(u64, u64, mpsc::Receiver<JobEvent>)> {
+        let id = if cx.crashes() < LOSSES { self.next_free()? } else { self.keep(kept)? };
+        let worker = self.workers.get_mut(&id)?;
+        self.last_job += 1;
+        let (events, received) = mpsc::channel(EVENTS);
+        worker.jobs.insert(self.last_job, Some(events));
+        worker.send((ToWorker::Run(Run::of(self.last_job, job, cx)), job.payload.clone()));
+        if worker.has_free_slot() {
+            self.free.push_back(id);
+        }
+        Some((id, self.last_job, received))
+    }
+
+    fn next_free(&mut self) -> Option<u64> {
         while let Some(id) = self.free.pop_front() {
-            let Some(worker) = self.workers.get_mut(&id).filter(|worker| worker.has_free_slot()) else { continue };
-            self.last_job += 1;
-            let (events, received) = mpsc::channel(EVENTS);
-            worker.jobs.insert(self.last_job, Some(events));
-            worker.send((ToWorker::Run(Run::of(self.last_job, job, cx)), job.payload.clone()));
-            if worker.has_free_slot() {
-                self.free.push_back(id);
+            if self.workers.get(&id).is_some_and(Worker::has_free_slot) {
+                return Some(id);
             }
-            return Some((id, self.last_job, received));
         }
         None
     }
@@ -316,13 +334,13 @@ impl Handler for RemoteHandler {
 
 /// A job of an attached worker.
 struct RemoteJob {
-    workers: Arc<RemoteWorkers>,
+    kept: Kept,
     worker: u64,
     id: u64,
     events: mpsc::Receiver<JobEvent>,
     /// Name and address of the worker.
     shown: Arc<str>,
-    lost_because: LostBecause,
+    loss: Arc<Loss>,
     is_answered: bool,
 }
 
@@ -334,8 +352,8 @@ impl WorkerJob for RemoteJob {
     }
 
     async fn stop(&mut self, reason: &str, cx: &Context) {
-        let grace = *self.workers.cancel_grace.lock();
-        self.workers.send(self.worker, ToWorker::cancel(self.id, reason, grace));
+        let grace = *self.kept.workers.cancel_grace.lock();
+        self.kept.workers.send(self.worker, ToWorker::cancel(self.id, reason, grace));
         // The pool's stop ladder limits this wait. If the pool does not stop the job, it is given up at once.
         while cx.is_cancelled() && !self.is_answered {
             if let Some(JobEvent::Piece(_)) = self.next().await {
@@ -345,15 +363,18 @@ impl WorkerJob for RemoteJob {
     }
 
     fn passed_on(&self) {
-        self.workers.send(self.worker, ToWorker::Taken { id: self.id.to_string() });
+        self.kept.workers.send(self.worker, ToWorker::Taken { id: self.id.to_string() });
     }
 
     fn failed(&self, failed: Failed, _cx: &Context) -> HandlerError {
         failed.error("the worker")
     }
 
-    fn lost(&self, _cx: &Context) -> HandlerError {
-        let cause = self.lost_because.get().map(|cause| format!(": {cause}")).unwrap_or_default();
+    fn lost(&self, cx: &Context) -> HandlerError {
+        if self.loss.was_shared.load(Ordering::Relaxed) {
+            cx.note_shared_crash();
+        }
+        let cause = self.loss.because.get().map(|cause| format!(": {cause}")).unwrap_or_default();
         HandlerError::Lost { message: format!("worker {} is no longer attached{cause}", self.shown) }
     }
 }
@@ -361,7 +382,7 @@ impl WorkerJob for RemoteJob {
 impl Drop for RemoteJob {
     fn drop(&mut self) {
         if !self.is_answered {
-            self.workers.abandon(self.worker, self.id);
+            self.kept.workers.abandon(self.worker, self.id);
         }
     }
 }

@@ -19,9 +19,9 @@ const CHUNK: usize = 64;
 pub struct Attempt {
     /// Its token.
     pub token: AttemptToken,
-    /// Whether the last attempt crashed with its worker. It then runs in a process of its own, which shows whether the
-    /// job or one beside it was the cause.
-    pub is_suspect: bool,
+    /// How often in a row its worker has crashed or was lost. After some, it runs alone there, which shows whether the job
+    /// or one beside it was the cause.
+    pub crashes: u32,
     shared_crash: AtomicBool,
     events: watch::Sender<Replay>,
 }
@@ -60,8 +60,8 @@ pub struct Replay {
 impl Attempt {
     /// An attempt without events.
     #[must_use]
-    pub fn new(token: AttemptToken, is_suspect: bool) -> Self {
-        Self { token, is_suspect, shared_crash: AtomicBool::new(false), events: watch::Sender::default() }
+    pub fn new(token: AttemptToken, crashes: u32) -> Self {
+        Self { token, crashes, shared_crash: AtomicBool::new(false), events: watch::Sender::default() }
     }
 
     /// Its worker crashed while it ran other jobs too.
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn late_watchers_get_what_fits() {
-        let attempt = Attempt::new(AttemptToken { job: "a/b".into(), number: 2, epoch: 7 }, false);
+        let attempt = Attempt::new(AttemptToken { job: "a/b".into(), number: 2, epoch: 7 }, 0);
         assert_eq!(attempt.token.to_string(), "a/b/2/7");
         let told = attempt.watch();
         let output = |offset| told.borrow().output(offset);

@@ -24,6 +24,11 @@ toolchain() {
     esac
 }
 
+# What a worker of the language gets wrong: it needs what is installed here.
+malformed() {
+    cargo test --locked --quiet --test it "attached_worker_costs_its_own_job_$1"
+}
+
 python() {
     local venv="$CACHE/python/venv" gen="$CACHE/python/gen" wanted="$ROOT/tests/clients/python/requirements.txt"
     if ! cmp -s "$wanted" "$venv/installed.txt"; then
@@ -36,6 +41,7 @@ python() {
         proto/waterwheel/v1/*.proto
     PYTHONPATH="$gen" PYTHONDONTWRITEBYTECODE=1 "$venv/bin/python" -m pytest -p no:cacheprovider -W error \
         --timeout=60 --strict-markers -ra tests/clients/python
+    malformed python
 }
 
 node() {
@@ -45,12 +51,14 @@ node() {
         cp "$folder/package-lock.json" "$folder/node_modules/installed.json"
     fi
     (cd "$folder" && npm test)
+    malformed node
 }
 
 go() {
     bash examples/go/stubs.sh
     # This function has the name of the program.
     (cd tests/clients/go && command go vet ./... && command go test -count=1 -v -timeout 5m ./...)
+    malformed go
 }
 
 java() {

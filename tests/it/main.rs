@@ -27,6 +27,7 @@ mod library_drain;
 mod limits;
 mod listeners;
 mod logs;
+mod malformed;
 mod operate;
 mod ops_pages;
 mod panics;

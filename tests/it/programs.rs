@@ -4,7 +4,6 @@
 
 mod blame;
 mod faults;
-mod malformed;
 mod renewal;
 
 use std::{num::NonZeroUsize, path::Path, time::Duration};

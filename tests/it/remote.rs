@@ -1,6 +1,6 @@
 //! Workers that attach over the network. Each job gets an answer while their slots appear and disappear.
 
-mod malformed;
+mod blame;
 mod network;
 
 use std::time::Duration;

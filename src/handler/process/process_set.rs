@@ -98,7 +98,7 @@ impl ProcessSet {
         let sessions = state.supervised.iter().filter_map(|process| process.session.as_ref().ok());
         let free = sessions.filter(|session| session.has_place());
         if let Some(session) = free.min_by_key(|session| (session.taken(), !session.is_here())) {
-            let places = if cx.is_suspect() { session.places } else { 1 };
+            let places = if cx.crashes() > 0 { session.places } else { 1 };
             return Ok(Some(JobSlot::take(Arc::clone(self), Arc::clone(session), places)));
         }
         let has_just_failed = || state.failed_at.is_some_and(|at| at.elapsed() < LATE_PAUSE);

@@ -1,12 +1,15 @@
 //! One attached worker: passes its messages on to its jobs.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicBool, Ordering},
+};
 
 use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{Order, RemoteWorkers, State};
+use super::{Order, RemoteWorkers, State, Worker};
 use crate::{
     handler::{
         protocol::{FromWorker, ToWorker},
@@ -21,6 +24,14 @@ pub(crate) struct Attachment {
     pub(super) id: u64,
     pub(super) orders: mpsc::Sender<Order>,
     pub(super) done: CancellationToken,
+}
+
+/// How a worker was lost, for its jobs.
+#[derive(Default)]
+pub(super) struct Loss {
+    pub(super) because: OnceLock<String>,
+    /// Whether it had several jobs.
+    pub(super) was_shared: AtomicBool,
 }
 
 impl Attachment {
@@ -76,7 +87,7 @@ impl Attachment {
     /// Notes why the worker is about to be gone.
     pub(crate) fn lost(&self, cause: &str) {
         if let Some(worker) = self.workers.state.lock().workers.get(&self.id) {
-            let _ = worker.lost_because.set(cause.to_owned());
+            let _ = worker.loss.because.set(cause.to_owned());
         }
     }
 
@@ -138,7 +149,9 @@ impl Drop for Attachment {
         };
         // Slots are removed before jobs, so that ending these jobs frees no slot for another job.
         self.workers.resized();
-        drop(worker);
+        if let Some(Worker { jobs, loss, .. }) = worker {
+            loss.was_shared.store(jobs.len() > 1, Ordering::Relaxed);
+        }
         self.workers.freed.notify_waiters();
     }
 }
