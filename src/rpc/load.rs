@@ -13,7 +13,11 @@ use prost::Message;
 use tokio::time::Instant;
 use tonic::{Request, Response, Status, async_trait};
 
-use super::{AccessControl, Watches, watches::ticks, worker_pool_service::ResponseStream};
+use super::{
+    AccessControl, Watches,
+    watches::{ticks, until},
+    worker_pool_service::ResponseStream,
+};
 use crate::{
     phase::PhaseCell,
     pool::{Pool, Pools},
@@ -133,9 +137,9 @@ pub(super) struct Orca {
 }
 
 impl Orca {
-    /// Reports `load` until the process has stopped.
-    pub(super) fn new(load: Load, phase: PhaseCell) -> Self {
-        Self { load, watches: Watches::new(phase, usize::MAX, AccessControl::default()) }
+    /// Reports `load` until the process has stopped, or the credentials of the caller have expired.
+    pub(super) fn new(load: Load, phase: PhaseCell, access: AccessControl) -> Self {
+        Self { load, watches: Watches::new(phase, usize::MAX, access) }
     }
 }
 
@@ -154,6 +158,6 @@ impl OpenRcaService for Orca {
         let load = self.load.clone();
         let ticks = ticks(every.clamp(MIN_INTERVAL, MAX_INTERVAL));
         let reports = ticks.map(move |()| Ok(load.report(Instant::now())));
-        Ok(Response::new(Box::pin(reports.take_until(ended))))
+        Ok(Response::new(until(ended, reports)))
     }
 }

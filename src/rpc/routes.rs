@@ -63,7 +63,7 @@ pub fn public_services(
         open_rca_service_server::SERVICE_NAME,
     ];
     let routes = Routes::new(HealthServer::new(health))
-        .add_service(OpenRcaServiceServer::new(Orca::new(load, phase.clone())))
+        .add_service(OpenRcaServiceServer::new(Orca::new(load, phase.clone(), access.clone())))
         .add_service(workers)
         .add_service(jobs);
     let (routes, names) = with_reflection(routes, &names);

@@ -1,14 +1,14 @@
 //! `Stats` and `WatchStats`. `src/pool/stats.rs` provides the figures.
 
-use std::{collections::HashMap, future::ready, num::NonZeroU32, sync::Arc, time::Duration};
+use std::{collections::HashMap, num::NonZeroU32, sync::Arc, time::Duration};
 
-use futures_util::{StreamExt, stream};
+use futures_util::StreamExt;
 use tonic::{Request, Response, Status};
 
 use super::{
     convert::{duration, phase, process_state, worker_state},
     status::{self, invalid_field},
-    watches::ticks,
+    watches::{ticks, until},
     worker_pool_service::{ResponseStream, ServiceState},
 };
 use crate::{
@@ -45,10 +45,8 @@ pub(super) fn watch_stats(
         }
     };
     let (ticks, service) = (ticks(Duration::from_millis(millis.into())), Arc::clone(service));
-    let snapshots = ticks.map(move |()| WatchStatsResponse { stats: Some(snapshot(&service, &request.pool)) });
-    let end = stream::once(ended).map(|status| status.map(Err));
-    let items = stream::select(end, snapshots.map(|snapshot| Some(Ok(snapshot))));
-    Ok(Response::new(Box::pin(items.take_while(|item| ready(item.is_some())).filter_map(ready))))
+    let snapshots = ticks.map(move |()| Ok(WatchStatsResponse { stats: Some(snapshot(&service, &request.pool)) }));
+    Ok(Response::new(until(ended, snapshots)))
 }
 
 fn check_pool(service: &ServiceState, pool: &str) -> Result<(), Status> {

@@ -3,9 +3,9 @@
 //! The more are open, the fewer each tenant may add, so that others find room (Choudhury and Hahne, "Dynamic queue length
 //! thresholds for shared-memory packet switches", 1998).
 
-use std::{collections::HashMap, hash::Hash, pin::Pin, sync::Arc, time::Duration};
+use std::{collections::HashMap, future::ready, hash::Hash, pin::Pin, sync::Arc, time::Duration};
 
-use futures_util::{Stream, StreamExt};
+use futures_util::{Stream, StreamExt, stream};
 use parking_lot::Mutex;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_stream::wrappers::IntervalStream;
@@ -15,6 +15,7 @@ use super::{
     AccessControl,
     context::{Arrival, REQUEST_ID, request_id},
     status,
+    worker_pool_service::ResponseStream,
 };
 use crate::{
     auth::Caller,
@@ -95,6 +96,16 @@ impl Watches {
         }
         Ok(OpenWatch { watches: Arc::clone(&self.open), connection, tenant })
     }
+}
+
+/// The items of a watch until its end, and the status with which it ends.
+pub(super) fn until<T: Send + 'static>(
+    end: WatchEnd,
+    items: impl Stream<Item = Result<T, Status>> + Send + 'static,
+) -> ResponseStream<T> {
+    let end = stream::once(end).map(|status| status.map(Err));
+    let items = stream::select(end, items.map(Some));
+    Box::pin(items.take_while(|item| ready(item.is_some())).filter_map(ready))
 }
 
 /// Ticks now and at each interval. A slow reader gets fewer ticks, but no late ones.

@@ -12,8 +12,10 @@ use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 use tonic::Code;
 use waterwheel::proto::{
-    CreateJobRequest, JobOptions, SubmitRequest, WatchJobRequest, WatchStatsRequest, job_options::Start,
+    CreateJobRequest, JobOptions, SubmitRequest, WatchJobRequest, WatchStatsRequest,
+    job_options::Start,
     job_service_client::JobServiceClient,
+    xds::service::orca::v3::{OrcaLoadReportRequest, open_rca_service_client::OpenRcaServiceClient},
 };
 
 use super::{KINDS, tenant_of};
@@ -123,7 +125,7 @@ impl Setting {
             reload = "100ms"
             [auth.rule.all]
             principals = ["jwt:me"]
-            rpcs = ["Submit", "Stream", "SubmitMany", "WatchStats", "CreateJob", "WatchJob"]
+            rpcs = ["Submit", "Stream", "SubmitMany", "WatchStats", "LoadReports", "CreateJob", "WatchJob"]
             "#,
             toml_string(&files.path("jwks.json"))
         );
@@ -349,11 +351,14 @@ async fn a_watch_ends_when_its_token_has_expired() {
     watch.metadata_mut().insert("authorization", value.parse().unwrap());
     let mut stats = tonic::Request::new(WatchStatsRequest::default());
     stats.metadata_mut().insert("authorization", value.parse().unwrap());
+    let mut load = tonic::Request::new(OrcaLoadReportRequest::default());
+    load.metadata_mut().insert("authorization", value.parse().unwrap());
     let watched = jobs.watch_job(watch).await.unwrap().into_inner();
     let counted = setting.client().await.watch_stats(stats).await.unwrap().into_inner();
-    let ends = async { tokio::join!(end(watched), end(counted)) };
-    let (watched, counted) = tokio::time::timeout(PATIENCE, ends).await.expect("the watches end");
-    for refused in [watched, counted] {
+    let reported = OpenRcaServiceClient::new(channel).stream_core_metrics(load).await.unwrap().into_inner();
+    let ends = async { tokio::join!(end(watched), end(counted), end(reported)) };
+    let (watched, counted, reported) = tokio::time::timeout(PATIENCE, ends).await.expect("the watches end");
+    for refused in [watched, counted, reported] {
         assert_eq!(
             (refused.code(), refused.reason().as_str()),
             (Code::Unauthenticated, "INVALID_TOKEN"),
