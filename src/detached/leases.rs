@@ -2,7 +2,7 @@
 //! store is asked for it until its result is stored.
 
 use std::{
-    collections::{HashMap, hash_map::Entry},
+    collections::{BTreeMap, btree_map::Entry},
     sync::Arc,
 };
 
@@ -16,8 +16,9 @@ use crate::{
     store::Token,
 };
 
+/// In the order of the ids.
 #[derive(Default)]
-pub(super) struct Leases(Mutex<HashMap<Token, Lease>>);
+pub(super) struct Leases(Mutex<BTreeMap<Token, Lease>>);
 
 struct Lease {
     stage: Stage,
@@ -99,10 +100,9 @@ impl Leases {
 
     /// The run of a job: the number of its attempt, and its events.
     pub(super) fn watch(&self, id: &str) -> Option<(u32, watch::Receiver<Replay>)> {
-        self.0.lock().iter().find_map(|(token, lease)| match &lease.stage {
-            Stage::Runs(run) if token.id == id => Some((run.attempt.token.number, run.attempt.watch())),
-            _ => None,
-        })
+        let leases = self.0.lock();
+        let own = leases.range(Token::first(id)..).take_while(|(token, _)| token.id == id);
+        own.filter_map(|(_, lease)| lease.run()).last().map(|run| (run.attempt.token.number, run.attempt.watch()))
     }
 
     /// The jobs that run, or whose result is not stored.
@@ -121,8 +121,12 @@ impl Lease {
         Self { stage, is_cancelled: false }
     }
 
+    fn run(&self) -> Option<&Run> {
+        if let Stage::Runs(run) = &self.stage { Some(run) } else { None }
+    }
+
     fn job(&self) -> Option<JobId> {
-        if let Stage::Runs(run) = &self.stage { Some(run.job) } else { None }
+        self.run().map(|run| run.job)
     }
 
     fn cancel(&mut self) -> Option<JobId> {

@@ -20,7 +20,7 @@ impl SessionId {
 }
 
 /// The right to end one attempt. It becomes void when the job ends or is leased again.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Token {
     /// The job.
     pub id: String,
@@ -30,6 +30,13 @@ pub struct Token {
     pub session: SessionId,
     /// Whether the job has an ordering key.
     pub(super) is_keyed: bool,
+}
+
+impl Token {
+    /// The first of all possible tokens of a job, in their order.
+    pub(crate) fn first(id: &str) -> Self {
+        Self { id: id.to_owned(), attempt: 0, session: SessionId(i64::MIN), is_keyed: false }
+    }
 }
 
 /// A job that is leased to a session.
