@@ -82,6 +82,10 @@ pub struct TenantQuota {
     pub burst: Option<NonZeroU32>,
     /// Jobs queued and running.
     pub in_flight: Option<usize>,
+    /// Detached jobs that have not ended.
+    pub stored_jobs: Option<u64>,
+    /// Bytes of payloads and outputs of detached jobs, those of ended ones included.
+    pub stored_bytes: Option<u64>,
 }
 
 impl TenantQuota {

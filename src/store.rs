@@ -27,8 +27,8 @@ pub use postgres::{
     DatabaseUrl, InvalidDatabaseUrl, PostgresOptions, inspect_postgres, open_postgres, read_authorities, read_password,
 };
 pub use request::{
-    Action, Bounds, Change, Depth, Filter, Fired, Overlap, Page, Purged, Room, Size, StoreError, Submission, Submitted,
-    Tick, Ticked,
+    Action, Bounds, Change, Depth, Filter, Fired, Full, Overlap, Page, Purged, Room, Size, StoreError, StoredQuotas,
+    Submission, Submitted, Tick, Ticked,
 };
 pub use retry::RetryPolicy;
 pub use sqlite::{
@@ -52,6 +52,9 @@ pub const BATCH: usize = 1000;
 pub trait JobStore: Send + Sync + 'static {
     /// Notifications of the changes that operations make.
     fn wakes(&self) -> &Wakes;
+
+    /// Replaces the quotas of tenants. What a tenant holds beyond its new quota stays.
+    fn set_quotas(&self, quotas: StoredQuotas);
 
     /// Opens a session. A shared store takes its jobs back if [`extend_lease`](Self::extend_lease) is not called within
     /// `lease`. A store of one process takes them back when it is opened again, and at no other time.

@@ -133,6 +133,7 @@ impl Reloading {
         pools.refresh();
         if let Some(detached) = detached {
             detached.set_policies(services::policies(&new.config));
+            detached.store().set_quotas(services::stored_quotas(&new.config));
             if new.config.schedules != current.config.schedules {
                 detached.set_schedules(new.config.schedules.clone());
             }

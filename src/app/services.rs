@@ -11,7 +11,7 @@ use tracing::info;
 
 use super::{Control, StartError};
 use crate::{
-    auth::{Authenticator, Quotas},
+    auth::{Authenticator, Quotas, TenantQuota},
     config::{Config, Handler, Kind, OpenFiles},
     detached::{Detached, KindPolicies, wall_clock},
     handler::remove_left_workspaces,
@@ -24,7 +24,7 @@ use crate::{
         AccessControl, Admin, Browsers, CallerServices, Calls, Edge, Health, Hosts, Load, ServiceState, Watches,
         ops_services, public_services, trace::Sampler,
     },
-    store::{JobStore, StoreError, open_memory, open_postgres, open_sqlite},
+    store::{Bounds, JobStore, StoreError, StoredQuotas, open_memory, open_postgres, open_sqlite},
     task::{Tasks, spawn_thread},
 };
 
@@ -194,8 +194,20 @@ pub(super) fn open_store(config: &Config, pools: &Pools) -> Result<Option<Detach
         return Ok(None);
     };
     let detached = Detached::new(store, wall_clock(), pools.clone(), policies(config));
+    detached.store().set_quotas(stored_quotas(config));
     detached.set_schedules(config.schedules.clone());
     Ok(Some(detached))
+}
+
+/// The quotas of stored jobs.
+pub(super) fn stored_quotas(config: &Config) -> StoredQuotas {
+    let quota = |tenant: &TenantQuota| {
+        let TenantQuota { rate: _, burst: _, in_flight: _, stored_jobs, stored_bytes } = *tenant;
+        let [max_jobs, max_bytes] = [stored_jobs, stored_bytes].map(|most| most.unwrap_or(u64::MAX));
+        stored_jobs.or(stored_bytes).map(|_| Bounds { max_jobs, max_bytes })
+    };
+    let named = config.quota.named.iter().map(|(name, tenant)| (name.clone(), quota(tenant))).collect();
+    StoredQuotas { each: quota(&config.quota.each), named }
 }
 
 pub(super) fn policies(config: &Config) -> KindPolicies {

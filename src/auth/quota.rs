@@ -233,7 +233,7 @@ mod tests {
     }
 
     fn rate(rate: u32, burst: u32) -> TenantQuota {
-        TenantQuota { rate: NonZeroU32::new(rate), burst: NonZeroU32::new(burst), in_flight: None }
+        TenantQuota { rate: NonZeroU32::new(rate), burst: NonZeroU32::new(burst), ..TenantQuota::default() }
     }
 
     fn wait(taken: Result<Option<Hold>, OverQuota>) -> Duration {

@@ -107,7 +107,7 @@ async fn cancel(file: PathBuf, ids: Vec<String>, console: &mut Console<'_>) -> R
         let what = match change {
             Change::Done | Change::Requested => "cancelled",
             Change::WrongState(_) => "it has ended",
-            Change::NotFound | Change::Full => "there is no such job",
+            Change::NotFound | Change::Full(_) => "there is no such job",
         };
         if what != "cancelled" {
             exit = Exit::Usage;

@@ -208,6 +208,10 @@ keys! {
     "quota.burst": MILLION, like "200";
     /// Jobs queued and running.
     "quota.in_flight": MILLION, like "64";
+    /// Stored detached jobs that have not ended.
+    "quota.stored_jobs": Integer(1, 1_000_000_000), like "100000";
+    /// Bytes of payloads and outputs of stored detached jobs, those of ended ones included.
+    "quota.stored_bytes": MEMORY, like "'1GiB'";
     /// Tenants that are counted separately. Further ones share one quota.
     "quota.tenants": Integer(1, ENTRIES), default "10000";
     /// Jobs per second of this tenant.
@@ -216,6 +220,10 @@ keys! {
     "quota.tenant.*.burst": MILLION, like "200";
     /// Jobs queued and running.
     "quota.tenant.*.in_flight": MILLION, like "64";
+    /// Stored detached jobs that have not ended.
+    "quota.tenant.*.stored_jobs": Integer(1, 1_000_000_000), like "100000";
+    /// Bytes of payloads and outputs of stored detached jobs, those of ended ones included.
+    "quota.tenant.*.stored_bytes": MEMORY, like "'1GiB'";
 
     /// File of the detached jobs (SQLite). If none of `path`, `url` and `memory` is set, `JobService` refuses all calls.
     "store.path": Path, like "'waterwheel.db'";

@@ -118,7 +118,7 @@ impl Inner {
         let schedule = tick.schedule.clone();
         match self.note(self.store.fire(vec![tick]).await) {
             Ok(fired) if fired[..] == [Fired::Refused] => {
-                let reason = "the store is full, or has another job with its id";
+                let reason = "the store is full, the quota is used up, or another job has its id";
                 warn!(schedule, "the job of a schedule was not created: {reason}");
             }
             Ok(_) => {}

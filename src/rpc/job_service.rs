@@ -175,7 +175,7 @@ impl JobsCall {
         match changes.map_err(status::store_fails)?.pop() {
             Some(change @ (Change::Done | Change::Requested)) => Ok(change),
             Some(Change::WrongState(state)) => Err(status::wrong_state(&id, state)),
-            Some(Change::Full) => Err(status::store_full()),
+            Some(Change::Full(full)) => Err(status::store_full(full)),
             Some(Change::NotFound) | None => Err(unknown(&id)),
         }
     }

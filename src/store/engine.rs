@@ -7,13 +7,14 @@ mod submit;
 
 use std::{collections::HashMap, mem, ops::Range, sync::Arc, time::Duration};
 
+use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
 pub(super) use fair_order::FairOrder;
 
 use super::{
-    Bounds, Claimed, Filter, JobRecord, JobState, Room, SessionId, Settle, Size, StoreError, Timestamp, Token,
-    request::Added, sql::Connection, wakes::Changes,
+    Bounds, Claimed, Filter, Full, JobRecord, JobState, Room, SessionId, Settle, Size, StoreError, StoredQuotas,
+    Timestamp, Token, request::Added, sql::Connection, wakes::Changes,
 };
 use crate::model::Criticality;
 
@@ -74,14 +75,20 @@ pub(super) struct Engine<C> {
     added: Added,
     /// Sizes of tenants before the transaction.
     tenants: HashMap<String, Size>,
-    /// Shared by the engines of a process.
-    fair_order: Arc<Mutex<FairOrder>>,
+    shared: Arc<Shared>,
+}
+
+/// What the engines of a process share.
+#[derive(Default)]
+pub(super) struct Shared {
+    fair_order: Mutex<FairOrder>,
+    pub(super) quotas: ArcSwap<StoredQuotas>,
 }
 
 impl<C: Connection> Engine<C> {
-    pub(super) fn new(rows: C, bounds: Bounds, fair_order: Arc<Mutex<FairOrder>>) -> Self {
+    pub(super) fn new(rows: C, bounds: Bounds, shared: Arc<Shared>) -> Self {
         let (now, changes) = (Timestamp::default(), Changes::default());
-        Self { rows, now, changes, bounds, added: Added::default(), tenants: HashMap::new(), fair_order }
+        Self { rows, now, changes, bounds, added: Added::default(), tenants: HashMap::new(), shared }
     }
 
     /// Begins a transaction.
@@ -112,11 +119,13 @@ impl<C: Connection> Engine<C> {
         size
     }
 
-    /// Whether another job of a tenant fits.
-    fn has_room(&mut self, tenant: &str, bytes: u64) -> Result<bool, StoreError> {
-        let size = self.size();
-        if tenant.is_empty() || !self.bounds.allow(size, bytes) {
-            return Ok(self.bounds.allow(size, bytes));
+    /// Why another job of a tenant does not fit; `None` if it fits.
+    fn refusal(&mut self, tenant: &str, bytes: u64) -> Result<Option<Full>, StoreError> {
+        let (size, quota) = (self.size(), self.shared.quotas.load().of(tenant));
+        let backlog = |fits: bool| Ok((!fits).then_some(Full::Backlog));
+        let has_part = !tenant.is_empty();
+        if !has_part && quota.is_none() || !self.bounds.allow(size, bytes) {
+            return backlog(self.bounds.allow(size, bytes));
         }
         if !self.tenants.contains_key(tenant) {
             let own = self.rows.tenant_size(tenant)?;
@@ -126,7 +135,10 @@ impl<C: Connection> Engine<C> {
         if let Some((jobs, bytes)) = self.added.tenants.get(tenant) {
             own.add(*jobs, *bytes);
         }
-        Ok(self.bounds.allow_tenant(size, own, bytes))
+        if let Some(quota) = quota.filter(|quota| !quota.allow(own, bytes)) {
+            return Ok(Some(Full::Quota { held: own, quota }));
+        }
+        backlog(!has_part || self.bounds.allow_tenant(size, own, bytes))
     }
 
     /// Selects jobs to change them. Those that cannot be read are set aside, so that they stop no others.
@@ -208,7 +220,7 @@ impl<C: Connection> Engine<C> {
                 let which = Select::Ready { kind, rank: class.rank(), now: self.now, session };
                 let found = self.select(which, left)?;
                 let last = found.last().map(|record| record.place);
-                self.fair_order.lock().claimed(kind, class.rank(), last, found.len() < left);
+                self.shared.fair_order.lock().claimed(kind, class.rank(), last, found.len() < left);
                 records.extend(found);
             }
         }
@@ -283,7 +295,7 @@ impl<C: Connection> Engine<C> {
 
     /// The place of a job that becomes ready. The first time, looks for the places of the jobs that are ready already.
     fn place(&mut self, record: &JobRecord) -> Result<i64, StoreError> {
-        let (job, mut fair_order) = (&record.request.job, self.fair_order.lock());
+        let (job, mut fair_order) = (&record.request.job, self.shared.fair_order.lock());
         let order = fair_order.of(&job.kind, job.criticality.rank(), |kind, rank| self.rows.places(kind, rank))?;
         order.next(&job.tenant, |tenant| self.rows.last_place(&job.kind, job.criticality.rank(), tenant))
     }

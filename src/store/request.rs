@@ -42,8 +42,22 @@ pub enum Submitted {
     Existing(Box<JobRecord>),
     /// A job with this id and another payload existed already.
     Conflict,
-    /// The backlog is full. Nothing was stored.
-    Full,
+    /// The job does not fit. Nothing was stored.
+    Full(Full),
+}
+
+/// Why a job does not fit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Full {
+    /// The backlog is full, or the tenant has its part of it.
+    Backlog,
+    /// The tenant would hold more than its quota allows.
+    Quota {
+        /// What it holds.
+        held: Size,
+        /// Its quota.
+        quota: Bounds,
+    },
 }
 
 /// A change that a caller or an operator requests for a job.
@@ -68,8 +82,8 @@ pub enum Change {
     NotFound,
     /// The job's state does not allow it.
     WrongState(JobState),
-    /// The backlog is full.
-    Full,
+    /// The job does not fit into the backlog again.
+    Full(Full),
 }
 
 /// Selects jobs. An empty filter selects all.
@@ -147,7 +161,7 @@ pub enum Fired {
     Skipped,
     /// This tick, or a later one, fired before.
     Already,
-    /// The tick did not fire: the backlog is full, or another job has its id.
+    /// The tick did not fire: its job does not fit, or another job has its id.
     Refused,
 }
 
@@ -218,7 +232,7 @@ impl Size {
 pub(super) struct Added {
     pub(super) jobs: i64,
     pub(super) bytes: i64,
-    /// Those of each tenant with a name.
+    /// Those of each tenant.
     pub(super) tenants: HashMap<String, (i64, i64)>,
 }
 
@@ -226,10 +240,8 @@ impl Added {
     pub(super) fn add(&mut self, tenant: &str, jobs: i64, bytes: i64) {
         self.jobs += jobs;
         self.bytes += bytes;
-        if !tenant.is_empty() {
-            let own = self.tenants.entry(tenant.to_owned()).or_default();
-            *own = (own.0 + jobs, own.1 + bytes);
-        }
+        let own = self.tenants.entry(tenant.to_owned()).or_default();
+        *own = (own.0 + jobs, own.1 + bytes);
     }
 }
 
@@ -259,6 +271,22 @@ impl Bounds {
     pub(super) fn allow_tenant(&self, size: Size, own: Size, bytes: u64) -> bool {
         let part = |bound: u64, used: u64| bound.saturating_sub(used).saturating_mul(TENANT_FACTOR);
         own.jobs < part(self.max_jobs, size.jobs) && own.bytes.saturating_add(bytes) <= part(self.max_bytes, size.bytes)
+    }
+}
+
+/// What tenants may hold at most.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StoredQuotas {
+    /// Each tenant without its own quota; `None` for no quota.
+    pub each: Option<Bounds>,
+    /// Tenants with their own. Jobs without a tenant have the name `""`.
+    pub named: HashMap<String, Option<Bounds>>,
+}
+
+impl StoredQuotas {
+    /// The quota of a tenant.
+    pub(super) fn of(&self, tenant: &str) -> Option<Bounds> {
+        self.named.get(tenant).copied().unwrap_or(self.each)
     }
 }
 

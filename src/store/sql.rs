@@ -31,7 +31,8 @@ pub(super) use statements::Bulk;
 
 use super::{
     Action, BATCH, Bounds, Change, Claimed, Depth, Filter, Fired, JobRecord, JobState, JobStore, Page, Purged, Room,
-    SessionId, Settle, Size, StoreError, Submission, Submitted, Tick, Ticked, Token, Wakes, engine::Engine,
+    SessionId, Settle, Size, StoreError, StoredQuotas, Submission, Submitted, Tick, Ticked, Token, Wakes,
+    engine::{Engine, Shared},
 };
 use crate::task::{off_thread, spawn_thread};
 use writer::{Answer, Operation, Turn, Writer};
@@ -54,6 +55,7 @@ pub(super) type Open<C> = Arc<dyn Fn() -> Result<C, StoreError> + Send + Sync>;
 /// A store in a database.
 pub(super) struct SqlStore<C> {
     wakes: Arc<Wakes>,
+    shared: Arc<Shared>,
     /// Size of the log, if it is known.
     log_bytes: Option<Arc<AtomicU64>>,
     operations: Mutex<Option<mpsc::Sender<Operation<C>>>>,
@@ -77,9 +79,9 @@ impl<C: Connection> SqlStore<C> {
         closed: CancellationToken,
     ) -> Result<Self, StoreError> {
         let (sender, operations) = mpsc::channel(QUEUE);
-        let (operations, fair_order) = (Arc::new(Mutex::new(operations)), Arc::new(Mutex::default()));
+        let (operations, shared) = (Arc::new(Mutex::new(operations)), Arc::<Shared>::default());
         let start = |connection| {
-            let engine = Engine::new(connection, bounds, fair_order.clone());
+            let engine = Engine::new(connection, bounds, shared.clone());
             let (writer, operations) = (Writer { engine, wakes: wakes.clone() }, operations.clone());
             spawn_thread("store".to_owned(), move || writer.run(&operations))
         };
@@ -87,7 +89,7 @@ impl<C: Connection> SqlStore<C> {
         let threads = Mutex::new(threads.map_err(|error| StoreError::Unavailable(error.to_string()))?);
         let (operations, idle) = (Mutex::new(Some(sender)), Arc::default());
         let (readers, lists) = (Arc::new(Semaphore::new(READERS)), Semaphore::new(LISTS));
-        Ok(Self { wakes, log_bytes: None, operations, threads, open, idle, readers, lists, closed })
+        Ok(Self { wakes, shared, log_bytes: None, operations, threads, open, idle, readers, lists, closed })
     }
 
     /// Tells the size of the log, which others keep.
@@ -149,6 +151,10 @@ impl<C: Connection> SqlStore<C> {
 impl<C: Connection> JobStore for SqlStore<C> {
     fn wakes(&self) -> &Wakes {
         &self.wakes
+    }
+
+    fn set_quotas(&self, quotas: StoredQuotas) {
+        self.shared.quotas.store(Arc::new(quotas));
     }
 
     async fn open_session(&self, lease: Duration) -> Result<SessionId, StoreError> {

@@ -6,6 +6,7 @@ mod faults;
 mod leases;
 mod operators;
 mod poison;
+mod quotas;
 mod replicas;
 mod runs;
 mod tenants;

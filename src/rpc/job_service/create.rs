@@ -61,7 +61,7 @@ impl JobsCall {
                 Ok(CreateJobResponse { job_id, already_existed: true })
             }
             Submitted::Existing(_) | Submitted::Conflict => Err(status::job_exists(&job_id)),
-            Submitted::Full => Err(status::store_full()),
+            Submitted::Full(full) => Err(status::store_full(full)),
         }
     }
 }

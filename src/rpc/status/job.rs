@@ -11,7 +11,7 @@ use crate::{
         Execution, Failure, HandlerError, JobError, Outcome, Reason, Rejection, RejectionReason, RequestId, TenantPart,
     },
     rpc::status_message::shorten,
-    store::{JobState, StoreError},
+    store::{Full, JobState, StoreError},
 };
 
 /// Retry time while the store fails.
@@ -170,8 +170,19 @@ pub(in crate::rpc) fn store_is_away() -> Status {
 }
 
 /// The status of a job that does not fit in the backlog.
-pub(in crate::rpc) fn store_full() -> Status {
-    Answer { pushback: Pushback::After(FULL_FOR), ..Answer::of(Reason::StoreFull) }.status()
+pub(in crate::rpc) fn store_full(full: Full) -> Status {
+    let answer = match full {
+        Full::Backlog => Answer::of(Reason::StoreFull),
+        Full::Quota { held, quota } => {
+            let most = |bound: u64| Some(bound).filter(|bound| *bound < u64::MAX);
+            let answer = Answer::of(Reason::QuotaExceeded).saying("the tenant has used up its quota of stored jobs");
+            let answer = answer.fact("stored_jobs", held.jobs.to_string()).fact("stored_bytes", held.bytes.to_string());
+            let answer =
+                most(quota.max_jobs).into_iter().fold(answer, |it, most| it.fact("most_jobs", most.to_string()));
+            most(quota.max_bytes).into_iter().fold(answer, |it, most| it.fact("most_bytes", most.to_string()))
+        }
+    };
+    Answer { pushback: Pushback::After(FULL_FOR), ..answer }.status()
 }
 
 /// The status of a job whose id another job has.

@@ -39,8 +39,8 @@ impl<C: Connection> Engine<C> {
     }
 
     fn retry(&mut self, mut record: JobRecord) -> Result<Change, StoreError> {
-        if !self.has_room(&record.request.job.tenant, 0)? {
-            return Ok(Change::Full);
+        if let Some(full) = self.refusal(&record.request.job.tenant, 0)? {
+            return Ok(Change::Full(full));
         }
         self.resize(&record, 1, -(record.output_bytes as i64));
         self.rows.remove_output(&record)?;
@@ -81,7 +81,7 @@ impl<C: Connection> Engine<C> {
             let submission = Submission { jobs: vec![tick.job.clone()], room: None };
             run = &tick.job.id;
             fired = match self.submit(slice::from_ref(&&submission))?[..] {
-                [Submitted::Conflict | Submitted::Full] => return Ok(Fired::Refused),
+                [Submitted::Conflict | Submitted::Full(_)] => return Ok(Fired::Refused),
                 [Submitted::Existing(_)] => Fired::Already,
                 _ => Fired::Created,
             };

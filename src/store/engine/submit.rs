@@ -3,7 +3,9 @@
 use std::collections::{HashMap, HashSet, hash_map::Entry};
 
 use super::Engine;
-use crate::store::{JobRecord, JobState, NewJob, Room, SessionId, StoreError, Submission, Submitted, sql::Connection};
+use crate::store::{
+    Full, JobRecord, JobState, NewJob, Room, SessionId, StoreError, Submission, Submitted, sql::Connection,
+};
 
 /// State of a batch while its records are prepared.
 #[derive(Default)]
@@ -13,6 +15,8 @@ struct Batch<'a> {
     /// Whether a kind has no ready job before the new ones.
     free_kinds: HashMap<&'a str, bool>,
     ids: HashSet<&'a str>,
+    /// Why jobs do not fit, by their ids.
+    refusals: HashMap<&'a str, Full>,
     keys: HashSet<(&'a str, &'a str)>,
     records: Vec<JobRecord>,
 }
@@ -44,7 +48,7 @@ impl<C: Connection> Engine<C> {
                 batch.records.push(record);
             }
         }
-        self.insert(batch.records, jobs())
+        self.insert(batch, jobs())
     }
 
     /// Number of new jobs of each kind that a session may lease: none if other jobs are ready.
@@ -77,7 +81,11 @@ impl<C: Connection> Engine<C> {
         row: i64,
     ) -> Result<Option<JobRecord>, StoreError> {
         let bytes = job.job.payload.len() as u64;
-        if !self.has_room(&job.job.tenant, bytes)? || !batch.ids.insert(&job.id) {
+        if let Some(full) = self.refusal(&job.job.tenant, bytes)? {
+            batch.refusals.insert(&job.id, full);
+            return Ok(None);
+        }
+        if !batch.ids.insert(&job.id) {
             return Ok(None);
         }
         let mut record = JobRecord::new(job.clone(), self.now, row);
@@ -93,7 +101,7 @@ impl<C: Connection> Engine<C> {
 
     fn insert<'a>(
         &mut self,
-        records: Vec<JobRecord>,
+        Batch { records, refusals, .. }: Batch<'a>,
         jobs: impl Iterator<Item = &'a NewJob> + Clone,
     ) -> Result<Vec<Submitted>, StoreError> {
         let added: HashSet<i64> = self.rows.insert(&records)?.into_iter().collect();
@@ -124,7 +132,7 @@ impl<C: Connection> Engine<C> {
             *answer = Some(match found.iter().find(|record| record.request.id == job.id) {
                 Some(old) if old.digest == job.digest() => Submitted::Existing(Box::new(old.clone())),
                 Some(_) => Submitted::Conflict,
-                None => Submitted::Full,
+                None => Submitted::Full(refusals.get(job.id.as_str()).copied().unwrap_or(Full::Backlog)),
             });
         }
         Ok(answers.into_iter().flatten().collect())

@@ -62,7 +62,7 @@ pub(super) struct Replica {
     is_heard: Notify,
 }
 
-/// Sizes of all, and of each tenant with a name, at the last count, with the changes of this process since then.
+/// Sizes of all, and of each tenant, at the last count, with the changes of this process since then.
 #[derive(Default)]
 struct Sizes {
     all: Size,

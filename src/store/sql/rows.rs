@@ -48,7 +48,7 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
     fn numbers(&mut self, count: usize) -> Result<Vec<i64>, StoreError>;
     /// Number of jobs that have not ended, and bytes, as committed. It may be an estimate.
     fn size(&self) -> Size;
-    /// The part of a tenant with a name.
+    /// The part of a tenant.
     fn tenant_size(&mut self, tenant: &str) -> Result<Size, StoreError>;
     /// Starts a writing transaction, and returns its time.
     fn begin(&mut self) -> Result<Timestamp, StoreError>;

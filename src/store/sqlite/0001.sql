@@ -57,7 +57,7 @@ create table schedules (
     run text not null
 ) strict, without rowid;
 
--- Sizes of the named tenants, and the last number and the size of all.
+-- Sizes of the tenants, and the last number and the size of all.
 create table tenants (tenant text primary key, jobs integer not null, bytes integer not null) strict, without rowid;
 create table totals (number integer not null, jobs integer not null, bytes integer not null) strict;
 insert into totals values (0, 0, 0);

@@ -31,7 +31,7 @@ const MEND: &str = "
         )
     );
     insert into tenants select tenant, count(*) filter (where ended_at is null), sum(payload_bytes + output_bytes)
-        from jobs where tenant <> '' group by tenant;
+        from jobs group by tenant;
     -- Numbers of lost rows and sessions are not given again.
     update totals set number = (select 1000000 + max(coalesce(max(row), 0), coalesce(max(place), 0)) from jobs),
         jobs = (select count(*) from jobs where ended_at is null),

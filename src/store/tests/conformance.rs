@@ -297,6 +297,32 @@ pub(super) const CASES: &[Case] = &[
             retry 01              => full",
     },
     Case {
+        name: "a quota bounds what a tenant holds, by jobs and by bytes, whatever adds to it",
+        script: "
+            open S
+            quota each=2/99 t=9/4  =>
+            submit a b c           => created created over:2/2:2/99
+            submit a:payload=other => conflict
+            submit b               => existing:ready
+            submit u:tenant=u      => created
+            fire nightly 60 queue d => refused
+            submit t1:tenant=t t2:tenant=t t3:tenant=t => created created over:2/9:4/4
+            claim S k=1            => a
+            end a ok               => succeeded
+            submit c               => created
+            submit d               => over:2/2:8/99
+            retry a                => over:2/2:8/99
+            quota each=3/11        =>
+            retry a                => done
+            submit d:payload=12345 => over:3/3:3/11
+            cancel a b             => done done
+            submit d:payload=123456789 => over:1/3:3/11
+            submit d:payload=12345678 => created
+            fire nightly 60 queue n => refused
+            quota                  =>
+            fire nightly 60 queue n => created",
+    },
+    Case {
         name: "the backlog is bounded by jobs",
         script: "
             open S

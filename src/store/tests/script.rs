@@ -6,8 +6,8 @@ use super::{TestClock, conformance::Case, postgres::Server};
 use crate::{
     model::{Criticality, Job, Output, Reason},
     store::{
-        Action, Change, Claimed, Filter, Fired, JobState, JobStore, NewJob, Next, Overlap, Room, SessionId, Settle,
-        Start, StoreError, Submission, Submitted, Tick, Timestamp, Token,
+        Action, Bounds, Change, Claimed, Filter, Fired, Full, JobState, JobStore, NewJob, Next, Overlap, Room,
+        SessionId, Settle, Start, StoreError, StoredQuotas, Submission, Submitted, Tick, Timestamp, Token,
     },
 };
 
@@ -100,6 +100,16 @@ impl Script {
                 join(counts.into_iter().filter(|(_, count)| *count > 0).map(|(name, count)| format!("{name}={count}")))
             }
             "depths" => self.depths().await?,
+            "quota" => {
+                let bounds = |name| words.find(name).and_then(|bounds| bounds.split_once('/'));
+                let number = |text: &str| text.parse().expect("a number");
+                let quota = |name| {
+                    bounds(name).map(|(jobs, bytes)| Bounds { max_jobs: number(jobs), max_bytes: number(bytes) })
+                };
+                let named = [("t".to_owned(), quota("t"))].into();
+                store.set_quotas(StoredQuotas { each: quota("each"), named });
+                String::new()
+            }
             "size" => store.size().await.map(|size| format!("{} {}", size.jobs, size.bytes))?,
             other => panic!("no such verb: {other}"),
         })
@@ -316,14 +326,24 @@ fn submitted(answer: &Submitted) -> String {
         Submitted::Leased(_) => "leased".to_owned(),
         Submitted::Existing(job) => format!("existing:{}", state(job.state)),
         Submitted::Conflict => "conflict".to_owned(),
-        Submitted::Full => "full".to_owned(),
+        Submitted::Full(why) => full(*why),
     }
 }
 
 fn change(answer: Change) -> String {
     match answer {
         Change::WrongState(found) => format!("wrong:{}", state(found)),
+        Change::Full(why) => full(why),
         other => format!("{other:?}").to_lowercase(),
+    }
+}
+
+fn full(why: Full) -> String {
+    match why {
+        Full::Backlog => "full".to_owned(),
+        Full::Quota { held, quota } => {
+            format!("over:{}/{}:{}/{}", held.jobs, quota.max_jobs, held.bytes, quota.max_bytes)
+        }
     }
 }
 

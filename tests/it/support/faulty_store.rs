@@ -6,7 +6,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use waterwheel::store::{
     Action, Change, Claimed, Depth, Filter, Fired, JobRecord, JobState, JobStore, Page, Purged, Room, SessionId,
-    Settle, Size, StoreError, Submission, Submitted, Tick, Ticked, Token, Wakes,
+    Settle, Size, StoreError, StoredQuotas, Submission, Submitted, Tick, Ticked, Token, Wakes,
 };
 
 use super::{Counter, Gate};
@@ -90,6 +90,10 @@ impl FaultyStore {
 impl JobStore for FaultyStore {
     fn wakes(&self) -> &Wakes {
         self.muted.as_ref().unwrap_or_else(|| self.store.wakes())
+    }
+
+    fn set_quotas(&self, quotas: StoredQuotas) {
+        self.store.set_quotas(quotas);
     }
 
     async fn open_session(&self, lease: Duration) -> Result<SessionId, StoreError> {

@@ -22,7 +22,7 @@ use tokio::{
 };
 use waterwheel::store::{
     Action, Change, Claimed, Depth, Filter, Fired, JobRecord, JobState, JobStore, Page, Purged, Room, SessionId,
-    Settle, Size, StoreError, Submission, Submitted, Tick, Ticked, Token, Wakes,
+    Settle, Size, StoreError, StoredQuotas, Submission, Submitted, Tick, Ticked, Token, Wakes,
 };
 
 use super::model::Model;
@@ -157,6 +157,10 @@ pub(crate) fn now<T>(answer: impl Future<Output = T>) -> T {
 impl JobStore for Link {
     fn wakes(&self) -> &Wakes {
         self.store.wakes()
+    }
+
+    fn set_quotas(&self, quotas: StoredQuotas) {
+        self.store.set_quotas(quotas);
     }
 
     async fn open_session(&self, lease: Duration) -> Result<SessionId, StoreError> {

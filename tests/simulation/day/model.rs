@@ -143,7 +143,7 @@ impl Model {
                     self.started(&claimed.token);
                 }
                 Submitted::Existing(_) => self.note("existing", &job.id),
-                Submitted::Conflict | Submitted::Full => self.fault(format!("{answer:?}")),
+                Submitted::Conflict | Submitted::Full(_) => self.fault(format!("{answer:?}")),
             }
         }
     }
@@ -294,7 +294,7 @@ impl Model {
                 }
                 Change::Requested => entry.is_cancelled = true,
                 Change::WrongState(_) => {}
-                Change::NotFound | Change::Full => self.fault(format!("{id}: {change:?}")),
+                Change::NotFound | Change::Full(_) => self.fault(format!("{id}: {change:?}")),
             }
         }
     }
