@@ -8,6 +8,7 @@ mod operators;
 mod poison;
 mod quotas;
 mod replicas;
+mod results;
 mod runs;
 mod tenants;
 

@@ -118,6 +118,18 @@ async fn an_operators_actions_are_logged_with_principal_peer_and_reason() {
     }
 }
 
+#[tokio::test]
+async fn a_pause_that_ends_with_the_process_is_logged() {
+    let process = Process::serve(CONFIG).await;
+    assert_eq!(process.run("pause one").await.code, Some(0));
+    process.signal(Signal::TERM);
+    let log = process.last_log().await;
+    let logged = log.lines().find(|line| line.contains("a pause ends with the process")).expect("a line");
+    let logged: Value = serde_json::from_str(logged).unwrap();
+    assert_eq!((&logged["level"], &logged["pool"]), (&"WARN".into(), &"one".into()), "{logged}");
+    assert!(!log.contains("\"pool\":\"programs\""), "the other pool was not paused: {log}");
+}
+
 const ECHO: &str = "drain.notice = \"0s\"\npool.one.workers = 1\nkind.echo = { pool = \"one\", builtin = \"echo\" }\n";
 const RULES: &str = "[auth.rule.all]\nprincipals = [\"**\"]\nrpcs = [\"*\"]\n";
 /// A token with a valid format and an invalid signature.

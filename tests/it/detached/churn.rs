@@ -1,19 +1,25 @@
 //! Callers that give up, send twice and cancel at random moments: each acknowledged job runs once, none stays without a
 //! run, and each cancellation arrives.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeSet, HashMap},
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
 
 use futures_util::{StreamExt, stream};
 use parking_lot::Mutex;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
 use tonic::Code;
-use waterwheel::proto::{CreateJobRequest, DetachedJob, JobState};
+use waterwheel::proto::{CreateJobRequest, DetachedJob, DetachedJobFilter, GetJobRequest, JobState};
 
 use super::{Jobs, work};
 use crate::{
     process::{PATIENCE, Process},
-    support::size,
+    support::{Cluster, size, skipped},
 };
 
 const CONFIG: &str = r#"
@@ -24,8 +30,14 @@ const CONFIG: &str = r#"
     [kind.sleep]
     pool = "one"
     builtin = "sleep"
+    # The clock must not remove what the test looks at.
+    retain_for = "100d"
 "#;
 const CALLERS: usize = 64;
+/// A library of Debian's package `libfaketime` that changes the wall clock of a process.
+const FAKE_TIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
+/// What the wall clock of the server shows, one after another, beside the true time.
+const STEPS: [&str; 6] = ["-1h", "+1m", "+5m", "+10d", "-1h", "+0"];
 
 /// What the caller of a job does.
 #[derive(Debug, Clone, Copy)]
@@ -34,7 +46,7 @@ struct Plan {
     /// Time after which the caller leaves.
     gives_up: Option<Duration>,
     is_sent_twice: bool,
-    /// The job then lasts until it is cancelled.
+    /// The job then lasts until it is cancelled, unless its caller leaves before it knows of the job.
     cancels: bool,
 }
 
@@ -44,16 +56,27 @@ impl Plan {
         Self { number, gives_up, is_sent_twice: random.random_bool(0.2), cancels: random.random_bool(0.33) }
     }
 
-    fn request(self) -> CreateJobRequest {
-        let lasts = if self.cancels { "600000" } else { "2" };
-        CreateJobRequest { job_id: format!("job-{}", self.number), ..work("sleep", lasts) }
+    fn id(self) -> String {
+        format!("job-{}", self.number)
     }
 
-    /// Returns the id of an acknowledged job.
-    async fn call(self, jobs: Jobs) -> Option<String> {
+    fn request(self) -> CreateJobRequest {
+        let lasts = if self.cancels && self.gives_up.is_none() { "600000" } else { "2" };
+        CreateJobRequest { job_id: self.id(), ..work("sleep", lasts) }
+    }
+
+    /// Returns the id of an acknowledged job, and the time until its cancellation arrived.
+    async fn call(self, jobs: Jobs) -> (Option<String>, Duration) {
         let create = || jobs.create(self.request());
         let created = match self.gives_up {
-            Some(after) => timeout(after, create()).await.ok()?,
+            Some(after) => {
+                let created = timeout(after, create()).await;
+                if self.cancels {
+                    // The job may not be created yet, or may have ended.
+                    let _ = jobs.cancel(&self.id()).await;
+                }
+                return (created.ok().map(|created| created.unwrap().job_id), Duration::ZERO);
+            }
             None if self.is_sent_twice => {
                 let (first, second) = tokio::join!(create(), create());
                 let both = [first.unwrap().already_existed, second.unwrap().already_existed];
@@ -63,13 +86,21 @@ impl Plan {
             None => create().await,
         };
         let id = created.unwrap().job_id;
+        let begin = Instant::now();
         if self.cancels {
             jobs.cancel(&id).await.unwrap();
-            let begin = Instant::now();
             assert_eq!(jobs.ended(&id).await.state(), JobState::Cancelled, "{self:?}");
             assert!(begin.elapsed() < PATIENCE, "{self:?}");
         }
-        Some(id)
+        (Some(id), begin.elapsed())
+    }
+
+    /// Whether the job has ended as it may. A caller that leaves may have cancelled its job, or not.
+    fn allows(self, ended: &DetachedJob) -> bool {
+        let state = if self.cancels { JobState::Cancelled } else { JobState::Succeeded };
+        let is_open = self.gives_up.is_some() && self.cancels && ended.state() == JobState::Succeeded;
+        let never_ran = ended.state() == JobState::Cancelled && ended.attempts.is_empty();
+        (ended.state() == state || is_open) && (ran_once(ended) || never_ran)
     }
 }
 
@@ -77,41 +108,103 @@ fn ran_once(job: &DetachedJob) -> bool {
     job.attempts.len() == 1 && job.attempts[0].number == 1
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_acknowledged_job_runs_once_whatever_its_callers_do() {
+/// Sees the jobs that run. Returns the longest time for which one of two milliseconds was seen.
+async fn watch(jobs: Jobs, plans: Arc<Vec<Plan>>, stop: CancellationToken) -> Duration {
+    let running = DetachedJobFilter { states: vec![JobState::Running.into()], ..DetachedJobFilter::default() };
+    let is_short: HashMap<_, _> =
+        plans.iter().map(|plan| (plan.id(), plan.gives_up.is_some() || !plan.cancels)).collect();
+    let (mut seen, mut longest) = (HashMap::<String, Instant>::new(), Duration::ZERO);
+    while !stop.is_cancelled() {
+        let page = jobs.page(1000, &running, String::new()).await;
+        let ids: BTreeSet<_> = page.jobs.into_iter().map(|job| job.job_id).filter(|id| is_short[id]).collect();
+        seen.retain(|id, _| ids.contains(id));
+        for id in ids {
+            longest = longest.max(seen.entry(id).or_insert_with(Instant::now).elapsed());
+        }
+        // Its look must not become the load.
+        let _ = timeout(Duration::from_millis(100), stop.cancelled()).await;
+    }
+    longest
+}
+
+/// Sets the wall clock to the next step each time that a part of the jobs was created.
+fn step(clock: Option<&Path>, number: usize, count: usize) {
+    let part = (count / (STEPS.len() + 1)).max(1);
+    if let (Some(clock), Some(step)) = (clock, STEPS.get((number / part).wrapping_sub(1)))
+        && number % part == 0
+    {
+        std::fs::write(clock, step).unwrap();
+    }
+}
+
+/// `clock` is the file that sets the wall clock of the server.
+async fn churn(process: &Process, clock: Option<&Path>) {
     let (count, seed) = (size("WATERWHEEL_JOBS", 600), size("WATERWHEEL_SEED", 1) as u64);
-    let process = Process::serve(CONFIG).await;
-    let jobs = Jobs::of(&process).await;
+    let jobs = Jobs::of(process).await;
     let mut random = StdRng::seed_from_u64(seed);
-    let plans: Vec<_> = (0..count).map(|number| Plan::new(number, &mut random)).collect();
-    let acknowledged = Arc::new(Mutex::new(BTreeSet::new()));
-    let begin = Instant::now();
-    let calls = stream::iter(plans.clone()).for_each_concurrent(CALLERS, |plan| {
-        let (jobs, acknowledged) = (jobs.clone(), acknowledged.clone());
+    let plans: Arc<Vec<_>> = Arc::new((0..count).map(|number| Plan::new(number, &mut random)).collect());
+    let (acknowledged, slowest) = (Mutex::new(BTreeSet::new()), Mutex::new(Duration::ZERO));
+    let (begin, stop) = (Instant::now(), CancellationToken::new());
+    let watched = tokio::spawn(watch(jobs.clone(), plans.clone(), stop.clone()));
+    let calls = stream::iter(plans.iter().copied()).for_each_concurrent(CALLERS, |plan| {
+        step(clock, plan.number, count);
+        let (call, acknowledged, slowest) = (plan.call(jobs.clone()), &acknowledged, &slowest);
         async move {
-            let created = plan.call(jobs).await;
+            let (created, took) = call.await;
             acknowledged.lock().extend(created);
+            let mut slowest = slowest.lock();
+            *slowest = took.max(*slowest);
         }
     });
     calls.await;
     let (mut found, mut once) = (0, 0);
-    for plan in &plans {
-        let id = plan.request().job_id;
-        let known = acknowledged.lock().contains(&id);
-        if !known && jobs.cancel(&id).await.is_err_and(|refused| refused.code() == Code::NotFound) {
+    for plan in &*plans {
+        let known = acknowledged.lock().contains(&plan.id());
+        let request = GetJobRequest { job_id: plan.id(), with_payload: false };
+        if !known && jobs.0.clone().get_job(request).await.is_err_and(|refused| refused.code() == Code::NotFound) {
             continue;
         }
-        let ended = jobs.ended(&id).await;
-        let state = if plan.cancels { JobState::Cancelled } else { JobState::Succeeded };
-        // The job of a caller that gave up may have been cancelled here, before or while it ran.
-        let is_right = ended.state() == state || !known && ended.state() == JobState::Cancelled;
-        let never_ran = ended.state() == JobState::Cancelled && ended.attempts.is_empty();
-        assert!(is_right && (ran_once(&ended) || never_ran), "{plan:?}: {ended:?}");
+        let ended = jobs.ended(&plan.id()).await;
+        assert!(plan.allows(&ended), "{plan:?}: {ended:?}");
         (found, once) = (found + 1, once + usize::from(ran_once(&ended)));
     }
+    stop.cancel();
+    let longest = watched.await.unwrap();
     eprintln!(
-        "seed {seed}: {count} jobs in {:.0?}, {} acknowledged, {found} stored, {once} ran once, none twice",
+        "seed {seed}: {count} jobs in {:.0?}, {} acknowledged, {found} stored, {once} ran once, none twice; slowest \
+         cancellation {:.1?}; a job of 2 ms ran for {longest:.1?} at most",
         begin.elapsed(),
         acknowledged.lock().len(),
+        slowest.lock(),
     );
+    assert!(longest < PATIENCE, "a job was RUNNING for {longest:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_acknowledged_job_runs_once_whatever_its_callers_do() {
+    churn(&Process::serve(CONFIG).await, None).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_acknowledged_job_runs_once_in_a_database_whatever_its_callers_do() {
+    let Some(cluster) = Cluster::start().await else { return };
+    let url = format!("store.url = \"{}\"", cluster.url("postgres"));
+    churn(&Process::serve(&CONFIG.replace("store.path = \"jobs.db\"", &url)).await, None).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_acknowledged_job_runs_once_however_the_wall_clock_jumps() {
+    if !Path::new(FAKE_TIME).exists() {
+        return skipped(&format!("{FAKE_TIME} does not exist; install Debian's package `libfaketime`"));
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let clock = dir.path().join("clock");
+    std::fs::write(&clock, "+0").unwrap();
+    let env = [
+        ("LD_PRELOAD", FAKE_TIME),
+        ("FAKETIME_TIMESTAMP_FILE", clock.to_str().unwrap()),
+        ("FAKETIME_NO_CACHE", "1"),
+        ("DONT_FAKE_MONOTONIC", "1"),
+    ];
+    churn(&Process::serve_with(CONFIG, &env).await, Some(&clock)).await;
 }
