@@ -159,7 +159,7 @@ impl JobRecord {
     /// Notes as a fault that the payload is not the one that was accepted.
     pub(super) fn check_payload(&mut self) {
         if self.request.digest() != self.digest {
-            self.fault = Some("its payload is damaged");
+            self.fault.get_or_insert("its payload is damaged");
         }
     }
 

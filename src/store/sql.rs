@@ -25,9 +25,9 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
-pub(super) use record::{Cell, Value, Values};
+pub(super) use record::{COLUMNS, Cell, Value, Values, read_record};
 pub(super) use rows::Connection;
-pub(super) use statements::Bulk;
+pub(super) use statements::{Bulk, COLUMN_LIST};
 
 use super::{
     Action, BATCH, Bounds, Change, Claimed, Depth, Filter, Fired, JobRecord, JobState, JobStore, Page, Purged, Room,

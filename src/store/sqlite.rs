@@ -14,6 +14,7 @@ mod wal;
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use rusqlite::{ErrorCode, OpenFlags, config::DbConfig};
@@ -35,6 +36,8 @@ const APPLICATION: i64 = 2_004_116_322;
 const WAL_SIZE: usize = 16 << 20;
 /// Prepared statements that a connection keeps.
 const STATEMENTS: usize = 64;
+/// Longest wait for another program that holds the file locked: after that, the store is away.
+const BUSY: Duration = Duration::from_secs(1);
 /// Page cache, in KiB.
 const CACHE_KIB: i64 = 32_768;
 
@@ -169,6 +172,7 @@ fn migrate(connection: &mut rusqlite::Connection, found: usize) -> rusqlite::Res
 }
 
 fn set_up(connection: &mut rusqlite::Connection, found: usize) -> rusqlite::Result<()> {
+    connection.busy_timeout(BUSY)?;
     migrate(connection, found)?;
     connection.pragma_update(None, "journal_mode", "wal")?;
     connection.pragma_update(None, "synchronous", "full")?;

@@ -12,7 +12,7 @@ use crate::{
 
 /// The columns of a job and their types, in the order of reading and writing: the row number, the columns that change,
 /// and from [`FIXED`] on those that never change.
-pub(super) const COLUMNS: [(&str, &str); 28] = [
+pub(in crate::store) const COLUMNS: [(&str, &str); 28] = [
     ("row", "bigint"),
     ("state", "bigint"),
     ("place", "bigint"),
@@ -94,7 +94,7 @@ impl Values {
     }
 
     /// Bytes; empty if null.
-    pub(super) fn bytes(&mut self, column: usize) -> Vec<u8> {
+    pub(in crate::store) fn bytes(&mut self, column: usize) -> Vec<u8> {
         if let Value::Bytes(bytes) = &mut self.0[column] { mem::take(bytes) } else { Vec::new() }
     }
 }
@@ -160,7 +160,7 @@ pub(super) fn all_cells(record: &JobRecord) -> Vec<Cell<'_>> {
 
 /// Reads a job, without its payload and the bytes of its output. A value that cannot be read becomes a default, and
 /// [`JobRecord::fault`] says so.
-pub(super) fn read_record(row: &mut Values) -> JobRecord {
+pub(in crate::store) fn read_record(row: &mut Values) -> JobRecord {
     let mut row = Fields { row, fault: None };
     let mut job = Job::new(row.text(20), "");
     job.tenant = row.text(21);
@@ -265,8 +265,9 @@ pub(super) fn read_depth(
 }
 
 /// The fields of a job that never change and that no query selects by, as JSON in one column. Fields with their default
-/// are left out, which makes most rows short.
+/// are left out, which makes most rows short. A field of another name is one whose name was damaged.
 #[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Spec {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     content_type: String,

@@ -22,7 +22,7 @@ pub(super) const DEPTHS: &str = "select kind, cast(0 as bigint), count(*), min(d
      union all select kind, cast(3 as bigint), count(*), null from jobs where state = 3 group by kind \
      union all select kind, cast(5 as bigint), count(*), null from jobs where state = 5 group by kind";
 
-pub(super) static COLUMN_LIST: LazyLock<String> = LazyLock::new(|| names(&COLUMNS, ""));
+pub(in crate::store) static COLUMN_LIST: LazyLock<String> = LazyLock::new(|| names(&COLUMNS, ""));
 
 pub(super) static INSERT_JOBS: LazyLock<Bulk> = LazyLock::new(|| {
     let head = format!("insert into jobs ({})", *COLUMN_LIST);

@@ -14,8 +14,10 @@ use tokio::time::Instant;
 use tracing::error;
 
 use crate::{
-    model::Job,
-    store::{NewJob, StoreError},
+    store::{
+        StoreError,
+        sql::{COLUMN_LIST, COLUMNS, Values, read_record},
+    },
     task::spawn_thread,
 };
 
@@ -78,21 +80,18 @@ fn batch(file: &Connection, last: i64) -> rusqlite::Result<Vec<i64>> {
     rows.query_map([last, BATCH], |row| row.get(0))?.collect()
 }
 
-/// What is wrong with a job, whose row can be found.
+/// What keeps a server from running a job, whose row can be found.
 pub(super) fn fault_of(file: &Connection, row: i64) -> Option<String> {
     let read = || -> rusqlite::Result<Option<String>> {
-        let sql = "select kind, json_valid(spec) and (attempts is null or json_valid(attempts)) and state between 0 and 7, \
-                   case when json_valid(spec) then spec ->> 'content_type' end, digest, \
-                   (select bytes from payloads where payloads.row = jobs.row), id from jobs where row = ?1";
-        let job = file.prepare_cached(sql)?.query_row([row], |it| {
-            let mut job = Job::new(it.get::<_, String>(0)?, it.get::<_, Option<Vec<u8>>>(4)?.unwrap_or_default());
-            job.content_type = it.get::<_, Option<String>>(2)?.unwrap_or_default();
-            let is_intact = NewJob::new("", "", job).digest()[..] == it.get::<_, Vec<u8>>(3)?;
-            Ok((it.get::<_, bool>(1)?, is_intact, it.get::<_, String>(5)?))
-        });
-        let Some((is_readable, is_intact, id)) = job.optional()? else { return Ok(None) };
-        let what = if is_readable { "its payload is damaged" } else { "it is unreadable" };
-        Ok((!(is_readable && is_intact)).then(|| format!("row {row}, job {id}: {what}")))
+        let payload = "(select bytes from payloads where payloads.row = jobs.row)";
+        let sql = format!("select {}, {payload} from jobs where row = ?1", *COLUMN_LIST);
+        let values = |it: &rusqlite::Row<'_>| (0..=COLUMNS.len()).map(|column| it.get(column)).collect();
+        let values = file.prepare_cached(&sql)?.query_row([row], values).optional()?;
+        let Some(mut values) = values.map(Values) else { return Ok(None) };
+        let mut record = read_record(&mut values);
+        record.request.job.payload = values.bytes(COLUMNS.len()).into();
+        record.check_payload();
+        Ok(record.fault.map(|fault| format!("row {row}, job {} is unreadable: {fault}", record.request.id)))
     };
     read().unwrap_or_else(|error| Some(format!("row {row}: {error}")))
 }

@@ -14,7 +14,7 @@ use std::{
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tempfile::TempDir;
 
-use super::{SqliteConnection, SqliteOptions, open_sqlite};
+use super::{SqliteConnection, SqliteOptions, inspect_sqlite, open_sqlite};
 use crate::{
     model::{Job, Output, Reason},
     store::{
@@ -193,6 +193,37 @@ fn mode(file: &Path) -> u32 {
     fs::metadata(file).expect("a file").permissions().mode() & 0o777
 }
 
+/// The names of fields are damaged as by a single bit.
+#[tokio::test]
+async fn a_check_names_each_job_that_no_server_runs() {
+    let directory = TempDir::new().expect("a directory");
+    let path = directory.path().join("jobs.db");
+    let damages = [
+        ("spec", r#"spec = replace(spec, 'retain', 'retaif')"#),
+        ("spec", r#"spec = json_insert(spec, '$.rtn_timeout', json('{"secs":1,"nanos":0}'))"#),
+        ("attempts", r#"attempts = '[{}]'"#),
+        ("losses", "losses = -1"),
+        ("its payload is damaged", "digest = zeroblob(32)"),
+        ("digest", "digest = zeroblob(31)"),
+    ];
+    let store = open(&path).expect("a store");
+    store.submit(jobs(0..damages.len() + 1)).await.expect("jobs");
+    store.close().await;
+    let file = rusqlite::Connection::open(&path).expect("the file");
+    for (id, (_, change)) in damages.iter().enumerate() {
+        file.execute(&format!("update jobs set {change} where id = '{id}'"), ()).expect("a damage");
+    }
+    file.close().expect("an end");
+    let named = |(id, (fault, _)): (usize, &(&str, _))| format!("job {id} is unreadable: {fault}");
+    let found = inspect_sqlite(&path).expect("facts").damage;
+    let found: Vec<_> = found.iter().map(|line| line.split_once(", ").map_or("", |(_, named)| named)).collect();
+    assert_eq!(found, damages.iter().enumerate().map(named).collect::<Vec<_>>());
+    let store = open(&path).expect("a store");
+    let claimed = claim(&store, 10).await;
+    assert_eq!(claimed.iter().map(|job| &*job.token.id).collect::<Vec<_>>(), [damages.len().to_string()]);
+    store.close().await;
+}
+
 #[tokio::test]
 async fn removed_jobs_leave_room_on_a_full_disk() {
     let directory = TempDir::new().expect("a directory");
@@ -206,6 +237,22 @@ async fn removed_jobs_leave_room_on_a_full_disk() {
     store.close().await;
     let connection = SqliteConnection::new(rusqlite::Connection::open(&path).expect("the file"), clock());
     assert!(connection.room(0).expect("room") > 2000 * 300, "{:?}", connection.room(0));
+}
+
+#[tokio::test]
+async fn a_file_that_another_program_locks_is_away_at_once_and_nothing_is_lost() {
+    let directory = TempDir::new().expect("a directory");
+    let path = directory.path().join("jobs.db");
+    let store = open(&path).expect("a store");
+    store.submit(jobs(0..1)).await.expect("jobs");
+    let other = rusqlite::Connection::open(&path).expect("the file");
+    other.execute_batch("begin immediate").expect("a lock");
+    let refused = tokio::time::timeout(Duration::from_secs(4), store.submit(jobs(1..2))).await.expect("an answer");
+    assert!(refused.as_ref().is_err_and(StoreError::is_outage), "{refused:?}");
+    other.execute_batch("rollback").expect("an end");
+    store.submit(jobs(1..2)).await.expect("jobs");
+    assert_eq!(store.size().await.expect("a size").jobs, 2);
+    store.close().await;
 }
 
 /// Python's SQLite holds the file in a transaction.

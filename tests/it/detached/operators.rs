@@ -79,7 +79,8 @@ async fn jobs_of_a_stopped_server_are_cancelled_and_those_of_a_damaged_file_salv
     bytes[at] ^= 1;
     std::fs::write(&file, &bytes).unwrap();
     let (is_fine, output) = store("check", dir.path());
-    let named = format!("job {first}: its payload is damaged\n`waterwheel store salvage jobs.db NEW_FILE` keeps");
+    let named =
+        format!("job {first} is unreadable: its payload is damaged\n`waterwheel store salvage jobs.db NEW_FILE` keeps");
     assert!(!is_fine && output.starts_with("damaged\nrow ") && output.contains(&named), "{output}");
     let salvage = || store_with(&["store", "salvage", "jobs.db", "saved.db"], dir.path());
     let (is_fine, output) = salvage();
