@@ -2,7 +2,9 @@
 
 mod bounds;
 mod churn;
+mod clock;
 mod faults;
+mod file;
 mod leases;
 mod operators;
 mod poison;
