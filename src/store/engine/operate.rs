@@ -67,7 +67,7 @@ impl<C: Connection> Engine<C> {
         if is_ahead {
             warn!(schedule, "the last tick of a schedule is in the future, so a clock was wrong; it ticks anew");
         }
-        let known = last.as_ref().filter(|last| !is_ahead && last.pattern == *pattern);
+        let known = last.as_ref().filter(|last| last.pattern == *pattern);
         if !is_ahead && last.as_ref().is_some_and(|last| last.at >= *at && (known.is_some() || !tick.is_missed)) {
             return Ok(Fired::Already);
         }

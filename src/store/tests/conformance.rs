@@ -262,13 +262,16 @@ pub(super) const CASES: &[Case] = &[
         name: "a last tick far ahead is not believed",
         script: "
             fire nightly 9000000 queue far => created
-            fire nightly 60 queue n60 missed => skipped
+            fire nightly 60 queue n60 missed => created
             fire nightly 120 queue n120 => created
             fire nightly 9000000 queue far => already
             fire nightly 180 queue n180 => created
             fire nightly 240 queue n240 => created
             fire nightly 180 queue n180 now=181 => already
             fire nightly 120 queue n120 now=121 => already
+            fire nightly 9000000 queue far => already
+            fire nightly 240 queue m240 missed pattern=b => skipped
+            fire nightly 300 queue m300 pattern=b => created
             get n120              => ready starts=0 failures=0 crashes=0 kept=0",
     },
     Case {
