@@ -27,8 +27,8 @@ pub use postgres::{
     DatabaseUrl, InvalidDatabaseUrl, PostgresOptions, inspect_postgres, open_postgres, read_authorities, read_password,
 };
 pub use request::{
-    Action, Bounds, Change, Depth, Filter, Fired, Full, Overlap, Page, Purged, Room, Size, StoreError, StoredQuotas,
-    Submission, Submitted, Tick, Ticked,
+    Action, Bounds, Change, Depth, Filter, Fired, Full, JobName, Overlap, Page, Purged, Room, Size, StoreError,
+    StoredQuotas, Submission, Submitted, Tick, Ticked,
 };
 pub use retry::RetryPolicy;
 pub use sqlite::{
@@ -86,7 +86,7 @@ pub trait JobStore: Send + Sync + 'static {
     async fn release(&self, session: SessionId, tokens: Vec<Token>) -> Result<(), StoreError>;
 
     /// Cancels, retries or deletes jobs.
-    async fn change(&self, ids: Vec<String>, action: Action) -> Result<Vec<Change>, StoreError>;
+    async fn change(&self, jobs: Vec<JobName>, action: Action) -> Result<Vec<Change>, StoreError>;
 
     /// Removes ended jobs, at most [`BATCH`], from the newest to the oldest. `before` is [`Purged::next`] of the call
     /// before, to go on with.
@@ -133,11 +133,11 @@ pub trait JobStore: Send + Sync + 'static {
     async fn close(&self);
 
     /// Waits until the job has ended, and returns it without its payload; `None` if there is no such job. Cancel safe.
-    async fn wait(&self, id: &str) -> Result<Option<JobRecord>, StoreError> {
+    async fn wait(&self, job: JobName) -> Result<Option<JobRecord>, StoreError> {
         loop {
-            let mut end = self.wakes().watch(id);
-            match self.get(id, false).await? {
-                Some(job) if !job.state.is_ended() => {}
+            let mut end = self.wakes().watch(&job.id);
+            match self.get(&job.id, false).await?.filter(|found| job.is(found)) {
+                Some(found) if !found.state.is_ended() => {}
                 answer => return Ok(answer),
             }
             // An error also means that the job has ended.

@@ -17,8 +17,8 @@ use crate::{
     detached::wall_clock,
     rpc::detached_job,
     store::{
-        Action, BATCH, Change, Filter, JobStore, Salvaged, SqliteFacts, SqliteOptions, inspect_sqlite, open_sqlite,
-        salvage_sqlite,
+        Action, BATCH, Change, Filter, JobName, JobStore, Salvaged, SqliteFacts, SqliteOptions, inspect_sqlite,
+        open_sqlite, salvage_sqlite,
     },
 };
 
@@ -100,7 +100,7 @@ pub(super) async fn run(command: StoreCommand, console: &mut Console<'_>) -> Res
 
 async fn cancel(file: PathBuf, ids: Vec<String>, console: &mut Console<'_>) -> Result<Exit, Failure> {
     let store = open_existing(file)?;
-    let changes = store.change(ids.clone(), Action::Cancel).await;
+    let changes = store.change(ids.iter().map(|id| JobName::from(&**id)).collect(), Action::Cancel).await;
     store.close().await;
     let (mut lines, mut exit) = (Vec::new(), Exit::Done);
     for (id, change) in ids.iter().zip(changes?) {

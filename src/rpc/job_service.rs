@@ -34,7 +34,7 @@ use crate::{
         PurgeJobsRequest, PurgeJobsResponse, RetryJobRequest, RetryJobResponse, WaitJobRequest, WaitJobResponse,
         WatchJobRequest, WatchJobResponse, job_service_server::JobService,
     },
-    store::{Action, Attempt, BATCH, Change, JobRecord, JobStore, StoreError, Timestamp},
+    store::{Action, Attempt, BATCH, Change, JobName, JobRecord, JobStore, StoreError, Timestamp},
 };
 
 /// Default number of jobs per page.
@@ -138,7 +138,7 @@ impl JobsCall {
         if !job.state.is_ended() {
             let deadline = self.call.deadline(&self.service.deadline);
             job = tokio::select! {
-                ended = self.store().wait(id) => {
+                ended = self.store().wait(JobName::from(&job)) => {
                     let ended = ended.map_err(status::store_fails)?;
                     ended.ok_or_else(|| unknown(id))?
                 }
@@ -168,10 +168,11 @@ impl JobsCall {
     /// Changes one job.
     async fn change(&self, id: String, action: Action) -> Result<Change, Status> {
         check_id(&id)?;
-        if self.service.access.authenticator.is_some() {
-            self.bare_job(&id).await?;
-        }
-        let changes = self.store().change(vec![id.clone()], action).await;
+        let job = match self.service.access.authenticator {
+            Some(_) => JobName::from(&self.bare_job(&id).await?),
+            None => JobName::from(&*id),
+        };
+        let changes = self.store().change(vec![job], action).await;
         match changes.map_err(status::store_fails)?.pop() {
             Some(change @ (Change::Done | Change::Requested)) => Ok(change),
             Some(Change::WrongState(state)) => Err(status::wrong_state(&id, state)),

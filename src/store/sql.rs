@@ -30,8 +30,8 @@ pub(super) use rows::Connection;
 pub(super) use statements::{Bulk, COLUMN_LIST};
 
 use super::{
-    Action, BATCH, Bounds, Change, Claimed, Depth, Filter, Fired, JobRecord, JobState, JobStore, Page, Purged, Room,
-    SessionId, Settle, Size, StoreError, StoredQuotas, Submission, Submitted, Tick, Ticked, Token, Wakes,
+    Action, BATCH, Bounds, Change, Claimed, Depth, Filter, Fired, JobName, JobRecord, JobState, JobStore, Page, Purged,
+    Room, SessionId, Settle, Size, StoreError, StoredQuotas, Submission, Submitted, Tick, Ticked, Token, Wakes,
     engine::{Engine, Shared},
 };
 use crate::task::{off_thread, spawn_thread};
@@ -185,8 +185,8 @@ impl<C: Connection> JobStore for SqlStore<C> {
         self.write(Turn::Keys, move |engine| engine.release(session, &tokens)).await
     }
 
-    async fn change(&self, ids: Vec<String>, action: Action) -> Result<Vec<Change>, StoreError> {
-        self.write(Turn::Keys, move |engine| engine.change(&ids, action)).await
+    async fn change(&self, jobs: Vec<JobName>, action: Action) -> Result<Vec<Change>, StoreError> {
+        self.write(Turn::Keys, move |engine| engine.change(&jobs, action)).await
     }
 
     async fn purge(&self, filter: Filter, before: Option<i64>) -> Result<Purged, StoreError> {

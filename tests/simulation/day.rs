@@ -23,7 +23,9 @@ use tokio::{
 use waterwheel::{
     Job,
     model::FailureCode,
-    store::{Action, Bounds, Clock, Filter, JobStore, NewJob, Size, Start, Submitted, Timestamp, open_shared_memory},
+    store::{
+        Action, Bounds, Clock, Filter, JobName, JobStore, NewJob, Size, Start, Submitted, Timestamp, open_shared_memory,
+    },
     task::Tasks,
 };
 
@@ -152,7 +154,7 @@ async fn create(replicas: [Arc<Replica>; 3], job: NewJob) {
     }
     if random_bool(0.1) {
         sleep(MINUTE.mul_f64(rand::random())).await;
-        while any().link.change(vec![id.clone()], Action::Cancel).await.is_err() {}
+        while any().link.change(vec![JobName::from(&*id)], Action::Cancel).await.is_err() {}
     }
 }
 

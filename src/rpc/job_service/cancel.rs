@@ -9,7 +9,7 @@ use super::{
 use crate::{
     proto::{CancelJobsRequest, CancelJobsResponse},
     rpc::status,
-    store::{Action, BATCH, Change, JobState},
+    store::{Action, BATCH, Change, JobName, JobState},
 };
 
 /// States of the jobs that can be cancelled.
@@ -36,8 +36,8 @@ impl JobsCall {
                 let change = |state| if state == JobState::Running { Change::Requested } else { Change::Done };
                 jobs.iter().map(|job| change(job.state)).collect()
             } else {
-                let ids = jobs.iter().map(|job| job.request.id.clone()).collect();
-                self.store().change(ids, Action::Cancel).await.map_err(status::store_fails)?
+                let jobs = jobs.iter().map(JobName::from).collect();
+                self.store().change(jobs, Action::Cancel).await.map_err(status::store_fails)?
             };
             answer.cancelled += changes.iter().filter(|change| **change == Change::Done).count() as u64;
             answer.asked_to_stop += changes.iter().filter(|change| **change == Change::Requested).count() as u64;

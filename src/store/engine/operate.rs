@@ -6,17 +6,17 @@ use tracing::warn;
 
 use super::{Engine, LastTick, Select};
 use crate::store::{
-    Action, BATCH, Change, Filter, Fired, JobRecord, JobState, Overlap, SessionId, StoreError, Submission, Submitted,
-    Tick, Ticked, Timestamp, Token, sql::Connection,
+    Action, BATCH, Change, Filter, Fired, JobName, JobRecord, JobState, Overlap, SessionId, StoreError, Submission,
+    Submitted, Tick, Ticked, Timestamp, Token, sql::Connection,
 };
 
 /// How far the clocks of servers that share a store may be apart.
 const CLOCKS_DIFFER: Duration = Duration::from_secs(60);
 
 impl<C: Connection> Engine<C> {
-    pub(in crate::store) fn change(&mut self, ids: &[String], action: Action) -> Result<Vec<Change>, StoreError> {
-        ids.iter()
-            .map(|id| match self.find(&[id])?.pop() {
+    pub(in crate::store) fn change(&mut self, jobs: &[JobName], action: Action) -> Result<Vec<Change>, StoreError> {
+        jobs.iter()
+            .map(|job| match self.find(&[&job.id])?.pop().filter(|record| job.is(record)) {
                 None => Ok(Change::NotFound),
                 Some(record) if action == Action::Cancel => self.cancel(record),
                 Some(record) if !record.state.is_ended() => Ok(Change::WrongState(record.state)),

@@ -15,10 +15,20 @@ struct Batch<'a> {
     /// Whether a kind has no ready job before the new ones.
     free_kinds: HashMap<&'a str, bool>,
     ids: HashSet<&'a str>,
-    /// Why jobs do not fit, by their ids.
-    refusals: HashMap<&'a str, Full>,
     keys: HashSet<(&'a str, &'a str)>,
     records: Vec<JobRecord>,
+    /// One for each job, in order.
+    plans: Vec<Plan>,
+}
+
+/// What is to be done with a job.
+enum Plan {
+    /// Insert its record, which has this row.
+    Insert(i64),
+    /// Find the job that has its id.
+    Find,
+    /// Refuse it, because it does not fit.
+    Refuse(Full),
 }
 
 impl<C: Connection> Engine<C> {
@@ -35,6 +45,7 @@ impl<C: Connection> Engine<C> {
             let mut room = self.room(&mut batch, submission)?;
             for (job, row) in submission.jobs.iter().zip(&mut numbers) {
                 let Some(mut record) = self.prepare(&mut batch, job, row)? else { continue };
+                batch.plans.push(Plan::Insert(row));
                 if let Some((session, left)) = room.get_mut(job.job.kind.as_str())
                     && *left > 0
                     && record.state == JobState::Ready
@@ -73,7 +84,7 @@ impl<C: Connection> Engine<C> {
         Ok(left)
     }
 
-    /// The record of a job, if the job fits and its id is not in the batch yet.
+    /// The record of a job, if the job fits and its id is not in the batch yet. Otherwise it is planned what else is done.
     fn prepare<'a>(
         &mut self,
         batch: &mut Batch<'a>,
@@ -82,10 +93,11 @@ impl<C: Connection> Engine<C> {
     ) -> Result<Option<JobRecord>, StoreError> {
         let bytes = job.job.payload.len() as u64;
         if let Some(full) = self.refusal(&job.job.tenant, bytes)? {
-            batch.refusals.insert(&job.id, full);
+            batch.plans.push(Plan::Refuse(full));
             return Ok(None);
         }
         if !batch.ids.insert(&job.id) {
+            batch.plans.push(Plan::Find);
             return Ok(None);
         }
         let mut record = JobRecord::new(job.clone(), self.now, row);
@@ -101,15 +113,15 @@ impl<C: Connection> Engine<C> {
 
     fn insert<'a>(
         &mut self,
-        Batch { records, refusals, .. }: Batch<'a>,
-        jobs: impl Iterator<Item = &'a NewJob> + Clone,
+        Batch { records, plans, .. }: Batch<'a>,
+        jobs: impl Iterator<Item = &'a NewJob>,
     ) -> Result<Vec<Submitted>, StoreError> {
         let added: HashSet<i64> = self.rows.insert(&records)?.into_iter().collect();
         let mut new = HashMap::new();
         for record in records {
             if added.contains(&record.row) {
                 self.changes.ready |= record.state == JobState::Ready;
-                new.insert(record.request.id.clone(), record);
+                new.insert(record.row, record);
             } else if record.holds_key {
                 // Another transaction took the id, and later jobs of the batch depend on this one. The batch runs
                 // again.
@@ -118,23 +130,30 @@ impl<C: Connection> Engine<C> {
                 self.resize(&record, -1, -(record.payload_bytes as i64));
             }
         }
-        let mut answers: Vec<Option<Submitted>> = jobs
-            .clone()
-            .map(|job| {
-                let record = new.remove(&job.id)?;
-                Some(record.claimed().map_or(Submitted::Created, |claimed| Submitted::Leased(Box::new(claimed))))
+        let planned: Vec<_> = jobs
+            .zip(plans)
+            .map(|(job, plan)| {
+                let record = if let Plan::Insert(row) = plan { new.remove(&row) } else { None };
+                let created = |record: JobRecord| record.claimed().map(Box::new);
+                (job, plan, record.map(|record| created(record).map_or(Submitted::Created, Submitted::Leased)))
             })
             .collect();
-        let others: Vec<_> = jobs.zip(&mut answers).filter(|(_, answer)| answer.is_none()).collect();
-        let ids: Vec<_> = others.iter().map(|(job, _)| job.id.as_str()).collect();
+        let others = planned.iter().filter(|(.., answer)| answer.is_none());
+        let ids: Vec<_> = others.map(|(job, ..)| job.id.as_str()).collect();
         let found = if ids.is_empty() { Vec::new() } else { self.find(&ids)? };
-        for (job, answer) in others {
-            *answer = Some(match found.iter().find(|record| record.request.id == job.id) {
-                Some(old) if old.digest == job.digest() => Submitted::Existing(Box::new(old.clone())),
-                Some(_) => Submitted::Conflict,
-                None => Submitted::Full(refusals.get(job.id.as_str()).copied().unwrap_or(Full::Backlog)),
-            });
-        }
-        Ok(answers.into_iter().flatten().collect())
+        let answers = planned.into_iter().map(|(job, plan, answer)| {
+            let old = found.iter().find(|record| record.request.id == job.id);
+            match (answer, old, plan) {
+                (Some(answer), ..) => Ok(answer),
+                (_, Some(old), _) if old.digest == job.digest() => Ok(Submitted::Existing(Box::new(old.clone()))),
+                // A later job of the batch with this id fitted.
+                (_, Some(old), Plan::Refuse(full)) if added.contains(&old.row) => Ok(Submitted::Full(full)),
+                (_, Some(_), _) => Ok(Submitted::Conflict),
+                (_, None, Plan::Refuse(full)) => Ok(Submitted::Full(full)),
+                // Another transaction had the id, and has removed its job. The batch runs again.
+                (_, None, _) => Err(StoreError::Conflict),
+            }
+        });
+        answers.collect()
     }
 }

@@ -100,8 +100,12 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
         if !records.is_empty() {
             self.require_room()?;
         }
-        let cells: Vec<_> = records.iter().map(all_cells).collect();
-        let rows = self.bulk(&INSERT_JOBS, &cells, |row| row.number(0))?;
+        // In one order, so that two servers that insert the same ids do not wait for each other.
+        let mut by_id: Vec<_> = records.iter().collect();
+        by_id.sort_unstable_by_key(|record| &record.request.id);
+        let cells: Vec<_> = by_id.into_iter().map(all_cells).collect();
+        let mut rows = self.bulk(&INSERT_JOBS, &cells, |row| row.number(0))?;
+        rows.sort_unstable();
         let is_new = |record: &&JobRecord| record.payload_bytes > 0 && rows.binary_search(&record.row).is_ok();
         let payloads = records.iter().filter(is_new);
         let cells = payloads.map(|record| vec![Cell::int(record.row), Cell::Bytes(&record.request.job.payload)]);

@@ -18,8 +18,8 @@ use super::{SqliteConnection, SqliteOptions, inspect_sqlite, open_sqlite};
 use crate::{
     model::{Job, Output, Reason},
     store::{
-        Action, Claimed, Clock, JobState, JobStore, NewJob, Next, Room, Settle, StoreError, Submission, Submitted,
-        Timestamp,
+        Action, Claimed, Clock, JobName, JobState, JobStore, NewJob, Next, Room, Settle, StoreError, Submission,
+        Submitted, Timestamp,
     },
 };
 
@@ -230,7 +230,7 @@ async fn removed_jobs_leave_room_on_a_full_disk() {
     let path = directory.path().join("jobs.db");
     let store = open(&path).expect("a store");
     store.submit(jobs(0..2000)).await.expect("jobs");
-    let ids = || (0..2000).map(|id| id.to_string()).collect();
+    let ids = || (0..2000).map(|id| JobName::from(&*id.to_string())).collect();
     for action in [Action::Cancel, Action::Delete] {
         store.change(ids(), action).await.expect("changes");
     }

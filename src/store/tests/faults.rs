@@ -5,12 +5,13 @@ use std::{ops::Range, path::PathBuf, sync::Arc, time::Duration};
 use futures_util::FutureExt as _;
 use tempfile::TempDir;
 
-use super::{TestClock, cluster::Cluster, memory, postgres};
+use super::{BOUNDS, TestClock, cluster::Cluster, memory, postgres};
 use crate::{
     model::{Job, Output, Reason},
     store::{
-        Action, Bounds, Change, Claimed, Filter, Fired, JobRecord, JobState, JobStore, NewJob, Next, Overlap, Room,
-        SessionId, Settle, SqliteOptions, Start, Submission, Submitted, Tick, Timestamp, open_memory, open_sqlite,
+        Action, Bounds, Change, Claimed, Filter, Fired, JobName, JobRecord, JobState, JobStore, NewJob, Next, Overlap,
+        Room, SessionId, Settle, SqliteOptions, Start, Submission, Submitted, Tick, Timestamp, open_memory,
+        open_sqlite,
     },
 };
 
@@ -140,10 +141,10 @@ async fn a_job_that_cannot_be_read_is_set_aside_alone() {
         assert_eq!(spoilt.state, JobState::Failed, "{spoil}");
         let names_it = message.contains(&format!("unreadable: row {}", spoilt.row)) && message.contains(named);
         assert!(names_it, "{spoil}: {message}");
-        let changes = file.store.change(vec!["c".to_owned()], Action::Cancel).await.expect("an answer");
+        let changes = file.store.change(vec!["c".into()], Action::Cancel).await.expect("an answer");
         assert_eq!(changes, [Change::WrongState(JobState::Failed)], "{spoil}");
         assert_eq!(file.store.size().await.expect("a size").jobs, 4, "{spoil}");
-        let changes = file.store.change(vec!["c".to_owned()], Action::Delete).await.expect("an answer");
+        let changes = file.store.change(vec!["c".into()], Action::Delete).await.expect("an answer");
         assert_eq!(changes, [Change::Done], "{spoil}");
     }
 }
@@ -236,7 +237,7 @@ async fn look_at_a_bounded_number(store: &dyn JobStore) {
     for thousand in 0..11 {
         submit(store, (0..1000).map(|number| job(&format!("{thousand}-{number}"), "u")).collect()).await;
     }
-    store.change(vec!["old".to_owned(), "0-0".to_owned()], Action::Cancel).await.expect("answers");
+    store.change(vec!["old".into(), "0-0".into()], Action::Cancel).await.expect("answers");
     let found = |filter: Filter, before| {
         let page = store.list(filter, before, 100);
         page.map(|page| {
@@ -285,7 +286,7 @@ async fn a_job_of_a_database_that_cannot_be_read_is_set_aside_alone() {
         let message = &spoilt.attempts.last().expect("an attempt").message;
         assert!(spoilt.state == JobState::Failed && message.contains(named), "{spoil}: {spoilt:?}");
         store.settle(claimed.iter().map(|job| success(job, "")).collect()).await.expect("answers");
-        let all = ["a", "b", "c", "d"].map(str::to_owned).into();
+        let all = ["a", "b", "c", "d"].map(JobName::from).into();
         assert_eq!(store.change(all, Action::Delete).await, Ok(vec![Change::Done; 4]), "{spoil}");
     }
     store.close().await;
@@ -312,4 +313,50 @@ fn a_tenant_holds_at_most_three_times_what_is_free() {
     ] {
         assert_eq!(bounds.allow_tenant(all, own, bytes), fits, "{all:?} {own:?} {bytes}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_that_does_not_fit_is_refused_although_a_later_one_with_its_id_fits() {
+    for store in stores("fits").await {
+        let of = |payload: usize| NewJob::new("a", "p", Job::new("k", vec![b'x'; payload]));
+        let jobs = vec![of(5000), of(1), of(5000)];
+        let answers = store.submit(Submission { jobs, room: None }).await.expect("answers");
+        assert!(
+            matches!(answers[..], [Submitted::Full(_), Submitted::Created, Submitted::Full(_)]),
+            "the one that was stored is the second: {answers:?}"
+        );
+        assert_eq!(store.look("a").await.expect("an answer").expect("the job").payload_bytes, 1);
+        store.close().await;
+    }
+}
+
+/// What a caller was allowed to do with a job, it must not do to another job that has the id now.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_with_a_row_means_no_later_job_of_the_same_id() {
+    for store in stores("names").await {
+        submit(&*store, vec![job("a", "t")]).await;
+        let old = JobName::from(&store.look("a").await.expect("an answer").expect("the job"));
+        let mut wait = store.wait(old.clone());
+        assert!((&mut wait).now_or_never().is_none());
+        for action in [Action::Cancel, Action::Delete] {
+            assert_eq!(store.change(vec![old.clone()], action).await, Ok(vec![Change::Done]));
+        }
+        submit(&*store, vec![job("a", "u")]).await;
+        assert!(!matches!(wait.await, Ok(Some(job)) if job.request.job.tenant == "u"));
+        assert!(matches!(store.wait(old.clone()).await, Ok(None)));
+        for action in [Action::Cancel, Action::Retry, Action::Delete] {
+            assert_eq!(store.change(vec![old.clone()], action).await, Ok(vec![Change::NotFound]));
+        }
+        assert_eq!(store.change(vec!["a".into()], Action::Cancel).await, Ok(vec![Change::Done]));
+        store.close().await;
+    }
+}
+
+/// A store in memory, and one in PostgreSQL where it is installed.
+async fn stores(name: &str) -> Vec<Arc<dyn JobStore>> {
+    let mut stores = vec![memory(&TestClock::new())];
+    if let Some(cluster) = Box::leak(Box::new(Cluster::start().await)) {
+        stores.push(postgres::store(cluster, name, BOUNDS).await.0);
+    }
+    stores
 }

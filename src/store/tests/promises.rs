@@ -36,7 +36,7 @@ async fn a_waiting_caller_is_woken_by_the_end() {
 }
 
 pub(super) async fn ends_while_awaited(waiter: &dyn JobStore, worker: &dyn JobStore) {
-    assert!(waiter.wait("none").await.expect("an answer").is_none());
+    assert!(waiter.wait("none".into()).await.expect("an answer").is_none());
     let session = worker.open_session(Duration::from_secs(60)).await.expect("a session");
     let jobs = vec![NewJob::new("a", "p", Job::new("k", "x"))];
     waiter.submit(Submission { jobs, room: None }).await.expect("an answer");
@@ -44,7 +44,7 @@ pub(super) async fn ends_while_awaited(waiter: &dyn JobStore, worker: &dyn JobSt
         worker.wakes().ready().await;
         finish(worker, session).await
     };
-    let (awaited, ended) = tokio::join!(timeout(PATIENCE, waiter.wait("a")), work);
+    let (awaited, ended) = tokio::join!(timeout(PATIENCE, waiter.wait("a".into())), work);
     assert_eq!(ended, 1);
     let job = awaited.expect("it is woken").expect("an answer").expect("the job");
     assert_eq!(job.output.bytes, "x");
@@ -107,7 +107,7 @@ async fn a_session_gives_back_leases_by_name() {
         let mut leased = store.leased(session).await.expect("its leases");
         leased.sort_by(|a, b| a.id.cmp(&b.id));
         assert_eq!(leased, claimed.iter().map(|job| job.token.clone()).collect::<Vec<_>>());
-        store.change(vec!["c".to_owned()], Action::Cancel).await.expect("an answer");
+        store.change(vec!["c".into()], Action::Cancel).await.expect("an answer");
         let (cancelled, lost) = (claimed.pop().expect("the third"), claimed.pop().expect("the second"));
         let void = Token { attempt: 9, ..claimed[0].token.clone() };
         let named = [&cancelled.token, &lost.token, &void].map(Clone::clone).into();

@@ -6,7 +6,7 @@ use super::{TestClock, conformance::Case, postgres::Server};
 use crate::{
     model::{Criticality, Job, Output, Reason},
     store::{
-        Action, Bounds, Change, Claimed, Filter, Fired, Full, JobState, JobStore, NewJob, Next, Overlap, Room,
+        Action, Bounds, Change, Claimed, Filter, Fired, Full, JobName, JobState, JobStore, NewJob, Next, Overlap, Room,
         SessionId, Settle, Start, StoreError, StoredQuotas, Submission, Submitted, Tick, Timestamp, Token,
     },
 };
@@ -80,9 +80,9 @@ impl Script {
             }
             "end" => self.end(&ids[0], &words).await?,
             "beat" => join(store.extend_lease(self.sessions[&ids[0]]).await?.into_iter().map(|token| token.id)),
-            "cancel" => join(store.change(ids, Action::Cancel).await?.into_iter().map(change)),
-            "retry" => join(store.change(ids, Action::Retry).await?.into_iter().map(change)),
-            "delete" => join(store.change(ids, Action::Delete).await?.into_iter().map(change)),
+            "cancel" => join(store.change(names(&ids), Action::Cancel).await?.into_iter().map(change)),
+            "retry" => join(store.change(names(&ids), Action::Retry).await?.into_iter().map(change)),
+            "delete" => join(store.change(names(&ids), Action::Delete).await?.into_iter().map(change)),
             "purge" => self.purge(&words).await?,
             "get" => self.get(&ids[0]).await?,
             "attempts" => self.attempts(&ids[0]).await?,
@@ -360,4 +360,8 @@ fn failed(error: &StoreError) -> String {
         StoreError::SessionLost => "lost".to_owned(),
         other => format!("failed: {other}"),
     }
+}
+
+fn names(ids: &[String]) -> Vec<JobName> {
+    ids.iter().map(|id| JobName::from(&**id)).collect()
 }

@@ -70,7 +70,7 @@ impl Runner {
     }
 
     async fn ended(&self, id: &str) -> JobRecord {
-        timeout(PATIENCE, self.store.store.wait(id)).await.expect("an end").unwrap().expect("the job")
+        timeout(PATIENCE, self.store.store.wait(id.into())).await.expect("an end").unwrap().expect("the job")
     }
 
     async fn succeeded_once(&self, id: &str) {

@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use waterwheel::store::{
-    Action, Change, Claimed, Depth, Filter, Fired, JobRecord, JobState, JobStore, Page, Purged, Room, SessionId,
-    Settle, Size, StoreError, StoredQuotas, Submission, Submitted, Tick, Ticked, Token, Wakes,
+    Action, Change, Claimed, Depth, Filter, Fired, JobName, JobRecord, JobState, JobStore, Page, Purged, Room,
+    SessionId, Settle, Size, StoreError, StoredQuotas, Submission, Submitted, Tick, Ticked, Token, Wakes,
 };
 
 use super::{Counter, Gate};
@@ -124,8 +124,8 @@ impl JobStore for FaultyStore {
         self.call(Operation::Release, self.store.release(session, tokens)).await
     }
 
-    async fn change(&self, ids: Vec<String>, action: Action) -> Result<Vec<Change>, StoreError> {
-        self.store.change(ids, action).await
+    async fn change(&self, jobs: Vec<JobName>, action: Action) -> Result<Vec<Change>, StoreError> {
+        self.store.change(jobs, action).await
     }
 
     async fn purge(&self, filter: Filter, before: Option<i64>) -> Result<Purged, StoreError> {

@@ -21,8 +21,8 @@ use tokio::{
     time::{Instant, sleep},
 };
 use waterwheel::store::{
-    Action, Change, Claimed, Depth, Filter, Fired, JobRecord, JobState, JobStore, Page, Purged, Room, SessionId,
-    Settle, Size, StoreError, StoredQuotas, Submission, Submitted, Tick, Ticked, Token, Wakes,
+    Action, Change, Claimed, Depth, Filter, Fired, JobName, JobRecord, JobState, JobStore, Page, Purged, Room,
+    SessionId, Settle, Size, StoreError, StoredQuotas, Submission, Submitted, Tick, Ticked, Token, Wakes,
 };
 
 use super::model::Model;
@@ -227,11 +227,11 @@ impl JobStore for Link {
         .await
     }
 
-    async fn change(&self, ids: Vec<String>, action: Action) -> Result<Vec<Change>, StoreError> {
+    async fn change(&self, jobs: Vec<JobName>, action: Action) -> Result<Vec<Change>, StoreError> {
         assert_eq!(action, Action::Cancel, "callers only cancel");
         self.call(|store, model| {
-            let changes = now(store.change(ids.clone(), action))?;
-            model.cancelled(&ids, &changes);
+            let changes = now(store.change(jobs.clone(), action))?;
+            model.cancelled(&jobs, &changes);
             Ok(changes)
         })
         .await

@@ -7,8 +7,8 @@ use std::{
 };
 
 use waterwheel::store::{
-    Change, Claimed, Clock, Fired, JobRecord, JobState, NewJob, Next, Overlap, SessionId, Settle, Size, Submitted,
-    Tick, Timestamp, Token,
+    Change, Claimed, Clock, Fired, JobName, JobRecord, JobState, NewJob, Next, Overlap, SessionId, Settle, Size,
+    Submitted, Tick, Timestamp, Token,
 };
 
 use super::{REFUSED, WATCHED};
@@ -282,9 +282,9 @@ impl Model {
         }
     }
 
-    pub(crate) fn cancelled(&mut self, ids: &[String], changes: &[Change]) {
+    pub(crate) fn cancelled(&mut self, jobs: &[JobName], changes: &[Change]) {
         let now = self.now();
-        for (id, change) in ids.iter().zip(changes) {
+        for (JobName { id, .. }, change) in jobs.iter().zip(changes) {
             let Some(entry) = self.jobs.get_mut(id) else { continue };
             match change {
                 Change::Done => {
