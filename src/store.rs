@@ -22,13 +22,13 @@ use std::time::Duration;
 use bytes::Bytes;
 
 pub use attempt::{Attempt, Claimed, Next, SessionId, Settle, Token};
-pub use job::{Clock, JobRecord, JobState, KindPolicy, NewJob, Start, Timestamp};
+pub use job::{Clock, JobName, JobRecord, JobState, KindPolicy, NewJob, Start, Timestamp};
 pub use postgres::{
     DatabaseUrl, InvalidDatabaseUrl, PostgresOptions, inspect_postgres, open_postgres, read_authorities, read_password,
 };
 pub use request::{
-    Action, Bounds, Change, Depth, Filter, Fired, Full, JobName, Overlap, Page, Purged, Room, Size, StoreError,
-    StoredQuotas, Submission, Submitted, Tick, Ticked,
+    Action, Bounds, Change, Depth, Filter, Fired, Full, Overlap, Page, Purged, Room, Size, StoreError, StoredQuotas,
+    Submission, Submitted, Tick, Ticked,
 };
 pub use retry::RetryPolicy;
 pub use sqlite::{

@@ -250,3 +250,31 @@ impl From<Timestamp> for SystemTime {
         Self::UNIX_EPOCH + time.min(Timestamp::MAX).since(Timestamp(0))
     }
 }
+
+/// A job that is meant: the one that has this id, and if `row` is given, only if it is still that one. An id may be used
+/// again after its job is removed, maybe by another tenant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobName {
+    /// The id.
+    pub id: String,
+    /// The [row](JobRecord::row).
+    pub row: Option<i64>,
+}
+
+impl From<&str> for JobName {
+    fn from(id: &str) -> Self {
+        Self { id: id.to_owned(), row: None }
+    }
+}
+
+impl From<&JobRecord> for JobName {
+    fn from(job: &JobRecord) -> Self {
+        Self { id: job.request.id.clone(), row: Some(job.row) }
+    }
+}
+
+impl JobName {
+    pub(super) fn is(&self, job: &JobRecord) -> bool {
+        self.row.is_none_or(|row| row == job.row)
+    }
+}

@@ -1,16 +1,23 @@
 //! Rows, results and lists that must not stop the others, on a file that the tests also change by hand.
 
-use std::{ops::Range, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    ops::Range,
+    path::PathBuf,
+    sync::Arc,
+    thread::{self, ThreadId},
+    time::Duration,
+};
 
 use futures_util::FutureExt as _;
+use parking_lot::Mutex;
 use tempfile::TempDir;
 
 use super::{BOUNDS, TestClock, cluster::Cluster, memory, postgres};
 use crate::{
     model::{Job, Output, Reason},
     store::{
-        Action, Bounds, Change, Claimed, Filter, Fired, JobName, JobRecord, JobState, JobStore, NewJob, Next, Overlap,
-        Room, SessionId, Settle, SqliteOptions, Start, Submission, Submitted, Tick, Timestamp, open_memory,
+        Action, Bounds, Change, Claimed, Clock, Filter, Fired, JobName, JobRecord, JobState, JobStore, NewJob, Next,
+        Overlap, Room, SessionId, Settle, SqliteOptions, Start, Submission, Submitted, Tick, Timestamp, open_memory,
         open_sqlite,
     },
 };
@@ -294,8 +301,18 @@ async fn a_job_of_a_database_that_cannot_be_read_is_set_aside_alone() {
 
 #[tokio::test]
 async fn a_store_in_memory_works_in_a_thread_of_its_own() {
-    let store = memory(&TestClock::new());
-    assert!(store.list(Filter::default(), None, 1).now_or_never().is_none(), "it worked in this thread");
+    // Each operation that writes asks the clock.
+    let threads = Arc::<Mutex<Vec<ThreadId>>>::default();
+    let asked = threads.clone();
+    let clock: Clock = Arc::new(move || {
+        asked.lock().push(thread::current().id());
+        Timestamp::from_millis(TestClock::START)
+    });
+    let store = open_memory(BOUNDS, clock).expect("a store");
+    threads.lock().clear();
+    submit(&*store, vec![job("a", "t")]).await;
+    let threads = threads.lock().clone();
+    assert!(!threads.is_empty() && !threads.contains(&thread::current().id()), "it worked in this thread");
     store.close().await;
 }
 
