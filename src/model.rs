@@ -19,8 +19,8 @@ pub use call::{Call, CertificateRequest, JOB_TARGET, Origin, Peer, TRACE_TARGET,
 pub use deadline::{Deadline, DeadlinePolicy};
 pub use durations::Durations;
 pub use job::{
-    Criticality, FieldViolation, InvalidJobId, Job, JobId, JobStage, Labels, MAX_KIND, MAX_LABEL_KEY, MAX_LABEL_VALUE,
-    MAX_LABELS, MAX_TENANT, WhenFull, check_text,
+    Criticality, FieldViolation, InvalidJobId, Job, JobId, JobStage, Labels, MAX_KIND, MAX_LABELS, MAX_TENANT,
+    WhenFull, check_label_key, check_label_value, check_text,
 };
 pub use limit::{KindLimits, Limit, Limiter, Rate};
 pub use outcome::{

@@ -17,7 +17,7 @@ use std::{
 
 use bytes::Bytes;
 pub(super) use check::MAX_CONTENT_TYPE;
-pub use check::{FieldViolation, MAX_KIND, MAX_LABEL_KEY, MAX_LABEL_VALUE, MAX_LABELS, check_text};
+pub use check::{FieldViolation, MAX_KIND, MAX_LABELS, check_label_key, check_label_value, check_text};
 
 use super::{Call, Deadline, RequestId};
 

@@ -12,9 +12,9 @@ const MAX_KEY: usize = 256;
 /// Maximum number of labels of a job.
 pub const MAX_LABELS: usize = 16;
 /// Longest key of a label, in bytes.
-pub const MAX_LABEL_KEY: usize = 64;
+const MAX_LABEL_KEY: usize = 64;
 /// Longest value of a label, in bytes.
-pub const MAX_LABEL_VALUE: usize = 256;
+const MAX_LABEL_VALUE: usize = 256;
 
 impl Job {
     /// The violations of all fields; empty for a valid job.
@@ -44,16 +44,27 @@ impl Job {
             return;
         }
         for (key, value) in &self.labels {
-            let is_allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_.-".contains(c);
-            if key.is_empty() || key.len() > MAX_LABEL_KEY || !key.chars().all(is_allowed) {
-                let rule = format!("a key must be 1 to {MAX_LABEL_KEY} characters of [a-z0-9_.-]");
-                found.push(FieldViolation::new("job.labels", rule));
-            }
-            if value.len() > MAX_LABEL_VALUE || value.chars().any(char::is_control) {
-                let rule = format!("a value must be printable and at most {MAX_LABEL_VALUE} bytes");
-                found.push(FieldViolation::new("job.labels", rule));
-            }
+            check_label_key("job.labels", key, found);
+            check_label_value("job.labels", value, found);
         }
+    }
+}
+
+/// Checks the key of a label of a job, or of a filter for jobs. A store may use a key as a path, where other characters
+/// have a meaning.
+pub fn check_label_key(field: &'static str, key: &str, found: &mut Vec<FieldViolation>) {
+    let is_allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_.-".contains(c);
+    if key.is_empty() || key.len() > MAX_LABEL_KEY || !key.chars().all(is_allowed) {
+        let rule = format!("a key must be 1 to {MAX_LABEL_KEY} characters of [a-z0-9_.-]");
+        found.push(FieldViolation::new(field, rule));
+    }
+}
+
+/// Checks the value of a label of a job, or of a filter for jobs.
+pub fn check_label_value(field: &'static str, value: &str, found: &mut Vec<FieldViolation>) {
+    if value.len() > MAX_LABEL_VALUE || value.chars().any(char::is_control) {
+        let rule = format!("a value must be printable and at most {MAX_LABEL_VALUE} bytes");
+        found.push(FieldViolation::new(field, rule));
     }
 }
 

@@ -7,7 +7,7 @@ use tonic::Status;
 
 use super::JobsCall;
 use crate::{
-    model::{FieldViolation, MAX_KIND, MAX_LABEL_KEY, MAX_LABEL_VALUE, MAX_TENANT, RequestId, check_text},
+    model::{FieldViolation, MAX_KIND, MAX_TENANT, RequestId, check_label_key, check_label_value, check_text},
     proto::{self, DetachedJobFilter},
     rpc::{
         convert::job_state,
@@ -49,9 +49,10 @@ fn check(filter: &DetachedJobFilter, faults: &mut Vec<FieldViolation>) {
     }
     check_text("filter.kind", kind, MAX_KIND, faults);
     check_text("filter.tenant", tenant.as_deref().unwrap_or_default(), MAX_TENANT, faults);
-    check_text("filter.label_key", label_key, MAX_LABEL_KEY, faults);
-    check_text("filter.label_value", label_value, MAX_LABEL_VALUE, faults);
-    if label_key.is_empty() && !label_value.is_empty() {
+    check_label_value("filter.label_value", label_value, faults);
+    if !label_key.is_empty() {
+        check_label_key("filter.label_key", label_key, faults);
+    } else if !label_value.is_empty() {
         faults.push(FieldViolation::new("filter.label_key", "missing; send the label of the value"));
     }
     if !request_id.is_empty() && request_id.parse::<RequestId>().is_err() {

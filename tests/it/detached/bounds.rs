@@ -39,6 +39,11 @@ async fn each_text_of_a_filter_has_the_bounds_of_its_field() {
         (DetachedJobFilter { tenant: Some("a\nb".into()), ..filter() }, "filter.tenant"),
         (label(&"k".repeat(65), "x"), "filter.label_key"),
         (label("a\0b", "x"), "filter.label_key"),
+        // SQLite reads a key as a path: these would be broken ones, or match the label `k`.
+        (label("k\"", "x"), "filter.label_key"),
+        (label("k\\", "x"), "filter.label_key"),
+        (label("$.\"k\"", "x"), "filter.label_key"),
+        (label("[k]", "x"), "filter.label_key"),
         (label("k", &"v".repeat(257)), "filter.label_value"),
         (label("k", "a\0b"), "filter.label_value"),
         (DetachedJobFilter { request_id: "a b".into(), ..filter() }, "filter.request_id"),
