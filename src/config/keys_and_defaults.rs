@@ -206,7 +206,7 @@ keys! {
     "quota.rate": MILLION, like "100";
     /// Maximum number of jobs that a tenant may send at once after a pause. By default those of one second.
     "quota.burst": MILLION, like "200";
-    /// Jobs queued and running.
+    /// Jobs queued and running for callers that wait for them. Detached jobs do not count.
     "quota.in_flight": MILLION, like "64";
     /// Stored detached jobs that have not ended.
     "quota.stored_jobs": Integer(1, 1_000_000_000), like "100000";
@@ -218,7 +218,7 @@ keys! {
     "quota.tenant.*.rate": MILLION, like "100";
     /// Maximum number of jobs that this tenant may send at once after a pause. By default those of one second.
     "quota.tenant.*.burst": MILLION, like "200";
-    /// Jobs queued and running.
+    /// Jobs queued and running for callers that wait for them. Detached jobs do not count.
     "quota.tenant.*.in_flight": MILLION, like "64";
     /// Stored detached jobs that have not ended.
     "quota.tenant.*.stored_jobs": Integer(1, 1_000_000_000), like "100000";

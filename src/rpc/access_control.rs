@@ -58,10 +58,15 @@ impl AccessControl {
             }
             None => {}
         }
-        match &*quotas {
-            Some(quotas) => take_room(quotas, call, job),
-            None => Ok(None),
-        }
+        take_room(quotas.as_deref(), call, job)
+    }
+
+    /// Takes one job of its tenant's quota, for a job that was authorized when it was created.
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED, with the id of the call.
+    pub(super) fn admit_again(&self, call: &CallContext, job: &Job) -> Result<Option<Hold>, Status> {
+        take_room(self.quotas.load().as_deref(), call, job)
     }
 
     /// The tenant whose jobs a call is about; `None` for any tenant. Without authentication, it is the requested one.
@@ -162,7 +167,8 @@ fn assign_tenant(authenticator: &Authenticator, rpc: Rpc, call: &CallContext, jo
     }
 }
 
-fn take_room(quotas: &Quotas, call: &CallContext, job: &Job) -> Result<Option<Hold>, Status> {
+fn take_room(quotas: Option<&Quotas>, call: &CallContext, job: &Job) -> Result<Option<Hold>, Status> {
+    let Some(quotas) = quotas else { return Ok(None) };
     quotas.take(&job.tenant).map_err(|over| {
         let (reason, retry_after) = match over {
             OverQuota::Rate { rate, retry_after } => {

@@ -158,6 +158,9 @@ impl JobsCall {
     }
 
     async fn retry_job(&self, request: RetryJobRequest) -> Result<RetryJobResponse, Status> {
+        let job = self.bare_job(&request.job_id).await?;
+        // As for a created job, the quota limits how often, and the hold is not kept.
+        let _hold = self.service.access.admit_again(&self.call, &job.request.job)?;
         self.change(request.job_id, Action::Retry).await.map(|_| RetryJobResponse {})
     }
 

@@ -1,5 +1,7 @@
 //! A quota bounds the detached jobs that a tenant has stored, on every way in and in every store.
 
+use futures_util::future::join_all;
+use tokio::time::Instant;
 use tokio_stream::iter;
 use tonic::Code;
 use waterwheel::proto::{
@@ -86,4 +88,30 @@ async fn schedules_store_no_more_than_the_quota_of_jobs_without_a_tenant() {
     process.logged("the job of a schedule was not created").await;
     assert_eq!(jobs.list(DetachedJobFilter::default()).await.len(), 2);
     jobs.created(of("a", "x")).await;
+}
+
+/// A job runs again as often as a caller retries it, so a retry counts like a new job.
+#[tokio::test]
+async fn retries_count_for_the_rate_of_their_tenant() {
+    const RETRIES: usize = 100;
+    let quota = "[quota.tenant.a]\nrate = 1\nburst = 2\n";
+    let (_process, jobs) = serve(&format!("{CONFIG}{quota}")).await;
+    let begin = Instant::now();
+    for (tenant, is_bound) in [("a", true), ("b", false)] {
+        let job = Some(Job { tenant: tenant.to_owned(), ..job("echo", "") });
+        let job_id = jobs.created(CreateJobRequest { job, ..CreateJobRequest::default() }).await;
+        jobs.ended(&job_id).await;
+        let retries =
+            (0..RETRIES).map(async |_| jobs.0.clone().retry_job(RetryJobRequest { job_id: job_id.clone() }).await);
+        let refused = join_all(retries).await.into_iter().filter_map(Result::err);
+        let refused = refused.map(|status| Refusal::of_call(status, true));
+        let over: Vec<_> = refused.filter(|refused| refused.reason() == "QUOTA_EXCEEDED").collect();
+        let most = if is_bound { 2 + begin.elapsed().as_secs() as usize } else { RETRIES };
+        assert!(RETRIES - over.len() <= most, "{tenant}: {} of {RETRIES} are over the quota", over.len());
+        assert_eq!(over.is_empty(), !is_bound, "{tenant}");
+        assert!(
+            over.iter().all(|over| over.code() == Code::ResourceExhausted && over.pushback() > Some(0)),
+            "{over:?}"
+        );
+    }
 }
