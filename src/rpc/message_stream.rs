@@ -93,7 +93,7 @@ impl<T: Message + Default + Name + 'static> Messages<T> {
         }
     }
 
-    /// Decompresses one message, or fails on unknown flags.
+    /// Decompresses one message.
     async fn unpack(&mut self, framed: Bytes) -> Result<Option<T>, Status> {
         let decoder = CopyingDecoder::<T>::default();
         let mut one = Streaming::new_request(decoder, Full::new(framed), self.encoding, Some(self.largest));

@@ -25,7 +25,7 @@ use crate::{
 
 /// Length of a gRPC message's prefix: a flag, and the length of the message.
 pub(super) const HEAD: usize = 5;
-/// The flag of a message that was cut.
+/// The flag of a message that was cut, which only [`Upload`] sets.
 pub(super) const CUT: u8 = 0x80;
 /// Bytes that are kept of a message that is too large: enough for the id of its job, and for the begin of a text.
 const KEPT_BYTES: u32 = 4 << 10;
@@ -73,10 +73,16 @@ fn length([_, a, b, c, d]: [u8; HEAD]) -> usize {
     usize::try_from(u32::from_be_bytes([a, b, c, d])).unwrap_or(usize::MAX)
 }
 
-/// Bytes of the complete messages at the start of a chunk, up to one that is too large.
+/// Whether the flag of the prefix says that its message is compressed, or that it is not. Callers send no other flag.
+fn is_of_wire([flag, ..]: [u8; HEAD]) -> bool {
+    flag <= 1
+}
+
+/// Bytes of the complete messages at the start of a chunk, up to one that is too large or has an unknown flag.
 fn complete(chunk: &[u8], largest: usize) -> usize {
     let mut rest = chunk;
     while let Some((head, after)) = rest.split_first_chunk()
+        && is_of_wire(*head)
         && length(*head) <= largest
         && let Some(next) = after.get(length(*head)..)
     {
@@ -133,6 +139,9 @@ impl<B: HeldBack> Upload<B> {
         if self.kept.len() < HEAD {
             self.keep(HEAD);
             let Some(head) = self.kept.first_chunk() else { return Ok(None) };
+            if !is_of_wire(*head) {
+                return Err(Status::internal(format!("the flag of a message is {}; send 0 or 1", head[0])));
+            }
             let length = length(*head);
             if length > self.largest {
                 if self.expected != Expected::ManyCut {

@@ -15,6 +15,10 @@ use tonic_reflection::pb::{
     v1alpha::server_reflection_client::ServerReflectionClient as AlphaClient,
 };
 use tonic_types::StatusExt;
+use waterwheel::proto::{
+    AttachRequest,
+    attach_request::{self, Hello},
+};
 
 use crate::{
     connections::{Client, end_of},
@@ -27,10 +31,15 @@ const CONFIG: &str = r#"
     pool.one.workers = 1
     kind.echo = { pool = "one", builtin = "echo" }
     kind.sha256 = { pool = "one", builtin = "sha256" }
+    kind.far = { pool = "far", remote = true }
+    pool.far = {}
+    store.memory = true
 "#;
 const SUBMIT: &str = "/waterwheel.v1.WorkerPoolService/Submit";
 const MANY: &str = "/waterwheel.v1.WorkerPoolService/SubmitMany";
 const CHECK: &str = "/grpc.health.v1.Health/Check";
+const ATTACH: &str = "/waterwheel.v1.WorkerService/Attach";
+const CREATE_JOBS: &str = "/waterwheel.v1.JobService/CreateJobs";
 const REFLECTION: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
 
 /// Headers and trailers of the answer. Without a body, the request is never finished.
@@ -41,6 +50,11 @@ async fn call(address: Address, path: &str, headers: &[(&str, &str)], body: Opti
         sending.send_data(body.into(), true).unwrap();
     }
     end_of(answer).await
+}
+
+/// The message with the flag by which the server marks what it has cut.
+fn cut(framed: &[u8]) -> Vec<u8> {
+    [&[0x80], &framed[1..]].concat()
 }
 
 fn reason(answer: &HeaderMap) -> (Code, String) {
@@ -54,6 +68,8 @@ async fn violations_of_the_protocol_get_the_status_that_grpc_defines() {
     let service = Service::start(CONFIG, Vec::new());
     let twice = [submission("echo", "x"), submission("echo", "x")].concat();
     let none = frame(0, &[]);
+    let hello = Hello { kinds: vec!["far".into()], ..Hello::default() };
+    let hello = AttachRequest { message: Some(attach_request::Message::Hello(hello)) };
     let (broken, cardinality) = ((Code::Internal, "MESSAGE_BROKEN"), (Code::Unimplemented, "NOT_ONE_MESSAGE"));
     let unknown = (Code::Unimplemented, "COMPRESSION_UNKNOWN");
     let cases = [
@@ -61,6 +77,12 @@ async fn violations_of_the_protocol_get_the_status_that_grpc_defines() {
         (MANY, "gzip", frame(1, b"not gzip"), broken),
         (REFLECTION, "identity", frame(0, b"\xff"), broken),
         (SUBMIT, "identity", frame(7, b""), broken),
+        (SUBMIT, "identity", cut(&submission("echo", "x")), broken),
+        (MANY, "identity", cut(&frame(0, b"")), broken),
+        (ATTACH, "identity", cut(&framed(&hello)), broken),
+        (CREATE_JOBS, "identity", cut(&frame(0, b"")), broken),
+        (REFLECTION, "identity", cut(&frame(0, b"")), broken),
+        (CHECK, "identity", cut(&frame(0, b"")), broken),
         (SUBMIT, "identity", frame(0, b"\xff\xff"), broken),
         (SUBMIT, "identity", submission("echo", "x")[..9].to_vec(), broken),
         (SUBMIT, "br", frame(1, b"x"), unknown),
