@@ -131,7 +131,7 @@ async fn watch(jobs: Jobs, plans: Arc<Vec<Plan>>, stop: CancellationToken) -> Du
 fn step(clock: Option<&Path>, number: usize, count: usize) {
     let part = (count / (STEPS.len() + 1)).max(1);
     if let (Some(clock), Some(step)) = (clock, STEPS.get((number / part).wrapping_sub(1)))
-        && number % part == 0
+        && number.is_multiple_of(part)
     {
         std::fs::write(clock, step).unwrap();
     }
