@@ -146,6 +146,11 @@ impl ToWorker {
         Self::Cancel { id: id.to_string(), reason: reason.to_owned(), grace_ms: millis(grace) }
     }
 
+    /// Tells that a piece of a job's output was passed on.
+    pub(super) fn taken(id: u64) -> Self {
+        Self::Taken { id: id.to_string() }
+    }
+
     /// Asks a worker to exit within a grace.
     pub(super) fn leave(grace: Duration) -> Self {
         Self::Leave { grace_ms: millis(grace) }

@@ -210,6 +210,7 @@ impl RemoteWorkers {
         let id = state.last_worker;
         let worker = Worker {
             shown: format!("{} at {}", about.name, about.peer).into(),
+            loss: Arc::new(Loss { worker: format!("worker {}", about.name).trim_end().to_owned(), ..Loss::default() }),
             about,
             orders: orders.clone(),
             jobs: FxHashMap::default(),
@@ -217,7 +218,6 @@ impl RemoteWorkers {
             is_leaving: false,
             is_kept: false,
             done: done.clone(),
-            loss: Arc::default(),
         };
         state.workers.insert(id, worker);
         state.free.push_back(id);
@@ -255,12 +255,12 @@ impl RemoteWorkers {
                 }
                 if let Some((worker, id, events)) = state.give(job, cx, &mut kept) {
                     let Worker { shown, loss, .. } = &state.workers[&worker];
-                    let (shown, loss) = (Arc::clone(shown), Arc::clone(loss));
-                    cx.note_runner(Runner::Worker(Arc::clone(&shown)));
+                    let loss = Arc::clone(loss);
+                    cx.note_runner(Runner::Worker(Arc::clone(shown)));
                     if cx.waited().is_none() {
                         cx.goes_on();
                     }
-                    return Ok(RemoteJob { kept, worker, id, events, shown, loss, is_answered: false });
+                    return Ok(RemoteJob { kept, worker, id, events, loss, is_answered: false });
                 }
             }
             cx.waits(job.queue_timeout);
@@ -338,8 +338,6 @@ struct RemoteJob {
     worker: u64,
     id: u64,
     events: mpsc::Receiver<JobEvent>,
-    /// Name and address of the worker.
-    shown: Arc<str>,
     loss: Arc<Loss>,
     is_answered: bool,
 }
@@ -363,7 +361,7 @@ impl WorkerJob for RemoteJob {
     }
 
     fn passed_on(&self) {
-        self.kept.workers.send(self.worker, ToWorker::Taken { id: self.id.to_string() });
+        self.kept.workers.send(self.worker, ToWorker::taken(self.id));
     }
 
     fn failed(&self, failed: Failed, _cx: &Context) -> HandlerError {
@@ -375,7 +373,7 @@ impl WorkerJob for RemoteJob {
             cx.note_shared_crash();
         }
         let cause = self.loss.because.get().map(|cause| format!(": {cause}")).unwrap_or_default();
-        HandlerError::Lost { message: format!("worker {} is no longer attached{cause}", self.shown) }
+        HandlerError::Lost { message: format!("{} is no longer attached{cause}", self.loss.worker) }
     }
 }
 

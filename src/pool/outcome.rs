@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
-use tracing::{debug, error, info};
+use tracing::{debug, error, field, info};
 
 use super::{
     drain::LostJob,
@@ -222,7 +222,7 @@ pub(super) fn failure(cx: &Context, fault: impl Into<Fault>, run: Duration, rung
     ) {
         info!(
             pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), request_id = %cx.request_id(),
-            run_ms = milliseconds(run), cause = %failure, "job failed",
+            run_ms = milliseconds(run), runner = cx.runner().map(field::display), cause = %failure, "job failed",
         );
     } else {
         debug!(

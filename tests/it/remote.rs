@@ -170,6 +170,8 @@ async fn a_worker_that_disconnects_loses_its_running_jobs_but_no_queued_jobs() {
         drop(worker);
         let lost = running.await.unwrap().unwrap_err();
         assert_eq!((lost.code(), &*reason(&lost)), (code, "WORKER_LOST"));
+        let said = lost.message();
+        assert!(said.contains("worker test 1 is no longer attached") && !said.contains("127.0.0.1"), "{said}");
         let mut worker = Worker::attach(&service, 1).await;
         assert_eq!(worker.run().await.payload, "waits");
     }
@@ -273,10 +275,20 @@ async fn a_worker_that_breaks_the_protocol_gets_an_error_and_loses_its_slots() {
     let service = serve("");
     let caller = Caller::of(service.public).await;
     let done = |id: &str| Message::Done(Done { id: id.into(), ..Done::default() });
+    let mut worker = Worker::attach(&service, 1).await;
+    let call = caller.leave(job("far", ""));
+    let run = worker.run().await;
+    worker.done(&run.id, "").await;
+    assert_eq!((run.id, output(call.await.unwrap())), ("1".to_owned(), String::new()));
+    drop(worker);
+    workers(&caller, 0).await;
     for message in [
         Some(done("77")),
         Some(done("x")),
         Some(Message::Output(Output { id: "1000".into(), data: "a".into() })),
+        // Other spellings of the id of an answered job, which the server would repeat.
+        Some(Message::Output(Output { id: format!("{}1", "0".repeat(60_000)), data: "a".into() })),
+        Some(Message::Output(Output { id: "+1".into(), data: "a".into() })),
         Some(Message::Hello(hello(&["far"], 1))),
         None,
     ] {

@@ -15,12 +15,12 @@ use tokio::{
 };
 use tokio_util::{codec::Decoder, sync::CancellationToken};
 
-use super::session::{Cause, NO_JOB, Session};
+use super::session::{Cause, Session};
 use crate::{
     handler::{
         child::Pipe,
         protocol::{Frame, FromWorker, Messages, ProtocolFault, Ready, ToWorker, parts},
-        worker_job::JobEvent,
+        worker_job::{JobEvent, read_id},
     },
     model::Output,
 };
@@ -154,7 +154,7 @@ impl Reader {
             Frame::Message(message, bytes) => (message, bytes),
             Frame::Piece(piece) => return Ok(self.following.as_mut().map(|following| following.piece(piece))),
         };
-        let id = message.job().ok_or_else(|| fault("it is ready twice", &message))?.parse().unwrap_or(NO_JOB);
+        let id = read_id(message.job().ok_or_else(|| fault("it is ready twice", &message))?);
         self.following = None;
         if session.route(id).is_none() {
             // What comes late about an answered job harms no other one, and neither does progress.

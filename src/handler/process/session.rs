@@ -29,7 +29,7 @@ use crate::{
         Context, Recycle, WorkerProgram,
         child::{LineLog, MessagePipes, Pipe, Tail},
         protocol::{ProtocolFault, Ready, Run, ToWorker, VERSION},
-        worker_job::JobEvent,
+        worker_job::{JobEvent, NO_JOB},
     },
     model::{Job, ProgramEnd},
 };
@@ -46,9 +46,6 @@ pub(super) type Events = mpsc::Receiver<JobEvent>;
 /// Owned by one job at a time, and across its awaits.
 #[expect(clippy::disallowed_types, reason = "one job reads for all, and the other jobs wait for this lock")]
 type ReaderLock<T> = sync::Mutex<T>;
-
-/// An id that no job has.
-pub(super) const NO_JOB: u64 = 0;
 
 /// A running process, shared by its jobs.
 pub(super) struct Session {

@@ -13,7 +13,7 @@ use super::{Order, RemoteWorkers, State, Worker};
 use crate::{
     handler::{
         protocol::{FromWorker, ToWorker},
-        worker_job::JobEvent,
+        worker_job::{JobEvent, read_id},
     },
     model::HandlerError,
 };
@@ -29,6 +29,8 @@ pub(crate) struct Attachment {
 /// How a worker was lost, for its jobs.
 #[derive(Default)]
 pub(super) struct Loss {
+    /// The worker as its callers see it: by name, without its address.
+    pub(super) worker: String,
     pub(super) because: OnceLock<String>,
     /// Whether it had several jobs.
     pub(super) was_shared: AtomicBool,
@@ -41,7 +43,7 @@ impl Attachment {
     /// How the message violates the protocol.
     pub(crate) async fn take(&self, message: FromWorker, bytes: Bytes) -> Result<(), &'static str> {
         let (id, event) = JobEvent::of(message, bytes).ok_or("it is ready twice")?;
-        self.pass_on(&id, event).await
+        self.pass_on(read_id(&id), event).await
     }
 
     /// Handles a message with more than `limit` bytes: its job ends. Unless the message was its answer, the worker is asked
@@ -51,16 +53,16 @@ impl Attachment {
     /// The same as for [`take`](Self::take).
     pub(crate) async fn refuse(&self, id: &str, limit: usize, is_answer: bool) -> Result<(), &'static str> {
         let error = HandlerError::OutputTooLarge { limit };
-        self.pass_on(id, JobEvent::Unread { error, is_answer }).await
+        self.pass_on(read_id(id), JobEvent::Unread { error, is_answer }).await
     }
 
-    async fn pass_on(&self, id: &str, event: JobEvent) -> Result<(), &'static str> {
+    async fn pass_on(&self, id: u64, event: JobEvent) -> Result<(), &'static str> {
         let is_piece = matches!(event, JobEvent::Piece(_));
         let is_unread_piece = matches!(event, JobEvent::Unread { is_answer: false, .. });
         let Some(events) = self.events(id, &event)? else {
             // The handler of that job may wait for room.
             if is_piece {
-                let _ = self.orders.try_send((ToWorker::Taken { id: id.to_owned() }, Bytes::new()));
+                let _ = self.orders.try_send((ToWorker::taken(id), Bytes::new()));
             }
             return Ok(());
         };
@@ -73,7 +75,7 @@ impl Attachment {
         };
         // A job with a receiver reports its own pieces as passed on.
         if is_unread_piece || is_piece && !is_heard {
-            self.workers.send(self.id, ToWorker::Taken { id: id.to_owned() });
+            self.workers.send(self.id, ToWorker::taken(id));
         }
         Ok(())
     }
@@ -103,11 +105,11 @@ impl Attachment {
 
     /// The sender for an event of a job, which is `None` if the job was given up. An answer frees the slot. Returns `None`
     /// for a message that comes late, and is dropped.
-    fn events(&self, id: &str, event: &JobEvent) -> Result<Option<Events>, &'static str> {
+    fn events(&self, id: u64, event: &JobEvent) -> Result<Option<Events>, &'static str> {
         let mut state = self.workers.state.lock();
         let State { workers, free, last_job, late_messages, .. } = &mut *state;
         let worker = workers.get_mut(&self.id).ok_or(UNKNOWN)?;
-        let (id, was_full) = (id.parse().unwrap_or(0), !worker.has_free_slot());
+        let was_full = !worker.has_free_slot();
         let job = if event.is_answer() { worker.jobs.remove(&id) } else { worker.jobs.get(&id).cloned() };
         let Some(events) = job else {
             // Ids only grow. What comes late about an answered job harms no other one, and neither does progress.

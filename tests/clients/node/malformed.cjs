@@ -17,10 +17,16 @@ const { Attach } = loadSync("waterwheel/v1/worker_service.proto", { includeDirs,
 const encode = Attach.requestSerialize;
 const Client = grpc.makeGenericClientConstructor({ Attach: { ...Attach, requestSerialize: (bytes) => bytes } });
 
+// The field of an id, and an unknown one, so that both take as many bytes as the field of a placeholder.
+function field(id) {
+  const rest = 6 - id.length;
+  return `\n${String.fromCharCode(id.length)}${id}z${String.fromCharCode(rest)}${"\0".repeat(rest)}`;
+}
+
 // The messages of a case. In Latin-1, each byte is one character.
 function* messages(name, job, answered) {
   let data = readFileSync(join(folder, name)).toString("latin1");
-  data = data.replaceAll("I".repeat(8), job.padStart(8, "0")).replaceAll("O".repeat(8), answered.padStart(8, "0"));
+  data = data.replaceAll("\n\x08IIIIIIII", field(job)).replaceAll("\n\x08OOOOOOOO", field(answered));
   for (let rest = Buffer.from(data, "latin1"); rest.length; ) {
     const end = 4 + rest.readUInt32BE();
     yield rest.subarray(4, end);

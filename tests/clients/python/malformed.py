@@ -16,9 +16,15 @@ address, folder = sys.argv[1:]
 OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 
 
+def field(id):
+    """The field of an id, and an unknown one, so that both take as many bytes as the field of a placeholder."""
+    rest = 6 - len(id)
+    return b"\n" + bytes([len(id)]) + id.encode() + b"z" + bytes([rest]) + bytes(rest)
+
+
 def messages(name, job, answered):
     data = (Path(folder) / name).read_bytes()
-    data = data.replace(b"I" * 8, job.zfill(8).encode()).replace(b"O" * 8, answered.zfill(8).encode())
+    data = data.replace(b"\n\x08" + b"I" * 8, field(job)).replace(b"\n\x08" + b"O" * 8, field(answered))
     while data:
         end = 4 + int.from_bytes(data[:4], "big")
         yield data[4:end]

@@ -104,6 +104,7 @@ fn messages(id: &str, answered: &str) -> Vec<(&'static str, Vec<Raw>, Ends)> {
         ("fields that break off", vec![Raw(cut)], unread),
         ("id absent", vec![message(DONE, &[])], lost("it names a job that the worker does not have")),
         ("id unknown", vec![message(DONE, &[(1, b"999999")])], lost("it names a job")),
+        ("id with a zero before it", vec![message(DONE, &[(1, &[b"0", id].concat())])], lost("it names a job")),
         ("id in Latin-1", vec![message(DONE, &[(1, b"\xe9")])], lost("it names a job")),
         ("output, id unknown", vec![message(OUTPUT, &[(1, b"999999")])], lost("it names a job")),
         ("an unknown message", vec![message(15, &[(1, id)])], lost("does not know the message")),
@@ -111,7 +112,7 @@ fn messages(id: &str, answered: &str) -> Vec<(&'static str, Vec<Raw>, Ends)> {
     ]
 }
 
-/// What a worker in another language puts in place of the id of its job, and of one that is answered, with leading zeros.
+/// Placeholders for the id of a job, and of one that is answered. A worker in another language replaces their fields.
 const ID: &str = "IIIIIIII";
 const ANSWERED: &str = "OOOOOOOO";
 

@@ -37,11 +37,17 @@ func must[T any](value T, err error) T {
 	return value
 }
 
+// field is that of an id, and an unknown one, so that both take as many bytes as the field of a placeholder.
+func field(id string) []byte {
+	rest := 6 - len(id)
+	return []byte("\n" + string(rune(len(id))) + id + "z" + string(rune(rest)) + strings.Repeat("\x00", rest))
+}
+
 // messages are those of a case.
 func messages(name, job, answered string) (all [][]byte) {
 	data := must(os.ReadFile(filepath.Join(os.Args[2], name)))
 	for letter, id := range map[string]string{"I": job, "O": answered} {
-		data = bytes.ReplaceAll(data, bytes.Repeat([]byte(letter), 8), []byte(strings.Repeat("0", 8-len(id))+id))
+		data = bytes.ReplaceAll(data, []byte("\n\x08"+strings.Repeat(letter, 8)), field(id))
 	}
 	for len(data) > 0 {
 		end := 4 + binary.BigEndian.Uint32(data)
