@@ -47,7 +47,7 @@ async fn check_command(program: &str, args: &[&str]) {
             let stats = service.control.pools().all()[0].stats();
             (stats.programs[0].failures, stats.late_messages)
         };
-        // A process that a job was to stop may end twice.
+        // With four slots there was once one failure more than ends that the cases explain. Its cause is not known.
         assert!(failures <= ends as u64 + 4 && late >= 10, "{failures} failures, {late} late messages");
         service.control.drain();
         service.ended().await;
