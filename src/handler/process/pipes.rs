@@ -80,10 +80,11 @@ impl Reader {
     pub(super) async fn next(&mut self, session: &Session, own: u64) -> Option<JobEvent> {
         let next = self.read_for(session, own).await;
         next.map_err(|cause| {
+            // Before the pipe closes, which may end the process as well.
+            session.tell(cause);
             self.pipe = None;
             // Behind a fault, nothing is a message any more.
             self.buffer.clear();
-            session.tell(cause);
         })
         .ok()
     }

@@ -111,13 +111,13 @@ impl Session {
             let left = self.age_left().filter(|left| !left.is_zero());
             tokio::select! {
                 biased;
-                () = process.exited() => return Cause::Exited,
                 Some(cause) = causes.recv() => {
                     let has_closed = matches!(cause, Cause::Closed);
                     let exits = has_closed && self.exits_within(supervisor, process, EXIT_TIMEOUT).await;
                     process.kill().await;
                     return if exits { Cause::Exited } else { cause };
                 }
+                () = process.exited() => return Cause::Exited,
                 () = supervisor.set.kill.cancelled() => {
                     process.kill().await;
                     return Cause::Forced;
