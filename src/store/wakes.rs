@@ -75,3 +75,21 @@ impl Wakes {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn callers_that_have_left_take_no_memory() {
+        let wakes = Wakes::default();
+        let stays = wakes.watch("stays");
+        for number in 0..10_000 {
+            drop(wakes.watch(&number.to_string()));
+        }
+        let kept = wakes.waiters.lock().capacity();
+        assert!(kept < 100, "room for {kept} callers, of which one waits");
+        wakes.announce(&Changes { ended: vec!["stays".to_owned()], ..Changes::default() });
+        assert!(stays.has_changed().is_err(), "it is still woken");
+    }
+}

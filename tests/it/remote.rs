@@ -1,6 +1,7 @@
 //! Workers that attach over the network. Each job gets an answer while their slots appear and disappear.
 
 mod blame;
+mod hello;
 mod network;
 
 use std::time::Duration;
@@ -259,14 +260,15 @@ async fn a_drain_keeps_the_workers_until_the_last_job() {
     let second = worker.run().await;
     worker.done(&second.id, "two").await;
     assert_eq!(output(running.await.unwrap()), "one");
+    let mut leaves = 0;
     let end = loop {
         match worker.hear().await {
-            Ok(Some(attach_response::Message::Leave(_))) => {}
+            Ok(Some(attach_response::Message::Leave(_))) => leaves += 1,
             Ok(other) => panic!("{other:?}"),
             Err(end) => break end,
         }
     };
-    assert_eq!((end.code(), &*reason(&end)), (Code::Unavailable, "DRAINING"));
+    assert_eq!((leaves, end.code(), &*reason(&end)), (1, Code::Unavailable, "DRAINING"));
     assert!(service.ended().await.is_clean());
 }
 

@@ -349,3 +349,29 @@ fn standby() -> StoreError {
 fn wait_for_it(error: StoreError) -> StoreError {
     if error.is_outage() { error } else { StoreError::Unavailable(error.to_string()) }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+    use crate::store::PostgresOptions;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_full_scan_takes_at_most_a_twentieth_of_the_time() {
+        let url = "postgres://u@localhost/jobs".to_owned().try_into().expect("a URL");
+        let options = PostgresOptions::new(url);
+        let replica = Replica::new(Hosts::new(&options.url, &options).expect("hosts"), None);
+        for (took, pause) in [(Duration::ZERO, 1), (Duration::from_secs(1), 20), (Duration::from_secs(3), 60)] {
+            let note = |first: i64| replica.note_scan("k", 0, Some((first, 9)), Some(took));
+            note(5);
+            advance(Duration::from_secs(pause)).await;
+            assert_eq!(replica.floor("k", 0), i64::MIN, "a full scan is due {took:?}");
+            note(7);
+            assert_eq!(replica.floor("k", 0), 5, "what the scan before the last one found first");
+            advance(Duration::from_secs(pause) - Duration::from_millis(1)).await;
+            assert_eq!(replica.floor("k", 0), 5, "{took:?}");
+            replica.forget_floors();
+        }
+    }
+}

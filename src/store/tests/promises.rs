@@ -1,7 +1,15 @@
-//! Promises that are more than answers to lines: waiting, leases, retries.
+//! Promises that are more than answers to lines: waiting, leases, retries, shared transactions.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
+use futures_util::{FutureExt as _, future::join_all};
+use parking_lot::Mutex;
 use tempfile::TempDir;
 use tokio::time::timeout;
 
@@ -15,7 +23,8 @@ use super::{
 use crate::{
     model::{Job, Output, Reason},
     store::{
-        Action, Claimed, JobState, JobStore, NewJob, Next, RetryPolicy, Room, SessionId, Settle, Submission, Token,
+        Action, Claimed, Clock, JobState, JobStore, NewJob, Next, RetryPolicy, Room, SessionId, Settle, Submission,
+        Timestamp, Token, open_memory,
     },
 };
 
@@ -149,4 +158,30 @@ fn retries_back_off_until_their_bound() {
         let claimed = Claimed { token, request, failures, crashes };
         assert_eq!(policy.next(&claimed, reason, retryable, jitter), expected, "{name}");
     }
+}
+
+/// The clock is read once in each transaction.
+#[tokio::test]
+async fn operations_that_wait_share_a_transaction() {
+    let (reads, hold) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(())));
+    let (count, held) = (reads.clone(), hold.clone());
+    let clock: Clock = Arc::new(move || {
+        count.fetch_add(1, Relaxed);
+        drop(held.lock());
+        Timestamp::from_millis(TestClock::START)
+    });
+    let store = open_memory(BOUNDS, clock).expect("a store");
+    let submit = |id: usize| {
+        let job = NewJob::new(id.to_string(), "p", Job::new("k", ""));
+        store.submit(Submission { jobs: vec![job], room: None })
+    };
+    let mut waiting = join_all((0..20).map(submit));
+    reads.store(0, Relaxed);
+    {
+        let _held = hold.lock();
+        assert!((&mut waiting).now_or_never().is_none(), "the first transaction waits for its clock");
+    }
+    assert!(waiting.await.iter().all(Result::is_ok));
+    assert!((1..=2).contains(&reads.load(Relaxed)), "{} transactions", reads.load(Relaxed));
+    store.close().await;
 }

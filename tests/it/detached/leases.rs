@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::{
     task::JoinHandle,
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 use waterwheel::{
     Job, Output, Pools,
@@ -253,4 +253,31 @@ async fn jobs_on_their_way_into_the_store_are_bounded_for_each_tenant() {
         assert!(matches!(caller.await.unwrap(), Ok(Submitted::Created)));
     }
     assert!(matches!(runner.create(job("greedy", 7)).await, Ok(Submitted::Created)));
+}
+
+/// What a count of many jobs costs must stay a small part of the time.
+#[tokio::test]
+async fn a_store_that_counts_slowly_is_seldom_asked_to() {
+    const TOOK: Duration = Duration::from_secs(1);
+    let (slow, open) = (Gate::new(), Gate::new());
+    open.open();
+    let store = memory();
+    for (operation, gate) in [
+        (Operation::Depths, &slow),
+        (Operation::Depths, &open),
+        (Operation::Tick, &open),
+        (Operation::Tick, &open),
+        (Operation::Tick, &open),
+    ] {
+        store.fault(operation, Fault::Waits(gate.clone()));
+    }
+    let runner = Runner::start(store, 1, vec![echo()]);
+    let begin = Instant::now();
+    runner.store.faulted.reached(2).await;
+    sleep(TOOK).await;
+    slow.open();
+    // Two further ticks, without a count between them.
+    timeout(PATIENCE, runner.store.faulted.reached(4)).await.expect("it ticks");
+    let is_due = begin.elapsed() > 50 * TOOK;
+    assert!(runner.store.faults_left(Operation::Depths) == 1 || is_due, "the second count comes 50 s later");
 }

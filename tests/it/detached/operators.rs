@@ -206,6 +206,16 @@ async fn each_tick_of_a_schedule_runs_once_although_the_server_is_killed() {
 }
 
 #[tokio::test]
+async fn a_tick_without_room_in_the_store_is_logged_and_no_other_tick() {
+    let (process, jobs) = serve(&format!("store.max_jobs = 1\n{SCHEDULES}")).await;
+    while runs(&jobs, "often").await.len() < 2 {}
+    let log = process.log();
+    assert!(!log.contains("the job of a schedule was not created"), "{log}");
+    while jobs.create(delayed("3600s", work("echo", ""))).await.is_err() {}
+    process.logged("the job of a schedule was not created: the store is full").await;
+}
+
+#[tokio::test]
 async fn stats_count_detached_jobs_and_metrics_count_calls_of_job_service() {
     let (process, jobs) =
         serve(&SCHEDULES.replace("[schedule.often]", "[schedule.daily]").replace("* * * * * *", "0 3 * * *")).await;

@@ -18,6 +18,8 @@ pub(crate) enum Operation {
     Claim,
     Settle,
     Release,
+    Tick,
+    Depths,
 }
 
 /// What happens to an operation.
@@ -54,6 +56,11 @@ impl FaultyStore {
     /// The next operation of this sort has the fault. Several faults come one after another.
     pub(crate) fn fault(&self, operation: Operation, fault: Fault) {
         self.faults.lock().push((operation, fault));
+    }
+
+    /// Number of faults that operations of this sort have not had yet.
+    pub(crate) fn faults_left(&self, operation: Operation) -> usize {
+        self.faults.lock().iter().filter(|(of, _)| *of == operation).count()
     }
 
     async fn call<T>(
@@ -157,11 +164,11 @@ impl JobStore for FaultyStore {
     }
 
     async fn tick(&self, end_leases: bool) -> Result<Ticked, StoreError> {
-        self.store.tick(end_leases).await
+        self.call(Operation::Tick, self.store.tick(end_leases)).await
     }
 
     async fn depths(&self) -> Result<Vec<(String, Depth)>, StoreError> {
-        self.store.depths().await
+        self.call(Operation::Depths, self.store.depths()).await
     }
 
     async fn size(&self) -> Result<Size, StoreError> {

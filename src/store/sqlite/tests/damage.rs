@@ -1,10 +1,11 @@
 //! Single bits of a store's files are flipped: no job runs with another payload, each damage that costs a job is named, and
-//! only damaged rows are lost. `DAMAGE_SEEDS=200` flips that many bits in each part.
+//! only damaged rows are lost. `DAMAGE_SEEDS=200` flips that many bits in each part. Reports name what is lost, and are
+//! bounded.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, os::unix::fs::FileExt as _};
 
 use super::*;
-use crate::store::sqlite::{inspect_sqlite, salvage_sqlite};
+use crate::store::sqlite::{beside, check::MAGIC, inspect_sqlite, salvage_sqlite};
 
 const JOBS: usize = 300;
 /// Jobs of one page of the table, or of one transaction.
@@ -145,4 +146,54 @@ async fn a_flipped_bit_costs_no_more_than_what_it_damages() {
         faults.extend(wrong);
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[tokio::test]
+async fn a_report_names_at_most_100_faults() {
+    let directory = TempDir::new().expect("a directory");
+    let path = directory.path().join("jobs.db");
+    let store = open(&path).expect("a store");
+    store.submit(jobs(0..150)).await.expect("jobs");
+    store.close().await;
+    let file = rusqlite::Connection::open(&path).expect("the file");
+    assert_eq!(file.execute("update jobs set digest = zeroblob(32)", ()), Ok(150));
+    drop(file);
+    let facts = inspect_sqlite(&path).expect("what is found");
+    let saved = salvage_sqlite(&path, &directory.path().join("new.db")).expect("a copy");
+    assert_eq!((facts.damage.len(), saved.damage.len(), saved.jobs), (100, 100, 150));
+}
+
+#[tokio::test]
+async fn the_rows_of_a_page_that_cannot_be_read_are_named() {
+    let directory = TempDir::new().expect("a directory");
+    let path = directory.path().join("jobs.db");
+    let store = open(&path).expect("a store");
+    store.submit(jobs(0..150)).await.expect("jobs");
+    store.close().await;
+    let connection = rusqlite::Connection::open(&path).expect("the file");
+    let first: i64 = connection.query_row("select min(row) from jobs", (), |row| row.get(0)).expect("a row");
+    let sql = "select ncell, pageno from dbstat where name = 'jobs' and pagetype = 'leaf' order by path";
+    let mut pages = connection.prepare(sql).expect("statistics");
+    let pages = pages.query_map((), |page| Ok((page.get(0)?, page.get::<_, i64>(1)?)));
+    let pages: Vec<(i64, i64)> = pages.and_then(Iterator::collect).expect("pages");
+    let (before, (count, page)) = (pages[0].0, pages[1]);
+    let file = fs::OpenOptions::new().write(true).open(&path).expect("the file");
+    file.write_all_at(&[0], (page as u64 - 1) * 4096).expect("a page of no type");
+
+    let named = format!("rows {} to {} cannot be read", first + before, first + before + count - 1);
+    let facts = inspect_sqlite(&path).expect("what is found");
+    assert!(facts.damage.contains(&named), "{named}: {:?}", facts.damage);
+    let saved = salvage_sqlite(&path, &directory.path().join("new.db")).expect("a copy");
+    assert_eq!((saved.jobs, saved.damage), (150 - count as u64, vec![named]));
+}
+
+#[test]
+fn a_file_shorter_than_a_header_is_no_store() {
+    let directory = TempDir::new().expect("a directory");
+    let path = directory.path().join("jobs.db");
+    for length in 1..MAGIC.len() {
+        fs::write(&path, &MAGIC[..length]).expect("a file");
+        assert!(matches!(inspect_sqlite(&path), Err(StoreError::File { .. })), "{length} bytes");
+        assert!(!beside(&path, ".lock").exists(), "nothing is left beside a file of another program");
+    }
 }
