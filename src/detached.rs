@@ -23,7 +23,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
@@ -86,7 +86,10 @@ struct Inner {
     doubt_until: Mutex<Option<Instant>>,
     /// Bytes of the output of runs whose results are not stored yet.
     unstored: AtomicUsize,
-    is_well: AtomicBool,
+    /// The last failure of the store, until it takes new jobs again.
+    away: ArcSwapOption<StoreError>,
+    /// Whether results wait that the store has refused.
+    is_keeping: AtomicBool,
     depths: Mutex<Vec<(String, Depth)>>,
 }
 
@@ -135,7 +138,8 @@ impl Detached {
             leases: Leases::default(),
             doubt_until: Mutex::default(),
             unstored: AtomicUsize::new(0),
-            is_well: AtomicBool::new(true),
+            away: ArcSwapOption::empty(),
+            is_keeping: AtomicBool::new(false),
             depths: Mutex::default(),
         }))
     }
@@ -194,10 +198,10 @@ impl Detached {
         self.0.schedules.lock().set(schedules, (self.0.clock)());
     }
 
-    /// Whether the last operation of the store succeeded.
+    /// Why the store takes no new jobs: an operation has failed since it last took a write for trial.
     #[must_use]
-    pub fn is_well(&self) -> bool {
-        self.0.is_well.load(Relaxed)
+    pub fn away(&self) -> Option<Arc<StoreError>> {
+        self.0.away.load_full()
     }
 
     /// Numbers of jobs by kind, at most some seconds old.
@@ -229,18 +233,26 @@ pub fn wall_clock() -> Clock {
 }
 
 impl Inner {
-    /// Records whether the store works, and logs each change.
+    /// Records that the store is away, and logs it. Only [`probe`](Self::probe) finds that it is back.
     fn note<T>(&self, answer: Result<T, StoreError>) -> Result<T, StoreError> {
-        let is_well = !answer.as_ref().is_err_and(StoreError::is_outage);
-        if self.is_well.swap(is_well, Relaxed) != is_well {
-            match &answer {
-                Err(error) if !is_well => {
-                    warn!(cause = %error, "the store of detached jobs fails; results of running jobs are stored when it answers again")
-                }
-                _ => info!("the store of detached jobs answers again"),
-            }
+        if let Err(error) = &answer
+            && error.is_outage()
+            && !matches!(error, StoreError::Conflict | StoreError::Closed)
+            && self.away.swap(Some(Arc::new(error.clone()))).is_none()
+        {
+            warn!(cause = %error, "the store of detached jobs fails; results of running jobs are stored when it answers again");
         }
         answer
+    }
+
+    /// Asks a store that is away whether it takes new jobs again. Reads, and transactions without a change, succeed where
+    /// a write does not.
+    async fn probe(&self) {
+        let is_back = self.away.load().is_some() && self.note(self.store.probe().await).is_ok();
+        if is_back && !self.is_keeping.load(Relaxed) {
+            self.away.store(None);
+            info!("the store of detached jobs answers again");
+        }
     }
 
     /// Changes the stage of a leased job.

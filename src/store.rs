@@ -117,6 +117,9 @@ pub trait JobStore: Send + Sync + 'static {
     /// of the store, because the owners may not have reached it either.
     async fn tick(&self, end_leases: bool) -> Result<Ticked, StoreError>;
 
+    /// Writes to the store, without a change of a job. Fails where [`submit`](Self::submit) would, except for its bounds.
+    async fn probe(&self) -> Result<(), StoreError>;
+
     /// Numbers of jobs by kind.
     async fn depths(&self) -> Result<Vec<(String, Depth)>, StoreError>;
 

@@ -31,7 +31,7 @@ impl Inner {
             let kinds = [(job.job.kind.clone(), 1)].into();
             Room { session: asked.token.session, kinds, bytes: usize::MAX }
         });
-        let answers = self.store.submit(Submission { jobs: vec![job], room }).await?;
+        let answers = self.note(self.store.submit(Submission { jobs: vec![job], room }).await)?;
         let answer = answers.into_iter().next().ok_or(StoreError::Closed)?;
         let Some(asked) = &mut asked else { return Ok(answer) };
         asked.is_answered = true;

@@ -122,7 +122,9 @@ impl Inner {
     async fn keep(&self, batch: &[Settle]) -> Result<(), StoreError> {
         let [mut pause, longest] = RETRY_PAUSE;
         loop {
-            match self.note(self.store.settle(batch.to_vec()).await) {
+            let settled = self.note(self.store.settle(batch.to_vec()).await);
+            self.is_keeping.store(settled.as_ref().is_err_and(StoreError::is_outage), Relaxed);
+            match settled {
                 Ok(_) => return Ok(()),
                 Err(error) if error.is_outage() && error != StoreError::Closed => {}
                 Err(error) => {
@@ -189,6 +191,7 @@ impl Inner {
             let is_reached = ticked.is_ok() && asked.elapsed() < BEAT;
             reached_since = if is_reached { reached_since.or_else(|| Some(Instant::now())) } else { None };
             self.fire().await;
+            self.probe().await;
             let begin = Instant::now();
             if begin >= count_at
                 && let Ok(depths) = self.note(self.store.depths().await)

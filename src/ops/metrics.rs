@@ -181,7 +181,7 @@ fn process(families: &mut Families<'_>, state: &OpsState) {
     let phase = |phase: Phase| ([("phase", lower(phase))], f64::from(u8::from(phase == now)));
     families.gauges("waterwheel_phase", "1 for the current phase of the process", PHASES.map(phase));
     let health = |name| ([("service", name)], f64::from(u8::from(state.health.is_serving(name))));
-    let names = ["liveness", "readiness", "capacity"];
+    let names = ["liveness", "readiness", "capacity"].into_iter().chain(state.detached.as_ref().map(|_| "store"));
     let lost = [&STDERR, &STDOUT].map(|lines| ([("stream", lines.name())], lines.lost()));
     families.counters(
         "waterwheel_output_lost_lines",

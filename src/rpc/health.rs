@@ -109,7 +109,7 @@ impl Health {
             "" | SERVICE_NAME | "readiness" => ready,
             "liveness" => !self.pools.all().iter().any(crate::pool::Pool::is_impaired),
             "capacity" => ready && self.pools.has_headroom() && !self.pressures.lock().iter().any(Pressure::is_full),
-            "store" => self.detached.as_ref()?.is_well(),
+            "store" => self.detached.as_ref()?.away().is_none(),
             _ => self.pools.get(name.strip_prefix("pool/")?)?.is_serving() && ready,
         };
         Some(if serving { ServingStatus::Serving } else { ServingStatus::NotServing })

@@ -300,6 +300,12 @@ impl<C: Connection> Engine<C> {
         order.next(&job.tenant, |tenant| self.rows.last_place(&job.kind, job.criticality.rank(), tenant))
     }
 
+    /// Writes without a change of a job, and fails where a new job does not fit on the disk.
+    pub(super) fn probe(&mut self) -> Result<(), StoreError> {
+        self.rows.require_room()?;
+        self.number().map(|_| ())
+    }
+
     fn number(&mut self) -> Result<i64, StoreError> {
         self.rows.numbers(1)?.pop().ok_or_else(|| StoreError::Database("numbers are missing".to_owned()))
     }

@@ -239,6 +239,10 @@ impl<C: Connection> JobStore for SqlStore<C> {
         self.write(Turn::Keys, move |engine| engine.tick(end_leases && asked.elapsed() < MAX_TICK_WAIT)).await
     }
 
+    async fn probe(&self) -> Result<(), StoreError> {
+        self.write(Turn::Any, Engine::probe).await
+    }
+
     async fn depths(&self) -> Result<Vec<(String, Depth)>, StoreError> {
         self.read(C::depths).await
     }

@@ -47,8 +47,8 @@ impl JobsCall {
         let unreadable = |violations| status::unreadable(violations, call.request_id());
         let refused = |rejection: Rejection| status::status(&rejection.into(), call.request_id());
         let mut job = read(self, request).map_err(unreadable)?;
-        if !self.detached.is_well() {
-            return Err(status::store_is_away());
+        if let Some(cause) = self.detached.away() {
+            return Err(status::store_is_away(&cause));
         }
         // A quota limits jobs that run or wait for a caller, so a detached job does not keep its hold.
         let _hold = service.access.admit(&service.pools, Rpc::CreateJob, call, &mut job.job)?;

@@ -152,21 +152,30 @@ fn millis(duration: Duration) -> String {
 
 /// The status of a call whose store operation failed.
 pub(in crate::rpc) fn store_fails(error: StoreError) -> Status {
-    let answer = match error {
-        StoreError::Busy => {
-            let answer = Answer::of(Reason::StoreFull).saying(error.to_string());
-            return Answer { pushback: Pushback::After(FAILS_FOR), ..answer }.status();
-        }
-        StoreError::DiskFull => Answer::of(Reason::StoreUnavailable)
-            .saying("the disk of the store of detached jobs is full; its operator has to make room"),
-        _ => Answer::of(Reason::StoreUnavailable),
-    };
-    Answer { execution: "UNKNOWN", pushback: Pushback::After(FAILS_FOR), ..answer }.status()
+    if error == StoreError::Busy {
+        let answer = Answer::of(Reason::StoreFull).saying(error.to_string());
+        return Answer { pushback: Pushback::After(FAILS_FOR), ..answer }.status();
+    }
+    Answer { execution: "UNKNOWN", ..unavailable(&error) }.status()
 }
 
 /// The status of a call that would have to wait for a failing store.
-pub(in crate::rpc) fn store_is_away() -> Status {
-    Answer { pushback: Pushback::After(FAILS_FOR), ..Answer::of(Reason::StoreUnavailable) }.status()
+pub(in crate::rpc) fn store_is_away(cause: &StoreError) -> Status {
+    unavailable(cause).status()
+}
+
+/// Says what only an operator can mend. Paths are not for callers.
+fn unavailable(cause: &StoreError) -> Answer {
+    let answer = Answer::of(Reason::StoreUnavailable);
+    let answer = match cause {
+        StoreError::DiskFull => {
+            answer.saying("the disk of the store of detached jobs is full; its operator has to make room")
+        }
+        StoreError::Damaged { .. } | StoreError::File { .. } => answer
+            .saying("the file of the store of detached jobs is damaged or gone; its operator has to look at the log"),
+        _ => answer,
+    };
+    Answer { pushback: Pushback::After(FAILS_FOR), ..answer }
 }
 
 /// The status of a job that does not fit in the backlog.

@@ -13,11 +13,12 @@ use tokio::{process::Command, time::Instant};
 use tonic::Code;
 use waterwheel::proto::{
     CreateJobRequest, CreateJobsRequest, DetachedJob, Job, JobOptions, JobState, WhenFull,
-    create_jobs_response::Outcome, job_options::Start,
+    create_jobs_response::Outcome, health::health_check_response::ServingStatus, job_options::Start,
 };
 
 use super::{CONFIG, Jobs, delayed, outcomes, serve, with, work};
 use crate::{
+    health,
     process::{Process, Ran, config_file, program},
     service::job,
     support::{size, skipped},
@@ -176,6 +177,7 @@ async fn no_job_is_lost_on_a_full_disk_or_a_read_only_disk() {
     assert_eq!((full.code(), full.reason().as_str()), (Code::Unavailable, "STORE_UNAVAILABLE"));
     assert!(full.message().contains("disk of the store of detached jobs is full") && full.pushback() > Some(0));
     process.logged("disk of the store of detached jobs is full; its operator has to make room").await;
+    assert_eq!(health::check(process.public, "store").await, ServingStatus::NotServing);
     // Accepted jobs complete, also after a crash.
     process.killed().await;
     let process = Process::serve_file(&path).await;

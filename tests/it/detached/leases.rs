@@ -206,6 +206,31 @@ async fn a_drain_waits_until_results_are_stored_and_names_those_that_are_not() {
 }
 
 #[tokio::test]
+async fn a_store_is_away_from_a_failed_write_until_a_write_succeeds_and_no_result_waits() {
+    let runner = Runner::start(memory(), 2, vec![echo()]);
+    let is_back = async || {
+        while runner.detached.away().is_some() {
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    runner.store.fault(Operation::Submit, Fault::FailsAfter);
+    runner.create(work("first", "echo")).await.unwrap_err();
+    assert!(runner.detached.away().is_some());
+    timeout(PATIENCE, is_back()).await.expect("a write for trial");
+
+    // The pauses between them take more than a second, in which claims, counts and writes for trial succeed.
+    const FAILURES: usize = 8;
+    let begun = runner.store.faulted.get();
+    (0..FAILURES).for_each(|_| runner.store.fault(Operation::Settle, Fault::FailsAfter));
+    runner.create(work("second", "echo")).await.unwrap();
+    for failure in 2..=FAILURES {
+        timeout(PATIENCE, runner.store.faulted.reached(begun + failure)).await.expect("another try");
+        assert!(runner.detached.away().is_some(), "after {failure} failures");
+    }
+    timeout(PATIENCE, is_back()).await.expect("a write for trial");
+}
+
+#[tokio::test]
 async fn nothing_more_is_taken_while_too_many_bytes_of_results_wait() {
     const OUTPUT: usize = 8 << 20;
     let begun = Counter::new();

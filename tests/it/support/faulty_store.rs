@@ -167,6 +167,10 @@ impl JobStore for FaultyStore {
         self.call(Operation::Tick, self.store.tick(end_leases)).await
     }
 
+    async fn probe(&self) -> Result<(), StoreError> {
+        self.store.probe().await
+    }
+
     async fn depths(&self) -> Result<Vec<(String, Depth)>, StoreError> {
         self.call(Operation::Depths, self.store.depths()).await
     }

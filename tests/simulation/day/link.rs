@@ -274,6 +274,10 @@ impl JobStore for Link {
         now(self.store.list(filter, before, limit))
     }
 
+    async fn probe(&self) -> Result<(), StoreError> {
+        self.call(|store, _| now(store.probe())).await
+    }
+
     async fn depths(&self) -> Result<Vec<(String, Depth)>, StoreError> {
         // On virtual time a count takes no time, so the replica would count again every second.
         Ok(Vec::new())
