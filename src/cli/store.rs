@@ -45,7 +45,7 @@ enum StoreAction {
     /// Copy what can still be read of a damaged file to a new file. The damaged one is only read.
     ///
     /// Then give the new file the name of the old one. A job whose payload is damaged is copied, and fails when its turn
-    /// comes. The directory of the new file needs room for two copies.
+    /// comes. The directory of the new file needs room for two copies. Exit code 1: no job could be kept.
     #[command(after_help = "Example:\n  waterwheel store salvage waterwheel.db saved.db")]
     Salvage {
         /// The damaged file.
@@ -92,6 +92,7 @@ pub(super) async fn run(command: StoreCommand, console: &mut Console<'_>) -> Res
                 format!("{lines}{} in {}", pluralized(jobs, "job"), new.display())
             };
             console.report(&json!({ "jobs": jobs, "damage": damage }), text).await?;
+            return Ok(if jobs == 0 && !damage.is_empty() { Exit::Failed } else { Exit::Done });
         }
         StoreAction::Cancel { file, ids } => return cancel(file, ids, console).await,
     }

@@ -6,7 +6,7 @@ use std::{
     path::Path,
 };
 
-use rusqlite::Connection;
+use rusqlite::{Connection, ErrorCode, Params, params_from_iter, types::ToSqlOutput};
 
 use super::{
     StoreError, beside,
@@ -78,9 +78,8 @@ pub fn salvage_sqlite(path: &Path, new: &Path) -> Result<Salvaged, StoreError> {
 }
 
 fn copy_jobs(copy: &Path, target: &mut Connection) -> rusqlite::Result<Vec<String>> {
+    // Without `cell_size_check`, a damaged cell costs one row and not its whole page.
     let source = Connection::open(copy)?;
-    source.pragma_update(None, "cell_size_check", true)?;
-    target.execute("attach ?1 as old", [copy.to_string_lossy()])?;
     let (mut scan, mut damage) = (Scan::new(&source), Vec::new());
     while let Some(found) = scan.next(&source) {
         let rows = match found {
@@ -94,23 +93,51 @@ fn copy_jobs(copy: &Path, target: &mut Connection) -> rusqlite::Result<Vec<Strin
         for row in rows {
             damage.extend(fault_of(&source, row));
             for table in ["jobs", "payloads", "outputs"] {
-                let sql = format!("insert into main.{table} select * from old.{table} where row = ?1");
-                match transaction.prepare_cached(&sql)?.execute([row]) {
+                match copy_rows(&source, &transaction, table, "where row = ?1", [row]) {
+                    Err(error) if error.sqlite_error_code() == Some(ErrorCode::DiskFull) => return Err(error),
                     Err(error) if table == "jobs" => {
                         damage.push(format!("row {row} is lost: {error}"));
                         break;
                     }
                     Err(error) => damage.push(format!("row {row}: its {table} are lost: {error}")),
-                    Ok(_) => {}
+                    Ok(()) => {}
                 }
             }
         }
         transaction.commit()?;
     }
-    if let Err(error) = target.execute("insert or ignore into main.schedules select * from old.schedules", ()) {
+    if let Err(error) = copy_rows(&source, target, "schedules", "", []) {
         damage.push(format!("the last ticks of schedules are lost: {error}"));
     }
     target.execute_batch(MEND)?;
+    let unfinished = |file: &Connection| file.query_row("select jobs from totals", (), |row| row.get::<_, i64>(0));
+    let (had, kept) = (unfinished(&source).unwrap_or_default(), unfinished(target)?);
+    // As where the root of a table is damaged, and looks like one of an empty table.
+    if had > kept && damage.is_empty() {
+        damage.push(format!("{kept} of {had} jobs that have not ended are kept"));
+    }
     damage.truncate(MOST);
     Ok(damage)
+}
+
+/// Copies rows of a table. They pass through this process, because a statement that reads a damaged file and writes the
+/// new one would fail with all of its transaction.
+fn copy_rows(
+    source: &Connection,
+    target: &Connection,
+    table: &str,
+    condition: &str,
+    values: impl Params,
+) -> rusqlite::Result<()> {
+    let mut read = source.prepare_cached(&format!("select * from {table} {condition}"))?;
+    let columns = read.column_count();
+    let marks = vec!["?"; columns].join(", ");
+    let mut write = target.prepare_cached(&format!("insert into {table} values ({marks})"))?;
+    let mut rows = read.query(values)?;
+    while let Some(found) = rows.next()? {
+        // As they are: also a text that is not UTF-8.
+        let cells = (0..columns).map(|column| found.get_ref(column).map(ToSqlOutput::Borrowed));
+        write.execute(params_from_iter(cells.collect::<rusqlite::Result<Vec<_>>>()?))?;
+    }
+    Ok(())
 }

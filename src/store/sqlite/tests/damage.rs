@@ -197,3 +197,25 @@ fn a_file_shorter_than_a_header_is_no_store() {
         assert!(!beside(&path, ".lock").exists(), "nothing is left beside a file of another program");
     }
 }
+
+/// The pages of a table or of an index, with the first one's number 0, in the order of the tree.
+fn pages(path: &Path, name: &str) -> Vec<usize> {
+    let file = rusqlite::Connection::open(path).expect("the file");
+    let mut pages = file.prepare("select pageno - 1 from dbstat where name = ?1 order by path").expect("statistics");
+    let pages = pages.query_map([name], |row| row.get::<_, i64>(0)).expect("pages");
+    pages.map(|page| page.expect("a page") as usize).collect()
+}
+
+/// Jobs of a damaged leaf of payloads are copied, and fail when their turn comes.
+#[tokio::test]
+async fn a_damaged_page_of_payloads_costs_no_other_job() {
+    let directory = TempDir::new().expect("a directory");
+    let part = parts(&directory).await.pop().expect("the closed file");
+    let (path, new) = (directory.path().join("live.db"), directory.path().join("new.db"));
+    let (mut file, at) = (part.files[0].clone().expect("a file"), pages(&path, "payloads")[2] * 4096);
+    file[at..at + 8].fill(0xff);
+    fs::write(&path, file).expect("a file");
+    assert_eq!(salvage_sqlite(&path, &new).expect("a copy").jobs, JOBS as u64);
+    let ran = run(&new).await.expect("a store").len();
+    assert!((JOBS - MOST_LOST..JOBS).contains(&ran), "{ran}");
+}
