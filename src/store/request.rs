@@ -321,6 +321,9 @@ pub enum StoreError {
         /// The damage.
         detail: String,
     },
+    /// An operation met a damaged part of the open file. Others may succeed.
+    #[error("the file of the store is damaged: {0}; stop the server, and see `waterwheel store check`")]
+    Corrupt(String),
     /// A newer version of the program wrote the store.
     #[error("the store has version {found}, and this program knows {known}; use a newer program")]
     Newer {
@@ -369,7 +372,7 @@ impl StoreError {
             | Self::Unavailable(_)
             | Self::Conflict
             | Self::Closed => true,
-            Self::SessionLost | Self::Busy | Self::Database(_) => false,
+            Self::SessionLost | Self::Busy | Self::Corrupt(_) | Self::Database(_) => false,
         }
     }
 }

@@ -68,6 +68,13 @@ impl SqliteOptions {
 /// [`StoreError::Newer`], [`StoreError::DiskFull`] and [`StoreError::Database`]. No job is lost.
 pub fn open_sqlite(options: &SqliteOptions, clock: Clock) -> Result<Arc<dyn JobStore>, StoreError> {
     let options = &SqliteOptions { path: real(&options.path), ..options.clone() };
+    start(options, clock).map_err(|error| match error {
+        StoreError::Corrupt(detail) => StoreError::Damaged { path: options.path.clone(), detail },
+        error => error,
+    })
+}
+
+fn start(options: &SqliteOptions, clock: Clock) -> Result<Arc<dyn JobStore>, StoreError> {
     let (connection, lock) = open(&options.path)?;
     let log_bytes = Arc::default();
     let writer = SqliteConnection::of_writer(connection, lock, options, clock.clone(), Arc::clone(&log_bytes))?;

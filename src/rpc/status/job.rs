@@ -171,7 +171,7 @@ fn unavailable(cause: &StoreError) -> Answer {
         StoreError::DiskFull => {
             answer.saying("the disk of the store of detached jobs is full; its operator has to make room")
         }
-        StoreError::Damaged { .. } | StoreError::File { .. } => answer
+        StoreError::Corrupt(_) | StoreError::Damaged { .. } | StoreError::File { .. } => answer
             .saying("the file of the store of detached jobs is damaged or gone; its operator has to look at the log"),
         _ => answer,
     };

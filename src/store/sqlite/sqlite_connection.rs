@@ -328,6 +328,9 @@ impl From<rusqlite::Error> for StoreError {
         let is_shm = |error: &ffi::Error| error.extended_code == ffi::SQLITE_IOERR_SHMSIZE;
         match error.sqlite_error() {
             Some(found) if found.code == ErrorCode::DiskFull || is_shm(found) => Self::DiskFull,
+            Some(ffi::Error { code: ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase, .. }) => {
+                Self::Corrupt(error.to_string())
+            }
             Some(found) if OUTAGES.contains(&found.code) => Self::Unavailable(error.to_string()),
             _ => Self::Database(error.to_string()),
         }

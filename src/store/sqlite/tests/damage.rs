@@ -219,3 +219,23 @@ async fn a_damaged_page_of_payloads_costs_no_other_job() {
     let ran = run(&new).await.expect("a store").len();
     assert!((JOBS - MOST_LOST..JOBS).contains(&ran), "{ran}");
 }
+
+#[tokio::test]
+async fn damage_that_a_server_meets_names_the_file_at_the_start_and_the_check_later() {
+    let directory = TempDir::new().expect("a directory");
+    let intact = parts(&directory).await.pop().and_then(|part| part.files[0].clone()).expect("the closed file");
+    let live = directory.path().join("live.db");
+    let damaged = |table: &str| {
+        let (mut file, path) = (intact.clone(), directory.path().join(format!("{table}.db")));
+        file[pages(&live, table)[0] * 4096..][..8].fill(0xff);
+        fs::write(&path, file).expect("a file");
+        path
+    };
+    let path = damaged("sessions");
+    let refused = open(&path).map(|_| ()).expect_err("damage");
+    assert!(matches!(&refused, StoreError::Damaged { path: named, .. } if *named == path), "{refused:?}");
+    let store = open(&damaged("payloads")).expect("a store");
+    let refused = store.submit(jobs(JOBS..JOBS + 1)).await.expect_err("damage");
+    assert!(!refused.is_outage() && refused.to_string().contains("`waterwheel store check`"), "{refused}");
+    store.close().await;
+}
