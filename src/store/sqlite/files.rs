@@ -4,7 +4,7 @@ use std::{
     ffi::OsString,
     fs::{self, File, OpenOptions, Permissions, TryLockError},
     io::{self, Write as _},
-    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
 };
 
@@ -12,6 +12,30 @@ use super::StoreError;
 
 /// Mode of all files: payloads are for their owner alone.
 const PRIVATE: u32 = 0o600;
+
+/// The files of a store as they were opened: device and inode of each. SQLite goes on in a file that was removed or
+/// replaced, and what it stores there is lost with the process.
+pub(super) struct Opened(Vec<(PathBuf, Identity)>);
+
+type Identity = Option<(u64, u64)>;
+
+impl Opened {
+    pub(super) fn of(path: &Path) -> Self {
+        let files = ["", "-wal", ".lock"].map(|suffix| beside(path, suffix));
+        Self(files.map(|file| (file.clone(), identity(&file))).into())
+    }
+
+    /// Fails while one of the paths leads to another file, or to none.
+    pub(super) fn require(&self) -> Result<(), StoreError> {
+        let Some((path, _)) = self.0.iter().find(|(path, opened)| identity(path) != *opened) else { return Ok(()) };
+        let detail = "it was removed or replaced while the server runs; stop the server, and restore it".to_owned();
+        Err(StoreError::File { path: path.clone(), detail })
+    }
+}
+
+fn identity(path: &Path) -> Identity {
+    fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
+}
 
 /// Resolves links: SQLite keeps its log in the directory of the real file.
 pub(super) fn real(path: &Path) -> PathBuf {

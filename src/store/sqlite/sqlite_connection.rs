@@ -21,7 +21,7 @@ use rusqlite::{
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use super::{Lock, SqliteOptions, beside, readers, scan::Visits};
+use super::{Lock, SqliteOptions, beside, files::Opened, readers, scan::Visits};
 use crate::{
     store::{
         Clock, Size, StoreError, Timestamp,
@@ -66,6 +66,7 @@ pub(super) struct SqliteConnection {
     _checkpoints: Option<Checkpoints>,
     clock: Clock,
     path: PathBuf,
+    opened: Option<Opened>,
     reserve_bytes: u64,
     totals: Totals,
     /// The last committed number.
@@ -84,6 +85,7 @@ impl SqliteConnection {
             _checkpoints: None,
             clock,
             path: PathBuf::new(),
+            opened: None,
             reserve_bytes: 0,
             totals: Totals::default(),
             kept_number: 0,
@@ -113,6 +115,7 @@ impl SqliteConnection {
         writer.totals = writer.query("select number, jobs, bytes from totals", &[], read)?.pop().unwrap_or_default();
         writer.kept_number = writer.totals.number;
         writer.path.clone_from(&options.path);
+        writer.opened = Some(Opened::of(&options.path));
         writer.reserve_bytes = options.reserve_bytes;
         writer._checkpoints = Some(Checkpoints::start(&mut writer.sqlite, &options.path, log_bytes)?);
         writer._visits = Some(Visits::start(super::open_to_read(&options.path)?, options.path.clone())?);
@@ -171,6 +174,7 @@ impl Connection for SqliteConnection {
     }
 
     fn begin(&mut self) -> Result<Timestamp, StoreError> {
+        self.opened.as_ref().map_or(Ok(()), Opened::require)?;
         self.execute("begin immediate")?;
         self.now()
     }

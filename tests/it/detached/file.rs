@@ -3,10 +3,11 @@
 use std::{path::Path, process::Stdio};
 
 use tokio::{io::AsyncReadExt as _, process::Command};
-use waterwheel::proto::CreateJobRequest;
+use waterwheel::proto::{CreateJobRequest, health::health_check_response::ServingStatus};
 
 use super::{CONFIG, Jobs, delayed, work};
 use crate::{
+    health,
     ops_pages::metrics,
     process::{Process, Ran, config_file, program, until},
 };
@@ -87,4 +88,24 @@ async fn a_log_that_grows_because_of_a_reader_is_measured_and_the_reader_is_name
         log_bytes().await < LARGE_LOG / 4.0
     })
     .await;
+}
+
+#[tokio::test]
+async fn while_a_file_of_the_store_is_removed_or_replaced_no_job_is_accepted() {
+    let (dir, path) = config_file(CONFIG);
+    let process = Process::serve_file(&path).await;
+    let jobs = Jobs::of(&process).await;
+    jobs.created(waiting("before", "")).await;
+    for name in ["jobs.db", "jobs.db-wal", "jobs.db.lock"] {
+        let (file, away) = (dir.path().join(name), dir.path().join("away"));
+        std::fs::rename(&file, &away).unwrap();
+        std::fs::write(&file, "another file").unwrap();
+        let refused = jobs.create(waiting(name, "")).await.unwrap_err();
+        assert_eq!(refused.reason(), "STORE_UNAVAILABLE", "{name}: {refused:?}");
+        assert!(refused.message().contains("damaged or gone"), "{name}: {refused:?}");
+        assert_eq!(health::check(process.public, "store").await, ServingStatus::NotServing, "{name}");
+        process.logged(&format!("{name}: it was removed or replaced while the server runs")).await;
+        std::fs::rename(&away, &file).unwrap();
+        until("the store", async || jobs.create(waiting(name, "")).await.is_ok()).await;
+    }
 }
