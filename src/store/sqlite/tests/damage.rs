@@ -206,6 +206,33 @@ fn pages(path: &Path, name: &str) -> Vec<usize> {
     pages.map(|page| page.expect("a page") as usize).collect()
 }
 
+#[tokio::test]
+async fn a_damaged_page_costs_only_the_rows_that_cannot_be_read() {
+    let directory = TempDir::new().expect("a directory");
+    let part = parts(&directory).await.pop().expect("the closed file");
+    let intact = part.files[0].clone().expect("a file");
+    let pages = pages(&directory.path().join("live.db"), "jobs");
+    let [root, leaf] = [pages[0] * 4096, pages[3] * 4096];
+    let cell = usize::from(u16::from_be_bytes([intact[leaf + 8], intact[leaf + 9]]));
+    // Where, what it becomes, and how many jobs are kept at least and at most.
+    let cases: [(_, _, &[u8], _); 4] = [
+        ("the size of a cell", leaf + cell, &[0xff; 4], JOBS - 3..=JOBS - 1),
+        ("the number of cells of a leaf", leaf + 3, &[0xff; 2], JOBS - MOST_LOST..=JOBS - 1),
+        ("the type of the root", root, &[0xff; 8], 0..=0),
+        ("an empty root", root, &[13, 0, 0, 0, 0, 0, 0, 0], 0..=0),
+    ];
+    for (case, at, bytes, kept) in cases {
+        let (damaged, new) = (directory.path().join("damaged.db"), directory.path().join(format!("{case}.db")));
+        let mut file = intact.clone();
+        file[at..at + bytes.len()].copy_from_slice(bytes);
+        fs::write(&damaged, file).expect("a file");
+        let salvaged = salvage_sqlite(&damaged, &new).unwrap_or_else(|error| panic!("{case}: {error}"));
+        assert!(!salvaged.damage.is_empty(), "{case}");
+        assert!(kept.contains(&(salvaged.jobs as usize)), "{case}: {} jobs: {:?}", salvaged.jobs, salvaged.damage);
+        run(&new).await.unwrap_or_else(|error| panic!("{case}: {error}"));
+    }
+}
+
 /// Jobs of a damaged leaf of payloads are copied, and fail when their turn comes.
 #[tokio::test]
 async fn a_damaged_page_of_payloads_costs_no_other_job() {
