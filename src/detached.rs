@@ -257,15 +257,11 @@ impl Inner {
 
     /// Changes the stage of a leased job.
     fn set(&self, token: &Token, stage: Stage) {
-        self.stop(self.leases.set(token, stage));
+        self.cancel(self.leases.set(token, stage));
     }
 
-    /// Asks the jobs of the selected leases to stop.
-    fn cancel(&self, which: impl Fn(&Token) -> bool) {
-        self.stop(self.leases.cancel(which));
-    }
-
-    fn stop(&self, jobs: impl IntoIterator<Item = JobId>) {
+    /// Asks jobs in the pools to stop.
+    fn cancel(&self, jobs: impl IntoIterator<Item = JobId>) {
         for job in jobs {
             // The job may have ended meanwhile.
             let _ = self.pools.all().iter().find_map(|pool: &Pool| pool.cancel(job));

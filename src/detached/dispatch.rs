@@ -156,7 +156,7 @@ impl Inner {
             return;
         }
         warn!("the lease of detached jobs has ended; this server stops them, and they run again");
-        self.cancel(|token| token.session == lost);
+        self.cancel(self.leases.lose(lost));
         self.freed.notify_one();
     }
 
@@ -172,7 +172,7 @@ impl Inner {
             let known = *self.session.lock();
             let Some(session) = known else { continue };
             match self.note(self.store.extend_lease(session).await) {
-                Ok(cancelled) => self.cancel(|token| cancelled.contains(token)),
+                Ok(cancelled) => self.cancel(self.leases.cancel(cancelled)),
                 Err(StoreError::SessionLost) => self.lose(session),
                 // The next attempt may still be in time.
                 Err(_) => {}

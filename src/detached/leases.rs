@@ -2,7 +2,7 @@
 //! store is asked for it until its result is stored.
 
 use std::{
-    collections::{BTreeMap, btree_map::Entry},
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
     sync::Arc,
 };
 
@@ -13,12 +13,19 @@ use super::LostRun;
 use crate::{
     model::{Attempt, JobId, Replay},
     pool::LostWhile,
-    store::Token,
+    store::{SessionId, Token},
 };
 
-/// In the order of the ids.
 #[derive(Default)]
-pub(super) struct Leases(Mutex<BTreeMap<Token, Lease>>);
+pub(super) struct Leases(Mutex<Entries>);
+
+#[derive(Default)]
+struct Entries {
+    /// In the order of the ids.
+    leases: BTreeMap<Token, Lease>,
+    /// What the store last called cancelled. A claim whose answer is on its way may have leased some of them.
+    cancelled: BTreeSet<Token>,
+}
 
 struct Lease {
     stage: Stage,
@@ -49,7 +56,7 @@ impl Leases {
     /// Adds the entry of a submission. Returns `false` if the lease has an entry, so that the submission must not ask
     /// for it.
     pub(super) fn ask(&self, token: &Token) -> bool {
-        match self.0.lock().entry(token.clone()) {
+        match self.0.lock().leases.entry(token.clone()) {
             Entry::Occupied(_) => false,
             Entry::Vacant(entry) => {
                 entry.insert(Lease::new(Stage::Asked));
@@ -60,7 +67,7 @@ impl Leases {
 
     /// Removes the entry of a submission, unless the store has leased the job by a claim meanwhile.
     pub(super) fn ask_no_more(&self, token: &Token) {
-        if let Entry::Occupied(entry) = self.0.lock().entry(token.clone())
+        if let Entry::Occupied(entry) = self.0.lock().leases.entry(token.clone())
             && matches!(entry.get().stage, Stage::Asked)
         {
             entry.remove();
@@ -69,20 +76,22 @@ impl Leases {
 
     /// The store has leased the job.
     pub(super) fn lease(&self, token: &Token) {
-        let mut leases = self.0.lock();
-        leases.entry(token.clone()).or_insert_with(|| Lease::new(Stage::Leased)).stage = Stage::Leased;
+        let Entries { leases, cancelled } = &mut *self.0.lock();
+        let lease = leases.entry(token.clone()).or_insert_with(|| Lease::new(Stage::Leased));
+        lease.stage = Stage::Leased;
+        lease.is_cancelled |= cancelled.contains(token);
     }
 
     /// Changes the stage of a leased job. Returns the job of the pool that must be cancelled.
     pub(super) fn set(&self, token: &Token, stage: Stage) -> Option<JobId> {
-        let mut leases = self.0.lock();
-        let lease = leases.get_mut(token)?;
+        let mut entries = self.0.lock();
+        let lease = entries.leases.get_mut(token)?;
         lease.stage = stage;
         lease.job().filter(|_| lease.is_cancelled)
     }
 
     pub(super) fn remove(&self, token: &Token) {
-        self.0.lock().remove(token);
+        self.0.lock().leases.remove(token);
     }
 
     /// Those of `leased` without an entry. They get one, so that no submission asks for the same lease before they are
@@ -91,17 +100,26 @@ impl Leases {
         leased.into_iter().filter(|token| self.ask(token)).collect()
     }
 
-    /// Marks the selected leases as cancelled. Returns their jobs that are in a pool.
-    pub(super) fn cancel(&self, which: impl Fn(&Token) -> bool) -> Vec<JobId> {
-        let mut leases = self.0.lock();
-        let selected = leases.iter_mut().filter(|(token, _)| which(token));
-        selected.filter_map(|(_, lease)| lease.cancel()).collect()
+    /// Marks all leases that the store calls cancelled, also those that it has leased by an operation without an answer
+    /// yet. Returns their jobs that are in a pool.
+    pub(super) fn cancel(&self, cancelled: Vec<Token>) -> Vec<JobId> {
+        let mut entries = self.0.lock();
+        let jobs = cancelled.iter().filter_map(|token| entries.leases.get_mut(token)?.cancel()).collect();
+        entries.cancelled = cancelled.into_iter().collect();
+        jobs
+    }
+
+    /// Marks all leases of a session as cancelled. Returns their jobs that are in a pool.
+    pub(super) fn lose(&self, session: SessionId) -> Vec<JobId> {
+        let mut entries = self.0.lock();
+        let lost = entries.leases.iter_mut().filter(|(token, _)| token.session == session);
+        lost.filter_map(|(_, lease)| lease.cancel()).collect()
     }
 
     /// The run of a job: the number of its attempt, and its events.
     pub(super) fn watch(&self, id: &str) -> Option<(u32, watch::Receiver<Replay>)> {
-        let leases = self.0.lock();
-        let own = leases.range(Token::first(id)..).take_while(|(token, _)| token.id == id);
+        let entries = self.0.lock();
+        let own = entries.leases.range(Token::first(id)..).take_while(|(token, _)| token.id == id);
         own.filter_map(|(_, lease)| lease.run()).last().map(|run| (run.attempt.token.number, run.attempt.watch()))
     }
 
@@ -112,7 +130,7 @@ impl Leases {
             Stage::Ended(result) => result.clone().map(|lost| LostRun { lost_while: LostWhile::Storing, ..lost }),
             Stage::Asked | Stage::Leased => None,
         };
-        self.0.lock().values().filter_map(lost).collect()
+        self.0.lock().leases.values().filter_map(lost).collect()
     }
 }
 

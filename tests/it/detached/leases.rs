@@ -161,6 +161,25 @@ async fn a_cancel_reaches_a_job_that_is_created_twice_at_the_same_time() {
 }
 
 #[tokio::test]
+async fn a_cancel_does_not_wait_for_a_beat_while_the_answer_of_a_claim_is_on_its_way() {
+    let begun = Counter::new();
+    let runner = Runner::start(memory(), 4, vec![echo(), polite(&begun, &Counter::new())]);
+    runner.is_clear().await;
+    let late = Gate::new();
+    runner.store.fault(Operation::Claim, Fault::AnswersLate(late.clone()));
+    runner.create_elsewhere(work("claimed", "polite")).await;
+    runner.store.faulted.reached(1).await;
+    let looked = runner.store.looks.get();
+    let change = runner.store.change(vec!["claimed".into()], Action::Cancel).await.unwrap();
+    assert_eq!(change, [Change::Requested]);
+    timeout(PATIENCE, runner.store.looks.reached(looked + 1)).await.expect("a look for cancellations");
+    late.open();
+    assert_eq!(runner.ended("claimed").await.state, JobState::Cancelled);
+    let is_at_once = begun.get() == 0 || runner.store.looks.get() == looked + 1;
+    assert!(is_at_once, "it began, and was stopped by another look");
+}
+
+#[tokio::test]
 async fn a_job_is_found_without_notifications_while_others_keep_the_server_busy() {
     let store = FaultyStore::muted(open_memory(Bounds::default(), wall_clock()).unwrap());
     let runner = Arc::new(Runner::start(store, 1, vec![echo(), kind("other", |_, _| async { Ok(Output::default()) })]));

@@ -39,13 +39,15 @@ pub(crate) struct FaultyStore {
     faults: Mutex<Vec<(Operation, Fault)>>,
     /// Operations that failed, or wait, by a fault.
     pub(crate) faulted: Counter,
+    /// Answers that named cancelled jobs.
+    pub(crate) looks: Counter,
     /// The notifications; they never come if the test has muted them.
     muted: Option<Wakes>,
 }
 
 impl FaultyStore {
     pub(crate) fn new(store: Arc<dyn JobStore>) -> Self {
-        Self { store, faults: Mutex::default(), faulted: Counter::new(), muted: None }
+        Self { store, faults: Mutex::default(), faulted: Counter::new(), looks: Counter::new(), muted: None }
     }
 
     /// A store without notifications.
@@ -120,7 +122,11 @@ impl JobStore for FaultyStore {
     }
 
     async fn extend_lease(&self, session: SessionId) -> Result<Vec<Token>, StoreError> {
-        self.store.extend_lease(session).await
+        let cancelled = self.store.extend_lease(session).await;
+        if cancelled.as_ref().is_ok_and(|cancelled| !cancelled.is_empty()) {
+            self.looks.add();
+        }
+        cancelled
     }
 
     async fn leased(&self, session: SessionId) -> Result<Vec<Token>, StoreError> {
