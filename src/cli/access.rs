@@ -45,8 +45,8 @@ pub(crate) struct ReadArgs {
     /// Address of the operators' listener; https:// is for a proxy in front of it.
     #[arg(long, value_name = "ADDR", env = "WATERWHEEL_OPS", default_value = "127.0.0.1:7071")]
     pub(crate) ops: Address,
-    /// Address of the callers' listener, to ask that one.
-    #[arg(long, value_name = "ADDR", env = "WATERWHEEL_SERVER")]
+    /// Address of the callers' listener, to ask that one. Only this flag chooses it.
+    #[arg(long, value_name = "ADDR")]
     pub(crate) server: Option<Address>,
     #[command(flatten)]
     pub(crate) access: AccessArgs,

@@ -303,6 +303,17 @@ async fn every_command_reports_that_its_output_cannot_be_written() {
 }
 
 #[tokio::test]
+async fn commands_that_read_ask_operators_whatever_the_address_for_callers_in_the_environment() {
+    let server = Process::serve(CONFIG).await;
+    for line in [&["probe"][..], &["stats"]] {
+        let mut command = server.command(line);
+        command.env("WATERWHEEL_SERVER", "127.0.0.1:1");
+        let ran = Ran::of(command).await;
+        assert_eq!(ran.code, Some(0), "{line:?}: {}", ran.err);
+    }
+}
+
+#[tokio::test]
 async fn the_exit_code_of_probe_does_not_depend_on_whether_its_output_can_be_written() {
     let server = Process::serve(CONFIG).await;
     let error = "cannot write the output: no space left on device\n";
