@@ -99,6 +99,8 @@ impl CallError {
         match (self.code, self.execution()) {
             // A handler may send any code, so it says nothing here.
             _ if self.known() == Some(Reason::HandlerFailed) => Exit::Failed,
+            // An operator's restart failed, and no job was asked for.
+            _ if self.is_failed_restart() => Exit::Failed,
             // The job did not start, but exit code 4 would invite a retry that cannot succeed.
             _ if self.known().is_some_and(allows_no_retry) => Exit::Usage,
             (Code::DeadlineExceeded, _) => Exit::DeadlineExceeded,
@@ -107,6 +109,11 @@ impl CallError {
             (_, "NOT_STARTED") => Exit::Refused,
             _ => Exit::Failed,
         }
+    }
+
+    /// Whether a new process of the restarted pool was not ready.
+    fn is_failed_restart(&self) -> bool {
+        self.code == Code::FailedPrecondition && self.known() == Some(Reason::HandlerUnavailable)
     }
 
     /// A fact in the metadata of the status.
@@ -174,6 +181,9 @@ impl CallError {
                 let needed = self.milliseconds("needed_timeout_ms").filter(|needed| !needed.is_zero())?;
                 let deadline = Duration::from_millis((needed.as_secs_f64() * 1.1e3).ceil() as u64);
                 Some(format!("pass --deadline {}", setting(deadline)))
+            }
+            Reason::HandlerUnavailable if self.is_failed_restart() => {
+                Some("correct the program, and restart the pool again".to_owned())
             }
             Reason::QueueFull => Some("pass --when-full wait".to_owned()),
             Reason::NoCredentials => match self.fact("accepts")? {

@@ -127,6 +127,9 @@ DRAINING  what the server says
 $ Refused Unavailable HANDLER_UNAVAILABLE retry=200 execution=NOT_STARTED
 HANDLER_UNAVAILABLE  what the server says; the job did not start
   help: try again in 200ms, or read the server's log if it persists
+$ Failed FailedPrecondition HANDLER_UNAVAILABLE execution=NOT_STARTED
+HANDLER_UNAVAILABLE  what the server says
+  help: correct the program, and restart the pool again
 ";
 
 #[test]

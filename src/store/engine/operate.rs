@@ -125,9 +125,17 @@ impl<C: Connection> Engine<C> {
     pub(in crate::store) fn end_leases(&mut self, at: Timestamp) -> Result<usize, StoreError> {
         let mut returned = 0;
         for session in self.rows.remove_sessions(at)? {
-            let records = self.select(Select::Leased(session), usize::MAX)?;
+            let mut records = self.select(Select::Leased(session), usize::MAX)?;
             returned += records.len();
-            self.take_back(records, JobRecord::lose_lease)?;
+            for record in &mut records {
+                record.lose_lease(self.now);
+                if record.state == JobState::Failed {
+                    let job = &record.request.id;
+                    warn!(job, "the lease of a job was lost several times in a row; it is a dead letter");
+                }
+            }
+            self.changes.returned |= !records.is_empty();
+            self.save_changed(records)?;
         }
         Ok(returned)
     }
@@ -139,14 +147,6 @@ impl<C: Connection> Engine<C> {
         records.retain(|record| record.token().is_some_and(|token| tokens.contains(&token)));
         for record in &mut records {
             record.release(self.now);
-        }
-        self.changes.returned |= !records.is_empty();
-        self.save_changed(records)
-    }
-
-    fn take_back(&mut self, mut records: Vec<JobRecord>, end: fn(&mut JobRecord, Timestamp)) -> Result<(), StoreError> {
-        for record in &mut records {
-            end(record, self.now);
         }
         self.changes.returned |= !records.is_empty();
         self.save_changed(records)
