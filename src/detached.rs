@@ -93,7 +93,7 @@ struct Inner {
     depths: Mutex<Vec<(String, Depth)>>,
 }
 
-/// A run that a drain could not finish, or whose result was not stored. The job runs again.
+/// A run that a drain could not finish, or stopped, or whose result was not stored. The job runs again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LostRun {
     /// Id of the job.
@@ -214,6 +214,12 @@ impl Detached {
     #[must_use]
     pub fn watch(&self, id: &str) -> Option<(u32, watch::Receiver<Replay>)> {
         self.0.leases.watch(id)
+    }
+
+    /// The runs that were stopped after [`stop`](Self::stop). Their jobs are in the store, and run again.
+    #[must_use]
+    pub fn given_back(&self) -> Vec<LostRun> {
+        self.0.leases.given_back()
     }
 
     /// The runs that have not ended, and those whose results are not stored.

@@ -136,6 +136,11 @@ impl Control {
         (of_calls, self.detached().map(Detached::unfinished).unwrap_or_default())
     }
 
+    /// The runs of detached jobs that the drain stopped.
+    pub(super) fn given_back(&self) -> Vec<LostRun> {
+        self.detached().map(Detached::given_back).unwrap_or_default()
+    }
+
     fn loads(&self) -> Vec<PoolLoad> {
         self.0.pools.all().iter().map(Pool::load).collect()
     }
@@ -174,6 +179,7 @@ impl DrainControl for Control {
             running: loads.iter().map(|pool| pool.running).sum(),
             finished: self.finished(),
             lost,
+            given_back: self.given_back().len() as u64,
             cut,
             elapsed,
             // Jobs are accepted during the notice phase, so the drain lasts at least until its end.

@@ -9,7 +9,6 @@ use tracing::{info, warn};
 
 use super::{Control, running};
 use crate::{
-    config::Drain,
     detached::LostRun,
     net::{Server, UnsentAnswer},
     phase::Phase,
@@ -21,6 +20,8 @@ use crate::{
 const LINGER: Duration = Duration::from_millis(100);
 /// Time to store the results of detached jobs.
 const STORE_TIME: Duration = Duration::from_secs(2);
+/// Maximum number of jobs in the log line about those that were stopped.
+const MAX_NAMED: usize = 5;
 
 /// Time to send the last report.
 const REPORT_TIME: Duration = Duration::from_millis(20);
@@ -38,6 +39,8 @@ pub struct Receipt {
     pub lost: Vec<LostJob>,
     /// Runs of detached jobs that were not finished, or whose results were not stored. They run again.
     pub lost_runs: Vec<LostRun>,
+    /// Runs of detached jobs that were stopped. The jobs are in their store, and run again.
+    pub given_back: Vec<LostRun>,
     /// Answers that were cut off because their callers did not read them in time.
     pub cut: Vec<UnsentAnswer>,
     end: Instant,
@@ -91,7 +94,12 @@ async fn carry_out(control: &Control, public: &Server, ops: &Server, tasks: &Tas
         // What is not kept by then runs again.
         let _ = timeout(STORE_TIME, detached.ended()).await;
     }
-    let lost = control.lost();
+    let ((lost, lost_runs), given_back) = (control.lost(), control.given_back());
+    if !given_back.is_empty() {
+        let jobs: Vec<_> = given_back.iter().take(MAX_NAMED).map(|run| &*run.job).collect();
+        let (count, jobs) = (given_back.len(), jobs.join(", "));
+        info!(count, jobs, "detached jobs that ran were stopped, and run again; the receipt names all");
+    }
     control.phase().advance(Phase::Stopped);
     ops.close_listener();
     ops.go_away();
@@ -101,14 +109,15 @@ async fn carry_out(control: &Control, public: &Server, ops: &Server, tasks: &Tas
     while !public.is_answered() && control.within(hard_stop, public.answered()).await {
         let _ = timeout(LINGER, public.ended()).await;
     }
-    let cut_answers = public.unsent_answers();
-    control.settle(cut_answers.len());
+    let cut = public.unsent_answers();
+    control.settle(cut.len());
     let _ = timeout_at(quiet.max(Instant::now() + REPORT_TIME), ops.ended()).await;
     public.cut();
     ops.cut();
     let _ = timeout(CUT_TIME, async { tokio::join!(public.ended(), ops.ended()) }).await;
     let _ = timeout_at(quiet, tasks.wait()).await;
-    Receipt::new(begin, plan, control.finished(), lost, cut_answers)
+    let end = hard_stop + plan.kill;
+    Receipt { elapsed: begin.elapsed(), finished: control.finished(), lost, lost_runs, given_back, cut, end }
 }
 
 async fn emptied(pools: &[Pool]) {
@@ -116,17 +125,6 @@ async fn emptied(pools: &[Pool]) {
 }
 
 impl Receipt {
-    pub(super) fn new(
-        begin: Instant,
-        plan: Drain,
-        finished: u64,
-        (lost, lost_runs): (Vec<LostJob>, Vec<LostRun>),
-        cut: Vec<UnsentAnswer>,
-    ) -> Self {
-        let end = begin + plan.notice + plan.finish + plan.kill;
-        Self { elapsed: begin.elapsed(), finished, lost, lost_runs, cut, end }
-    }
-
     /// Whether no job was lost, and no answer cut.
     #[must_use]
     pub fn is_clean(&self) -> bool {
@@ -135,7 +133,8 @@ impl Receipt {
 
     /// One line of JSON: `event` (`"drained"`), `elapsed_ms`, `finished`, and `lost`, a list of objects with `job`,
     /// `request_id`, `kind`, `pool` and `while` (`"queued"`: it had not begun, `"running"`, or `"storing"`: it had ended,
-    /// and its result was not stored), and `cut`, a list of objects with `request_id`, `peer` and `unsent_bytes`.
+    /// and its result was not stored), `given_back`, a list of such objects, and `cut`, a list of objects with
+    /// `request_id`, `peer` and `unsent_bytes`.
     #[must_use]
     pub fn to_json(&self) -> String {
         let entry = |job: &str, request_id: &str, kind: &str, pool: &str, lost_while: LostWhile| {
@@ -159,6 +158,7 @@ impl Receipt {
             "elapsed_ms": u64::try_from(self.elapsed.as_millis()).unwrap_or(u64::MAX),
             "finished": self.finished,
             "lost": lost.collect::<Vec<_>>(),
+            "given_back": self.given_back.iter().map(run).collect::<Vec<_>>(),
             "cut": self.cut.iter().map(cut).collect::<Vec<_>>(),
         })
         .to_string()

@@ -129,6 +129,9 @@ fn receipt(last: &DrainResponse) -> String {
     let all = last.finished + last.lost;
     let time = short(last.elapsed);
     let mut lost = format!("lost {}", last.lost);
+    if last.given_back > 0 {
+        lost.push_str(&format!(", given back {}", last.given_back));
+    }
     if last.cut > 0 {
         lost.push_str(&format!(", answers cut {}", last.cut));
     }
@@ -183,6 +186,7 @@ mod tests {
             expected: Some("6.100s".parse().unwrap()),
             hard_stop: Some("30s".parse().unwrap()),
             cut: 0,
+            given_back: 0,
         }
     }
 
@@ -296,6 +300,7 @@ mod tests {
                 "expected": "6.100s",
                 "hard_stop": "30s",
                 "cut": 0,
+                "given_back": 0,
             })
         );
         assert_eq!(lines[1]["phase"], "PHASE_STOPPED");

@@ -29,8 +29,8 @@ const MAX_FLUSH: Duration = Duration::from_secs(1);
 /// "waterwheel reload" does.
 ///
 /// The last line on standard output is the receipt of the drain, which names every job that was not finished. The exit
-/// code is 0 if there was none, else 3. If standard output cannot be written, the server still serves, and the receipt
-/// goes to standard error.
+/// code is 0 if no job was lost and no answer was cut, else 3. A stopped detached job runs again, and is not lost. If
+/// standard output cannot be written, the server still serves, and the receipt goes to standard error.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
   waterwheel serve --config waterwheel.toml")]

@@ -25,6 +25,8 @@ struct Entries {
     leases: BTreeMap<Token, Lease>,
     /// What the store last called cancelled. A claim whose answer is on its way may have leased some of them.
     cancelled: BTreeSet<Token>,
+    /// Runs that a drain stopped.
+    given_back: Vec<LostRun>,
 }
 
 struct Lease {
@@ -76,7 +78,7 @@ impl Leases {
 
     /// The store has leased the job.
     pub(super) fn lease(&self, token: &Token) {
-        let Entries { leases, cancelled } = &mut *self.0.lock();
+        let Entries { leases, cancelled, .. } = &mut *self.0.lock();
         let lease = leases.entry(token.clone()).or_insert_with(|| Lease::new(Stage::Leased));
         lease.stage = Stage::Leased;
         lease.is_cancelled |= cancelled.contains(token);
@@ -121,6 +123,16 @@ impl Leases {
         let entries = self.0.lock();
         let own = entries.leases.range(Token::first(id)..).take_while(|(token, _)| token.id == id);
         own.filter_map(|(_, lease)| lease.run()).last().map(|run| (run.attempt.token.number, run.attempt.watch()))
+    }
+
+    /// A drain has stopped the run, and its job goes back to the store.
+    pub(super) fn give_back(&self, run: LostRun) {
+        self.0.lock().given_back.push(run);
+    }
+
+    /// The runs that a drain stopped.
+    pub(super) fn given_back(&self) -> Vec<LostRun> {
+        self.0.lock().given_back.clone()
     }
 
     /// The jobs that run, or whose result is not stored.

@@ -11,8 +11,8 @@ use super::{
 };
 use crate::{
     model::{
-        Attempt, AttemptToken, Call, Code, Completed, Deadline, Failure, HandlerError, Job, JobError, Outcome, Reason,
-        Rejection, RejectionReason, WhenFull,
+        Attempt, AttemptToken, Call, Code, Completed, Deadline, Execution, Failure, HandlerError, Job, JobError,
+        Outcome, Reason, Rejection, RejectionReason, WhenFull,
     },
     pool::{LostWhile, Ticket},
     store::{Claimed, NewJob, Next, Settle, Token},
@@ -49,8 +49,12 @@ impl Reservation {
                 Some(Err(rejection.into()))
             }
         };
+        let has_run = matches!(&end, Some(Err(JobError::Failed(failure))) if failure.execution == Execution::Started);
         let end = settle(claimed, end, &attempt, &self.pool, rand::random());
         let is_result = end.next != Next::GiveBack;
+        if has_run && !is_result && inner.stop.is_cancelled() {
+            inner.leases.give_back(lost.clone());
+        }
         inner.set(&end.token, Stage::Ended(is_result.then_some(lost)));
         end
     }

@@ -63,6 +63,8 @@ pub struct DrainProgress {
     pub finished: u64,
     /// Jobs that will not be finished.
     pub lost: u64,
+    /// Detached jobs that were stopped, and are back in their store.
+    pub given_back: u64,
     /// Answers that were cut off; `None` until known.
     pub cut: Option<u64>,
     /// Time since the drain began.
@@ -344,6 +346,7 @@ fn report(progress: &DrainProgress) -> DrainResponse {
         running: progress.running as u64,
         finished: progress.finished,
         lost: progress.lost,
+        given_back: progress.given_back,
         cut: progress.cut.unwrap_or_default(),
         elapsed: Some(duration(progress.elapsed)),
         expected: Some(duration(progress.expected)),
@@ -361,6 +364,7 @@ fn report_of(pool: &Pool, begin: Instant, before: u64) -> DrainResponse {
         running: stats.in_flight as u64,
         finished: (stats.counts.ended() - before).saturating_sub(lost),
         lost,
+        given_back: 0,
         cut: 0,
         elapsed: Some(duration(begin.elapsed())),
         expected: Some(duration(pool.expected_end())),

@@ -117,9 +117,14 @@ async fn the_command_that_watches_a_drain_agrees_with_the_receipt() {
     Caller::of(process.public).await.until(|pool| pool.in_flight == 1).await;
     let watched = process.run("drain --watch").await;
     let ended = process.ended().await;
-    assert!(watched.out.contains("drained 0/0 in ") && watched.out.contains(", lost 0\n"), "{}", watched.out);
+    assert!(
+        watched.out.contains("drained 0/0 in ") && watched.out.contains(", lost 0, given back 1\n"),
+        "{}",
+        watched.out
+    );
     assert_eq!((watched.code, ended.code), (Some(0), Some(0)), "{:?}", ended.receipt);
     assert_eq!((&ended.receipt["finished"], &ended.receipt["lost"]), (&0.into(), &serde_json::json!([])));
+    assert_eq!(ended.receipt["given_back"][0]["job"], "long");
 }
 
 #[tokio::test]

@@ -269,6 +269,8 @@ async fn a_drain_returns_unfinished_jobs_to_the_store() {
     process.signal(Signal::TERM);
     let ended = process.ended().await;
     assert_eq!((ended.code, &ended.receipt["lost"]), (Some(0), &serde_json::json!([])), "{}", ended.receipt);
+    let stopped: Vec<_> = ended.receipt["given_back"].as_array().unwrap().iter().map(|run| &run["job"]).collect();
+    assert_eq!(stopped, [&long], "jobs that had not begun are not named");
 
     let process = Process::serve_file(&path).await;
     let jobs = Jobs::of(&process).await;
