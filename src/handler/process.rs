@@ -237,6 +237,9 @@ impl WorkerJob for JobSlot {
     /// Asks the job to stop, then the process. Dropping the slot afterwards ends a job that is still not answered.
     async fn stop(&mut self, reason: &str, cx: &Context) {
         let Some((id, _)) = &self.job else { return };
+        // Until it has stopped, no other job begins in a process that may be killed with it.
+        self.session.take_places(self.session.places);
+        self.places += self.session.places;
         let program = &self.set.program;
         let (ask, terminate) = (program.ask_grace(), program.terminate_grace());
         self.session.send(ToWorker::cancel(*id, reason, ask), Bytes::new());

@@ -157,7 +157,8 @@ async fn check(service: &Service, cases: &[Case], slots: usize) -> usize {
     let (mut lost, mut ends) = (0, 0);
     for case in cases {
         let name = case.name;
-        assert_eq!(ways.submit(echo()).await.reason, "COMPLETED", "before {name}");
+        let before = ways.submit(echo()).await;
+        assert_eq!(before.reason, "COMPLETED", "before {name}: {before:?}");
         let bad = async {
             let run_timeout = (case.ends == Ends::Hangs).then(|| "1s".parse().unwrap());
             let bad = Job { run_timeout, ..job("do", case.payload.clone()) };
