@@ -36,7 +36,7 @@ use tracing::{info, warn};
 use crate::{
     model::{JobId, Replay},
     pool::{LostWhile, Pool, Pools},
-    store::{Clock, Depth, JobStore, KindPolicy, SessionId, Settle, StoreError, Timestamp, Token},
+    store::{Clock, Depth, JobStore, KindPolicy, Settle, StoreError, Timestamp, Token},
     task::Tasks,
 };
 use claims::Claims;
@@ -72,7 +72,6 @@ struct Inner {
     stop: CancellationToken,
     /// Cancelled when all results are stored, and the store is closed.
     ended: CancellationToken,
-    session: Mutex<Option<SessionId>>,
     claims: Mutex<Claims>,
     intake: Arc<Intake>,
     /// Notified when a pool may have room again.
@@ -129,7 +128,6 @@ impl Detached {
             schedules: Mutex::default(),
             stop: CancellationToken::new(),
             ended: CancellationToken::new(),
-            session: Mutex::default(),
             claims: Mutex::default(),
             intake: Arc::default(),
             freed: Notify::new(),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Detached, Inner, claims::Reservation};
-use crate::store::{NewJob, Room, StoreError, Submission, Submitted, Token};
+use crate::store::{NewJob, Room, SessionId, StoreError, Submission, Submitted};
 
 impl Detached {
     /// Creates a job, and returns once it is durable. If the future is dropped, the job is created nevertheless.
@@ -29,7 +29,7 @@ impl Inner {
         let mut asked = Asked::new(self, &job);
         let room = asked.as_ref().map(|asked| {
             let kinds = [(job.job.kind.clone(), 1)].into();
-            Room { session: asked.token.session, kinds, bytes: usize::MAX }
+            Room { session: asked.session, kinds, bytes: usize::MAX }
         });
         let answers = self.note(self.store.submit(Submission { jobs: vec![job], room }).await)?;
         let answer = answers.into_iter().next().ok_or(StoreError::Closed)?;
@@ -37,8 +37,9 @@ impl Inner {
         asked.is_answered = true;
         match (answer, asked.reservation.take()) {
             (Submitted::Leased(job), Some(reservation)) => {
-                self.leases.lease(&asked.token);
-                reservation.start(*job);
+                if self.leases.lease(&job.token) {
+                    reservation.start(*job);
+                }
                 Ok(Submitted::Created)
             }
             (answer, _) => Ok(answer),
@@ -46,9 +47,10 @@ impl Inner {
     }
 }
 
-/// A lease that a submission asks for. When it is dropped, its entry goes, unless the store leased the job.
+/// A lease that a submission asks for, until it is dropped.
 struct Asked {
-    token: Token,
+    job: String,
+    session: SessionId,
     inner: Arc<Inner>,
     /// Taken when the job starts.
     reservation: Option<Reservation>,
@@ -59,23 +61,24 @@ struct Asked {
 impl Asked {
     /// `None` if the job must wait in the store, or if no more jobs may start.
     fn new(inner: &Arc<Inner>, job: &NewJob) -> Option<Self> {
-        let session = (*inner.session.lock())?;
+        let session = inner.leases.session()?;
         let starter = inner.starter.lock().clone()?;
         let pool = inner.pools.get(&job.pool).filter(|_| inner.may_take())?;
         let reservation = {
             let mut claims = inner.claims.lock();
             claims.may_start(pool, &job.job.kind).then(|| claims.take(inner, starter, pool.name(), job))?
         };
-        let token = job.token(1, session);
-        let asked =
-            |token| Self { token, inner: Arc::clone(inner), reservation: Some(reservation), is_answered: false };
-        inner.leases.ask(&token).then(|| asked(token))
+        if !inner.leases.ask(&job.id) {
+            return None;
+        }
+        let (job, inner) = (job.id.clone(), Arc::clone(inner));
+        Some(Self { job, session, inner, reservation: Some(reservation), is_answered: false })
     }
 }
 
 impl Drop for Asked {
     fn drop(&mut self) {
-        self.inner.leases.ask_no_more(&self.token);
+        self.inner.leases.ask_no_more(&self.job);
         if !self.is_answered {
             self.inner.doubt();
         }

@@ -41,7 +41,9 @@ impl Inner {
                 let kind = &job.request.job.kind;
                 let pool = self.pools.all().iter().find(|pool| pool.kind(kind).is_some());
                 let pool = pool.map_or_else(|| Arc::from(&*job.request.pool), |pool| Arc::clone(pool.name()));
-                self.leases.lease(&job.token);
+                if !self.leases.lease(&job.token) {
+                    continue;
+                }
                 let reservation = self.claims.lock().take(self, starter.clone(), &pool, &job.request);
                 reservation.start(job);
             }
@@ -80,22 +82,20 @@ impl Inner {
 
     /// Gives back the leases that the store made for operations without an answer.
     ///
-    /// Each lease has an entry from before the store is asked for it: that of its submission, or of its claim, which ends
-    /// before this begins. So a job that is leased and has no entry afterwards has no run. It is given back by its token,
-    /// which is void if its lease has ended meanwhile.
+    /// A submission is noted before the store is asked for its lease, and a claim ends before this begins. So a job that is
+    /// leased and not known afterwards has no run. It is given back by its token, which is void if its lease has ended
+    /// meanwhile.
     async fn give_back_unknown(&self) {
         if self.doubt_until.lock().is_none_or(|until| until < Instant::now()) {
             return;
         }
         let Some(session) = self.session().await else { return };
         let Ok(leased) = self.note(self.store.leased(session).await) else { return };
-        let unknown = self.leases.add_unknown(leased);
+        let unknown = self.leases.unknown(leased);
         if unknown.is_empty() {
             return;
         }
-        let given_back = self.note(self.store.release(session, unknown.clone()).await);
-        unknown.iter().for_each(|token| self.leases.ask_no_more(token));
-        if given_back == Err(StoreError::SessionLost) {
+        if self.note(self.store.release(session, unknown).await) == Err(StoreError::SessionLost) {
             self.lose(session);
         }
     }
@@ -140,23 +140,20 @@ impl Inner {
 
     /// The session, opened on first use; `None` if the store fails.
     pub(super) async fn session(&self) -> Option<SessionId> {
-        let known = *self.session.lock();
-        if known.is_some() {
-            return known;
+        if let Some(known) = self.leases.session() {
+            return Some(known);
         }
-        let opened = self.note(self.store.open_session(LEASE).await).ok();
-        *self.session.lock() = opened;
-        opened
+        let opened = self.note(self.store.open_session(LEASE).await).ok()?;
+        self.leases.open(opened);
+        Some(opened)
     }
 
     /// The lease of a session has ended, so other processes may run its jobs. Stops those that run here.
     pub(super) fn lose(&self, lost: SessionId) {
-        // Two operations may both report the same lost session. A session that was opened meanwhile must stay.
-        if self.session.lock().take_if(|known| *known == lost).is_none() {
-            return;
-        }
+        // Two operations may both report the same lost session.
+        let Some(jobs) = self.leases.lose(lost) else { return };
         warn!("the lease of detached jobs has ended; this server stops them, and they run again");
-        self.cancel(self.leases.lose(lost));
+        self.cancel(jobs);
         self.freed.notify_one();
     }
 
@@ -169,8 +166,7 @@ impl Inner {
                 _ = beats.tick() => {}
                 () = self.store.wakes().cancels() => {}
             }
-            let known = *self.session.lock();
-            let Some(session) = known else { continue };
+            let Some(session) = self.leases.session() else { continue };
             match self.note(self.store.extend_lease(session).await) {
                 Ok(cancelled) => self.cancel(self.leases.cancel(cancelled)),
                 Err(StoreError::SessionLost) => self.lose(session),
@@ -228,7 +224,7 @@ mod tests {
     #[test]
     fn a_batch_of_results_is_bounded_by_bytes_and_has_at_least_one() {
         let end = |bytes: usize| {
-            let token = NewJob::new("a", "p", Job::new("k", "")).token(1, SessionId::default());
+            let token = NewJob::new("a", "p", Job::new("k", "")).token(1, 1, SessionId::default());
             let next = Next::Succeeded(Output::new(vec![0; bytes]));
             Settle { token, worker: String::new(), reason: Reason::Completed, code: 0, message: String::new(), next }
         };

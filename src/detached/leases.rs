@@ -1,8 +1,8 @@
-//! The leases of this process: what each job does that the store leased to it. Each lease has one entry, from before the
-//! store is asked for it until its result is stored.
+//! The session of this process at the store, and its leases: what each job does that the store leased to it. Each lease
+//! has one entry, from the answer of the store until its result is stored.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, btree_map::Entry},
+    collections::{BTreeMap, BTreeSet, HashSet},
     sync::Arc,
 };
 
@@ -21,9 +21,13 @@ pub(super) struct Leases(Mutex<Entries>);
 
 #[derive(Default)]
 struct Entries {
+    /// `None` before the first session, and after a lost one.
+    session: Option<SessionId>,
+    /// Ids of the jobs whose submissions ask the store for a lease.
+    asked: HashSet<String>,
     /// In the order of the ids.
     leases: BTreeMap<Token, Lease>,
-    /// What the store last called cancelled. A claim whose answer is on its way may have leased some of them.
+    /// What the store last called cancelled. An operation whose answer is on its way may have leased some of them.
     cancelled: BTreeSet<Token>,
     /// Runs that a drain stopped.
     given_back: Vec<LostRun>,
@@ -37,8 +41,6 @@ struct Lease {
 
 /// What the job of a lease does.
 pub(super) enum Stage {
-    /// A submission asks the store for the lease.
-    Asked,
     /// The job is leased, and not in a pool.
     Leased,
     /// The job is in a pool.
@@ -55,33 +57,35 @@ pub(super) struct Run {
 }
 
 impl Leases {
-    /// Adds the entry of a submission. Returns `false` if the lease has an entry, so that the submission must not ask
-    /// for it.
-    pub(super) fn ask(&self, token: &Token) -> bool {
-        match self.0.lock().leases.entry(token.clone()) {
-            Entry::Occupied(_) => false,
-            Entry::Vacant(entry) => {
-                entry.insert(Lease::new(Stage::Asked));
-                true
-            }
-        }
+    /// The session, unless it is lost.
+    pub(super) fn session(&self) -> Option<SessionId> {
+        self.0.lock().session
     }
 
-    /// Removes the entry of a submission, unless the store has leased the job by a claim meanwhile.
-    pub(super) fn ask_no_more(&self, token: &Token) {
-        if let Entry::Occupied(entry) = self.0.lock().leases.entry(token.clone())
-            && matches!(entry.get().stage, Stage::Asked)
-        {
-            entry.remove();
-        }
+    /// The store has opened a session.
+    pub(super) fn open(&self, session: SessionId) {
+        self.0.lock().session = Some(session);
     }
 
-    /// The store has leased the job.
-    pub(super) fn lease(&self, token: &Token) {
-        let Entries { leases, cancelled, .. } = &mut *self.0.lock();
-        let lease = leases.entry(token.clone()).or_insert_with(|| Lease::new(Stage::Leased));
-        lease.stage = Stage::Leased;
-        lease.is_cancelled |= cancelled.contains(token);
+    /// A submission of this job is to ask for a lease. Returns `false` if another one does, so that this one must not.
+    pub(super) fn ask(&self, id: &str) -> bool {
+        self.0.lock().asked.insert(id.to_owned())
+    }
+
+    /// The submission has its answer, or will not get it.
+    pub(super) fn ask_no_more(&self, id: &str) {
+        self.0.lock().asked.remove(id);
+    }
+
+    /// The store has leased the job. Returns `false` if the session was lost meanwhile, so that the store has taken the job
+    /// back.
+    pub(super) fn lease(&self, token: &Token) -> bool {
+        let Entries { session, leases, cancelled, .. } = &mut *self.0.lock();
+        let is_held = *session == Some(token.session);
+        if is_held {
+            leases.insert(token.clone(), Lease { stage: Stage::Leased, is_cancelled: cancelled.contains(token) });
+        }
+        is_held
     }
 
     /// Changes the stage of a leased job. Returns the job of the pool that must be cancelled.
@@ -96,10 +100,10 @@ impl Leases {
         self.0.lock().leases.remove(token);
     }
 
-    /// Those of `leased` without an entry. They get one, so that no submission asks for the same lease before they are
-    /// given back.
-    pub(super) fn add_unknown(&self, leased: Vec<Token>) -> Vec<Token> {
-        leased.into_iter().filter(|token| self.ask(token)).collect()
+    /// Those of `leased` that have no entry, and that no submission asks for.
+    pub(super) fn unknown(&self, leased: Vec<Token>) -> Vec<Token> {
+        let Entries { asked, leases, .. } = &*self.0.lock();
+        leased.into_iter().filter(|token| !leases.contains_key(token) && !asked.contains(&token.id)).collect()
     }
 
     /// Marks all leases that the store calls cancelled, also those that it has leased by an operation without an answer
@@ -111,11 +115,13 @@ impl Leases {
         jobs
     }
 
-    /// Marks all leases of a session as cancelled. Returns their jobs that are in a pool.
-    pub(super) fn lose(&self, session: SessionId) -> Vec<JobId> {
-        let mut entries = self.0.lock();
-        let lost = entries.leases.iter_mut().filter(|(token, _)| token.session == session);
-        lost.filter_map(|(_, lease)| lease.cancel()).collect()
+    /// Marks all leases of the lost session as cancelled. Returns their jobs that are in a pool; `None` if it was lost
+    /// before.
+    pub(super) fn lose(&self, lost: SessionId) -> Option<Vec<JobId>> {
+        let Entries { session, leases, .. } = &mut *self.0.lock();
+        session.take_if(|known| *known == lost)?;
+        let own = leases.iter_mut().filter(|(token, _)| token.session == lost);
+        Some(own.filter_map(|(_, lease)| lease.cancel()).collect())
     }
 
     /// The run of a job: the number of its attempt, and its events.
@@ -140,17 +146,13 @@ impl Leases {
         let lost = |lease: &Lease| match &lease.stage {
             Stage::Runs(run) => Some(run.lost.clone()),
             Stage::Ended(result) => result.clone().map(|lost| LostRun { lost_while: LostWhile::Storing, ..lost }),
-            Stage::Asked | Stage::Leased => None,
+            Stage::Leased => None,
         };
         self.0.lock().leases.values().filter_map(lost).collect()
     }
 }
 
 impl Lease {
-    fn new(stage: Stage) -> Self {
-        Self { stage, is_cancelled: false }
-    }
-
     fn run(&self) -> Option<&Run> {
         if let Stage::Runs(run) = &self.stage { Some(run) } else { None }
     }

@@ -33,8 +33,8 @@ impl Reservation {
     /// Runs one attempt of a job.
     pub(super) async fn run(mut self, claimed: Claimed) -> Settle {
         let inner = Arc::clone(&self.inner);
-        let Token { id, attempt, session, .. } = &claimed.token;
-        let token = AttemptToken { job: id.clone(), number: *attempt, epoch: session.number() };
+        let Token { id, row, attempt, .. } = &claimed.token;
+        let token = AttemptToken { job: id.clone(), number: *attempt, row: *row };
         let attempt = Arc::new(Attempt::new(token, claimed.crashes));
         let lost = lost(&claimed, &self.pool);
         let end = match inner.pools.try_submit(pool_job(&claimed, &attempt)) {
@@ -174,7 +174,7 @@ mod tests {
     fn claimed(run_timeout: Option<Duration>) -> Claimed {
         let job = Job { run_timeout, ..Job::new("k", "") };
         let request = NewJob { policy: KindPolicy::default(), ..NewJob::new("a", "p", job) };
-        let token = request.token(1, SessionId::default());
+        let token = request.token(1, 1, SessionId::default());
         Claimed { token, request, failures: 0, crashes: 0 }
     }
 
@@ -183,7 +183,7 @@ mod tests {
         const WEEK: Duration = Duration::from_secs(7 * 86_400);
         for (asked, expected) in [(None, WEEK), (Some(WEEK * 2), WEEK), (Some(WEEK / 7), WEEK / 7)] {
             let claimed = claimed(asked);
-            let token = AttemptToken { job: "a".into(), number: 1, epoch: 1 };
+            let token = AttemptToken { job: "a".into(), number: 1, row: 1 };
             let job = pool_job(&claimed, &Arc::new(Attempt::new(token, 0)));
             assert_eq!(job.run_timeout, Some(expected));
             assert!(job.deadline.expect("a deadline").budget() > WEEK, "the deadline ends no run");

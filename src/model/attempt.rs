@@ -26,20 +26,20 @@ pub struct Attempt {
     events: watch::Sender<Replay>,
 }
 
-/// Identifies one attempt of a detached job. The text form is `JOB/NUMBER/EPOCH`, which is unique.
+/// Identifies one attempt of a detached job. The text form is `JOB/NUMBER/ROW`, which is unique.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttemptToken {
     /// Id of the detached job, the same for each attempt. Use it as an idempotency key.
     pub job: String,
     /// Number of the attempt, from 1. It only increases: a receiver that has seen a larger number may refuse this one.
     pub number: u32,
-    /// The server's session at its store.
-    pub epoch: i64,
+    /// Number of the job in its store. A later job with the same id has a larger one.
+    pub row: i64,
 }
 
 impl fmt::Display for AttemptToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}/{}", self.job, self.number, self.epoch)
+        write!(f, "{}/{}/{}", self.job, self.number, self.row)
     }
 }
 
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn late_watchers_get_what_fits() {
-        let attempt = Attempt::new(AttemptToken { job: "a/b".into(), number: 2, epoch: 7 }, 0);
+        let attempt = Attempt::new(AttemptToken { job: "a/b".into(), number: 2, row: 7 }, 0);
         assert_eq!(attempt.token.to_string(), "a/b/2/7");
         let told = attempt.watch();
         let output = |offset| told.borrow().output(offset);

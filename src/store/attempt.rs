@@ -24,6 +24,8 @@ impl SessionId {
 pub struct Token {
     /// The job.
     pub id: String,
+    /// Its [row](super::JobRecord::row). An id may be used again after its job is removed.
+    pub row: i64,
     /// Number of the attempt, from 1.
     pub attempt: u32,
     /// The session that leased it.
@@ -35,7 +37,7 @@ pub struct Token {
 impl Token {
     /// The first of all possible tokens of a job, in their order.
     pub(crate) fn first(id: &str) -> Self {
-        Self { id: id.to_owned(), attempt: 0, session: SessionId(i64::MIN), is_keyed: false }
+        Self { id: id.to_owned(), row: i64::MIN, attempt: 0, session: SessionId(i64::MIN), is_keyed: false }
     }
 }
 

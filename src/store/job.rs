@@ -76,9 +76,9 @@ impl NewJob {
         }
     }
 
-    /// The token of an attempt.
-    pub(crate) fn token(&self, attempt: u32, session: SessionId) -> Token {
-        Token { id: self.id.clone(), attempt, session, is_keyed: self.is_keyed() }
+    /// The token of an attempt of the job, which has this row.
+    pub(crate) fn token(&self, row: i64, attempt: u32, session: SessionId) -> Token {
+        Token { id: self.id.clone(), row, attempt, session, is_keyed: self.is_keyed() }
     }
 
     /// Whether it has an ordering key.

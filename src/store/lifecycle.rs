@@ -79,7 +79,7 @@ impl JobRecord {
 
     /// The token of its running attempt.
     pub(super) fn token(&self) -> Option<Token> {
-        self.session.map(|session| self.request.token(self.starts, session))
+        self.session.map(|session| self.request.token(self.row, self.starts, session))
     }
 
     /// The leased job for its session. `request` includes the payload.

@@ -300,9 +300,10 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
 
     /// The tokens of the jobs that are leased to a session.
     fn leased(&mut self, session: SessionId) -> Result<Vec<Token>, StoreError> {
-        let sql = "select id, starts, ordering_key from jobs where state = 3 and session = $1";
-        self.query(sql, &[Cell::int(session.0)], |row| {
-            Ok(Token { id: row.text(0), attempt: row.number(1)?, session, is_keyed: !row.text(2).is_empty() })
+        let sql = "select id, row, starts, ordering_key from jobs where state = 3 and session = $1";
+        self.query(sql, &[Cell::int(session.0)], |job| {
+            let (id, is_keyed) = (job.text(0), !job.text(3).is_empty());
+            Ok(Token { id, row: job.number(1)?, attempt: job.number(2)?, session, is_keyed })
         })
     }
 

@@ -119,7 +119,8 @@ async fn a_session_gives_back_leases_by_name() {
         store.change(vec!["c".into()], Action::Cancel).await.expect("an answer");
         let (cancelled, lost) = (claimed.pop().expect("the third"), claimed.pop().expect("the second"));
         let void = Token { attempt: 9, ..claimed[0].token.clone() };
-        let named = [&cancelled.token, &lost.token, &void].map(Clone::clone).into();
+        let removed = Token { row: 0, ..claimed[0].token.clone() };
+        let named = [&cancelled.token, &lost.token, &void, &removed].map(Clone::clone).into();
         store.release(session, named).await.expect("they are given back");
         assert_eq!(store.leased(session).await.expect("its leases"), [claimed[0].token.clone()]);
         let again = store.claim(room).await.expect("the second");
@@ -153,7 +154,7 @@ fn retries_back_off_until_their_bound() {
     ];
     let policy = RetryPolicy { max_attempts: 20, ..RetryPolicy::default() };
     for (name, failures, crashes, reason, retryable, jitter, expected) in cases {
-        let token = Token { id: "a".to_owned(), attempt: 1, session: SessionId(1), is_keyed: false };
+        let token = Token { id: "a".to_owned(), row: 1, attempt: 1, session: SessionId(1), is_keyed: false };
         let request = NewJob::new("a", "p", Job::new("k", ""));
         let claimed = Claimed { token, request, failures, crashes };
         assert_eq!(policy.next(&claimed, reason, retryable, jitter), expected, "{name}");

@@ -1,8 +1,15 @@
 //! Each lease has one run, whatever the store, its callers and its notifications do: no job runs twice, none stays
 //! leased without a run, and each cancellation arrives.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
+use parking_lot::Mutex;
 use tokio::{
     task::JoinHandle,
     time::{Instant, sleep, timeout},
@@ -11,9 +18,11 @@ use waterwheel::{
     Job, Output, Pools,
     detached::{Detached, KindPolicies, wall_clock},
     handler::{Kind, KindOptions},
+    model::Reason,
     pool::LostWhile,
     store::{
-        Action, Bounds, Change, JobRecord, JobState, JobStore, NewJob, StoreError, Submission, Submitted, open_memory,
+        Action, Bounds, Change, JobRecord, JobState, JobStore, NewJob, StoreError, Submission, Submitted, Timestamp,
+        open_memory, open_shared_memory,
     },
 };
 
@@ -177,6 +186,63 @@ async fn a_cancel_does_not_wait_for_a_beat_while_the_answer_of_a_claim_is_on_its
     assert_eq!(runner.ended("claimed").await.state, JobState::Cancelled);
     let is_at_once = begun.get() == 0 || runner.store.looks.get() == looked + 1;
     assert!(is_at_once, "it began, and was stopped by another look");
+}
+
+#[tokio::test]
+async fn a_claim_that_is_answered_after_its_session_is_lost_starts_nothing() {
+    let (ahead, gate, begun) = (Arc::new(AtomicI64::new(0)), Gate::new(), Counter::new());
+    let (wall, added) = (wall_clock(), ahead.clone());
+    let clock = Arc::new(move || Timestamp::from_millis(wall().as_millis() + added.load(Relaxed)));
+    let store = FaultyStore::new(open_shared_memory(Bounds::default(), clock).unwrap());
+    let runner = Runner::start(store, 4, vec![echo(), gated_counting("gated", &gate, &begun)]);
+    runner.is_clear().await;
+    let late = Gate::new();
+    runner.store.fault(Operation::Claim, Fault::AnswersLate(late.clone()));
+    runner.create_elsewhere(work("claimed", "gated")).await;
+    runner.store.faulted.reached(1).await;
+    // Another server ends the leases of this one, whose next beat finds that.
+    ahead.store(60_000, Relaxed);
+    assert_eq!(runner.store.store.tick(true).await.unwrap().returned, 1);
+    timeout(PATIENCE, runner.store.losses.reached(1)).await.expect("a beat");
+    late.open();
+    timeout(PATIENCE, begun.reached(1)).await.expect("a claim of the next session");
+    gate.open();
+    let ended = runner.ended("claimed").await;
+    let outcomes: Vec<_> = ended.attempts.iter().map(|attempt| (attempt.number, attempt.outcome)).collect();
+    assert_eq!(outcomes, [(1, None), (2, Some(Reason::Completed))], "{ended:?}");
+    assert_eq!(begun.get(), 1, "it also began under the lost session");
+}
+
+#[tokio::test]
+async fn the_late_end_of_a_removed_job_leaves_a_new_job_with_its_id_alone() {
+    let tokens = Arc::new(Mutex::new(Vec::new()));
+    let seen = tokens.clone();
+    let named = kind("named", move |job, cx| {
+        seen.lock().push(cx.attempt().unwrap().to_string());
+        async { Ok(Output::new(job.payload)) }
+    });
+    let runner = Runner::start(memory(), 4, vec![named]);
+    let late = Gate::new();
+    for fault in [Fault::FailsAfter, Fault::Waits(late.clone())] {
+        runner.store.fault(Operation::Settle, fault);
+    }
+    let again = |payload: &'static str| NewJob::new("again", "test", Job::new("named", payload));
+    runner.create(again("first")).await.unwrap();
+    timeout(PATIENCE, runner.store.faulted.reached(2)).await.expect("the end is sent again");
+    assert_eq!(runner.ended("again").await.output.bytes, "first");
+    let change = runner.store.change(vec!["again".into()], Action::Delete).await.unwrap();
+    assert_eq!(change, [Change::Done]);
+    runner.create(again("second")).await.unwrap();
+    let has_begun = async {
+        while tokens.lock().len() < 2 {
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(PATIENCE, has_begun).await.expect("the second job runs");
+    late.open();
+    assert_eq!(runner.ended("again").await.output.bytes, "second");
+    let tokens = tokens.lock();
+    assert_ne!(tokens[0], tokens[1]);
 }
 
 #[tokio::test]

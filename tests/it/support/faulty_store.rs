@@ -41,13 +41,16 @@ pub(crate) struct FaultyStore {
     pub(crate) faulted: Counter,
     /// Answers that named cancelled jobs.
     pub(crate) looks: Counter,
+    /// Answers that a session is lost.
+    pub(crate) losses: Counter,
     /// The notifications; they never come if the test has muted them.
     muted: Option<Wakes>,
 }
 
 impl FaultyStore {
     pub(crate) fn new(store: Arc<dyn JobStore>) -> Self {
-        Self { store, faults: Mutex::default(), faulted: Counter::new(), looks: Counter::new(), muted: None }
+        let [faulted, looks, losses] = [(); 3].map(|()| Counter::new());
+        Self { store, faults: Mutex::default(), faulted, looks, losses, muted: None }
     }
 
     /// A store without notifications.
@@ -125,6 +128,9 @@ impl JobStore for FaultyStore {
         let cancelled = self.store.extend_lease(session).await;
         if cancelled.as_ref().is_ok_and(|cancelled| !cancelled.is_empty()) {
             self.looks.add();
+        }
+        if matches!(cancelled, Err(StoreError::SessionLost)) {
+            self.losses.add();
         }
         cancelled
     }
