@@ -31,9 +31,9 @@ pub(super) struct StoreCommand {
 
 #[derive(Debug, Subcommand)]
 enum StoreAction {
-    /// Check a file: whether it is intact, the version of its schema, and what it holds. It is not changed.
+    /// Check a file: whether it is intact, the version of its schema, and what it holds. No file is changed or made.
     ///
-    /// Each job is compared with the digest that was made of it when it was accepted. Exit code 1: the file is damaged.
+    /// Its log is read, too. Each job is compared with the digest that was made of it when it was accepted. Exit code 1: the file is damaged.
     #[command(after_help = "Example:\n  waterwheel store check waterwheel.db")]
     Check(FileArgs),
     /// Print all jobs of a file with payloads and outputs, the newest first: one line of JSON for each.

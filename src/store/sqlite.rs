@@ -12,6 +12,7 @@ mod tests;
 mod wal;
 
 use std::{
+    fs,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -131,23 +132,10 @@ fn in_memory(
     Ok(Arc::new(SqlStore::start(writers, None, bounds, wakes, CancellationToken::new())?))
 }
 
-/// The writer's connection, and the lock that excludes other processes.
+/// Locks and checks a file, and makes it ready. Returns the writer's connection, and the lock that excludes other processes.
 fn open(path: &Path) -> Result<(rusqlite::Connection, Lock), StoreError> {
-    let (mut connection, lock, found) = open_as_it_is(path)?;
-    set_up(&mut connection, found).map_err(|error| sqlite_error(error, path))?;
-    files::preallocate_log(&beside(path, "-wal"), WAL_SIZE)?;
-    Ok((connection, lock))
-}
-
-/// Locks and checks a file. Returns a connection and the version of its schema: 0 if the file is new.
-fn open_as_it_is(path: &Path) -> Result<(rusqlite::Connection, Lock, usize), StoreError> {
     let lock = Lock::take(path)?;
-    let log = beside(path, "-wal");
-    let unusable = |detail: &str| StoreError::File { path: path.to_owned(), detail: detail.to_owned() };
-    if !path.exists() && log.exists() {
-        return Err(unusable("its log exists, but the file does not; restore it, or move the log away"));
-    }
-    if let Some(frame) = wal::verify(path)? {
+    if let Some(frame) = verify_files(path)? {
         warn!(
             frame,
             "the last transaction in the log of the store is incomplete, as after a power cut: it is left out"
@@ -155,17 +143,40 @@ fn open_as_it_is(path: &Path) -> Result<(rusqlite::Connection, Lock, usize), Sto
     }
     files::make_private(path)?;
     let failed = |error| sqlite_error(error, path);
-    let connection = rusqlite::Connection::open(path).map_err(failed)?;
-    let number = |sql| connection.query_row(sql, (), |row| row.get::<_, i64>(0)).map_err(failed);
-    if number("select count(*) from sqlite_schema")? > 0 && number("pragma application_id")? != APPLICATION {
-        return Err(unusable("it belongs to another program; set another `store.path`"));
-    }
+    let mut connection = rusqlite::Connection::open(path).map_err(failed)?;
+    let found = version_of(&connection, path)?;
     if connection.is_readonly("main").map_err(failed)? {
         return Err(StoreError::ReadOnly { path: path.to_owned() });
     }
+    set_up(&mut connection, found).map_err(failed)?;
+    files::preallocate_log(&beside(path, "-wal"), WAL_SIZE)?;
+    Ok((connection, lock))
+}
+
+/// Checks the log before SQLite opens it: SQLite would silently drop a log that is damaged or has no database. Returns the
+/// first frame of an incomplete last transaction.
+fn verify_files(path: &Path) -> Result<Option<u64>, StoreError> {
+    if fs::metadata(path).map_or(0, |file| file.len()) == 0 && beside(path, "-wal").exists() {
+        return Err(unusable(
+            path,
+            "its log exists, but the file does not, or is empty; restore it, or move the log away",
+        ));
+    }
+    wal::verify(path)
+}
+
+/// The version of a file's schema: 0 if it is new.
+fn version_of(connection: &rusqlite::Connection, path: &Path) -> Result<usize, StoreError> {
+    let number = |sql| connection.query_row(sql, (), |row| row.get(0)).map_err(|error| sqlite_error(error, path));
+    if number("select count(*) from sqlite_schema")? > 0 && number("pragma application_id")? != APPLICATION {
+        return Err(unusable(path, "it belongs to another program; set another `store.path`"));
+    }
     let (found, known) = (number("pragma user_version")?, MIGRATIONS.len() as i64);
-    let version = usize::try_from(found).ok().filter(|_| found <= known).ok_or(StoreError::Newer { found, known })?;
-    Ok((connection, lock, version))
+    usize::try_from(found).ok().filter(|_| found <= known).ok_or(StoreError::Newer { found, known })
+}
+
+fn unusable(path: &Path, detail: &str) -> StoreError {
+    StoreError::File { path: path.to_owned(), detail: detail.to_owned() }
 }
 
 fn migrate(connection: &mut rusqlite::Connection, found: usize) -> rusqlite::Result<()> {

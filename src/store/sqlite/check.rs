@@ -3,15 +3,17 @@
 use std::{
     fs::File,
     io::{self, Read as _},
+    os::unix::ffi::OsStrExt as _,
     path::Path,
 };
 
+use rusqlite::{Connection, OpenFlags, config::DbConfig};
+
 use super::{
-    MIGRATIONS, StoreError,
-    files::real,
-    open_as_it_is,
+    MIGRATIONS, StoreError, beside,
+    files::{Lock, real},
     scan::{Found, Scan, fault_of, lost},
-    sqlite_error, wal,
+    sqlite_error, verify_files, version_of,
 };
 
 /// The first bytes of each SQLite file that is not empty.
@@ -36,19 +38,21 @@ pub struct SqliteFacts {
     pub damage: Vec<String>,
 }
 
-/// Checks a file that no server has open: its structure, its indexes, and each job with its payload. Changes no job and no
-/// schema, but may create the lock file and merge the log. Blocks while it reads the whole file.
+/// Checks a file that no server has open: its structure, its indexes, and each job with its payload. It changes no file,
+/// and makes none. Blocks while it reads the whole file.
 ///
 /// # Errors
 /// The errors of [`open_sqlite`](super::open_sqlite), and [`StoreError::File`] if there is no file.
 pub fn inspect_sqlite(path: &Path) -> Result<SqliteFacts, StoreError> {
     let path = &real(path);
     let file = require_sqlite(path)?;
+    let _lock = Lock::take_to_read(path)?;
     let mut damage = Vec::new();
-    if let Some(frame) = wal::verify(path)? {
+    if let Some(frame) = verify_files(path)? {
         damage.push(format!("the last transaction of the log is incomplete from frame {frame} on, and left out"));
     }
-    let (connection, _lock, version) = open_as_it_is(path)?;
+    let connection = open_unchanged(path).map_err(|error| sqlite_error(error, path))?;
+    let version = version_of(&connection, path)?;
     let failed = |error| sqlite_error(error, path);
     let mut check = connection.prepare(&format!("pragma integrity_check({MOST})")).map_err(failed)?;
     let found = check.query_map((), |row| row.get::<_, String>(0)).map_err(failed)?;
@@ -78,7 +82,19 @@ pub fn inspect_sqlite(path: &Path) -> Result<SqliteFacts, StoreError> {
     })
 }
 
-/// The file, if it is one of SQLite. Without this check, a lock would be left beside a file of another program.
+/// Opens a file so that SQLite changes nothing beside it either: it keeps the index of the log in memory, takes no locks,
+/// and leaves the log as it is. Without a log, it would make one, unless the file cannot change.
+fn open_unchanged(path: &Path) -> rusqlite::Result<Connection> {
+    let name: String = path.as_os_str().as_bytes().iter().map(|byte| format!("%{byte:02x}")).collect();
+    let how = if beside(path, "-wal").exists() { "vfs=unix-none" } else { "immutable=1" };
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
+    let connection = Connection::open_with_flags(format!("file:{name}?{how}"), flags)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    connection.pragma_update(None, "locking_mode", "exclusive")?;
+    Ok(connection)
+}
+
+/// The file, if it is one of SQLite, which the files beside it may belong to.
 pub(super) fn require_sqlite(path: &Path) -> Result<File, StoreError> {
     let unusable = |detail: String| StoreError::File { path: path.to_owned(), detail };
     let read = || -> io::Result<_> {

@@ -54,7 +54,21 @@ impl Lock {
             }
             _ => io_error(&error, path),
         })?;
-        match file.try_lock() {
+        Self::held(file.try_lock(), file, path)
+    }
+
+    /// The lock of a program that only reads: it keeps servers away. Without the lock's file, no server has the store
+    /// open, and none is made.
+    pub(super) fn take_to_read(path: &Path) -> Result<Option<Self>, StoreError> {
+        match File::open(beside(path, ".lock")) {
+            Ok(file) => Self::held(file.try_lock_shared(), file, path).map(Some),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(io_error(&error, path)),
+        }
+    }
+
+    fn held(locked: Result<(), TryLockError>, file: File, path: &Path) -> Result<Self, StoreError> {
+        match locked {
             Ok(()) => Ok(Self(file)),
             Err(TryLockError::WouldBlock) => Err(StoreError::InUse { path: path.to_owned() }),
             Err(TryLockError::Error(error)) => Err(io_error(&error, path)),

@@ -59,7 +59,7 @@ pub fn salvage_sqlite(path: &Path, new: &Path) -> Result<Salvaged, StoreError> {
         let detail = "it exists already; name a new file".to_owned();
         return Err(StoreError::File { path: new.to_owned(), detail });
     }
-    let _lock = Lock::take(path)?;
+    let _lock = Lock::take_to_read(path)?;
     let failed = |error: io::Error| io_error(&error, new);
     // In the same directory, so that the finished file only gets its name.
     let parent = new.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));

@@ -3,6 +3,7 @@
 mod damage;
 
 use std::{
+    collections::BTreeMap,
     fs::{self, Permissions},
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
@@ -222,6 +223,60 @@ async fn a_check_names_each_job_that_no_server_runs() {
     let claimed = claim(&store, 10).await;
     assert_eq!(claimed.iter().map(|job| &*job.token.id).collect::<Vec<_>>(), [damages.len().to_string()]);
     store.close().await;
+}
+
+/// The files of a directory with their bytes.
+fn contents(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let paths = fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("an entry").path());
+    paths.map(|path| (path.clone(), fs::read(path).expect("a file"))).collect()
+}
+
+#[tokio::test]
+async fn a_check_changes_no_file_and_finds_the_same_again() {
+    let (made, directory) = (TempDir::new().expect("a directory"), TempDir::new().expect("a directory"));
+    let killed = image(&made).await;
+    let log_of_killed = fs::read(log(&killed)).expect("the log");
+    let used = log_of_killed.iter().rposition(|byte| *byte != 0).expect("frames") + 1;
+    let damaged = |at: usize| {
+        let mut log = log_of_killed.clone();
+        log[at] ^= 1;
+        Some(log)
+    };
+    let (closed, killed) = (made.path().join("live.db"), Some(&killed));
+    let path = directory.path().join("a 100%? #1.db");
+    for (case, file, log_bytes, expected) in [
+        ("closed", Some(&closed), None, Ok((200, 0))),
+        ("killed", killed, Some(log_of_killed.clone()), Ok((200, 0))),
+        ("reserved log", Some(&closed), Some(vec![0; 1 << 20]), Ok((200, 0))),
+        ("power cut", killed, damaged(used - 1), Ok((195, 1))),
+        ("damaged log", killed, damaged(5000), Err("frame 2 of its log is broken")),
+        ("empty file", None, Some(log_of_killed.clone()), Err("its log exists, but the file does not, or is empty")),
+    ] {
+        let file = file.map(|file| fs::read(file).expect("a file"));
+        fs::write(&path, file.unwrap_or_default()).expect("the file");
+        match log_bytes {
+            Some(bytes) => fs::write(log(&path), bytes).expect("the log"),
+            None => assert!(!log(&path).exists()),
+        }
+        let before = contents(directory.path());
+        let check = || {
+            let facts = inspect_sqlite(&path).map(|facts| (facts.jobs, facts.damage.len()));
+            facts.map_err(|error| error.to_string())
+        };
+        let found = check();
+        let is_as_expected = match (&found, expected) {
+            (Ok(found), Ok(expected)) => *found == expected,
+            (Err(found), Err(expected)) => found.contains(expected),
+            _ => false,
+        };
+        assert!(is_as_expected, "{case}: {found:?}");
+        assert_eq!(check(), found, "{case}");
+        assert!(contents(directory.path()) == before, "{case}: {:?}", contents(directory.path()).keys());
+    }
+    assert!(
+        matches!(open(&path), Err(StoreError::File { .. })) && log(&path).exists(),
+        "the log of an empty file stays"
+    );
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 //! only damaged rows are lost. `DAMAGE_SEEDS=200` flips that many bits in each part. Reports name what is lost, and are
 //! bounded.
 
-use std::{collections::BTreeMap, os::unix::fs::FileExt as _};
+use std::os::unix::fs::FileExt as _;
 
 use super::*;
 use crate::store::sqlite::{beside, check::MAGIC, inspect_sqlite, salvage_sqlite};
