@@ -1,6 +1,7 @@
 //! Connects this process to the store: takes jobs, stores their results, extends the lease, and calls the maintenance.
 
 use std::{
+    mem,
     sync::{Arc, atomic::Ordering::Relaxed},
     time::Duration,
 };
@@ -10,7 +11,7 @@ use tokio::{
     task::yield_now,
     time::{Instant, MissedTickBehavior, interval, sleep},
 };
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::{Inner, Starter};
 use crate::store::{BATCH, Claimed, SessionId, Settle, StoreError};
@@ -23,6 +24,8 @@ const RETRY_PAUSE: [Duration; 2] = [Duration::from_millis(10), Duration::from_se
 const LEASE: Duration = Duration::from_secs(30);
 const BEAT: Duration = Duration::from_secs(5);
 const TICK: Duration = Duration::from_secs(1);
+/// Time between two lines about removed jobs.
+const TELL_INTERVAL: Duration = Duration::from_secs(60);
 /// Bytes of output that are stored at a time. The last result may exceed it.
 const MAX_SETTLED: usize = 16 << 20;
 /// Pause between two counts of the jobs, as a multiple of the time that a count takes.
@@ -179,11 +182,17 @@ impl Inner {
     /// Calls the maintenance of the store, and counts its jobs.
     pub(super) async fn tick(&self) {
         let (mut count_at, mut reached_since) = (Instant::now(), None);
+        let (mut removed, mut tell_at) = (0, Instant::now());
         loop {
             // After an outage, the owners of jobs also get time to reach the store.
             let end_leases = reached_since.is_some_and(|since: Instant| since.elapsed() >= LEASE);
             let asked = Instant::now();
             let ticked = self.note(self.store.tick(end_leases).await);
+            removed += ticked.as_ref().map_or(0, |ticked| ticked.removed);
+            if removed > 0 && tell_at <= asked {
+                info!(count = mem::take(&mut removed), "jobs were removed at the end of their retention");
+                tell_at = asked + TELL_INTERVAL;
+            }
             let is_reached = ticked.is_ok() && asked.elapsed() < BEAT;
             reached_since = if is_reached { reached_since.or_else(|| Some(Instant::now())) } else { None };
             self.fire().await;

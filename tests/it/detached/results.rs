@@ -3,13 +3,14 @@
 use std::process::Stdio;
 
 use futures_util::future::join_all;
-use tokio::process::Command;
+use tokio::{process::Command, time::Instant};
 use tonic::transport::Endpoint;
-use waterwheel::proto::{JobState, WatchJobRequest, job_service_client::JobServiceClient};
+use waterwheel::proto::{DetachedJobFilter, JobState, WatchJobRequest, job_service_client::JobServiceClient};
 
-use super::{CONFIG, serve, work};
+use super::{CONFIG, Jobs, serve, work};
 use crate::{
     attack::{Footprint, MIB},
+    process::{Process, until},
     support::Cluster,
 };
 
@@ -75,4 +76,21 @@ async fn watchers_that_do_not_read_an_output_hold_a_part_of_it() {
     eprintln!("{WATCHES} unread watches of {} MiB hold {} MiB", OUTPUT as u64 / MIB, held / MIB);
     assert!(held < 256 * MIB, "{} MiB", held / MIB);
     drop(watchers);
+}
+
+#[tokio::test]
+async fn jobs_that_their_retention_removes_are_counted_in_one_line_a_minute() {
+    const LINE: &str = "jobs were removed at the end of their retention";
+    let begin = Instant::now();
+    let process = Process::serve_logging(&CONFIG.replace("1h", "1s"), &[], "info").await;
+    let jobs = Jobs::of(&process).await;
+    for _ in 0..2 {
+        jobs.created(work("echo", "")).await;
+        until("its removal", async || jobs.list(DetachedJobFilter::default()).await.is_empty()).await;
+        process.logged(LINE).await;
+    }
+    let log = process.log();
+    let lines: Vec<_> = log.lines().filter(|line| line.contains(LINE)).collect();
+    let is_counted = lines[0].contains("\"count\":1") && lines.len() as u64 <= 1 + begin.elapsed().as_secs() / 60;
+    assert!(is_counted, "{lines:?}");
 }
