@@ -37,6 +37,7 @@ pub(crate) struct Incident {
     pub(crate) what: &'static str,
     pub(crate) kind: String,
     pub(crate) job: String,
+    pub(crate) detached_job: String,
     pub(crate) request_id: String,
     pub(crate) tenant: String,
     pub(crate) principal: String,
@@ -120,7 +121,7 @@ impl Incidents {
 impl Line {
     fn write(&self) {
         let Self { pool, reason, count, example } = self;
-        let Incident { what, kind, job, request_id, tenant, principal, peer, cause } = example;
+        let Incident { what, kind, job, detached_job, request_id, tenant, principal, peer, cause } = example;
         let present = |text: &String| (!text.is_empty()).then(|| text.clone());
         warn!(
             pool = present(pool),
@@ -128,6 +129,7 @@ impl Line {
             count,
             kind = present(kind),
             job = present(job),
+            detached_job = present(detached_job),
             request_id = present(request_id),
             tenant = present(tenant),
             principal = present(principal),

@@ -133,6 +133,11 @@ impl Context {
         self.watched().map(|attempt| &attempt.token)
     }
 
+    /// Id of the detached job that runs, for log lines.
+    pub(crate) fn detached_job(&self) -> Option<&str> {
+        self.attempt().map(|attempt| &*attempt.job)
+    }
+
     /// The attempt, with its watchers.
     fn watched(&self) -> Option<&Attempt> {
         self.call()?.attempt.as_deref()

@@ -222,7 +222,8 @@ pub(super) fn failure(cx: &Context, fault: impl Into<Fault>, run: Duration, rung
     ) {
         info!(
             pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), request_id = %cx.request_id(),
-            run_ms = milliseconds(run), runner = cx.runner().map(field::display), cause = %failure, "job failed",
+            detached_job = cx.detached_job(), run_ms = milliseconds(run), runner = cx.runner().map(field::display),
+            cause = %failure, "job failed",
         );
     } else {
         debug!(

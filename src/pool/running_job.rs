@@ -168,6 +168,7 @@ async fn wait_for_stop(attempt: &mut Attempt) -> Result<Option<JobResult>, Rung>
             what: "handlers ignored the request to stop",
             kind: cx.kind().to_string(),
             job: cx.job().to_string(),
+            detached_job: cx.detached_job().unwrap_or_default().to_owned(),
             request_id: cx.request_id().to_string(),
             tenant: cx.tenant().map(|tenant| tenant.to_string()).unwrap_or_default(),
             cause: match (is_blocking, is_replaced) {

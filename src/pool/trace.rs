@@ -40,6 +40,7 @@ pub(super) fn attempt_span(cx: &Context, worker: u32) -> Option<Box<Span>> {
             messaging.destination.name = &**cx.pool(),
             request_id = cx.request_id().as_str(),
             job = %cx.job(),
+            detached_job = cx.detached_job(),
             kind = &**cx.kind(),
             pool = &**cx.pool(),
             worker,
@@ -48,9 +49,10 @@ pub(super) fn attempt_span(cx: &Context, worker: u32) -> Option<Box<Span>> {
         // Every job has this span, and each field costs as much as the span itself. So there is no pool field: the kind
         // determines the pool.
         cx.job().with_text(|job| {
-            let kind = &**cx.kind();
+            let (detached_job, kind) = (cx.detached_job(), &**cx.kind());
             // A request id is generated only if a subscriber accepts the span.
-            error_span!(target: JOB_TARGET, parent: None, "job", request_id = cx.request_id().as_str(), job, kind)
+            let request_id = || cx.request_id().as_str();
+            error_span!(target: JOB_TARGET, parent: None, "job", request_id = request_id(), job, detached_job, kind)
         })
     } else {
         return None;

@@ -160,6 +160,7 @@ impl Answer {
             principal: self.fact_of("principal").to_owned(),
             peer: peer.map(ToString::to_string).unwrap_or_default(),
             cause: self.message.clone().into_owned(),
+            ..Incident::default()
         });
     }
 }

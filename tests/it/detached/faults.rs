@@ -19,7 +19,7 @@ use waterwheel::proto::{
 use super::{CONFIG, Jobs, delayed, outcomes, serve, with, work};
 use crate::{
     health,
-    process::{Process, Ran, config_file, program},
+    process::{Process, Ran, config_file, program, until},
     service::job,
     support::{size, skipped},
 };
@@ -283,4 +283,28 @@ async fn a_drain_returns_unfinished_jobs_to_the_store() {
         let job = jobs.ended(&id).await;
         assert_eq!((job.state(), job.failures), (JobState::Succeeded, 0));
     }
+}
+
+#[tokio::test]
+async fn a_detached_job_that_a_drain_kills_is_logged_with_its_own_id() {
+    let config = r#"
+        drain = { notice = "0s", finish = "100ms" }
+        store.path = "jobs.db"
+        pool.one = { workers = 1, cancel_grace = "100ms" }
+        [kind.deaf]
+        pool = "one"
+        exec = ["/bin/sh", "-c", "read file; trap '' TERM; echo run > $file; while :; do sleep 0.1; done"]
+    "#;
+    let (process, jobs) = serve(config).await;
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("runs");
+    let request = CreateJobRequest { job_id: "deaf-1".into(), ..work("deaf", format!("{}\n", file.display())) };
+    jobs.created(request).await;
+    until("a run", async || file.exists()).await;
+    process.signal(Signal::TERM);
+    let log = process.last_log().await;
+    let mut lines = log.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let line = lines.find(|line| line["reason"] == "STOP_IGNORED").unwrap_or_else(|| panic!("no line: {log}"));
+    assert_eq!((&line["detached_job"], &line["kind"]), (&"deaf-1".into(), &"deaf".into()), "{line}");
+    assert!(line["request_id"].is_string() && line["job"] != line["detached_job"], "{line}");
 }
