@@ -110,7 +110,16 @@ impl<C: Connection> SqlStore<C> {
         turn: Turn,
         operation: impl FnMut(&mut Engine<C>) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.send(|caller| Operation::other(turn, operation, caller)).await
+        self.send(|caller| Operation::other(turn, Vec::new(), operation, caller)).await
+    }
+
+    /// The same for an operation that changes jobs with these ids.
+    async fn write_to<T: Send + 'static>(
+        &self,
+        ids: Vec<String>,
+        operation: impl FnMut(&mut Engine<C>) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.send(|caller| Operation::other(Turn::Keys, ids, operation, caller)).await
     }
 
     /// Runs a reading operation beside writing ones. It is interrupted if this future is dropped.
@@ -182,11 +191,13 @@ impl<C: Connection> JobStore for SqlStore<C> {
     }
 
     async fn release(&self, session: SessionId, tokens: Vec<Token>) -> Result<(), StoreError> {
-        self.write(Turn::Keys, move |engine| engine.release(session, &tokens)).await
+        let ids = tokens.iter().map(|token| token.id.clone()).collect();
+        self.write_to(ids, move |engine| engine.release(session, &tokens)).await
     }
 
     async fn change(&self, jobs: Vec<JobName>, action: Action) -> Result<Vec<Change>, StoreError> {
-        self.write(Turn::Keys, move |engine| engine.change(&jobs, action)).await
+        let ids = jobs.iter().map(|job| job.id.clone()).collect();
+        self.write_to(ids, move |engine| engine.change(&jobs, action)).await
     }
 
     async fn purge(&self, filter: Filter, before: Option<i64>) -> Result<Purged, StoreError> {

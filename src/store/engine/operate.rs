@@ -74,7 +74,7 @@ impl<C: Connection> Engine<C> {
         let is_skipped = if known.is_none() && tick.is_missed {
             true
         } else {
-            tick.overlap == Overlap::Skip && self.find(&[run])?.iter().any(|record| !record.state.is_ended())
+            tick.overlap == Overlap::Skip && self.rows.look_at(&[run])?.iter().any(|record| !record.state.is_ended())
         };
         let (mut fired, mut run) = (Fired::Skipped, run);
         if !is_skipped {

@@ -38,7 +38,7 @@ impl<C: Connection> Engine<C> {
         let jobs = || submissions.iter().flat_map(|submission| &submission.jobs);
         // Only new jobs may take ordering keys.
         let keyed: Vec<_> = jobs().filter(|job| job.is_keyed()).map(|job| job.id.as_str()).collect();
-        let old = if keyed.is_empty() { Vec::new() } else { self.find(&keyed)? };
+        let old = if keyed.is_empty() { Vec::new() } else { self.rows.look_at(&keyed)? };
         batch.ids.extend(keyed.iter().filter(|id| old.iter().any(|record| record.request.id == **id)));
         let mut numbers = self.rows.numbers(jobs().count())?.into_iter();
         for submission in submissions {
@@ -140,7 +140,7 @@ impl<C: Connection> Engine<C> {
             .collect();
         let others = planned.iter().filter(|(.., answer)| answer.is_none());
         let ids: Vec<_> = others.map(|(job, ..)| job.id.as_str()).collect();
-        let found = if ids.is_empty() { Vec::new() } else { self.find(&ids)? };
+        let found = if ids.is_empty() { Vec::new() } else { self.rows.look_at(&ids)? };
         let answers = planned.into_iter().map(|(job, plan, answer)| {
             let old = found.iter().find(|record| record.request.id == job.id);
             match (answer, old, plan) {

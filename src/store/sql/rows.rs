@@ -10,7 +10,7 @@ use super::{
     record::{COLUMNS, Cell, Values, all_cells, changing_cells, read_depth, read_record},
     statements::{
         Bulk, COLUMN_LIST, DELETE_JOBS, DEPTHS, FIND_JOBS, INSERT_JOBS, INSERT_OUTPUTS, INSERT_PAYLOADS, LOAD_PAYLOADS,
-        SAVE_JOBS, delete,
+        LOOK_AT_JOBS, SAVE_JOBS, delete,
     },
 };
 use crate::store::{
@@ -143,9 +143,20 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
     }
 
     /// The existing jobs with these ids, in any order. Like the methods below, it leaves out payloads and outputs.
+    fn look_at(&mut self, ids: &[&str]) -> Result<Vec<JobRecord>, StoreError> {
+        let cells: Vec<_> = ids.iter().map(|id| vec![Cell::text(id)]).collect();
+        self.bulk(&LOOK_AT_JOBS, &cells, |row| Ok(shown(read_record(row))))
+    }
+
+    /// The same, locked for a change. A transaction that waits for another one here has inserted nothing.
     fn find(&mut self, ids: &[&str]) -> Result<Vec<JobRecord>, StoreError> {
         let cells: Vec<_> = ids.iter().map(|id| vec![Cell::text(id)]).collect();
         self.bulk(&FIND_JOBS, &cells, |row| Ok(read_record(row)))
+    }
+
+    /// Locks the existing jobs with these ids, where other servers may write.
+    fn lock_jobs(&mut self, ids: &[&str]) -> Result<(), StoreError> {
+        if Self::IS_SHARED { self.find(ids).map(drop) } else { Ok(()) }
     }
 
     /// Saves the changing fields of jobs, and their outputs.

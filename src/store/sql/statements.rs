@@ -55,18 +55,27 @@ pub(super) static LOAD_PAYLOADS: LazyLock<Bulk> = LazyLock::new(|| Bulk {
     arrays: "select row, bytes from payloads where row = any($1::bigint[])".to_owned(),
 });
 
-pub(super) static FIND_JOBS: LazyLock<Bulk> = LazyLock::new(|| Bulk {
+pub(super) static LOOK_AT_JOBS: LazyLock<Bulk> = LazyLock::new(|| Bulk {
     single: format!("select {} from jobs where id = $1", *COLUMN_LIST),
-    arrays: format!("select {} from jobs where id = any($1::text[]) order by row for update", *COLUMN_LIST),
+    arrays: format!("select {} from jobs where id = any($1::text[])", *COLUMN_LIST),
 });
 
+pub(super) static FIND_JOBS: LazyLock<Bulk> = LazyLock::new(|| {
+    let Bulk { single, arrays } = &*LOOK_AT_JOBS;
+    Bulk { single: single.clone(), arrays: format!("{arrays} order by row for update") }
+});
+
+/// It waits for no other server: a job that one changes is left.
 pub(super) static DELETE_JOBS: LazyLock<Bulk> = LazyLock::new(|| {
-    let Bulk { single, arrays } = delete("jobs");
-    let tail = "and state >= 4 returning row, tenant, payload_bytes + output_bytes";
-    Bulk { single: format!("{single} {tail}"), arrays: format!("{arrays} {tail}") }
+    let tail = "returning row, tenant, payload_bytes + output_bytes";
+    let free = "select row from jobs where row = any($1::bigint[]) and state >= 4 for update skip locked";
+    Bulk {
+        single: format!("delete from jobs where row = $1 and state >= 4 {tail}"),
+        arrays: format!("delete from jobs where row = any(array({free})) {tail}"),
+    }
 });
 
-/// Deletes rows of `jobs`, `payloads` or `outputs`.
+/// Deletes rows of `payloads` or `outputs`.
 pub(super) fn delete(table: &str) -> Bulk {
     Bulk {
         single: format!("delete from {table} where row = $1"),

@@ -34,7 +34,13 @@ pub(super) enum Turn {
 pub(super) enum Operation<C> {
     Submit(Submission, Answer<Vec<Submitted>>),
     Settle(Vec<Settle>, Answer<Vec<Option<JobState>>>),
-    Other { turn: Turn, run: Run<C>, finish: Finish },
+    /// `ids` are those of the jobs that it changes, as far as its caller knows them.
+    Other {
+        turn: Turn,
+        ids: Vec<String>,
+        run: Run<C>,
+        finish: Finish,
+    },
 }
 
 /// Runs the waiting operations in one transaction, and answers them after the commit, so that all of them share one
@@ -118,13 +124,21 @@ impl<C: Connection> Writer<C> {
         let needs_keys = group.iter().any(Operation::needs_keys);
         self.transact(needs_keys, |engine| {
             let (mut submissions, mut ends) = (Vec::new(), Vec::new());
-            let mut others = Vec::new();
+            let (mut others, mut named) = (Vec::new(), Vec::new());
             for operation in group {
                 match operation {
                     Operation::Submit(submission, _) => submissions.push(&*submission),
                     Operation::Settle(settles, _) => ends.extend(settles.iter()),
-                    Operation::Other { turn, run, .. } => others.push((*turn, run)),
+                    Operation::Other { turn, ids, run, .. } => {
+                        named.extend(ids.iter().map(String::as_str));
+                        others.push((*turn, run));
+                    }
                 }
+            }
+            if !named.is_empty() {
+                // All at once, in the order of their rows, and before an insertion: so no two servers wait for each other.
+                named.extend(ends.iter().map(|end| end.token.id.as_str()));
+                engine.rows.lock_jobs(&named)?;
             }
             // Ended jobs make room for new ones.
             let settled = if ends.is_empty() { Vec::new() } else { engine.settle(&ends)? };
@@ -175,6 +189,7 @@ impl<C: Connection> Operation<C> {
     /// An operation that runs a function. Its value is returned after the commit.
     pub(super) fn other<T: Send + 'static>(
         turn: Turn,
+        ids: Vec<String>,
         mut function: impl FnMut(&mut Engine<C>) -> Result<T, StoreError> + Send + 'static,
         caller: Answer<T>,
     ) -> Self {
@@ -189,7 +204,7 @@ impl<C: Connection> Operation<C> {
             // The caller may have left.
             let _ = caller.send(value);
         };
-        Self::Other { turn, run: Box::new(run), finish: Box::new(finish) }
+        Self::Other { turn, ids, run: Box::new(run), finish: Box::new(finish) }
     }
 }
 

@@ -10,8 +10,8 @@ use super::{cluster::Cluster, promises::success};
 use crate::{
     model::Job,
     store::{
-        Bounds, JobState, JobStore, NewJob, PostgresOptions, Room, StoreError, Submission, Submitted, Timestamp,
-        inspect_postgres, open_postgres,
+        Action, Bounds, Filter, JobName, JobState, JobStore, NewJob, PostgresOptions, Room, StoreError, Submission,
+        Submitted, Timestamp, inspect_postgres, open_postgres,
     },
     task::Tasks,
 };
@@ -171,6 +171,47 @@ async fn the_end_of_a_keyed_job_waits_for_the_next_one_of_its_key() {
     assert_eq!(first.claim(room).await.expect("the next job").len(), 1);
     first.close().await;
     second.close().await;
+}
+
+/// One settles what another one cancels, creates again and removes, each in an order of its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_that_change_the_same_jobs_do_not_wait_for_each_other_in_a_circle() {
+    const JOBS: usize = 60;
+    let Some(cluster) = Cluster::start().await else { return };
+    let (first, server) = store(&cluster, "crossed", Bounds::default()).await;
+    let stores = [first, replica(&cluster, "crossed", Bounds::default())];
+    server.run("alter system set deadlock_timeout = '20ms'").await;
+    server.run("select pg_reload_conf()").await;
+    let mut rooms = Vec::new();
+    for store in &stores {
+        let session = store.open_session(Duration::from_secs(60)).await.expect("a session");
+        rooms.push(Room { session, kinds: [("k".to_owned(), JOBS / 2)].into(), bytes: usize::MAX });
+    }
+    for _ in 0..10 {
+        let jobs = || (0..JOBS).map(|id| NewJob::new(id.to_string(), "p", Job::new("k", "p")));
+        let [forth, back] = [jobs().collect(), jobs().rev().collect()].map(|jobs| Submission { jobs, room: None });
+        let names = || (0..JOBS).rev().map(|id| JobName::from(&*id.to_string())).collect();
+        let [one, other] = &stores;
+        one.submit(forth.clone()).await.expect("jobs");
+        let [ends, other_ends] = [one.claim(rooms[0].clone()).await, other.claim(rooms[1].clone()).await]
+            .map(|claimed| claimed.expect("jobs").into_iter().map(success).collect());
+        tokio::try_join!(
+            async { tokio::try_join!(one.settle(ends), one.submit(back), one.change(names(), Action::Cancel)) },
+            async {
+                tokio::try_join!(other.settle(other_ends), other.submit(forth), other.change(names(), Action::Cancel))
+            },
+        )
+        .expect("answers");
+        let all = Filter::default;
+        tokio::try_join!(one.purge(all(), None), other.purge(all(), None), other.change(names(), Action::Delete))
+            .expect("answers");
+        while other.purge(all(), None).await.expect("an answer").removed > 0 {}
+    }
+    let log = std::fs::read_to_string(cluster.directory.path().join("log")).expect("its log");
+    assert!(!log.contains("deadlock detected"), "{log}");
+    for store in stores {
+        store.close().await;
+    }
 }
 
 /// TLS with a certificate that is trusted, and the right password, or nothing.
