@@ -105,6 +105,9 @@ pub trait JobStore: Send + Sync + 'static {
     /// page before, or the [row](JobRecord::row) of a job, to go on with. A list that is dropped is interrupted.
     async fn list(&self, filter: Filter, before: Option<i64>, limit: usize) -> Result<Page, StoreError>;
 
+    /// Random bytes that all servers of the store know, and no caller.
+    async fn secret(&self) -> Result<Bytes, StoreError>;
+
     /// Forgets the last ticks of all schedules but these, so that they are new when they return.
     async fn keep_schedules(&self, names: Vec<String>) -> Result<(), StoreError>;
 

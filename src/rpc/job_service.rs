@@ -4,6 +4,7 @@
 mod cancel;
 mod create;
 mod filter;
+mod page_token;
 mod watch;
 
 use std::{future::ready, sync::Arc, time::SystemTime};
@@ -15,7 +16,10 @@ use tokio::time::sleep_until;
 use tonic::{Code, Request, Response, Status, Streaming, async_trait};
 
 pub(super) use self::create::{CREATE_JOB, CREATE_JOBS};
-use self::filter::{read_filter, read_page_token};
+use self::{
+    filter::read_filter,
+    page_token::{page_token, read_page_token},
+};
 use super::{
     calls::{Calls, Meter},
     context::CallContext,
@@ -103,14 +107,15 @@ impl JobsCall {
     }
 
     async fn list_jobs(&self, request: JobServiceListJobsRequest) -> Result<JobServiceListJobsResponse, Status> {
-        let JobServiceListJobsRequest { filter, page_size, page_token } = request;
+        let JobServiceListJobsRequest { filter, page_size, page_token: token } = request;
         let limit = match page_size as usize {
             0 => DEFAULT_PAGE_SIZE,
             size if size <= BATCH => size,
             _ => return Err(invalid_field("page_size", &format!("send up to {BATCH}"))),
         };
         let filter = read_filter(self, filter.unwrap_or_default())?;
-        let before = read_page_token(&page_token)?;
+        let secret = self.store().secret().await.map_err(status::store_fails)?;
+        let before = read_page_token(&secret, &token)?;
         let page = self.store().list(filter, before, limit).await.map_err(status::store_fails)?;
         let (mut jobs, mut bytes, mut next) = (Vec::with_capacity(page.jobs.len()), 0, page.next);
         let mut last = None;
@@ -125,8 +130,7 @@ impl JobsCall {
             last = Some(row);
             jobs.push(job);
         }
-        let next_page_token = next.map_or_else(String::new, |row| row.to_string());
-        Ok(JobServiceListJobsResponse { jobs, next_page_token })
+        Ok(JobServiceListJobsResponse { jobs, next_page_token: page_token(&secret, next) })
     }
 
     /// Waits for the end of a job, at most until the deadline of the call. The server limits that deadline as for any

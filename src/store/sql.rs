@@ -19,7 +19,7 @@ use bytes::Bytes;
 use futures_util::future::try_join_all;
 use parking_lot::Mutex;
 use tokio::{
-    sync::{Semaphore, mpsc, oneshot},
+    sync::{OnceCell, Semaphore, mpsc, oneshot},
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
@@ -65,6 +65,8 @@ pub(super) struct SqlStore<C> {
     idle: Arc<Mutex<Vec<C>>>,
     readers: Arc<Semaphore>,
     lists: Semaphore,
+    /// Read once, because it stays the same.
+    secret: OnceCell<Bytes>,
     /// Cancelled when the store has stopped completely.
     closed: CancellationToken,
 }
@@ -89,7 +91,8 @@ impl<C: Connection> SqlStore<C> {
         let threads = Mutex::new(threads.map_err(|error| StoreError::Unavailable(error.to_string()))?);
         let (operations, idle) = (Mutex::new(Some(sender)), Arc::default());
         let (readers, lists) = (Arc::new(Semaphore::new(READERS)), Semaphore::new(LISTS));
-        Ok(Self { wakes, shared, log_bytes: None, operations, threads, open, idle, readers, lists, closed })
+        let secret = OnceCell::new();
+        Ok(Self { wakes, shared, log_bytes: None, operations, threads, open, idle, readers, lists, secret, closed })
     }
 
     /// Tells the size of the log, which others keep.
@@ -224,6 +227,10 @@ impl<C: Connection> JobStore for SqlStore<C> {
     async fn list(&self, filter: Filter, before: Option<i64>, limit: usize) -> Result<Page, StoreError> {
         let (before, limit) = (before.unwrap_or(i64::MAX), limit.min(BATCH));
         self.read_many(move |rows| rows.list(&filter, before, limit, MAX_LIST_BYTES)).await
+    }
+
+    async fn secret(&self) -> Result<Bytes, StoreError> {
+        self.secret.get_or_try_init(|| self.read(C::secret)).await.cloned()
     }
 
     async fn keep_schedules(&self, names: Vec<String>) -> Result<(), StoreError> {

@@ -4,7 +4,8 @@ use tonic::Status;
 
 use super::{
     JobsCall,
-    filter::{read_filter, read_page_token},
+    filter::read_filter,
+    page_token::{page_token, read_page_token},
 };
 use crate::{
     proto::{CancelJobsRequest, CancelJobsResponse},
@@ -20,16 +21,17 @@ const AT_A_TIME: usize = 100;
 impl JobsCall {
     /// Cancels a page of jobs, the newest first. A job that has ended meanwhile is left out.
     pub(super) async fn cancel_jobs(&self, request: CancelJobsRequest) -> Result<CancelJobsResponse, Status> {
-        let CancelJobsRequest { filter, dry_run, page_token } = request;
+        let CancelJobsRequest { filter, dry_run, page_token: token } = request;
         let mut filter = read_filter(self, filter.unwrap_or_default())?;
-        let before = read_page_token(&page_token)?;
+        let secret = self.store().secret().await.map_err(status::store_fails)?;
+        let before = read_page_token(&secret, &token)?;
         let is_asked = |state: &JobState| filter.states.is_empty() || filter.states.contains(state);
         filter.states = OPEN.into_iter().filter(is_asked).collect();
         if filter.states.is_empty() {
             return Ok(CancelJobsResponse::default());
         }
         let page = self.store().list(filter, before, BATCH).await.map_err(status::store_fails)?;
-        let next_page_token = page.next.map(|row| row.to_string()).unwrap_or_default();
+        let next_page_token = page_token(&secret, page.next);
         let mut answer = CancelJobsResponse { next_page_token, ..CancelJobsResponse::default() };
         for jobs in page.jobs.chunks(AT_A_TIME) {
             let changes = if dry_run {

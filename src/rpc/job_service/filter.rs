@@ -9,10 +9,7 @@ use super::JobsCall;
 use crate::{
     model::{FieldViolation, MAX_KIND, MAX_TENANT, RequestId, check_label_key, check_label_value, check_text},
     proto::{self, DetachedJobFilter},
-    rpc::{
-        convert::job_state,
-        status::{self, invalid_field},
-    },
+    rpc::{convert::job_state, status},
     store::{Filter, JobState, Timestamp},
 };
 
@@ -58,12 +55,6 @@ fn check(filter: &DetachedJobFilter, faults: &mut Vec<FieldViolation>) {
     if !request_id.is_empty() && request_id.parse::<RequestId>().is_err() {
         faults.push(FieldViolation::new("filter.request_id", "send 1 to 128 visible ASCII characters, or nothing"));
     }
-}
-
-/// The row after which a page continues; `None` for the first page.
-pub(super) fn read_page_token(token: &str) -> Result<Option<i64>, Status> {
-    let unreadable = |_| invalid_field("page_token", "it is not of `next_page_token`; begin with the first page");
-    if token.is_empty() { Ok(None) } else { token.parse().map(Some).map_err(unreadable) }
 }
 
 /// A wall-clock time from 1970 to 9999, which every answer can carry.

@@ -58,3 +58,7 @@ create table schedules (
     pattern text not null,
     run text not null
 );
+
+-- Hides numbers in page tokens.
+create table secrets (bytes bytea not null);
+insert into secrets values (uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()));

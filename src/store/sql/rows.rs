@@ -238,6 +238,12 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
         Ok((rows, next))
     }
 
+    /// The secret of the store.
+    fn secret(&mut self) -> Result<Bytes, StoreError> {
+        let found = self.query("select bytes from secrets", &[], |row| Ok(row.bytes(0)))?;
+        Ok(found.into_iter().next().unwrap_or_default().into())
+    }
+
     /// The last row that a list or a purge looks at; `None` if it reaches the oldest job.
     fn look(&mut self, filter: &Filter, before: i64) -> Result<Option<i64>, StoreError> {
         let mut cells = vec![Cell::int(before)];

@@ -61,3 +61,7 @@ create table schedules (
 create table tenants (tenant text primary key, jobs integer not null, bytes integer not null) strict, without rowid;
 create table totals (number integer not null, jobs integer not null, bytes integer not null) strict;
 insert into totals values (0, 0, 0);
+
+-- Hides numbers in page tokens.
+create table secrets (bytes blob not null) strict;
+insert into secrets values (randomblob(32));

@@ -171,6 +171,10 @@ impl JobStore for FaultyStore {
         self.store.fire(ticks).await
     }
 
+    async fn secret(&self) -> Result<Bytes, StoreError> {
+        self.store.secret().await
+    }
+
     async fn keep_schedules(&self, names: Vec<String>) -> Result<(), StoreError> {
         self.store.keep_schedules(names).await
     }

@@ -237,6 +237,10 @@ impl JobStore for Link {
         .await
     }
 
+    async fn secret(&self) -> Result<Bytes, StoreError> {
+        self.store.secret().await
+    }
+
     async fn keep_schedules(&self, names: Vec<String>) -> Result<(), StoreError> {
         self.call(|store, _| now(store.keep_schedules(names))).await
     }
