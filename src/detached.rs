@@ -36,7 +36,10 @@ use tracing::{info, warn};
 use crate::{
     model::{JobId, Replay},
     pool::{LostWhile, Pool, Pools},
-    store::{Clock, Depth, JobStore, KindPolicy, Settle, StoreError, Timestamp, Token},
+    store::{
+        Action, Change, Clock, Depth, Filter, JobName, JobStore, KindPolicy, Purged, Settle, StoreError, Timestamp,
+        Token,
+    },
     task::Tasks,
 };
 use claims::Claims;
@@ -89,7 +92,8 @@ struct Inner {
     away: ArcSwapOption<StoreError>,
     /// Whether results wait that the store has refused.
     is_keeping: AtomicBool,
-    depths: Mutex<Vec<(String, Depth)>>,
+    /// `None` while they cannot be counted.
+    depths: Mutex<Option<Vec<(String, Depth)>>>,
 }
 
 /// A run that a drain could not finish, or stopped, or whose result was not stored. The job runs again.
@@ -173,10 +177,27 @@ impl Detached {
         self.0.ended.cancelled().await;
     }
 
-    /// The store.
+    /// The store, for reads. Writes go through [`create`](Self::create), [`change`](Self::change) and
+    /// [`purge`](Self::purge), which note that the store is away.
     #[must_use]
     pub fn store(&self) -> &dyn JobStore {
         &*self.0.store
+    }
+
+    /// Cancels, retries or deletes jobs.
+    ///
+    /// # Errors
+    /// Those of [`JobStore::change`].
+    pub async fn change(&self, jobs: Vec<JobName>, action: Action) -> Result<Vec<Change>, StoreError> {
+        self.0.note(self.0.store.change(jobs, action).await)
+    }
+
+    /// Removes ended jobs.
+    ///
+    /// # Errors
+    /// Those of [`JobStore::purge`].
+    pub async fn purge(&self, filter: Filter, before: Option<i64>) -> Result<Purged, StoreError> {
+        self.0.note(self.0.store.purge(filter, before).await)
     }
 
     /// The policy of a kind.
@@ -202,9 +223,9 @@ impl Detached {
         self.0.away.load_full()
     }
 
-    /// Numbers of jobs by kind, at most some seconds old.
+    /// Numbers of jobs by kind, as last counted; `None` if that failed.
     #[must_use]
-    pub fn depths(&self) -> Vec<(String, Depth)> {
+    pub fn depths(&self) -> Option<Vec<(String, Depth)>> {
         self.0.depths.lock().clone()
     }
 

@@ -45,8 +45,8 @@ pub const BATCH: usize = 1000;
 /// Results are in the order of the arguments. An operation whose future is dropped may still take effect.
 ///
 /// # Errors
-/// Every operation fails with [`StoreError`] if the store does. A failed operation had no effect, unless the connection
-/// to PostgreSQL was lost: then the effect is unknown. [`leased`](Self::leased) then tells which jobs
+/// Every operation fails with [`StoreError`] if the store does. A failed operation had no effect, unless the error
+/// [is doubtful](StoreError::is_doubtful). [`leased`](Self::leased) then tells which jobs
 /// [`submit`](Self::submit) or [`claim`](Self::claim) leased.
 #[async_trait::async_trait]
 pub trait JobStore: Send + Sync + 'static {

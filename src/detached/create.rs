@@ -20,7 +20,8 @@ impl Detached {
             drop(counted);
             answer
         };
-        self.0.tasks.shield(submission).await.unwrap_or(Err(StoreError::Closed))
+        let ended = || Err(StoreError::Unavailable("the server ends".to_owned()));
+        self.0.tasks.shield(submission).await.unwrap_or_else(ended)
     }
 }
 

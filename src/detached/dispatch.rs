@@ -198,11 +198,13 @@ impl Inner {
             self.fire().await;
             self.probe().await;
             let begin = Instant::now();
-            if begin >= count_at
-                && let Ok(depths) = self.note(self.store.depths().await)
-            {
-                *self.depths.lock() = depths;
-                count_at = Instant::now() + begin.elapsed() * COUNT_PAUSE;
+            if begin >= count_at {
+                let counted = self.note(self.store.depths().await);
+                if counted.is_ok() {
+                    count_at = Instant::now() + begin.elapsed() * COUNT_PAUSE;
+                }
+                // Old numbers would look like those of a store that answers.
+                *self.depths.lock() = counted.ok();
             }
             if !ticked.is_ok_and(|ticked| ticked.more) {
                 sleep(TICK).await;

@@ -26,6 +26,7 @@ use crate::{
     model::Durations,
     net::{Closed, Refused},
     phase::Phase,
+    store::Depth,
     telemetry::{STDERR, STDOUT},
 };
 
@@ -273,11 +274,22 @@ fn connections(families: &mut Families<'_>, state: &OpsState) {
     );
 }
 
-/// The jobs of the store, by kind. A served kind has series even if it has no jobs.
+/// The store and its jobs.
 fn detached(families: &mut Families<'_>, state: &OpsState) {
     let Some(detached) = &state.detached else { return };
-    let mut depths: BTreeMap<_, _> = state.pools.kinds().map(|kind| (kind.to_string(), Default::default())).collect();
-    depths.extend(detached.depths());
+    if let Some(depths) = detached.depths() {
+        backlog(families, state, depths);
+    }
+    if let Some(bytes) = detached.store().log_bytes() {
+        let help = "Log of the store's file that is not merged into it";
+        families.gauge("waterwheel_store_log_bytes", help, bytes as f64);
+    }
+}
+
+/// The jobs of the store, by kind. A served kind has series even if it has no jobs.
+fn backlog(families: &mut Families<'_>, state: &OpsState, counted: Vec<(String, Depth)>) {
+    let mut depths: BTreeMap<_, _> = state.pools.kinds().map(|kind| (kind.to_string(), Depth::default())).collect();
+    depths.extend(counted);
     families.gauges(
         "waterwheel_detached_jobs",
         "Detached jobs by state",
@@ -297,10 +309,6 @@ fn detached(families: &mut Families<'_>, state: &OpsState) {
         "Age of the detached job that has been ready for the longest time",
         depths.iter().map(|(kind, depth)| ([("kind", &**kind)], depth.oldest_ready.unwrap_or_default().as_secs_f64())),
     );
-    if let Some(bytes) = detached.store().log_bytes() {
-        let help = "Log of the store's file that is not merged into it";
-        families.gauge("waterwheel_store_log_bytes", help, bytes as f64);
-    }
 }
 
 /// Denied calls, quotas, and reloads of certificates and keys.

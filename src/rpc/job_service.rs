@@ -86,7 +86,7 @@ impl JobsCall {
     }
 
     fn visible(&self, id: &str, found: Result<Option<JobRecord>, StoreError>) -> Result<JobRecord, Status> {
-        let found = found.map_err(status::store_fails)?;
+        let found = found.map_err(status::read_fails)?;
         let job = found.filter(|job| self.service.access.allows(self.rpc, &self.call, &job.request.job));
         job.ok_or_else(|| unknown(id))
     }
@@ -114,9 +114,9 @@ impl JobsCall {
             _ => return Err(invalid_field("page_size", &format!("send up to {BATCH}"))),
         };
         let filter = read_filter(self, filter.unwrap_or_default())?;
-        let secret = self.store().secret().await.map_err(status::store_fails)?;
+        let secret = self.store().secret().await.map_err(status::read_fails)?;
         let before = read_page_token(&secret, &token)?;
-        let page = self.store().list(filter, before, limit).await.map_err(status::store_fails)?;
+        let page = self.store().list(filter, before, limit).await.map_err(status::read_fails)?;
         let (mut jobs, mut bytes, mut next) = (Vec::with_capacity(page.jobs.len()), 0, page.next);
         let mut last = None;
         for record in page.jobs {
@@ -143,7 +143,7 @@ impl JobsCall {
             let deadline = self.call.deadline(&self.service.deadline);
             job = tokio::select! {
                 ended = self.store().wait(JobName::from(&job)) => {
-                    let ended = ended.map_err(status::store_fails)?;
+                    let ended = ended.map_err(status::read_fails)?;
                     ended.ok_or_else(|| unknown(id))?
                 }
                 () = sleep_until(deadline.reply_by()) => self.job(id, false).await?,
@@ -179,8 +179,8 @@ impl JobsCall {
             Some(_) => JobName::from(&self.bare_job(&id).await?),
             None => JobName::from(&*id),
         };
-        let changes = self.store().change(vec![job], action).await;
-        match changes.map_err(status::store_fails)?.pop() {
+        let changes = self.detached.change(vec![job], action).await;
+        match changes.map_err(status::write_fails)?.pop() {
             Some(change @ (Change::Done | Change::Requested)) => Ok(change),
             Some(Change::WrongState(state)) => Err(status::wrong_state(&id, state)),
             Some(Change::Full(full)) => Err(status::store_full(full)),
@@ -192,7 +192,7 @@ impl JobsCall {
         let filter = read_filter(self, request.filter.unwrap_or_default())?;
         let (mut removed, mut before) = (0, None);
         loop {
-            let purged = self.store().purge(filter.clone(), before).await.map_err(status::store_fails)?;
+            let purged = self.detached.purge(filter.clone(), before).await.map_err(status::write_fails)?;
             removed += purged.removed as u64;
             before = purged.next;
             if before.is_none() {

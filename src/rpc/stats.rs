@@ -12,6 +12,7 @@ use super::{
     worker_pool_service::{ResponseStream, ServiceState},
 };
 use crate::{
+    detached::Detached,
     handler::NewWorker,
     model::{KindLimits, Limit, Reason},
     pool::{
@@ -67,8 +68,8 @@ fn snapshot(service: &ServiceState, pool: &str) -> proto::Stats {
     let shown = service.pools.all().iter().filter(|entry| pool.is_empty() || &**entry.name() == pool);
     let mut pools: Vec<_> = shown.map(Pool::stats).map(pool_stats).collect();
     pools.sort_by(|a, b| a.name.cmp(&b.name));
-    if let Some(detached) = &service.detached {
-        let depths: HashMap<_, _> = detached.depths().into_iter().collect();
+    if let Some(depths) = service.detached.as_ref().and_then(Detached::depths) {
+        let depths: HashMap<_, _> = depths.into_iter().collect();
         for kind in pools.iter_mut().flat_map(|pool| &mut pool.kinds) {
             kind.detached = Some(detached_stats(depths.get(&kind.name).copied().unwrap_or_default()));
         }

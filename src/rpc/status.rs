@@ -9,7 +9,7 @@ use std::{borrow::Cow, collections::HashMap, time::Duration};
 use tonic::{Code, Status, metadata::MetadataValue};
 use tonic_types::{ErrorDetails, FieldViolation as WireViolation, StatusExt};
 
-pub(super) use self::job::{job_exists, status, store_fails, store_full, store_is_away, wrong_state};
+pub(super) use self::job::{job_exists, read_fails, status, store_full, store_is_away, write_fails, wrong_state};
 use super::{
     context::REQUEST_ID,
     status_message::{shorten, shorten_encoded},
@@ -62,6 +62,8 @@ struct Answer {
     reason: Reason,
     /// The same for all calls that fail for this reason.
     message: Cow<'static, str>,
+    /// What the caller can do; empty if nothing is to be said.
+    help: &'static str,
     pushback: Pushback,
     execution: &'static str,
     /// Figures of this call, by name.
@@ -76,6 +78,7 @@ impl Answer {
             code: Code::from_i32(reason.code() as i32),
             reason,
             message: reason.words().into(),
+            help: reason.help(),
             pushback: Pushback::Unsaid,
             execution: "NOT_STARTED",
             facts: Vec::new(),
@@ -114,12 +117,12 @@ impl Answer {
 
     fn status_of(self, request_id: Option<&RequestId>, peer: Option<&Origin>) -> Status {
         self.log(request_id, peer);
-        let Self { code, reason, message, pushback, execution, facts, violations } = self;
+        let Self { code, reason, message, help, pushback, execution, facts, violations } = self;
         let mut metadata: HashMap<_, _> = facts.into_iter().map(|(name, fact)| (name.to_owned(), fact)).collect();
         metadata.insert("execution".to_owned(), execution.to_owned());
         let mut details = ErrorDetails::with_error_info(reason.name(), DOMAIN, metadata);
-        if !reason.help().is_empty() {
-            details.add_help_link(reason.help(), "");
+        if !help.is_empty() {
+            details.add_help_link(help, "");
         }
         if !violations.is_empty() {
             details.set_bad_request(violations);

@@ -301,6 +301,9 @@ pub enum StoreError {
     /// next write, the operation may turn out to be stored.
     #[error("the disk of the store is full; make room on it")]
     DiskFull,
+    /// The disk has only the room that is kept for ending existing jobs. Nothing was stored.
+    #[error("the disk of the store has no room for new jobs; make room on it")]
+    NoRoom,
     /// The file or its directory is not writable.
     #[error("{} cannot be written; set `store.path` to a file in a writable directory, or for a trial `store.memory`", path.display())]
     ReadOnly {
@@ -364,6 +367,7 @@ impl StoreError {
     pub fn is_outage(&self) -> bool {
         match self {
             Self::DiskFull
+            | Self::NoRoom
             | Self::ReadOnly { .. }
             | Self::InUse { .. }
             | Self::Damaged { .. }
@@ -374,5 +378,11 @@ impl StoreError {
             | Self::Closed => true,
             Self::SessionLost | Self::Busy | Self::Corrupt(_) | Self::Database(_) => false,
         }
+    }
+
+    /// Whether the failed operation may have taken effect, or may still take it.
+    #[must_use]
+    pub fn is_doubtful(&self) -> bool {
+        matches!(self, Self::DiskFull | Self::Unavailable(_))
     }
 }

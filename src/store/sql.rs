@@ -104,7 +104,7 @@ impl<C: Connection> SqlStore<C> {
         let (caller, answer) = oneshot::channel();
         let operations = self.operations.lock().clone().ok_or(StoreError::Closed)?;
         operations.send(operation(caller)).await.map_err(|_| StoreError::Closed)?;
-        answer.await.map_err(|_| StoreError::Closed)?
+        answer.await.map_err(|_| StoreError::Unavailable("its thread has ended".to_owned()))?
     }
 
     /// Runs an operation in a transaction, and if that fails possibly again in another one.

@@ -7,6 +7,7 @@ mod faults;
 mod file;
 mod leases;
 mod operators;
+mod outages;
 mod poison;
 mod quotas;
 mod replicas;

@@ -214,6 +214,8 @@ async fn docs_metrics_lists_exactly_the_exported_metrics() {
     let process = Process::serve(&format!("{CONFIG}{MORE}{}", files.tls_section(Some("optional")))).await;
     let channel = TlsClient::new(&ca, None).channel(process.public.0).await.unwrap();
     Caller(Client::new(channel)).leave(job("echo", "x")).await.unwrap().unwrap();
+    let is_counted = async || get(process.ops, "/metrics").await.1.contains("waterwheel_detached_jobs");
+    until("the detached jobs are counted", is_counted).await;
     let (_, page) = get(process.ops, "/metrics").await;
     assert_eq!(documented(include_str!("../../docs/metrics.md")), families(&page));
 }

@@ -55,7 +55,7 @@ impl JobsCall {
         let pool = service.pools.pool_of(&job.job).map_err(refused)?;
         job.pool = pool.name().to_string();
         let job_id = job.id.clone();
-        match self.detached.create(job).await.map_err(status::store_fails)? {
+        match self.detached.create(job).await.map_err(status::write_fails)? {
             Submitted::Created | Submitted::Leased(_) => Ok(CreateJobResponse { job_id, already_existed: false }),
             Submitted::Existing(old) if service.access.allows(self.rpc, call, &old.request.job) => {
                 Ok(CreateJobResponse { job_id, already_existed: true })

@@ -150,13 +150,14 @@ fn millis(duration: Duration) -> String {
     format!("{:.3}", duration.as_secs_f64() * 1e3)
 }
 
-/// The status of a call whose store operation failed.
-pub(in crate::rpc) fn store_fails(error: StoreError) -> Status {
+/// The status of a call whose write to the store failed.
+pub(in crate::rpc) fn write_fails(error: StoreError) -> Status {
     if error == StoreError::Busy {
         let answer = Answer::of(Reason::StoreFull).saying(error.to_string());
         return Answer { pushback: Pushback::After(FAILS_FOR), ..answer }.status();
     }
-    Answer { execution: "UNKNOWN", ..unavailable(&error) }.status()
+    let execution = if error.is_doubtful() { "UNKNOWN" } else { "NOT_STARTED" };
+    Answer { execution, ..unavailable(&error) }.status()
 }
 
 /// The status of a call that would have to wait for a failing store.
@@ -164,11 +165,16 @@ pub(in crate::rpc) fn store_is_away(cause: &StoreError) -> Status {
     unavailable(cause).status()
 }
 
+/// The status of a call that could not read the store.
+pub(in crate::rpc) fn read_fails(error: StoreError) -> Status {
+    Answer { help: "", ..unavailable(&error) }.status()
+}
+
 /// Says what only an operator can mend. Paths are not for callers.
 fn unavailable(cause: &StoreError) -> Answer {
     let answer = Answer::of(Reason::StoreUnavailable);
     let answer = match cause {
-        StoreError::DiskFull => {
+        StoreError::DiskFull | StoreError::NoRoom => {
             answer.saying("the disk of the store of detached jobs is full; its operator has to make room")
         }
         StoreError::Corrupt(_) | StoreError::Damaged { .. } | StoreError::File { .. } => answer
@@ -281,6 +287,22 @@ mod tests {
             let status = status(&failed(outcome, Duration::ZERO), &RequestId::generate());
             let info = status.get_error_details().error_info().expect("always").clone();
             assert_eq!((&*info.reason, &*info.metadata["limit"]), ("RUN_TIMEOUT", limit));
+        }
+    }
+
+    #[test]
+    fn a_failure_of_the_store_says_whether_it_may_have_stored_something() {
+        for (error, execution) in [
+            (StoreError::DiskFull, "UNKNOWN"),
+            (StoreError::Unavailable(String::new()), "UNKNOWN"),
+            (StoreError::NoRoom, "NOT_STARTED"),
+            (StoreError::Closed, "NOT_STARTED"),
+            (StoreError::Busy, "NOT_STARTED"),
+        ] {
+            let [written, read] = [write_fails(error.clone()), read_fails(error)].map(|it| it.get_error_details());
+            let executions = [&written, &read].map(|it| it.error_info().expect("always").metadata["execution"].clone());
+            assert_eq!(executions, [execution, "NOT_STARTED"]);
+            assert!(written.help().is_some() && read.help().is_none(), "a read has no job_id to send again");
         }
     }
 

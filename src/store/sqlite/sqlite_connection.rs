@@ -210,7 +210,7 @@ impl Connection for SqliteConnection {
         if free >= self.reserve_bytes || self.room(free)? >= self.reserve_bytes {
             return Ok(());
         }
-        Err(StoreError::DiskFull)
+        Err(StoreError::NoRoom)
     }
 
     fn query<T>(

@@ -165,7 +165,7 @@ async fn a_full_disk_refuses_new_jobs_and_finishes_old_ones() {
     let claimed = claim(&store, 10).await;
     let (new, old) =
         tokio::join!(store.submit(jobs(20..30)), store.settle(claimed.into_iter().map(success).collect()),);
-    assert_eq!(new.expect_err("no room"), StoreError::DiskFull);
+    assert_eq!(new.expect_err("no room"), StoreError::NoRoom);
     assert_eq!(old.expect("answers"), vec![Some(JobState::Succeeded); 10]);
     assert_eq!(store.size().await.expect("a size").jobs, 10);
     store.close().await;

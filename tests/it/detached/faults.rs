@@ -175,6 +175,7 @@ async fn no_job_is_lost_on_a_full_disk_or_a_read_only_disk() {
         }
     };
     assert_eq!((full.code(), full.reason().as_str()), (Code::Unavailable, "STORE_UNAVAILABLE"));
+    assert_eq!(full.facts()["execution"], "NOT_STARTED");
     assert!(full.message().contains("disk of the store of detached jobs is full") && full.pushback() > Some(0));
     process.logged("disk of the store of detached jobs is full; its operator has to make room").await;
     assert_eq!(health::check(process.public, "store").await, ServingStatus::NotServing);

@@ -34,14 +34,14 @@ use crate::{
 // tidy: real time, because the dispatcher looks at its store each second.
 
 /// The detached jobs of a process, over a store with faults.
-struct Runner {
-    store: Arc<FaultyStore>,
-    detached: Detached,
+pub(super) struct Runner {
+    pub(super) store: Arc<FaultyStore>,
+    pub(super) detached: Detached,
     run: JoinHandle<()>,
 }
 
 impl Runner {
-    fn start(store: FaultyStore, workers: usize, kinds: Vec<Kind>) -> Self {
+    pub(super) fn start(store: FaultyStore, workers: usize, kinds: Vec<Kind>) -> Self {
         let store = Arc::new(store);
         let pool = kinds.into_iter().fold(pool(workers), waterwheel::pool::PoolBuilder::kind).build();
         let pools = Pools::new(vec![pool]);
@@ -63,7 +63,7 @@ impl Runner {
         }
     }
 
-    async fn create(&self, job: NewJob) -> Result<Submitted, StoreError> {
+    pub(super) async fn create(&self, job: NewJob) -> Result<Submitted, StoreError> {
         timeout(PATIENCE, self.detached.create(job)).await.expect("an answer")
     }
 
@@ -89,11 +89,11 @@ impl Runner {
     }
 }
 
-fn memory() -> FaultyStore {
+pub(super) fn memory() -> FaultyStore {
     FaultyStore::new(open_memory(Bounds::default(), wall_clock()).unwrap())
 }
 
-fn work(id: &str, kind: &str) -> NewJob {
+pub(super) fn work(id: &str, kind: &str) -> NewJob {
     NewJob::new(id, "test", Job::new(kind, "x"))
 }
 
@@ -288,31 +288,6 @@ async fn a_drain_waits_until_results_are_stored_and_names_those_that_are_not() {
     late.open();
     timeout(PATIENCE, runner.run).await.expect("the end").unwrap();
     assert_eq!(runner.detached.unfinished(), []);
-}
-
-#[tokio::test]
-async fn a_store_is_away_from_a_failed_write_until_a_write_succeeds_and_no_result_waits() {
-    let runner = Runner::start(memory(), 2, vec![echo()]);
-    let is_back = async || {
-        while runner.detached.away().is_some() {
-            sleep(Duration::from_millis(1)).await;
-        }
-    };
-    runner.store.fault(Operation::Submit, Fault::FailsAfter);
-    runner.create(work("first", "echo")).await.unwrap_err();
-    assert!(runner.detached.away().is_some());
-    timeout(PATIENCE, is_back()).await.expect("a write for trial");
-
-    // The pauses between them take more than a second, in which claims, counts and writes for trial succeed.
-    const FAILURES: usize = 8;
-    let begun = runner.store.faulted.get();
-    (0..FAILURES).for_each(|_| runner.store.fault(Operation::Settle, Fault::FailsAfter));
-    runner.create(work("second", "echo")).await.unwrap();
-    for failure in 2..=FAILURES {
-        timeout(PATIENCE, runner.store.faulted.reached(begun + failure)).await.expect("another try");
-        assert!(runner.detached.away().is_some(), "after {failure} failures");
-    }
-    timeout(PATIENCE, is_back()).await.expect("a write for trial");
 }
 
 #[tokio::test]

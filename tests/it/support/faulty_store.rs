@@ -18,6 +18,8 @@ pub(crate) enum Operation {
     Claim,
     Settle,
     Release,
+    Change,
+    Purge,
     Tick,
     Depths,
 }
@@ -144,11 +146,11 @@ impl JobStore for FaultyStore {
     }
 
     async fn change(&self, jobs: Vec<JobName>, action: Action) -> Result<Vec<Change>, StoreError> {
-        self.store.change(jobs, action).await
+        self.call(Operation::Change, self.store.change(jobs, action)).await
     }
 
     async fn purge(&self, filter: Filter, before: Option<i64>) -> Result<Purged, StoreError> {
-        self.store.purge(filter, before).await
+        self.call(Operation::Purge, self.store.purge(filter, before)).await
     }
 
     async fn get(&self, id: &str, with_payload: bool) -> Result<Option<JobRecord>, StoreError> {
