@@ -26,7 +26,6 @@ use crate::{
     model::Durations,
     net::{Closed, Refused},
     phase::Phase,
-    store::Depth,
     telemetry::{STDERR, STDOUT},
 };
 
@@ -274,22 +273,18 @@ fn connections(families: &mut Families<'_>, state: &OpsState) {
     );
 }
 
-/// The store and its jobs.
+/// The store and its jobs, by kind. A served kind has series even if it has no jobs.
 fn detached(families: &mut Families<'_>, state: &OpsState) {
     let Some(detached) = &state.detached else { return };
-    if let Some(depths) = detached.depths() {
-        backlog(families, state, depths);
-    }
     if let Some(bytes) = detached.store().log_bytes() {
         let help = "Log of the store's file that is not merged into it";
         families.gauge("waterwheel_store_log_bytes", help, bytes as f64);
     }
-}
-
-/// The jobs of the store, by kind. A served kind has series even if it has no jobs.
-fn backlog(families: &mut Families<'_>, state: &OpsState, counted: Vec<(String, Depth)>) {
-    let mut depths: BTreeMap<_, _> = state.pools.kinds().map(|kind| (kind.to_string(), Depth::default())).collect();
-    depths.extend(counted);
+    let Some(counted) = detached.depths() else { return };
+    let mut depths: BTreeMap<_, _> = counted.into_iter().collect();
+    for kind in state.pools.kinds() {
+        depths.entry(kind.to_string()).or_default();
+    }
     families.gauges(
         "waterwheel_detached_jobs",
         "Detached jobs by state",
