@@ -27,6 +27,6 @@ async fn the_largest_hello_is_accepted_and_no_larger_one() {
         let refused = attach_by(service.public.channel().await, Message::Hello(larger)).await.err().expect("too large");
         assert!(refused.message().contains(field), "{field}: {refused}");
     }
-    attach_by(service.public.channel().await, Message::Hello(largest)).await.expect("the largest one");
+    let _worker = attach_by(service.public.channel().await, Message::Hello(largest)).await.expect("the largest one");
     workers(&Caller::of(service.public).await, 1024).await;
 }
