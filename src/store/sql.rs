@@ -42,8 +42,8 @@ const QUEUE: usize = 4096;
 /// Connections that read at the same time.
 pub(super) const READERS: usize = 4;
 
-/// Lists and purges that read at the same time. They leave connections for other reads.
-const LISTS: usize = READERS / 2;
+/// Lists and purges that read at the same time. They leave connections for other reads, and cores for serving.
+const LISTS: usize = 1;
 /// Bytes after which a list ends early.
 const MAX_LIST_BYTES: usize = 4 << 20;
 /// Leases are not ended by an operation that waited for so long: their owners may have waited, too.

@@ -318,7 +318,7 @@ async fn nothing_more_is_taken_while_too_many_bytes_of_results_wait() {
 
 #[tokio::test]
 async fn jobs_on_their_way_into_the_store_are_bounded_for_each_tenant() {
-    const PAYLOAD: usize = 4 << 20;
+    const PAYLOAD: usize = 1 << 20;
     let runner = Runner::start(memory(), 2, vec![echo()]);
     let late = Gate::new();
     let job = |tenant: &str, number: usize| {
