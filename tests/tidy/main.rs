@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod commands;
 mod layering;
 mod names;
 mod paths;
@@ -79,6 +80,11 @@ fn repeated_names_are_unique_within_their_module() {
 #[test]
 fn named_paths_exist() {
     check(paths::violations);
+}
+
+#[test]
+fn named_commands_exist() {
+    check(commands::violations);
 }
 
 #[test]

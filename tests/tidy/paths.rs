@@ -2,7 +2,7 @@
 
 use crate::tree::{File, Tree, Violation};
 
-const ROOTS: [&str; 8] = ["src/", "tests/", "proto/", "deploy/", "benches/", "docs/", "examples/", ".ci/"];
+const ROOTS: [&str; 9] = ["src/", "tests/", "proto/", "deploy/", "benches/", "docs/", "examples/", ".ci/", ".github/"];
 
 pub(crate) fn violations(tree: &Tree) -> Vec<Violation> {
     let mut found = Vec::new();

@@ -13,7 +13,7 @@ const TEXT: [&str; 18] = [
     "service", "lock",
 ];
 /// Names of text files without an extension.
-const NAMES: [&str; 4] = ["run", "Dockerfile", "Containerfile", "Makefile"];
+const NAMES: [&str; 5] = ["run", "justfile", "Dockerfile", "Containerfile", "Makefile"];
 
 /// One file.
 #[derive(Debug, Clone)]
