@@ -29,7 +29,8 @@ const CALLING: &str = include_str!("../../docs/calling.md");
 /// Name and text of the README and of each file in `docs/`.
 fn documents() -> Vec<(String, String)> {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
-    let mut paths: Vec<_> = std::fs::read_dir(docs).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let paths = std::fs::read_dir(docs).unwrap().map(|entry| entry.unwrap().path());
+    let mut paths: Vec<_> = paths.filter(|path| path.is_file()).collect();
     paths.sort();
     let read = |path: &PathBuf| {
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
