@@ -252,8 +252,8 @@ impl Model {
         }
         let is_right = match (&end.next, state) {
             (Next::Succeeded(output), JobState::Succeeded) => {
-                let Token { id, attempt, session, .. } = &end.token;
-                output.bytes == format!("{id}/{attempt}/{}", session.number())
+                let Token { id, attempt, row, .. } = &end.token;
+                output.bytes == format!("{id}/{attempt}/{row}")
             }
             (Next::Failed, JobState::Failed) => failures + 1 == retry.max_attempts || end.code == REFUSED as i32,
             (Next::Retry { after }, JobState::Scheduled) => {
