@@ -55,7 +55,7 @@ mod tests {
         assert_eq!(page_token(b"secret", None), "");
     }
 
-    /// As a caller who knows some of the numbers of its own jobs would try.
+    /// As a caller that knows some of the numbers of its own jobs would try.
     #[test]
     fn tokens_of_neighbours_tell_nothing_of_their_distance() {
         let tokens: Vec<_> = (1..=64).map(|row| page_token(b"secret", Some(row))).collect();
