@@ -7,20 +7,29 @@
 //! `Handler` in `src/config/model.rs`, keys in `src/config/keys_and_defaults.rs`, a variant in `src/config/handler.rs`, and a line
 //! of `make` in `src/app/assemble.rs`.
 
+#[cfg(feature = "server")]
 mod builtin;
+#[cfg(feature = "programs")]
 mod child;
 mod context;
+#[cfg(feature = "programs")]
 mod exec;
+mod external;
+mod function;
+#[cfg(feature = "programs")]
 mod process;
+#[cfg(feature = "programs")]
 pub(crate) mod protocol;
+#[cfg(feature = "server")]
 pub(crate) mod remote;
 mod run;
-#[cfg(test)]
+#[cfg(all(test, feature = "server"))]
 mod tests;
 mod trace;
+#[cfg(feature = "programs")]
 mod worker_job;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{any::Any, fmt, sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
 
@@ -28,15 +37,32 @@ use crate::{
     model::{HandlerError, Job, KindLimits, Output},
     task::off_thread,
 };
+#[cfg(feature = "server")]
 pub use builtin::Builtin;
-pub(crate) use child::for_program as program_variables;
-pub(crate) use child::remove_left_workspaces;
-pub use context::{Context, ContextParts, Site};
+#[cfg(feature = "server")]
+pub(crate) use child::{for_program as program_variables, remove_left_workspaces};
+pub use context::{Context, Site};
+#[cfg(feature = "programs")]
 pub use exec::{ExecCommand, InvalidExecCommand};
-pub use process::{ProcessState, ProcessStats, Processes, ProgramStats, Recycle, WorkerProgram};
-pub use remote::{AttachedWorkerStats, NewWorker, RemoteWorkers};
+pub(crate) use external::{External, ExternalStats};
+pub use external::{ProcessState, ProcessStats, ProgramStats};
+#[cfg(feature = "programs")]
+pub use process::{Processes, Recycle, WorkerProgram};
+#[cfg(feature = "server")]
+pub(crate) use remote::RemoteWorkers;
 pub(crate) use run::{Contained, back_off, contain, panic_message};
-pub use run::{Event, OutputSink, Runner, StopReason};
+pub use run::{Event, Runner, StopReason};
+
+#[doc(inline)]
+pub use crate::task::Tasks;
+
+// For the service, and its tests.
+#[doc(hidden)]
+pub use {
+    context::ContextParts,
+    external::{AttachedWorkerStats, NewWorker},
+    run::OutputSink,
+};
 
 /// Runs jobs that mostly wait: I/O-bound work on the serving threads.
 ///
@@ -99,12 +125,12 @@ pub struct Kind {
     options: KindOptions,
     is_blocking: bool,
     make: Arc<dyn Fn() -> Result<Instance, HandlerError> + Send + Sync>,
-    processes: Option<Arc<Processes>>,
-    remote_workers: Option<Arc<RemoteWorkers>>,
+    external: Option<Arc<dyn External>>,
 }
 
 /// Operator settings of a kind.
-#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "programs", derive(serde::Deserialize))]
 pub struct KindOptions {
     /// Longest run of one job. `None` means that only the deadline limits it.
     pub run_timeout: Option<Duration>,
@@ -114,14 +140,15 @@ pub struct KindOptions {
     /// client retries.
     pub idempotent: bool,
     /// Time between the request to stop and the forced stop. `None` means the pool's default.
-    #[serde(skip)]
+    #[cfg_attr(feature = "programs", serde(skip))]
     pub cancel_grace: Option<Duration>,
     /// Limits that protect what the jobs call. None by default.
-    #[serde(skip)]
+    #[cfg_attr(feature = "programs", serde(skip))]
     pub limits: KindLimits,
 }
 
 /// One worker's handler of one kind.
+#[doc(hidden)]
 pub enum Instance {
     /// Runs on the serving threads.
     Async(Box<dyn AsyncInstance>),
@@ -130,6 +157,7 @@ pub enum Instance {
 }
 
 /// A [`Handler`] whose type is erased.
+#[doc(hidden)]
 pub trait AsyncInstance: Send {
     /// Prepares the handler for its first job.
     fn start(self: Box<Self>, site: Arc<Site>) -> AsyncRun<()>;
@@ -143,6 +171,7 @@ pub trait AsyncInstance: Send {
 
 /// A call of an asynchronous handler. It returns the handler at its end; if it is cut off or panics, the handler is
 /// lost.
+#[doc(hidden)]
 pub type AsyncRun<T = Output> = BoxFuture<'static, (Box<dyn AsyncInstance>, Result<T, HandlerError>)>;
 
 impl Instance {
@@ -226,7 +255,7 @@ impl Kind {
         make: impl Fn() -> Result<Instance, HandlerError> + Send + Sync + 'static,
     ) -> Self {
         let options = KindOptions::default();
-        Self { name, options, is_blocking, make: Arc::new(make), processes: None, remote_workers: None }
+        Self { name, options, is_blocking, make: Arc::new(make), external: None }
     }
 
     /// Sets the options.
@@ -236,29 +265,21 @@ impl Kind {
         self
     }
 
-    /// Lets `processes` run its jobs. The pool adjusts their number to its workers.
-    fn run_by(mut self, processes: Arc<Processes>) -> Self {
-        self.options.cancel_grace = Some(processes.program().cancel_grace);
-        self.processes = Some(processes);
+    /// Lets `external` run its jobs.
+    fn run_by(mut self, external: Arc<impl External>) -> Self {
+        self.external = Some(external);
         self
     }
 
-    /// Lets attached `workers` run its jobs. The pool has as many workers as these have slots.
-    fn run_remotely(mut self, workers: Arc<RemoteWorkers>) -> Self {
-        self.remote_workers = Some(workers);
-        self
+    /// What runs its jobs outside of the pool's threads.
+    pub(crate) fn external(&self) -> Option<&Arc<dyn External>> {
+        self.external.as_ref()
     }
 
-    /// The processes that run its jobs, if processes do.
-    #[must_use]
-    pub fn processes(&self) -> Option<&Arc<Processes>> {
-        self.processes.as_ref()
-    }
-
-    /// The attached workers that run its jobs, if such workers do.
-    #[must_use]
-    pub fn remote_workers(&self) -> Option<&Arc<RemoteWorkers>> {
-        self.remote_workers.as_ref()
+    /// The same, if it is a `T`.
+    pub(crate) fn external_of<T: External>(&self) -> Option<Arc<T>> {
+        let external: Arc<dyn Any + Send + Sync> = self.external.clone()?;
+        external.downcast().ok()
     }
 
     /// Name of the kind.

@@ -1,83 +1,90 @@
-//! A gRPC worker pool, for any work whose load must be limited.
+//! A worker pool, for any work whose load must be limited: a bounded queue, bounded workers, deadlines that are kept, one
+//! outcome for each job, and a drain that loses none.
 //!
-//! The program `waterwheel` serves pools that a file configures. This library offers the same parts to Rust programs: a
-//! [`Pool`] needs neither gRPC nor a file.
+//! The program `waterwheel` serves pools over gRPC, as a file configures them. This library offers them to Rust programs.
+//! A pool in a process needs no default features: `waterwheel = { version = "0.1", default-features = false }`.
 //!
 //! ```
-//! use waterwheel::{Job, Output, Pool, handler::{BlockingHandler, Context, Kind}, model::HandlerError};
+//! use std::{error::Error, time::Duration};
+//! use waterwheel::{Job, Pool, handler::Kind};
 //!
-//! /// Counts the words that its worker has seen.
-//! #[derive(Default)]
-//! struct Words(usize);
-//!
-//! impl BlockingHandler for Words {
-//!     fn handle(&mut self, job: Box<Job>, _cx: Context) -> Result<Output, HandlerError> {
-//!         let text = std::str::from_utf8(&job.payload).map_err(|_| HandlerError::invalid("send UTF-8"))?;
-//!         self.0 += text.split_whitespace().count();
-//!         Ok(Output::new(self.0.to_string()))
-//!     }
+//! #[tokio::main]
+//! async fn main() -> Result<(), Box<dyn Error>> {
+//!     let double = Kind::from_fn("double", async |job, _cx| {
+//!         let number: u64 = std::str::from_utf8(&job.payload)?.parse()?;
+//!         Ok((2 * number).to_string())
+//!     });
+//!     let pool = Pool::builder("numbers").queue_jobs(100).kind(double).build();
+//!     let done = pool.submit(Job::new("double", "21").timeout(Duration::from_secs(1))).await?;
+//!     assert_eq!(done.output.bytes, "42");
+//!     assert_eq!(pool.submit(Job::new("double", "many")).await.unwrap_err().to_string(), "invalid digit found in string");
+//!     Ok(())
 //! }
-//!
-//! # #[tokio::main(flavor = "current_thread")]
-//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let pool = Pool::builder("text").kind(Kind::blocking("words", Words::default)).build();
-//! let counted = pool.submit(Job::new("words", "one two three")).await?;
-//! assert_eq!(counted.output.bytes, "3");
-//!
-//! pool.drain();
-//! assert!(pool.submit(Job::new("words", "four")).await.is_err());
-//! pool.wait().await;
-//! assert!(pool.is_drained());
-//! # Ok(())
-//! # }
-//! ```
-//!
-//! # The path of a job
-//!
-//! ```text
-//! wire in ─▶ net ─▶ rpc ─▶ admission ─▶ queue ─▶ worker ─▶ attempt ─▶ outcome ─▶ rpc ─▶ wire out
 //! ```
 //!
 //! | module | role |
 //! |---|---|
 //! | [`model`] | plain data: job, deadline, outcome, rejection |
-//! | [`handler`] | the code that runs jobs, and its view of them |
-//! | `scheduler` | the state machine of a pool: admission, queue, limits, workers |
-//! | [`pool`] | tasks and threads around it: submission, attempts, drain, stats |
-//! | [`store`], [`detached`] | jobs that outlive their calls: their store, and their runs |
-//! | [`rpc`] | from calls to jobs and back |
-//! | [`net`] | listener and connections |
-//! | [`ops`] | pages for operators: probes, metrics, running jobs |
-//! | [`phase`], [`task`] | the phase of a process; the only module that spawns |
-//! | [`telemetry`], [`config`] | logs and traces; the file, the environment and the flags |
-//! | [`app`], [`cli`] | the composition root; the command line |
+//! | [`handler`] | the code that runs jobs, and its view of them: closures, types with a state, programs |
+//! | [`pool`] | pools: submission, streams, drain, stats |
+//! | `app`, `cli` | with the feature `server`: a service of one's own over gRPC |
+//! | `config`, `telemetry` | its file, environment and flags; its logs and traces |
+//! | `proto`, `rpc` | its contract; what handlers pass on to the services that they call |
+//!
+//! `docs/rust.md` in the repository has more, and `docs/architecture.md` the path of a job.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(feature = "server"), expect(dead_code, reason = "the service uses the rest"))]
 
+#[cfg(feature = "server")]
 pub mod app;
+#[cfg(feature = "server")]
+#[doc(hidden)]
 pub mod auth;
+#[cfg(feature = "server")]
 pub mod cli;
+#[cfg(feature = "server")]
 pub mod config;
+#[cfg(feature = "server")]
+#[doc(hidden)]
 pub mod detached;
+#[cfg(feature = "server")]
+#[doc(hidden)]
 pub mod file;
-#[cfg(any(test, fuzzing))]
+#[cfg(all(feature = "server", any(test, fuzzing)))]
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod handler;
 mod incidents;
+#[cfg(feature = "server")]
+#[doc(hidden)]
 pub mod memory;
 pub mod model;
+#[cfg(feature = "server")]
+#[doc(hidden)]
 pub mod net;
+#[cfg(feature = "server")]
+#[doc(hidden)]
 pub mod ops;
+#[doc(hidden)]
 pub mod phase;
 pub mod pool;
+#[cfg(feature = "server")]
 pub mod proto;
+#[cfg(feature = "server")]
+#[doc(hidden)]
 pub mod reload;
+#[cfg(feature = "server")]
 pub mod rpc;
 mod scheduler;
+#[cfg(feature = "server")]
 mod sim;
+#[cfg(feature = "server")]
+#[doc(hidden)]
 pub mod store;
+#[doc(hidden)]
 pub mod task;
+#[cfg(feature = "server")]
 pub mod telemetry;
 
 pub use model::{Completed, Criticality, Job, JobError, Output, Rejection, WhenFull};

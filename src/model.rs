@@ -12,21 +12,29 @@ mod reason;
 mod rejection;
 mod request_id;
 pub(crate) mod text;
+#[cfg(feature = "server")]
 mod userinfo;
 
-pub use attempt::{Attempt, AttemptToken, Replay};
-pub use call::{Call, CertificateRequest, JOB_TARGET, Origin, Peer, TRACE_TARGET, TraceContext};
+pub use call::{Call, TraceContext};
 pub use deadline::{Deadline, DeadlinePolicy};
-pub use durations::Durations;
-pub use job::{
-    Criticality, FieldViolation, InvalidJobId, Job, JobId, JobStage, Labels, MAX_KIND, MAX_LABELS, MAX_TENANT,
-    WhenFull, check_label_key, check_label_value, check_text,
-};
+pub use job::{Criticality, FieldViolation, Job, JobId, JobStage, Labels, WhenFull};
 pub use limit::{KindLimits, Limit, Limiter, Rate};
 pub use outcome::{
     Completed, Execution, Failure, FailureCode, HandlerError, JobError, Outcome, Output, ProgramEnd, Rung, Waterfall,
 };
-pub use reason::{CODE_NAMES, Code, Reason};
-pub use rejection::{MAX_RETRY_AFTER, Rejection, RejectionReason, TenantPart};
+pub use reason::{Code, Reason};
+pub use rejection::{Rejection, RejectionReason, TenantPart};
 pub use request_id::{InvalidRequestId, RequestId};
+#[cfg(feature = "server")]
 pub(crate) use userinfo::{WITHHELD, userinfo, without_userinfo};
+
+// For the service, and its tests.
+#[doc(hidden)]
+pub use {
+    attempt::{Attempt, AttemptToken, Replay},
+    call::{CertificateRequest, JOB_TARGET, Origin, Peer, TRACE_TARGET},
+    durations::Durations,
+    job::{InvalidJobId, MAX_KIND, MAX_LABELS, MAX_TENANT, check_label_key, check_label_value, check_text},
+    reason::CODE_NAMES,
+    rejection::MAX_RETRY_AFTER,
+};

@@ -20,6 +20,7 @@ mod blocking;
 mod builder;
 mod drain;
 mod ended_jobs;
+mod external;
 mod factories;
 mod handle;
 mod inner;
@@ -29,10 +30,13 @@ mod outcome;
 mod pools;
 mod pressure;
 mod queued_job;
+#[cfg(feature = "server")]
 mod remote;
 mod reservation;
+#[cfg(feature = "programs")]
 mod restart;
 mod running_job;
+mod service;
 mod shard;
 mod stats;
 mod stream;
@@ -40,21 +44,33 @@ mod ticket;
 mod timers;
 mod trace;
 
-pub use crate::handler::{AttachedWorkerStats, Event, ProcessState, ProcessStats, ProgramStats};
+pub use crate::handler::{Event, ProcessState, ProcessStats, ProgramStats};
+#[doc(inline)]
+pub use crate::phase::Phase;
 pub use crate::scheduler::{Binding, Counts, LimitStats, Queued, SizeStats, TenantRate, Wait};
 pub use builder::{PoolBuilder, Settings};
 pub use drain::{DrainReport, LostJob, LostWhile};
-pub use ended_jobs::{EndedFailure, EndedJob, JobNames};
+pub use ended_jobs::{EndedFailure, EndedJob};
 pub use factories::FactoryStats;
 pub use handle::{Hold, Pool};
 pub use listing::{Explanation, JobFilter, JobOrder, ListedJob, Listing, Stage};
 pub use pools::Pools;
-pub use pressure::Pressure;
 pub use queued_job::Room;
-pub use remote::AttachError;
+#[cfg(feature = "server")]
+pub(crate) use remote::AttachError;
 pub use reservation::Reservation;
+#[cfg(feature = "programs")]
 pub use restart::RestartFault;
-pub use shard::{set_shard, shard};
-pub use stats::{Distribution, KindDurations, KindStats, PoolLoad, PoolStats, WorkerState, WorkerStats};
+pub use stats::{Distribution, KindStats, PoolLoad, PoolStats, WorkerState, WorkerStats};
 pub use stream::{JobStream, StreamItem};
 pub use ticket::Ticket;
+
+// For the service, and its tests.
+#[doc(hidden)]
+pub use {
+    crate::handler::AttachedWorkerStats,
+    ended_jobs::JobNames,
+    pressure::Pressure,
+    shard::{set_shard, shard},
+    stats::KindDurations,
+};

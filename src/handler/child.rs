@@ -25,6 +25,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
+#[cfg(feature = "server")]
 pub(crate) use self::workspace::remove_left_workspaces;
 use self::workspace::{Workspace, create_workspace};
 pub(super) use self::{

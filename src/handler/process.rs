@@ -35,7 +35,7 @@ mod processes;
 mod session;
 mod supervise;
 
-pub use processes::{ProcessState, ProcessStats, Processes, ProgramStats};
+pub use processes::Processes;
 
 /// Time that a job waits beyond its grace, so that the pool's stop ladder acts first and reports its rung.
 const SLACK: Duration = Duration::from_millis(500);
@@ -186,7 +186,9 @@ impl Processes {
     #[must_use]
     pub fn kind(self: &Arc<Self>, name: &str) -> Kind {
         let processes = Arc::clone(self);
-        Kind::new(name, move || WorkerHandler { processes: Arc::clone(&processes) }).run_by(Arc::clone(self))
+        let mut kind = Kind::new(name, move || WorkerHandler { processes: Arc::clone(&processes) });
+        kind.options.cancel_grace = Some(self.program().cancel_grace);
+        kind.run_by(Arc::clone(self))
     }
 }
 

@@ -14,6 +14,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use tokio::sync::{Notify, mpsc};
@@ -22,11 +23,15 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use self::attachment::Attachment;
 use self::{alone::Kept, attachment::Loss};
 use super::{
-    Context, Handler, Kind, Runner,
+    AttachedWorkerStats, Context, Handler, Kind, NewWorker, Runner,
+    external::{External, ExternalStats},
     protocol::{Failed, Run, ToWorker},
     worker_job::{JobEvent, WorkerJob, follow},
 };
-use crate::model::{HandlerError, Job, Output};
+use crate::{
+    model::{HandlerError, Job, Output},
+    task::Tasks,
+};
 
 /// Output pieces and the end of one job that are buffered for it. A worker that respects the limit never waits for a
 /// slow job.
@@ -41,7 +46,7 @@ pub(crate) type Order = (ToWorker, Bytes);
 
 /// The workers that run the remote kinds of one pool.
 #[derive(Default)]
-pub struct RemoteWorkers {
+pub(crate) struct RemoteWorkers {
     kinds: BTreeSet<String>,
     cancel_grace: Mutex<Duration>,
     state: Mutex<State>,
@@ -49,34 +54,6 @@ pub struct RemoteWorkers {
     freed: Notify,
     /// Called after the number of slots changed, without a lock.
     on_resize: OnceLock<Box<dyn Fn() + Send + Sync>>,
-}
-
-/// What a worker announces when it attaches.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NewWorker {
-    /// Name and version, to show to people.
-    pub name: String,
-    /// Its address, to show to people.
-    pub peer: String,
-    /// Labels, to show to people.
-    pub labels: BTreeMap<String, String>,
-    /// Jobs that it runs at the same time, at least one.
-    pub concurrency: usize,
-}
-
-/// One attached worker.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AttachedWorkerStats {
-    /// The worker's announcement.
-    pub worker: NewWorker,
-    /// Jobs in its slots.
-    pub running: usize,
-    /// Those of its jobs that were given up, but are not answered yet.
-    pub abandoned: usize,
-    /// Answered jobs.
-    pub jobs: u64,
-    /// Whether it gets no more jobs.
-    pub is_leaving: bool,
 }
 
 #[derive(Default)]
@@ -144,56 +121,26 @@ impl Worker {
 impl RemoteWorkers {
     /// A kind called `name` whose jobs these workers run.
     #[must_use]
-    pub fn kind(self: &Arc<Self>, name: &str) -> Kind {
+    pub(crate) fn kind(self: &Arc<Self>, name: &str) -> Kind {
         let workers = Arc::clone(self);
-        Kind::new(name, move || RemoteHandler { workers: Arc::clone(&workers) }).run_remotely(Arc::clone(self))
+        Kind::new(name, move || RemoteHandler { workers: Arc::clone(&workers) }).run_by(Arc::clone(self))
     }
 
     /// Serves `kinds`, without workers yet. A job that must stop is given up after `cancel_grace`.
     #[must_use]
-    pub fn new(kinds: BTreeSet<String>, cancel_grace: Duration) -> Arc<Self> {
+    pub(crate) fn new(kinds: BTreeSet<String>, cancel_grace: Duration) -> Arc<Self> {
         Arc::new(Self { kinds, cancel_grace: Mutex::new(cancel_grace), ..Self::default() })
     }
 
     /// Sets the time between asking a job to stop and giving it up.
-    pub fn set_cancel_grace(&self, cancel_grace: Duration) {
+    pub(crate) fn set_cancel_grace(&self, cancel_grace: Duration) {
         *self.cancel_grace.lock() = cancel_grace;
     }
 
     /// The kinds that each worker runs.
     #[must_use]
-    pub fn kinds(&self) -> &BTreeSet<String> {
+    pub(crate) fn kinds(&self) -> &BTreeSet<String> {
         &self.kinds
-    }
-
-    /// Sets the function to call when the number of slots changes. Only the first call counts.
-    pub(crate) fn on_resize(&self, resized: impl Fn() + Send + Sync + 'static) {
-        let _ = self.on_resize.set(Box::new(resized));
-    }
-
-    /// Jobs that the workers can run at the same time.
-    #[must_use]
-    pub fn slots(&self) -> usize {
-        self.state.lock().workers.values().map(Worker::slots).sum()
-    }
-
-    /// A snapshot.
-    #[must_use]
-    pub fn stats(&self) -> Vec<AttachedWorkerStats> {
-        let stats = |worker: &Worker| AttachedWorkerStats {
-            worker: worker.about.clone(),
-            running: worker.jobs.len(),
-            abandoned: worker.abandoned(),
-            jobs: worker.answered,
-            is_leaving: worker.is_leaving,
-        };
-        self.state.lock().workers.values().map(stats).collect()
-    }
-
-    /// Messages about jobs that were over, which were dropped.
-    #[must_use]
-    pub fn late_messages(&self) -> u64 {
-        self.state.lock().late_messages
     }
 
     /// Adds a worker. Returns its attachment and the messages to send to it. `None` if the workers are no longer
@@ -228,18 +175,12 @@ impl RemoteWorkers {
     }
 
     /// Asks all workers to leave, and accepts no more.
-    pub(crate) fn close(&self) {
+    fn leave(&self) {
         let mut state = self.state.lock();
         state.is_closed = true;
         state.workers.values_mut().for_each(|worker| worker.leave(true));
         drop(state);
         self.resized();
-    }
-
-    /// Ends the calls of all workers for good.
-    pub(crate) fn end(&self) {
-        self.close();
-        self.state.lock().workers.values().for_each(|worker| worker.done.cancel());
     }
 
     /// Gives a job to a worker as soon as one has a free slot.
@@ -291,6 +232,42 @@ impl RemoteWorkers {
         if let Some(resized) = self.on_resize.get() {
             resized();
         }
+    }
+}
+
+impl External for RemoteWorkers {
+    fn fit(&self, _tasks: &Tasks, workers: Option<usize>) {
+        if workers.is_none() {
+            self.leave();
+        }
+    }
+
+    fn slots(&self) -> Option<usize> {
+        Some(self.state.lock().workers.values().map(Worker::slots).sum())
+    }
+
+    fn on_resize(&self, resized: Box<dyn Fn() + Send + Sync>) {
+        let _ = self.on_resize.set(resized);
+    }
+
+    /// Ends the calls of all workers for good.
+    fn close(self: Arc<Self>) -> Option<BoxFuture<'static, ()>> {
+        self.leave();
+        self.state.lock().workers.values().for_each(|worker| worker.done.cancel());
+        None
+    }
+
+    fn stats(&self) -> ExternalStats {
+        let stats = |worker: &Worker| AttachedWorkerStats {
+            worker: worker.about.clone(),
+            running: worker.jobs.len(),
+            abandoned: worker.abandoned(),
+            jobs: worker.answered,
+            is_leaving: worker.is_leaving,
+        };
+        let state = self.state.lock();
+        let workers = state.workers.values().map(stats).collect();
+        ExternalStats::Attached { workers, late_messages: state.late_messages }
     }
 }
 

@@ -28,6 +28,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// Why a job must stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum StopReason {
     /// Its deadline, or a limit of its run.
     Deadline,
@@ -54,6 +55,7 @@ impl StopReason {
 
 /// What runs a job outside of this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Runner {
     /// A process on this machine, by its id.
     Process(u32),

@@ -17,7 +17,8 @@ pub struct Deadline {
 }
 
 /// Computes deadlines from callers' timeouts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "programs", derive(serde::Deserialize))]
 pub struct DeadlinePolicy {
     /// Budget of a job whose caller sets no timeout.
     pub default: Duration,

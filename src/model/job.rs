@@ -178,8 +178,8 @@ impl Job {
 
 /// How important a job is. More important classes go first; one start in twenty goes to the classes below. The names
 /// are those of Google's SRE book, chapter "Handling Overload".
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Deserialize)]
-#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "programs", derive(serde::Deserialize), serde(rename_all = "SCREAMING_SNAKE_CASE"))]
 pub enum Criticality {
     /// Batch work that may be dropped at any time.
     Sheddable,
@@ -208,8 +208,8 @@ impl Criticality {
 }
 
 /// What happens to a job that finds the pool full.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "programs", derive(serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum WhenFull {
     /// Refuse at once.
     #[default]
@@ -227,6 +227,7 @@ pub enum WhenFull {
 
 /// Stage of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum JobStage {
     /// Its caller waits for capacity.
     Waiting,

@@ -1,6 +1,6 @@
 //! How jobs end: results, failures and the values that handlers return. `reason.rs` has the texts.
 
-use std::{fmt, mem, sync::Arc, time::Duration};
+use std::{error::Error, fmt, mem, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
@@ -34,8 +34,15 @@ impl Output {
     }
 }
 
+impl<T: Into<Bytes>> From<T> for Output {
+    fn from(bytes: T) -> Self {
+        Self::new(bytes)
+    }
+}
+
 /// A job that completed.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Completed {
     /// Id of the job.
     pub job: JobId,
@@ -47,6 +54,7 @@ pub struct Completed {
 
 /// How a job used its budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Waterfall {
     /// From arrival to the deadline.
     pub budget: Duration,
@@ -86,6 +94,7 @@ impl From<Failure> for JobError {
 /// An accepted job that did not complete.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", error.as_ref().map_or_else(|| outcome.to_string(), ToString::to_string))]
+#[non_exhaustive]
 pub struct Failure {
     /// Id of the job.
     pub job: JobId,
@@ -226,11 +235,13 @@ impl fmt::Display for Rung {
 }
 
 /// How a handler fails: it refuses the job, panics, or its process crashes.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+///
+/// In a handler, `?` makes a [refusal](Self::Refused) of any [`Error`]: with its message, those of its sources, and
+/// [`FailureCode::Unknown`]. So that it can, this type is no [`Error`] itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HandlerError {
     /// The handler refuses the job.
-    #[error("{message}")]
     Refused {
         /// Code of the status.
         code: FailureCode,
@@ -241,38 +252,58 @@ pub enum HandlerError {
     },
     /// The job could not start, for example because its program is missing. The worker gets a new handler, and the
     /// caller may retry.
-    #[error("{message}")]
     Unavailable {
         /// What was missing.
         message: String,
     },
     /// A signal ended the process of the job. The worker gets a new handler.
-    #[error("{message}")]
     Crashed {
         /// What happened.
         message: String,
     },
     /// The worker that ran the job is no longer attached.
-    #[error("{message}")]
     Lost {
         /// The worker.
         message: String,
     },
     /// The handler wrote more output than its kind allows.
-    #[error("{}", Reason::OutputTooLarge.words())]
     OutputTooLarge {
         /// Maximum bytes allowed.
         limit: usize,
     },
     /// The handler stopped when asked to.
-    #[error("stopped on request")]
     Stopped,
     /// The handler panicked. Only the pool makes this error.
-    #[error("the handler panicked: {message}")]
     Panicked {
         /// Message of the panic, shortened.
         message: String,
     },
+}
+
+impl fmt::Display for HandlerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused { message, .. }
+            | Self::Unavailable { message }
+            | Self::Crashed { message }
+            | Self::Lost { message } => f.write_str(message),
+            Self::OutputTooLarge { .. } => f.write_str(Reason::OutputTooLarge.words()),
+            Self::Stopped => f.write_str("stopped on request"),
+            Self::Panicked { message } => write!(f, "the handler panicked: {message}"),
+        }
+    }
+}
+
+impl<E: Error> From<E> for HandlerError {
+    fn from(error: E) -> Self {
+        let mut message = error.to_string();
+        let mut source = error.source();
+        while let Some(cause) = source {
+            message = format!("{message}: {cause}");
+            source = cause.source();
+        }
+        Self::new(FailureCode::Unknown, message)
+    }
 }
 
 impl HandlerError {
@@ -327,8 +358,9 @@ impl HandlerError {
 
 /// Codes that a handler may answer with, by their number on the wire. They describe the handler's own work, never the
 /// pool.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, serde::Deserialize)]
-#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "programs", derive(serde::Deserialize), serde(rename_all = "SCREAMING_SNAKE_CASE"))]
+#[non_exhaustive]
 pub enum FailureCode {
     /// No better code fits.
     #[default]
@@ -355,6 +387,7 @@ pub enum FailureCode {
 
 /// The end of a job's program.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ProgramEnd {
     /// A sentence that excludes the program's own output.
     pub summary: String,

@@ -3,6 +3,7 @@
 
 /// A gRPC status code, by its number on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Code {
     /// A success.
     Ok = 0,

@@ -1,4 +1,4 @@
-//! The drain of one pool, and the end of its handlers and processes. The drain of the process is in `src/app/drain.rs`.
+//! The drain of one pool, and the end of its handlers. The drain of the process is in `src/app/drain.rs`.
 
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
@@ -9,7 +9,7 @@ use super::{
     shard::Shared,
 };
 use crate::{
-    handler::{Contained, Context, Instance, Processes, ProgramStats, StopReason, panic_message},
+    handler::{Contained, Context, Instance, StopReason, panic_message},
     model::{Durations, JobId, RequestId},
     phase::Phase,
 };
@@ -23,6 +23,7 @@ const ANSWER_MARGIN: Duration = Duration::from_millis(100);
 
 /// A job that a drain could not finish.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LostJob {
     /// Id of the job.
     pub job: JobId,
@@ -40,6 +41,7 @@ pub struct LostJob {
 
 /// Stage of a lost job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum LostWhile {
     /// It had not begun, so another server may run it safely.
     Queued,
@@ -51,6 +53,7 @@ pub enum LostWhile {
 
 /// Result of a drain.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DrainReport {
     /// Every accepted job that was not finished.
     pub lost: Vec<LostJob>,
@@ -103,8 +106,7 @@ impl Pool {
         self.inner().phase.reached(Phase::Stopped).await;
         let idle = self.inner().drive(|core, _| core.retire_idle());
         self.inner().retire(idle);
-        self.inner().close_processes();
-        self.inner().end_remote();
+        self.inner().close_externals();
         // These tasks close handlers, run shielded work, and stop jobs that were answered.
         self.inner().tasks.wait().await;
     }
@@ -215,51 +217,5 @@ impl PoolInner {
     /// Time between the request to stop and the forced stop of a job of `kind`.
     pub(super) fn grace(&self, kind: usize) -> Duration {
         self.kinds[kind].get_options().cancel_grace.unwrap_or(self.settings.cancel_grace)
-    }
-
-    /// Adjusts the number of processes of each program to the workers. Programs that serve no kind get none.
-    pub(super) fn fit_processes(&self) {
-        let workers = self.read(crate::scheduler::Core::configured_workers);
-        for (processes, is_served) in self.programs() {
-            processes.resize(&self.tasks, if is_served { workers } else { 0 });
-        }
-    }
-
-    /// State of the programs of the served kinds.
-    pub(super) fn program_stats(&self) -> Vec<ProgramStats> {
-        self.programs()
-            .into_iter()
-            .filter(|(_, is_served)| *is_served)
-            .map(|(processes, _)| processes.stats())
-            .collect()
-    }
-
-    /// The programs, and whether each still serves a kind.
-    pub(super) fn programs(&self) -> Vec<(&Arc<Processes>, bool)> {
-        let mut programs: Vec<(&Arc<Processes>, bool)> = Vec::new();
-        for (index, kind) in &self.kinds {
-            let (Some(processes), is_served) = (kind.processes(), self.is_served(index)) else { continue };
-            match programs.iter_mut().find(|(other, _)| Arc::ptr_eq(other, processes)) {
-                Some((_, any)) => *any |= is_served,
-                None => programs.push((processes, is_served)),
-            }
-        }
-        programs
-    }
-}
-
-impl Shared {
-    /// Asks all processes to leave, in tasks that a drain waits for. The end of a stop kills those that are left.
-    pub(super) fn close_processes(&self) {
-        for processes in self.programs().into_iter().map(|(processes, _)| processes).filter(|it| it.close()) {
-            let (inner, processes) = (self.clone(), Arc::clone(processes));
-            self.tasks.spawn(async move {
-                tokio::select! {
-                    biased;
-                    () = processes.gone() => {}
-                    () = forced(&inner) => processes.kill(),
-                }
-            });
-        }
     }
 }

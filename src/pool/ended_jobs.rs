@@ -20,6 +20,7 @@ const MAX_MESSAGE: usize = 1 << 10;
 
 /// An ended job that is remembered.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct EndedJob {
     /// Id of the job.
     pub job: JobId,
@@ -56,6 +57,7 @@ pub struct JobNames {
 
 /// Failure of an ended job.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct EndedFailure {
     /// The failure as a sentence, at most 1 KiB. It excludes the output of a program, which is in `program`.
     pub message: String,

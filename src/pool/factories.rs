@@ -38,6 +38,7 @@ pub(super) struct BackOff {
 
 /// State of the factory of a kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FactoryStats {
     /// Failures since the start.
     pub failures: u64,

@@ -16,7 +16,7 @@ use super::{
     timers::keep_size,
 };
 use crate::{
-    handler::{Kind, Processes, StopReason},
+    handler::{Kind, StopReason},
     model::{Job, JobError, JobId, JobStage, Rejection, RejectionReason},
     phase::Phase,
     scheduler::{Bounds, Core},
@@ -264,14 +264,14 @@ impl Pool {
     /// from elsewhere.
     pub fn resize(&self, min: NonZeroUsize, max: NonZeroUsize) -> bool {
         let inner = self.inner();
-        if inner.phase.get() >= Phase::Draining || inner.remote_workers().is_some() {
+        if inner.phase.get() >= Phase::Draining || inner.is_remote() {
             return false;
         }
         let bounds = Bounds { min: min.get(), max: max.get().max(min.get()) };
         let now = Instant::now();
         let gone = inner.drive(|core, effects| core.resize(now, bounds, WorkerHandlers::fresh, effects));
         inner.retire(gone);
-        inner.fit_processes();
+        inner.fit_externals();
         keep_size(inner);
         true
     }
@@ -285,7 +285,7 @@ impl Pool {
     pub fn reconfigure(&self, settings: Settings, kinds: Vec<Kind>) {
         let inner = self.inner();
         let Settings { shards, ended_jobs, workers, max_workers, .. } = *inner.settings;
-        let was_remote = inner.remote_workers().is_some();
+        let was_remote = inner.is_remote();
         let resize = was_remote || (settings.workers, settings.max_workers) != (workers, max_workers);
         let (min, max) = (settings.workers, settings.max_workers.unwrap_or(settings.workers));
         inner.settings.replace(Settings { shards, ended_jobs, ..settings });
@@ -300,13 +300,6 @@ impl Pool {
     pub fn kind(&self, name: &str) -> Option<&Kind> {
         let inner = self.inner();
         inner.kind_index(name).map(|index| &inner.kinds[index])
-    }
-
-    /// The processes of its programs.
-    pub(crate) fn processes(&self) -> Vec<Arc<Processes>> {
-        let inner = self.inner();
-        let served = inner.programs().into_iter().filter(|(_, is_served)| *is_served);
-        served.map(|(processes, _)| Arc::clone(processes)).collect()
     }
 
     /// Cancels a job: a queued one ends at once, a running one goes down the stop ladder. Returns its stage, or `None`

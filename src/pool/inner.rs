@@ -91,7 +91,7 @@ impl PoolInner {
         let shards = settings.shards.max(1);
         let mut core = Core::new(settings.caps(), kinds.len(), shards);
         let now = Instant::now();
-        let is_remote = kinds.iter().any(|kind| kind.remote_workers().is_some());
+        let is_remote = kinds.iter().any(|kind| kind.external().is_some_and(|external| external.slots().is_some()));
         let min = if is_remote { 0 } else { settings.workers.get() };
         let bounds =
             Bounds { min, max: settings.max_workers.filter(|_| !is_remote).map_or(min, |max| max.get().max(min)) };
@@ -212,8 +212,7 @@ impl Shared {
             core.idle_states().flat_map(|state| state.take_replaced(self)).collect()
         });
         self.close(gone);
-        self.fit_processes();
-        self.follow_remote();
+        self.follow_externals();
         // Late jobs of removed kinds may record a few more figures, at most those of one kind.
         (0..self.kinds.count()).filter(|kind| !self.is_served(*kind)).for_each(|kind| self.meters.forget(kind));
     }

@@ -44,6 +44,7 @@ pub enum JobOrder {
 
 /// The first jobs of a list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Listing {
     /// The first of them.
     pub jobs: Vec<ListedJob>,
@@ -53,6 +54,7 @@ pub struct Listing {
 
 /// A queued, running or remembered job, for its operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ListedJob {
     /// Id of the job.
     pub job: JobId,
@@ -264,6 +266,7 @@ impl ListedJob {
 
 /// State of a job: what it waits for, how it runs, or how it ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Explanation {
     /// The job.
     pub job: ListedJob,

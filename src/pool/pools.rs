@@ -39,17 +39,6 @@ impl Pools {
         Self(Arc::new(Inner { pools, by_kind, unknown: AtomicU64::new(0) }))
     }
 
-    /// Returns when each program process of the pools was ready once, or has failed. Cancel safe.
-    pub async fn tried_programs(&self) {
-        for pool in &self.0.pools {
-            for (_, kind) in &pool.inner().kinds {
-                if let Some(processes) = kind.processes() {
-                    processes.tried().await;
-                }
-            }
-        }
-    }
-
     /// Updates the kinds, after pools were [reconfigured](Pool::reconfigure).
     pub fn refresh(&self) {
         self.0.by_kind.replace(by_kind(&self.0.pools));

@@ -1,17 +1,16 @@
-//! Attached workers: the size of a pool of remote kinds follows their slots.
+//! How workers attach to the pool of their kinds.
 
 use std::sync::Arc;
 
-use tokio::{sync::mpsc, time::Instant};
+use tokio::sync::mpsc;
 
-use super::{Pool, Pools, inner::PoolInner, lease::WorkerHandlers, shard::Shared};
+use super::{Pool, Pools};
 use crate::{
     handler::{
-        NewWorker, RemoteWorkers,
+        External, NewWorker, RemoteWorkers,
         remote::{Attachment, Order},
     },
     phase::Phase,
-    scheduler::Bounds,
 };
 
 /// Largest number of workers of a pool.
@@ -19,7 +18,7 @@ const MAX_WORKERS: usize = 65_536;
 
 /// Why a worker cannot attach.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum AttachError {
+pub(crate) enum AttachError {
     /// The named kinds are not all remote kinds of one pool.
     #[error("{0}")]
     Kinds(String),
@@ -45,7 +44,7 @@ impl Pools {
         if pool.phase() >= Phase::Stopping {
             return Err(AttachError::Draining);
         }
-        if workers.slots() + worker.concurrency > MAX_WORKERS {
+        if workers.slots().unwrap_or(0) + worker.concurrency > MAX_WORKERS {
             return Err(AttachError::TooMany);
         }
         workers.attach(worker).ok_or(AttachError::Draining)
@@ -76,54 +75,6 @@ impl Pools {
 impl Pool {
     /// The attached workers of the pool; `None` for a pool with its own workers.
     pub(crate) fn remote_workers(&self) -> Option<Arc<RemoteWorkers>> {
-        self.inner().remote_workers().cloned()
-    }
-}
-
-impl PoolInner {
-    /// The attached workers that run the pool's remote kinds.
-    pub(super) fn remote_workers(&self) -> Option<&Arc<RemoteWorkers>> {
-        self.served().find_map(|(_, kind)| kind.remote_workers())
-    }
-}
-
-impl Shared {
-    /// Adjusts the number of the pool's workers to the slots of attached workers, now and after each change. Workers
-    /// that serve no kind any more are asked to leave.
-    pub(super) fn follow_remote(&self) {
-        for (index, kind) in &self.kinds {
-            let Some(workers) = kind.remote_workers() else { continue };
-            if !self.is_served(index) {
-                if self.remote_workers().is_none_or(|served| !Arc::ptr_eq(served, workers)) {
-                    workers.close();
-                }
-                continue;
-            }
-            let pool = self.downgrade();
-            workers.on_resize(move || {
-                if let Some(inner) = pool.upgrade() {
-                    Self::from(inner).fit_to_remote();
-                }
-            });
-        }
-        self.fit_to_remote();
-    }
-
-    fn fit_to_remote(&self) {
-        let Some(workers) = self.remote_workers() else { return };
-        let now = Instant::now();
-        let gone = self.drive(|core, effects| {
-            // Read under the lock, so that the last of two concurrent changes wins.
-            let slots = workers.slots();
-            core.resize(now, Bounds { min: slots, max: slots }, WorkerHandlers::fresh, effects)
-        });
-        self.retire(gone);
-    }
-
-    /// Ends the calls of attached workers, after the last job.
-    pub(super) fn end_remote(&self) {
-        for (_, kind) in &self.kinds {
-            kind.remote_workers().into_iter().for_each(|workers| workers.end());
-        }
+        self.inner().served().find_map(|(_, kind)| kind.external_of())
     }
 }

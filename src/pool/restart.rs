@@ -1,14 +1,15 @@
-//! Starts new processes of programs before the old ones leave: for a restart, and for a reload.
+//! The processes of programs: their first start, and new ones before the old ones leave, for a restart and for a reload.
 
 use std::sync::Arc;
 
 use futures_util::future::try_join_all;
 
-use super::{Pool, inner::PoolInner};
+use super::{Pool, Pools};
 use crate::handler::{Kind, Processes};
 
 /// Why a pool was not restarted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum RestartFault {
     /// No program runs its jobs.
     #[error("no program runs its jobs; only the processes of [program.NAME] are restarted")]
@@ -42,12 +43,25 @@ impl Pool {
     /// Starts one process of each program of `kinds` that the pool does not have yet.
     pub(crate) async fn try_start(&self, kinds: &[Kind]) -> Result<(), RestartFault> {
         let known = self.processes();
-        for new in kinds.iter().filter_map(Kind::processes) {
-            if !known.iter().any(|known| Arc::ptr_eq(known, new)) {
-                new.try_start(&self.inner().tasks).await.map_err(|cause| cannot_start(new, cause))?;
+        for new in kinds.iter().filter_map(Kind::external_of) {
+            if !known.iter().any(|known| Arc::ptr_eq(known, &new)) {
+                new.try_start(&self.inner().tasks).await.map_err(|cause| cannot_start(&new, cause))?;
             }
         }
         Ok(())
+    }
+}
+
+impl Pool {
+    /// The processes of its programs.
+    pub(crate) fn processes(&self) -> Vec<Arc<Processes>> {
+        let mut all: Vec<Arc<Processes>> = Vec::new();
+        for processes in self.inner().served().filter_map(|(_, kind)| kind.external_of()) {
+            if !all.iter().any(|known| Arc::ptr_eq(known, &processes)) {
+                all.push(processes);
+            }
+        }
+        all
     }
 }
 
@@ -55,10 +69,11 @@ fn cannot_start(processes: &Processes, cause: String) -> RestartFault {
     RestartFault::CannotStart { program: processes.program().name.as_str().into(), cause }
 }
 
-impl PoolInner {
-    /// Whether programs run all of its jobs, and none of them can start.
-    pub(super) fn is_down(&self) -> bool {
-        let mut kinds = self.served().peekable();
-        kinds.peek().is_some() && kinds.all(|(_, kind)| kind.processes().is_some_and(|processes| processes.is_down()))
+impl Pools {
+    /// Returns when each process of the programs was ready once, or has failed. Cancel safe.
+    pub async fn tried_programs(&self) {
+        for processes in self.all().iter().flat_map(Pool::processes) {
+            processes.tried().await;
+        }
     }
 }

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::{FactoryStats, Pool, inner::PoolInner};
 use crate::{
-    handler::{AttachedWorkerStats, Context, ProgramStats},
+    handler::{AttachedWorkerStats, Context, ExternalStats, ProgramStats},
     model::{Durations, JobId},
     phase::Phase,
     scheduler::{Core, CoreLoad, CoreSnapshot, Counts, LimitStats, SizeStats, WorkerSnapshot},
@@ -18,6 +18,7 @@ use crate::{
 
 /// A snapshot of one pool.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct PoolStats {
     /// Name of the pool.
     pub name: Arc<str>,
@@ -67,6 +68,7 @@ pub struct PoolStats {
 
 /// One kind of a pool.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct KindStats {
     /// Name of the kind.
     pub name: Arc<str>,
@@ -84,6 +86,7 @@ pub struct KindStats {
 
 /// A distribution of durations, within one per cent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Distribution {
     /// Number of measurements.
     pub count: u64,
@@ -99,6 +102,7 @@ pub struct Distribution {
 
 /// State of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum WorkerState {
     /// Ready for a job.
     Idle,
@@ -114,6 +118,7 @@ pub enum WorkerState {
 
 /// One worker.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct WorkerStats {
     /// Id of the worker, unique in its pool.
     pub id: u32,
@@ -185,9 +190,7 @@ impl PoolStats {
             let expected_wait = expected_waits.get(index).copied().unwrap_or(expected_wait);
             KindStats { name: Arc::clone(kind.name()), expected_wait, queue_wait, run_time, limit, factory }
         });
-        let (programs, attached) = (inner.program_stats(), inner.remote_workers());
-        let late_messages = programs.iter().map(|program| program.late_messages).sum::<u64>();
-        Self {
+        let mut stats = Self {
             name: Arc::clone(&inner.name),
             phase: phase_of(inner.phase.get(), shut, queued + running),
             paused: paused.map(|since| now.saturating_duration_since(since)),
@@ -206,10 +209,25 @@ impl PoolStats {
             counts,
             slow_polls: inner.slow_polls.load(Ordering::Relaxed),
             kinds: kinds.collect(),
-            late_messages: late_messages + attached.map_or(0, |workers| workers.late_messages()),
-            programs,
-            attached: attached.map(|workers| workers.stats()),
+            late_messages: 0,
+            programs: Vec::new(),
+            attached: None,
             workers,
+        };
+        inner.served_externals().for_each(|external| stats.add(external.stats()));
+        stats
+    }
+
+    fn add(&mut self, external: ExternalStats) {
+        match external {
+            ExternalStats::Program(program) => {
+                self.late_messages += program.late_messages;
+                self.programs.push(program);
+            }
+            ExternalStats::Attached { workers, late_messages } => {
+                self.late_messages += late_messages;
+                self.attached = Some(workers);
+            }
         }
     }
 }
@@ -249,6 +267,7 @@ fn worker_stats(worker: WorkerSnapshot<Context>, closed: bool, now: Instant) -> 
 
 /// Load of a pool: cheap to read at any time.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct PoolLoad {
     /// Jobs in the queue.
     pub queued: usize,
@@ -264,6 +283,7 @@ pub struct PoolLoad {
 
 /// Durations of the jobs of one kind.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct KindDurations {
     /// Name of the kind.
     pub kind: Arc<str>,

@@ -114,6 +114,6 @@ fn adjust(inner: &Shared) {
     let resized = inner.drive(|core, effects| core.adjust_size(now, may_grow, WorkerHandlers::fresh, effects));
     let Some(Resized { from, to, gone }) = resized else { return };
     inner.retire(gone);
-    inner.fit_processes();
+    inner.fit_externals();
     info!(pool = %inner.name, from, to, "the pool changed its number of workers");
 }

@@ -16,6 +16,7 @@ use crate::model::Limiter;
 
 /// Position of a job, and why it waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Wait {
     /// Its position from 1: among the queued jobs by acceptance, or among the waiting callers by arrival.
     pub position: usize,
@@ -25,6 +26,7 @@ pub struct Wait {
 
 /// Why a queued job has not started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Queued {
     /// Jobs that are expected to start before it.
     pub ahead: usize,
@@ -36,6 +38,7 @@ pub struct Queued {
 
 /// The reason that prevents the start of a queued job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Binding {
     /// No worker is free, and the jobs before it arrived earlier or are more important.
     Workers,

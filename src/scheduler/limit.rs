@@ -51,6 +51,7 @@ struct LimitedKind {
 
 /// The limits of one kind, and their use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LimitStats {
     /// The limits.
     pub limits: KindLimits,

@@ -36,6 +36,7 @@ pub(crate) struct CoreSnapshot<J> {
 
 /// Number of workers of a pool, and what determines it.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct SizeStats {
     /// Smallest number of workers.
     pub min: usize,
@@ -149,6 +150,7 @@ impl<H: Host> Core<H> {
 /// `accepted = completed + failed + cancelled + expired + panicked + shed + queued + running`. A running job whose
 /// caller was answered, but whose handler is still stopping, counts as ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Counts {
     /// Accepted jobs.
     pub accepted: u64,

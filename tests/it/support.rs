@@ -21,7 +21,7 @@ use tokio::{
 };
 use waterwheel::{
     Job, Output, Pool,
-    handler::{BlockingHandler, Context, Handler, Kind},
+    handler::{Context, Kind},
     model::HandlerError,
     pool::{PoolBuilder, PoolStats, WorkerState},
 };
@@ -137,44 +137,21 @@ pub(crate) async fn pass_time(duration: Duration) {
     let _ = tokio::time::timeout(duration, std::future::pending::<()>()).await;
 }
 
-struct Run<F>(F);
-
-impl<F, R> Handler for Run<F>
-where
-    F: Fn(Job, Context) -> R + Send + 'static,
-    R: Future<Output = Result<Output, HandlerError>> + Send,
-{
-    fn handle(&mut self, job: Box<Job>, cx: Context) -> impl Future<Output = Result<Output, HandlerError>> + Send {
-        (self.0)(*job, cx)
-    }
-}
-
-struct Block<F>(F);
-
-impl<F> BlockingHandler for Block<F>
-where
-    F: Fn(Job, Context) -> Result<Output, HandlerError> + Send + 'static,
-{
-    fn handle(&mut self, job: Box<Job>, cx: Context) -> Result<Output, HandlerError> {
-        (self.0)(*job, cx)
-    }
-}
-
 /// An asynchronous kind made of a function.
 pub(crate) fn kind<F, R>(name: &str, run: F) -> Kind
 where
-    F: Fn(Job, Context) -> R + Clone + Send + Sync + 'static,
-    R: Future<Output = Result<Output, HandlerError>> + Send,
+    F: Fn(Job, Context) -> R + Send + Sync + 'static,
+    R: Future<Output = Result<Output, HandlerError>> + Send + 'static,
 {
-    Kind::new(name, move || Run(run.clone()))
+    Kind::from_fn(name, move |job: Box<Job>, cx| run(*job, cx))
 }
 
 /// A blocking kind made of a function.
 pub(crate) fn blocking_kind<F>(name: &str, run: F) -> Kind
 where
-    F: Fn(Job, Context) -> Result<Output, HandlerError> + Clone + Send + Sync + 'static,
+    F: Fn(Job, Context) -> Result<Output, HandlerError> + Send + Sync + 'static,
 {
-    Kind::blocking(name, move || Block(run.clone()))
+    Kind::blocking_fn(name, move |job: Box<Job>, cx| run(*job, cx))
 }
 
 /// A kind that returns its payload.

@@ -12,14 +12,9 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    JobSlot,
-    processes::{ProcessState, ProcessStats},
-    session::Session,
-    supervise::supervise,
-};
+use super::{JobSlot, session::Session, supervise::supervise};
 use crate::{
-    handler::{Context, WorkerProgram},
+    handler::{Context, ProcessState, ProcessStats, WorkerProgram},
     model::HandlerError,
     task::Tasks,
 };

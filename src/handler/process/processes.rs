@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, OnceLock, atomic::Ordering};
 
+use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -11,7 +12,10 @@ use super::{
     process_set::{ProcessSet, SetState, Supervised},
 };
 use crate::{
-    handler::{Context, WorkerProgram},
+    handler::{
+        Context, WorkerProgram,
+        external::{External, ExternalStats, ProgramStats},
+    },
     model::{HandlerError, Job},
     task::Tasks,
 };
@@ -22,70 +26,6 @@ use crate::{
 pub struct Processes {
     set: Arc<ProcessSet>,
     _kill: DropGuard,
-}
-
-/// State of a program's processes.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ProgramStats {
-    /// Name of the program.
-    pub name: Arc<str>,
-    /// Its processes.
-    pub processes: Vec<ProcessStats>,
-    /// Started processes since the start of the server.
-    pub starts: u64,
-    /// Processes that ended without being asked to leave.
-    pub failures: u64,
-    /// How the last of these ended; empty if there is none.
-    pub last_failure: String,
-    /// Messages about jobs that were over, which were dropped.
-    pub late_messages: u64,
-}
-
-/// One process.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ProcessStats {
-    /// State of the process.
-    pub state: ProcessState,
-    /// Process id; `None` while there is no process.
-    pub pid: Option<u32>,
-    /// Running jobs.
-    pub running: usize,
-    /// Answered jobs.
-    pub jobs: u64,
-    /// Resident memory in bytes; 0 if unknown.
-    pub memory: u64,
-}
-
-/// State of a process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ProcessState {
-    /// Not ready yet.
-    Starting,
-    /// Ready, without a job.
-    Idle,
-    /// Runs jobs.
-    Busy,
-    /// Accepts no more jobs, and will exit.
-    Leaving,
-    /// Failed, and restarts after a back-off.
-    Failing,
-}
-
-impl ProcessState {
-    /// All states.
-    pub const ALL: [Self; 5] = [Self::Starting, Self::Idle, Self::Busy, Self::Leaving, Self::Failing];
-
-    /// Name in metrics.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Starting => "starting",
-            Self::Idle => "idle",
-            Self::Busy => "busy",
-            Self::Leaving => "leaving",
-            Self::Failing => "failing",
-        }
-    }
 }
 
 impl Processes {
@@ -107,7 +47,7 @@ impl Processes {
 
     /// Sets the number of processes to what `workers` need, each in a task of `tasks`. With no workers, the processes
     /// finish their jobs and leave; a late job still gets one.
-    pub fn resize(&self, tasks: &Tasks, workers: usize) {
+    fn resize(&self, tasks: &Tasks, workers: usize) {
         let _ = self.set.tasks.set(tasks.clone());
         let mut state = self.set.state.lock();
         if state.is_closing {
@@ -159,51 +99,6 @@ impl Processes {
         started
     }
 
-    /// Whether no process is ready, because the last start failed.
-    #[must_use]
-    pub fn is_down(&self) -> bool {
-        let state = self.set.state.lock();
-        state.supervised.iter().any(|process| process.cannot_start)
-            && !state.supervised.iter().any(Supervised::is_ready)
-    }
-
-    /// Asks all processes to leave, and starts no more. Returns whether this was the first call.
-    pub fn close(&self) -> bool {
-        let mut state = self.set.state.lock();
-        state.wanted = 0;
-        state.wake_all();
-        !std::mem::replace(&mut state.is_closing, true)
-    }
-
-    /// Returns when no process is left. Cancel safe.
-    pub async fn gone(&self) {
-        self.set.when(|state| state.supervised.is_empty().then_some(())).await;
-    }
-
-    /// Kills all processes at once.
-    pub fn kill(&self) {
-        self.set.kill.cancel();
-    }
-
-    /// A snapshot.
-    #[must_use]
-    pub fn stats(&self) -> ProgramStats {
-        let state = self.set.state.lock();
-        let mut stats = ProgramStats {
-            name: Arc::clone(&self.set.name),
-            processes: state.supervised.iter().map(Supervised::stats).collect(),
-            starts: state.starts,
-            failures: state.failures,
-            last_failure: state.last_failure.clone(),
-            late_messages: self.set.late.load(Ordering::Relaxed),
-        };
-        drop(state);
-        for process in &mut stats.processes {
-            process.memory = process.pid.and_then(memory).unwrap_or(0);
-        }
-        stats
-    }
-
     /// Waits for a free slot. A suspect first takes all places of a process, and then waits until the other jobs there
     /// have ended.
     pub(super) async fn slot(&self, job: &Job, cx: &Context) -> Result<JobSlot, HandlerError> {
@@ -224,6 +119,51 @@ impl Processes {
                 () = changed => {}
             }
         }
+    }
+}
+
+impl External for Processes {
+    fn fit(&self, tasks: &Tasks, workers: Option<usize>) {
+        self.resize(tasks, workers.unwrap_or(0));
+    }
+
+    fn is_down(&self) -> bool {
+        let state = self.set.state.lock();
+        state.supervised.iter().any(|process| process.cannot_start)
+            && !state.supervised.iter().any(Supervised::is_ready)
+    }
+
+    /// Asks all processes to leave, and starts no more.
+    fn close(self: Arc<Self>) -> Option<BoxFuture<'static, ()>> {
+        let mut state = self.set.state.lock();
+        state.wanted = 0;
+        state.wake_all();
+        if std::mem::replace(&mut state.is_closing, true) {
+            return None;
+        }
+        drop(state);
+        Some(Box::pin(async move { self.set.when(|state| state.supervised.is_empty().then_some(())).await }))
+    }
+
+    fn kill(&self) {
+        self.set.kill.cancel();
+    }
+
+    fn stats(&self) -> ExternalStats {
+        let state = self.set.state.lock();
+        let mut stats = ProgramStats {
+            name: Arc::clone(&self.set.name),
+            processes: state.supervised.iter().map(Supervised::stats).collect(),
+            starts: state.starts,
+            failures: state.failures,
+            last_failure: state.last_failure.clone(),
+            late_messages: self.set.late.load(Ordering::Relaxed),
+        };
+        drop(state);
+        for process in &mut stats.processes {
+            process.memory = process.pid.and_then(memory).unwrap_or(0);
+        }
+        ExternalStats::Program(stats)
     }
 }
 
