@@ -132,10 +132,10 @@ keys! {
     "server.connections.idle_timeout": AGE, default "'15m'";
     /// Maximum bytes of the headers of one call.
     "server.http2.max_header_list": Size(4 * KIB, 1024 * KIB), default "'16KiB'";
-    /// Bytes that a peer may send ahead on one call.
-    "server.http2.stream_window": WINDOW, default "'1MiB'";
-    /// Bytes that a peer may send ahead on all calls of a connection.
-    "server.http2.connection_window": WINDOW, default "'4MiB'";
+    /// Bytes that a peer may send ahead on one call. By default at least two payloads.
+    "server.http2.stream_window": WINDOW, default "'8MiB'";
+    /// Bytes that a peer may send ahead on all calls of a connection. By default at least two payloads.
+    "server.http2.connection_window": WINDOW, default "'8MiB'";
     /// Calls that a peer may make the server reset.
     "server.http2.max_local_resets": MILLION, default "1024";
     /// Calls that a peer may reset before the server accepts them.

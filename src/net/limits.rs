@@ -85,17 +85,17 @@ impl Default for Http2 {
             max_local_resets: 1024,
             max_pending_resets: 20,
             max_header_list: 16 << 10,
-            stream_window: 1 << 20,
-            connection_window: 4 << 20,
+            stream_window: 8 << 20,
+            connection_window: 8 << 20,
             keepalive_interval: Duration::from_secs(5),
             keepalive_timeout: Duration::from_secs(10),
         }
     }
 }
 
-/// Budget for small unread DATA frames of a connection, in stream windows. For each frame below 256 bytes, h2 charges the
+/// Budget for small unread DATA frames of a connection, in bytes. For each frame below 256 bytes, h2 charges the
 /// difference to 256. Python's client sends each message of a stream in its own frame, of 13 bytes or more.
-const SMALL_FRAMES: usize = 20;
+const SMALL_FRAMES: usize = 20 << 20;
 
 impl Default for ConnectionLimits {
     fn default() -> Self {
@@ -132,7 +132,7 @@ impl Http2 {
             .initial_connection_window_size(connection_window)
             // The default follows the connection's window, which is small if there are many connections. A burst of
             // small calls would then end the connection.
-            .data_frame_budget(SMALL_FRAMES * stream_window as usize)
+            .data_frame_budget(SMALL_FRAMES)
             .max_send_buffer_size(SEND_BUFFER);
         builder
     }

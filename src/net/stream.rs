@@ -26,8 +26,8 @@ use tokio::{
 
 /// Longest time between closing the two halves.
 const MAX_LINGER: Duration = Duration::from_secs(1);
-/// Maximum bytes that are discarded: several times what a peer that respects its windows has in flight.
-const MAX_DISCARDED: usize = 4 << 20;
+/// Maximum bytes that are discarded: twice what a peer that respects the default window has in flight.
+const MAX_DISCARDED: usize = 16 << 20;
 
 /// A transport: TCP, a Unix socket, TLS over one of them, or one of the caller's.
 pub(super) trait Carrier: AsyncRead + AsyncWrite + Send + Unpin {}

@@ -102,9 +102,7 @@ impl Edge {
 }
 
 fn service(worker_pool: Arc<CallerServices>) -> WorkerPoolServiceServer<CallerServices> {
-    let largest_message = worker_pool.0.largest_message;
     WorkerPoolServiceServer::from_arc(worker_pool)
-        .max_decoding_message_size(largest_message)
         // Output is bounded where it is produced.
         .max_encoding_message_size(usize::MAX)
         .accept_compressed(CompressionEncoding::Gzip)
@@ -146,13 +144,14 @@ impl Route {
         }
     }
 
-    fn answer<B>(&self, method: Option<Rpc>, request: Request<B>) -> Answer
+    fn answer<B>(&self, method: Option<Rpc>, largest: usize, request: Request<B>) -> Answer
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError> + Send,
     {
         match self.worker_pool.as_ref().filter(|_| method.is_some()) {
-            Some(worker_pool) => worker_pool.clone().call(request),
+            // A message may be much smaller than what it is when decompressed.
+            Some(worker_pool) => worker_pool.clone().max_decoding_message_size(largest).call(request),
             _ if self.catalog.has(request.uri().path()) => Box::pin(self.others.clone().call(request.map(Body::new))),
             _ => Box::pin(ready(Ok(self.catalog.refuse(request.uri().path(), request.headers())))),
         }
@@ -178,9 +177,9 @@ where
         let body = Box::new(Upload::new(body, Arc::clone(&arrival.memory), largest, expected));
         if reads_itself {
             arrival.inbound = Some(Arc::new(Mutex::new(Some(Body::new(body)))));
-            return self.answer(method, Request::from_parts(head, Body::empty()));
+            return self.answer(method, largest, Request::from_parts(head, Body::empty()));
         }
-        self.answer(method, Request::from_parts(head, body))
+        self.answer(method, largest, Request::from_parts(head, body))
     }
 }
 

@@ -10,6 +10,7 @@ use tower::ServiceExt;
 
 use super::{
     AccessControl, Admin, Browsers, CallerServices, Edge, Health, Load, ServiceState,
+    job_service::CREATE_JOB,
     load::Orca,
     reflection::{DESCRIPTORS, Reflection},
     status,
@@ -17,6 +18,7 @@ use super::{
 use crate::{
     model::Reason,
     proto::{
+        MAX_ENVELOPE,
         admin_service_server::{self, AdminServiceServer},
         health::health_server::{self, HealthServer},
         job_service_server::{self, JobServiceServer},
@@ -47,11 +49,14 @@ pub fn public_services(
 ) -> Edge {
     let ServiceState { largest_message: max_message, ref access, ref phase, .. } = *worker_pool.0;
     let authenticator = access.authenticator.clone();
-    let jobs = JobServiceServer::new(worker_pool.clone())
-        .max_decoding_message_size(max_message)
-        // A job and its output have bounds of their own.
-        .max_encoding_message_size(usize::MAX)
-        .accept_compressed(CompressionEncoding::Gzip);
+    // Before a message is decompressed, nothing else tells its size.
+    let jobs = |max_message| {
+        JobServiceServer::new(worker_pool.clone())
+            .max_decoding_message_size(max_message)
+            // A job and its output have bounds of their own.
+            .max_encoding_message_size(usize::MAX)
+            .accept_compressed(CompressionEncoding::Gzip)
+    };
     // The service reads its messages itself, within the same bound.
     let workers = WorkerServiceServer::new(worker_pool.clone())
         .max_encoding_message_size(usize::MAX)
@@ -65,8 +70,13 @@ pub fn public_services(
     let routes = Routes::new(HealthServer::new(health))
         .add_service(OpenRcaServiceServer::new(Orca::new(load, phase.clone(), access.clone())))
         .add_service(workers)
-        .add_service(jobs);
-    let (routes, names) = with_reflection(routes, &names);
+        .add_service(jobs(MAX_ENVELOPE.min(max_message)))
+        .into_axum_router()
+        .route_service(
+            CREATE_JOB,
+            jobs(max_message).map_request(|call: Request<axum::body::Body>| call.map(Body::new)),
+        );
+    let (routes, names) = with_reflection(routes.into(), &names);
     Edge {
         worker_pool: Some(worker_pool),
         others: routes.prepare(),
