@@ -23,7 +23,7 @@ pub(crate) mod protocol;
 #[cfg(feature = "server")]
 pub(crate) mod remote;
 mod run;
-#[cfg(all(test, feature = "server"))]
+#[cfg(test)]
 mod tests;
 mod trace;
 #[cfg(feature = "programs")]

@@ -40,6 +40,8 @@ use crate::{
 
 mod process_group;
 mod reading;
+#[cfg(test)]
+mod tests;
 mod workspace;
 
 /// Upper bound of a message, in bytes.
