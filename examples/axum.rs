@@ -1,5 +1,5 @@
-//! A pool behind an axum handler. A caller says how long it waits, in the header that Envoy sends; a job that cannot end in
-//! this time is refused at once, and one whose caller leaves is cancelled.
+//! A pool behind an axum handler. A caller says how long it waits, in the header that Envoy sends; a job that cannot
+//! end in this time is refused at once, and one whose caller leaves is cancelled.
 //!
 //! `cargo run --no-default-features --example axum`, and then
 //! `curl --data hello --header 'x-envoy-expected-rq-timeout-ms: 500' localhost:3000/upper`

@@ -1,8 +1,9 @@
-//! A worker pool, for any work whose load must be limited: a bounded queue, bounded workers, deadlines that are kept, one
-//! outcome for each job, and a drain that loses none.
+//! A worker pool, for any work whose load must be limited: a bounded queue, bounded workers, deadlines that are kept,
+//! one outcome for each job, and a drain that loses none.
 //!
-//! The program `waterwheel` serves pools over gRPC, as a file configures them. This library offers them to Rust programs.
-//! A pool in a process needs no default features: `waterwheel = { version = "0.1", default-features = false }`.
+//! The program `waterwheel` serves pools over gRPC, as a file configures them. This library offers them to Rust
+//! programs. A pool in a process needs no default features:
+//! `waterwheel = { version = "0.1", default-features = false }`.
 //!
 //! ```
 //! use std::{error::Error, time::Duration};
@@ -17,7 +18,8 @@
 //!     let pool = Pool::builder("numbers").queue_jobs(100).kind(double).build();
 //!     let done = pool.submit(Job::new("double", "21").timeout(Duration::from_secs(1))).await?;
 //!     assert_eq!(done.output.bytes, "42");
-//!     assert_eq!(pool.submit(Job::new("double", "many")).await.unwrap_err().to_string(), "invalid digit found in string");
+//!     let refused = pool.submit(Job::new("double", "many")).await.unwrap_err();
+//!     assert_eq!(refused.to_string(), "invalid digit found in string");
 //!     Ok(())
 //! }
 //! ```

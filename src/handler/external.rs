@@ -1,5 +1,5 @@
-//! What runs jobs outside of the pool's own threads: the processes of a program, and attached workers. A pool knows no more
-//! of them than this trait and these figures.
+//! What runs jobs outside of the pool's own threads: the processes of a program, and attached workers. A pool knows
+//! no more of them than this trait and these figures.
 
 use std::{any::Any, collections::BTreeMap, sync::Arc};
 

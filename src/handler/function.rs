@@ -64,7 +64,7 @@ impl Kind {
     ///
     /// ```
     /// # use waterwheel::handler::Kind;
-    /// let sum = Kind::blocking_fn("sum", |job, _cx| Ok(job.payload.iter().map(|byte| u64::from(*byte)).sum::<u64>().to_string()));
+    /// let count = Kind::blocking_fn("count", |job, _cx| Ok(job.payload.len().to_string()));
     /// ```
     pub fn blocking_fn<T: Into<Output> + 'static>(
         name: impl Into<Arc<str>>,

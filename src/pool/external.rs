@@ -1,5 +1,5 @@
-//! What runs jobs outside of the pool's threads. Processes follow the number of the pool's workers; this number follows the
-//! slots of attached workers. Both end with the pool.
+//! What runs jobs outside of the pool's threads. Processes follow the number of the pool's workers; this number
+//! follows the slots of attached workers. Both end with the pool.
 
 use std::sync::Arc;
 

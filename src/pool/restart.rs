@@ -1,4 +1,5 @@
-//! The processes of programs: their first start, and new ones before the old ones leave, for a restart and for a reload.
+//! The processes of programs: their first start, and new ones before the old ones leave, for a restart and for a
+//! reload.
 
 use std::sync::Arc;
 
