@@ -38,10 +38,10 @@ use crate::{
     task::{Tasks, off_thread},
 };
 
+#[cfg(test)]
+mod end_tests;
 mod process_group;
 mod reading;
-#[cfg(test)]
-mod tests;
 mod workspace;
 
 /// Upper bound of a message, in bytes.
