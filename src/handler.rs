@@ -7,6 +7,7 @@
 //! `Handler` in `src/config/model.rs`, keys in `src/config/keys_and_defaults.rs`, a variant in `src/config/handler.rs`, and a line
 //! of `make` in `src/app/assemble.rs`.
 
+mod block_on;
 #[cfg(feature = "server")]
 mod builtin;
 #[cfg(feature = "programs")]

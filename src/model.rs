@@ -6,6 +6,7 @@ mod call;
 mod deadline;
 mod durations;
 mod job;
+mod kind_id;
 mod limit;
 mod outcome;
 mod reason;
@@ -20,7 +21,8 @@ pub use deadline::{Deadline, DeadlinePolicy};
 pub use job::{Criticality, FieldViolation, Job, JobId, JobStage, Labels, WhenFull};
 pub use limit::{KindLimits, Limit, Limiter, Rate};
 pub use outcome::{
-    Completed, Execution, Failure, FailureCode, HandlerError, JobError, Outcome, Output, ProgramEnd, Rung, Waterfall,
+    Completed, Execution, Failure, FailureCode, HandlerError, JobError, JobResult, Outcome, Output, ProgramEnd, Rung,
+    Waterfall,
 };
 pub use reason::{Code, Reason};
 pub use rejection::{Rejection, RejectionReason, TenantPart};
@@ -31,10 +33,11 @@ pub(crate) use userinfo::{WITHHELD, userinfo, without_userinfo};
 // For the service, and its tests.
 #[doc(hidden)]
 pub use {
-    attempt::{Attempt, AttemptToken, Replay},
+    attempt::{AttemptToken, Replay, RunningAttempt},
     call::{CertificateRequest, JOB_TARGET, Origin, Peer, TRACE_TARGET},
     durations::Durations,
     job::{InvalidJobId, MAX_KIND, MAX_LABELS, MAX_TENANT, check_label_key, check_label_value, check_text},
+    kind_id::KindId,
     reason::CODE_NAMES,
     rejection::MAX_RETRY_AFTER,
 };

@@ -35,10 +35,10 @@ use tokio::{
 use crate::{
     detached::Detached,
     memory::Memory,
-    model::RequestId,
+    model::{JobStage, RequestId},
     net::{ConnectionTracker, Tls},
     phase::PhaseCell,
-    pool::{JobFilter, ListedJob, Pool, Pools, Stage, WorkerStats},
+    pool::{JobFilter, ListedJob, Pool, Pools, RunningJob, WorkerStats},
     rpc::{AccessControl, Calls, Health, Pages},
 };
 
@@ -144,7 +144,7 @@ fn show(pool: &Pool) -> Value {
 }
 
 fn job(held: &ListedJob) -> Value {
-    let ListedJob { job, pool: _, kind, names, stage, age, left, traceparent, stopping } = held;
+    let ListedJob { job, pool: _, kind, names, stage, run, ended: _, age, left, traceparent, stopping } = held;
     let mut shown = json!({
         "job": job.to_string(),
         "request_id": names.request_id.as_ref().map(RequestId::as_str),
@@ -158,14 +158,14 @@ fn job(held: &ListedJob) -> Value {
         shown["traceparent"] = traceparent.as_str().into();
     }
     shown["stage"] = match stage {
-        Stage::Waiting => "waiting",
-        Stage::Queued => "queued",
-        Stage::Running { stuck: false, .. } => "running",
-        Stage::Running { stuck: true, .. } => "stuck",
-        Stage::Ended(_) => "ended",
+        JobStage::Waiting => "waiting",
+        JobStage::Queued => "queued",
+        JobStage::Running if run.is_some_and(|run| run.stuck) => "stuck",
+        JobStage::Running => "running",
+        JobStage::Completed | JobStage::Failed => "ended",
     }
     .into();
-    if let Stage::Running { worker, run, since_progress, .. } = stage {
+    if let Some(RunningJob { worker, run, since_progress, .. }) = run {
         shown["worker"] = (*worker).into();
         shown["run_ms"] = millis(*run).into();
         shown["since_progress_ms"] = millis(*since_progress).into();

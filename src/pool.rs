@@ -4,18 +4,17 @@
 //! its effects. A job passes these files:
 //!
 //! ```text
-//! handle ─▶ ticket ─▶ inner ─▶ core ─▶ lease ─▶ attempt ─▶ running  ─▶ outcome
-//! submit    its      lock,    verdict  a worker  one run    deadline,   one outcome,
-//!           future   effects           on loan   of a job   cancel      counted once
+//! handle ─▶ ticket ─▶ inner ─▶ core ─▶ lease ─▶ run ─────▶ outcome
+//! submit    its      lock,    verdict  a worker  its        one outcome,
+//!           future   effects           on loan   handler    counted once
 //! ```
 //!
 //! A job whose worker is free runs in the task of its caller. When the caller leaves, or is answered at the deadline,
-//! the run moves to a task of its own and down the stop ladder ([`running_job`]).
+//! the run moves to a task of its own and down the stop ladder ([`stop`]).
 //!
 //! A job of a blocking kind runs on the thread of its worker ([`blocking`]). The thread decides its outcome and takes
 //! the next job itself. It sends its messages for the tasks of callers to one reader on their thread.
 
-mod attempt;
 mod blocking;
 mod builder;
 mod drain;
@@ -26,6 +25,7 @@ mod handle;
 mod inner;
 mod lease;
 mod listing;
+mod lost_job;
 mod outcome;
 mod pools;
 mod pressure;
@@ -35,10 +35,13 @@ mod remote;
 mod reservation;
 #[cfg(feature = "programs")]
 mod restart;
-mod running_job;
+mod run;
 mod service;
+mod settings;
 mod shard;
+mod signal;
 mod stats;
+mod stop;
 mod stream;
 mod ticket;
 mod timers;
@@ -47,20 +50,22 @@ mod trace;
 pub use crate::handler::{Event, ProcessState, ProcessStats, ProgramStats};
 #[doc(inline)]
 pub use crate::phase::Phase;
-pub use crate::scheduler::{Binding, Counts, LimitStats, Queued, SizeStats, TenantRate, Wait};
-pub use builder::{PoolBuilder, Settings};
-pub use drain::{DrainReport, LostJob, LostWhile};
+pub use crate::scheduler::{Binding, Counts, LimitStats, Queued, SizeStats, Suspension, TenantRate, Wait};
+pub use builder::PoolBuilder;
+pub use drain::DrainReport;
 pub use ended_jobs::{EndedFailure, EndedJob};
 pub use factories::FactoryStats;
-pub use handle::{Hold, Pool};
-pub use listing::{Explanation, JobFilter, JobOrder, ListedJob, Listing, Stage};
+pub use handle::Pool;
+pub use listing::{Explanation, JobFilter, JobOrder, ListedJob, Listing, RunningJob};
+pub use lost_job::{LostJob, LostWhile};
 pub use pools::Pools;
-pub use queued_job::Room;
+pub use queued_job::CapacityWait;
 #[cfg(feature = "server")]
 pub(crate) use remote::AttachError;
 pub use reservation::Reservation;
 #[cfg(feature = "programs")]
 pub use restart::RestartFault;
+pub use settings::Settings;
 pub use stats::{Distribution, KindStats, PoolLoad, PoolStats, WorkerState, WorkerStats};
 pub use stream::{JobStream, StreamItem};
 pub use ticket::Ticket;

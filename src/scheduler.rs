@@ -45,12 +45,12 @@ pub use explain::{Binding, Queued, Wait};
 pub use limit::LimitStats;
 use limit::Limits;
 use queue::Queue;
-pub(crate) use snapshot::{CoreLoad, CoreSnapshot, CoreStage, Smallest, WorkerSnapshot, smallest};
-pub use snapshot::{Counts, SizeStats};
+pub(crate) use snapshot::{CoreLoad, CoreSnapshot, Held, Smallest, WorkerSnapshot, smallest};
+pub use snapshot::{Counts, SizeStats, Suspension};
 pub(crate) use workers::{Bounds, Resized};
 use workers::{Sizing, Workers};
 
-use crate::model::{Criticality, Outcome, RejectionReason, WhenFull};
+use crate::model::{Criticality, KindId, Outcome, RejectionReason, WhenFull};
 
 /// Types that the scheduler carries for its host.
 pub(crate) trait Host {
@@ -80,7 +80,7 @@ pub(crate) struct Caps {
 /// A job that asks to be admitted.
 pub(crate) struct Arrival<'a, J> {
     pub(crate) job: J,
-    pub(crate) kind: usize,
+    pub(crate) kind: KindId,
     pub(crate) class: Criticality,
     pub(crate) bytes: usize,
     /// The job must not start at or after this instant.
@@ -240,7 +240,7 @@ impl<H: Host> Core<H> {
     }
 
     /// The same for a job of `kind`, which may also wait for a limit of its kind. Limits per key are not included.
-    pub(crate) fn expected_wait_of(&self, now: Instant, kind: usize, class: Criticality) -> Duration {
+    pub(crate) fn expected_wait_of(&self, now: Instant, kind: KindId, class: Criticality) -> Duration {
         let kind_queue = self.limits.kind_queue(kind);
         let before = self.queue.ahead(kind_queue, class, f64::INFINITY);
         let service = self.admission.estimates.service(kind);

@@ -10,7 +10,7 @@ use crate::{
     incidents::{self, Incident},
     model::{JobId, JobStage},
     net::Server,
-    pool::{JobFilter, JobOrder, ListedJob, Pools, Stage},
+    pool::{JobFilter, JobOrder, ListedJob, Pools, RunningJob},
     rpc::{DrainControl, DrainProgress},
 };
 
@@ -101,7 +101,7 @@ fn longest(pools: &Pools, limit: usize, filter: JobFilter) -> Vec<ListedJob> {
 
 /// How long a job has run.
 fn run(listed: &ListedJob) -> String {
-    let Stage::Running { worker, run, since_progress, .. } = listed.stage else { return String::new() };
+    let Some(RunningJob { worker, run, since_progress, .. }) = listed.run else { return String::new() };
     let [run, silent] = [run, since_progress].map(|time| time.as_millis());
     format!("for {run} ms on worker {worker}, without progress for {silent} ms")
 }

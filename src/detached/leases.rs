@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use super::LostRun;
 use crate::{
-    model::{Attempt, JobId, Replay},
+    model::{JobId, Replay, RunningAttempt},
     pool::LostWhile,
     store::{SessionId, Token},
 };
@@ -52,7 +52,7 @@ pub(super) enum Stage {
 /// The run of a job in a pool.
 pub(super) struct Run {
     pub(super) job: JobId,
-    pub(super) attempt: Arc<Attempt>,
+    pub(super) attempt: Arc<RunningAttempt>,
     pub(super) lost: LostRun,
 }
 

@@ -11,8 +11,8 @@ use super::{
 };
 use crate::{
     model::{
-        Attempt, AttemptToken, Call, Code, Completed, Deadline, Execution, Failure, HandlerError, Job, JobError,
-        Outcome, Reason, Rejection, RejectionReason, WhenFull,
+        AttemptToken, Call, Code, Completed, Deadline, Execution, Failure, HandlerError, Job, JobError, Outcome,
+        Reason, Rejection, RejectionReason, RunningAttempt, WhenFull,
     },
     pool::{LostWhile, Ticket},
     store::{Claimed, NewJob, Next, Settle, Token},
@@ -35,7 +35,7 @@ impl Reservation {
         let inner = Arc::clone(&self.inner);
         let Token { id, row, attempt, .. } = &claimed.token;
         let token = AttemptToken { job: id.clone(), number: *attempt, row: *row };
-        let attempt = Arc::new(Attempt::new(token, claimed.crashes));
+        let attempt = Arc::new(RunningAttempt::new(token, claimed.crashes));
         let lost = lost(&claimed, &self.pool);
         let end = match inner.pools.try_submit(pool_job(&claimed, &attempt)) {
             Ok(ticket) => {
@@ -83,7 +83,7 @@ fn lost(claimed: &Claimed, pool: &str) -> LostRun {
 }
 
 /// The job for its pool: its run limit bounds its time, and it waits for capacity.
-fn pool_job(claimed: &Claimed, attempt: &Arc<Attempt>) -> Job {
+fn pool_job(claimed: &Claimed, attempt: &Arc<RunningAttempt>) -> Job {
     let request = &claimed.request;
     let run = request.job.run_timeout.unwrap_or(MAX_RUN).min(MAX_RUN);
     let attempt = Some(Arc::clone(attempt));
@@ -101,7 +101,7 @@ fn pool_job(claimed: &Claimed, attempt: &Arc<Attempt>) -> Job {
 }
 
 /// The end of an attempt, for the store. `jitter` is a random number from 0 to 1.
-fn settle(claimed: Claimed, end: End, attempt: &Attempt, pool: &str, jitter: f64) -> Settle {
+fn settle(claimed: Claimed, end: End, attempt: &RunningAttempt, pool: &str, jitter: f64) -> Settle {
     let mut worker = pool.to_owned();
     let (reason, code, message, next) = match end {
         Some(Ok(Completed { output, waterfall, .. })) => {
@@ -143,7 +143,7 @@ fn refused(rejection: &Rejection) -> (Reason, i32, String, Next) {
     (reason, reason.code() as i32, rejection.to_string(), next)
 }
 
-fn failed(claimed: &Claimed, failure: &Failure, attempt: &Attempt, jitter: f64) -> (Reason, i32, String, Next) {
+fn failed(claimed: &Claimed, failure: &Failure, attempt: &RunningAttempt, jitter: f64) -> (Reason, i32, String, Next) {
     let reason = failure.outcome.reason();
     let (code, retryable) = match &failure.error {
         Some(HandlerError::Refused { code, retryable, .. }) if failure.outcome == Outcome::HandlerFailed => {
@@ -184,7 +184,7 @@ mod tests {
         for (asked, expected) in [(None, WEEK), (Some(WEEK * 2), WEEK), (Some(WEEK / 7), WEEK / 7)] {
             let claimed = claimed(asked);
             let token = AttemptToken { job: "a".into(), number: 1, row: 1 };
-            let job = pool_job(&claimed, &Arc::new(Attempt::new(token, 0)));
+            let job = pool_job(&claimed, &Arc::new(RunningAttempt::new(token, 0)));
             assert_eq!(job.run_timeout, Some(expected));
             assert!(job.deadline.expect("a deadline").budget() > WEEK, "the deadline ends no run");
         }

@@ -2,13 +2,10 @@
 
 use std::{
     fmt,
-    pin::pin,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
-    task::{self, Poll, Wake, Waker},
-    thread::{self, Thread},
     time::Duration,
 };
 
@@ -16,9 +13,12 @@ use bytes::Bytes;
 use tokio::{sync::SetOnce, time::Instant};
 use tracing::{Instrument, Span};
 
-use super::{OutputSink, Runner, StopReason, run::StartMark};
+use super::{OutputSink, Runner, StopReason, block_on::block_on, run::StartMark};
 use crate::{
-    model::{Attempt, AttemptToken, Call, Deadline, HandlerError, JobId, ProgramEnd, RequestId, TraceContext, text},
+    model::{
+        AttemptToken, Call, Deadline, HandlerError, JobId, KindId, ProgramEnd, RequestId, RunningAttempt, TraceContext,
+        text,
+    },
     task::Tasks,
 };
 
@@ -64,6 +64,8 @@ pub struct ContextParts {
 pub struct Site {
     /// The kind.
     pub kind: Arc<str>,
+    /// Number of the kind in its pool.
+    pub kind_id: KindId,
     /// Pool that runs it.
     pub pool: Arc<str>,
     /// Runs shielded work.
@@ -103,6 +105,11 @@ impl Context {
         &self.0.parts.site.kind
     }
 
+    /// Number of the kind in its pool.
+    pub(crate) fn kind_id(&self) -> KindId {
+        self.0.parts.site.kind_id
+    }
+
     /// Pool that runs the job.
     #[must_use]
     pub fn pool(&self) -> &Arc<str> {
@@ -139,7 +146,7 @@ impl Context {
     }
 
     /// The attempt, with its watchers.
-    fn watched(&self) -> Option<&Attempt> {
+    fn watched(&self) -> Option<&RunningAttempt> {
         self.call()?.attempt.as_deref()
     }
 
@@ -367,27 +374,6 @@ impl Context {
 
     fn touch(&self) {
         self.0.progress.store(micros(self.deadline().arrival().elapsed()), Ordering::Relaxed);
-    }
-}
-
-/// Wakes the thread that blocks on a future.
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-fn block_on<F: Future>(future: F) -> F::Output {
-    let mut future = pin!(future);
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut task = task::Context::from_waker(&waker);
-    loop {
-        match future.as_mut().poll(&mut task) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => thread::park(),
-        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! One run of a handler: its start, its runner, its output, the reason to stop, and the code that catches its panics.
-//! `src/pool/attempt.rs` and `src/pool/blocking.rs` run the handlers, `src/pool/outcome.rs` turns a panic into the job's
-//! outcome, and the stop ladder is in `src/pool/running_job.rs`.
+//! `src/pool/run.rs` runs the handlers, `src/pool/outcome.rs` turns a panic into the job's outcome, and the stop ladder is in
+//! `src/pool/stop.rs`.
 
 use std::{
     any::Any,

@@ -56,7 +56,12 @@ impl ContextParts {
     pub(crate) fn sample() -> Self {
         Self {
             job: JobId::next(),
-            site: Arc::new(Site { kind: "resize".into(), pool: "media".into(), tasks: Tasks::new() }),
+            site: Arc::new(Site {
+                kind: "resize".into(),
+                kind_id: crate::model::KindId::default(),
+                pool: "media".into(),
+                tasks: Tasks::new(),
+            }),
             deadline: Deadline::new(Instant::now(), Duration::from_secs(10), Duration::ZERO),
             call: Some(Arc::new(Call::sample())),
             tenant: None,
@@ -68,7 +73,12 @@ impl ContextParts {
 fn with(output: OutputSink, trace: Option<TraceContext>) -> Bench {
     let tasks = Tasks::new();
     let context = Context::new(ContextParts {
-        site: Arc::new(Site { kind: "test".into(), pool: "bench".into(), tasks: tasks.clone() }),
+        site: Arc::new(Site {
+            kind: "test".into(),
+            kind_id: crate::model::KindId::default(),
+            pool: "bench".into(),
+            tasks: tasks.clone(),
+        }),
         deadline: Deadline::new(Instant::now(), Duration::from_secs(60), Duration::ZERO),
         call: Some(Arc::new(Call { trace, child_spans: false, ..Call::sample() })),
         output,

@@ -16,7 +16,7 @@ const CHUNK: usize = 64;
 
 /// A running attempt of a detached job.
 #[derive(Debug)]
-pub struct Attempt {
+pub struct RunningAttempt {
     /// Its token.
     pub token: AttemptToken,
     /// How often in a row its worker has crashed or was lost. After some, it runs alone there, which shows whether the job
@@ -57,7 +57,7 @@ pub struct Replay {
     pub progresses: u64,
 }
 
-impl Attempt {
+impl RunningAttempt {
     /// An attempt without events.
     #[must_use]
     pub fn new(token: AttemptToken, crashes: u32) -> Self {
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn late_watchers_get_what_fits() {
-        let attempt = Attempt::new(AttemptToken { job: "a/b".into(), number: 2, row: 7 }, 0);
+        let attempt = RunningAttempt::new(AttemptToken { job: "a/b".into(), number: 2, row: 7 }, 0);
         assert_eq!(attempt.token.to_string(), "a/b/2/7");
         let told = attempt.watch();
         let output = |offset| told.borrow().output(offset);

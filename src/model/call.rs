@@ -1,7 +1,7 @@
 //! State that the jobs of one gRPC call share: request id, caller and trace (`src/rpc/context.rs`), and the other end
 //! of the connection (`src/net/connection.rs`).
 
-use super::{Attempt, RequestId};
+use super::{RequestId, RunningAttempt};
 use std::{fmt, net::SocketAddr, sync::Arc};
 use tracing::Span;
 
@@ -20,7 +20,7 @@ pub struct Call {
     /// that are not sampled.
     pub child_spans: bool,
     /// The attempt of a detached job; `None` if a caller waits for the job.
-    pub attempt: Option<Arc<Attempt>>,
+    pub attempt: Option<Arc<RunningAttempt>>,
 }
 
 impl Call {

@@ -68,6 +68,9 @@ pub struct Waterfall {
     pub worker: u32,
 }
 
+/// The result that the caller of a job gets.
+pub type JobResult = Result<Completed, JobError>;
+
 /// Why a call to a pool has no result. Boxed, so that results are small.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum JobError {
@@ -296,12 +299,8 @@ impl fmt::Display for HandlerError {
 
 impl<E: Error> From<E> for HandlerError {
     fn from(error: E) -> Self {
-        let mut message = error.to_string();
-        let mut source = error.source();
-        while let Some(cause) = source {
-            message = format!("{message}: {cause}");
-            source = cause.source();
-        }
+        let causes = std::iter::successors(error.source(), |&cause| cause.source());
+        let message = causes.fold(error.to_string(), |message, cause| format!("{message}: {cause}"));
         Self::new(FailureCode::Unknown, message)
     }
 }

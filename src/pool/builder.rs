@@ -1,96 +1,9 @@
-//! Settings of a pool, and its builder. The defaults below are those of the Rust API; `src/config/keys_and_defaults.rs` has those of
-//! `waterwheel serve`. A test compares the two.
+//! Builds a pool.
 
-use std::{num::NonZeroUsize, sync::Arc, time::Duration};
+use std::{num::NonZeroUsize, sync::Arc};
 
-use super::{Pool, inner::PoolInner};
-use crate::{
-    handler::Kind,
-    model::{DeadlinePolicy, WhenFull},
-    scheduler::Caps,
-};
-
-/// Settings of a pool.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Settings {
-    /// Number of workers: jobs that run at the same time.
-    pub workers: NonZeroUsize,
-    /// Largest number of workers. The pool then sizes itself by its load, between `workers` and this number, and must
-    /// be built within a runtime. `None` means a fixed size.
-    pub max_workers: Option<NonZeroUsize>,
-    /// Maximum number of jobs in the queue; 0 means that a job is accepted only if a worker is free.
-    pub queue_jobs: usize,
-    /// Maximum payload bytes in the queue. Each worker may hold one more payload. A larger job is refused even if a
-    /// worker is idle.
-    pub queue_bytes: usize,
-    /// Maximum number of callers that wait for capacity; their payloads are also bounded by `queue_bytes`.
-    pub queue_waiting: usize,
-    /// What happens to a job if the pool is full, unless the job sets its own policy.
-    pub when_full: WhenFull,
-    /// Largest part of the queue for one tenant while another is present, from 0 to 1.
-    pub tenant_share: f64,
-    /// Time between the request to stop and the forced stop.
-    pub cancel_grace: Duration,
-    /// Maximum number of workers that are replaced because their blocking job does not stop.
-    pub max_stuck: usize,
-    /// Maximum payload bytes of one job.
-    pub max_payload: usize,
-    /// Maximum output bytes of one job, unless its kind sets a limit.
-    pub max_output: usize,
-    /// Ended jobs that are remembered for [`Pool::explain`] and [`Pool::list`], divided among the shards. Each takes up
-    /// to 5 KiB.
-    pub ended_jobs: usize,
-    /// Run time from which a job counts as stale; `None` means never.
-    pub stale_after: Option<Duration>,
-    /// A poll of an async handler that takes longer is counted and logged, because it blocks its thread. At least a
-    /// millisecond.
-    pub slow_poll: Duration,
-    /// How deadlines are computed.
-    pub deadline: DeadlinePolicy,
-    /// Number of Tokio runtimes that share the pool; see [`set_shard`](super::set_shard).
-    pub shards: usize,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            workers: std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
-            max_workers: None,
-            queue_jobs: 1024,
-            queue_bytes: 64 << 20,
-            queue_waiting: 1024,
-            when_full: WhenFull::Reject,
-            tenant_share: 0.25,
-            cancel_grace: Duration::from_secs(1),
-            max_stuck: 4,
-            max_payload: 4 << 20,
-            max_output: (4 << 20) - (64 << 10),
-            ended_jobs: 1024,
-            stale_after: None,
-            slow_poll: Duration::from_millis(100),
-            deadline: DeadlinePolicy::default(),
-            shards: 1,
-        }
-    }
-}
-
-impl Settings {
-    /// Maximum number of workers that the pool may have.
-    #[must_use]
-    pub fn most_workers(&self) -> usize {
-        self.max_workers.unwrap_or(self.workers).get()
-    }
-
-    pub(super) fn caps(&self) -> Caps {
-        Caps {
-            jobs: self.queue_jobs,
-            bytes: self.queue_bytes,
-            waiting: self.queue_waiting,
-            tenant_share: self.tenant_share,
-            stuck: self.max_stuck,
-        }
-    }
-}
+use super::{Pool, Settings, inner::PoolInner, timers::keep_size};
+use crate::{handler::Kind, model::WhenFull};
 
 /// Builds a [`Pool`].
 #[derive(Debug)]
@@ -153,6 +66,12 @@ impl PoolBuilder {
     /// of that kind. An unused pool can be dropped.
     #[must_use]
     pub fn build(self) -> Pool {
-        PoolInner::start(self.name, self.settings, self.kinds)
+        let Self { name, settings, kinds } = self;
+        let is_remote = kinds.iter().any(|kind| kind.external().is_some_and(|external| external.slots().is_some()));
+        let (shards, bounds) = (settings.shards.max(1), settings.bounds(is_remote));
+        let pool = Pool::of(PoolInner::new(name, settings, bounds), shards);
+        pool.inner().serve(kinds);
+        keep_size(pool.inner());
+        pool
     }
 }

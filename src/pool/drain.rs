@@ -1,55 +1,25 @@
 //! The drain of one pool, and the end of its handlers. The drain of the process is in `src/app/drain.rs`.
 
-use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{panic::AssertUnwindSafe, time::Duration};
 
 use super::{
-    Pool,
-    inner::PoolInner,
+    LostJob, Pool,
+    inner::{PoolInner, Shared},
     lease::{Gone, WorkerHandlers},
-    shard::Shared,
+    stop::forced,
 };
 use crate::{
     handler::{Contained, Context, Instance, StopReason, panic_message},
-    model::{Durations, JobId, RequestId},
+    model::{Durations, JobId, KindId},
     phase::Phase,
 };
 use futures_util::{FutureExt, future::join_all};
 use rustc_hash::FxHashSet;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep};
 use tracing::warn;
 
 /// Time for answers to be sent before the kill phase ends; a fifth of the phase if that is shorter.
 const ANSWER_MARGIN: Duration = Duration::from_millis(100);
-
-/// A job that a drain could not finish.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct LostJob {
-    /// Id of the job.
-    pub job: JobId,
-    /// Correlation id of its call.
-    pub request_id: RequestId,
-    /// Kind of the job.
-    pub kind: Arc<str>,
-    /// Pool that held it.
-    pub pool: Arc<str>,
-    /// Its stage.
-    pub lost_while: LostWhile,
-    /// Whether it is a run of a detached job, which its store takes back.
-    pub is_detached: bool,
-}
-
-/// Stage of a lost job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum LostWhile {
-    /// It had not begun, so another server may run it safely.
-    Queued,
-    /// It had begun.
-    Running,
-    /// It had ended, and its result was not stored. Only detached jobs are stored.
-    Storing,
-}
 
 /// Result of a drain.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -57,20 +27,6 @@ pub enum LostWhile {
 pub struct DrainReport {
     /// Every accepted job that was not finished.
     pub lost: Vec<LostJob>,
-}
-
-impl LostJob {
-    pub(super) fn new(cx: &Context) -> Self {
-        let lost_while = if cx.waited().is_some() { LostWhile::Running } else { LostWhile::Queued };
-        Self {
-            job: cx.job(),
-            request_id: cx.request_id().clone(),
-            kind: Arc::clone(cx.kind()),
-            pool: Arc::clone(cx.pool()),
-            lost_while,
-            is_detached: cx.attempt().is_some(),
-        }
-    }
 }
 
 impl Pool {
@@ -189,7 +145,7 @@ impl Shared {
 }
 
 /// Closes one handler, within the grace of its kind and the end of a stop.
-async fn close(inner: &PoolInner, kind: usize, handler: Contained<Instance>) {
+async fn close(inner: &PoolInner, kind: KindId, handler: Contained<Instance>) {
     let grace = inner.grace(kind);
     let closing = AssertUnwindSafe(async { Contained::new(handler.into_inner().close(grace)).get_mut().await });
     let fault = tokio::select! {
@@ -201,21 +157,12 @@ async fn close(inner: &PoolInner, kind: usize, handler: Contained<Instance>) {
         () = sleep(grace) => format!("it took longer than its grace of {} ms", grace.as_millis()),
         () = forced(inner) => "the drain is over".to_owned(),
     };
-    warn!(pool = %inner.name, kind = %inner.kinds[kind].name(), cause = fault, "a handler was not closed in time");
-}
-
-/// Returns when the stop of the whole pool forces its jobs.
-pub(super) async fn forced(inner: &PoolInner) {
-    inner.phase.reached(Phase::Stopping).await;
-    match inner.force_by.get() {
-        Some(at) => sleep_until(*at).await,
-        None => std::future::pending().await,
-    }
+    warn!(pool = %inner.name, kind = %inner.kind(kind).name(), cause = fault, "a handler was not closed in time");
 }
 
 impl PoolInner {
     /// Time between the request to stop and the forced stop of a job of `kind`.
-    pub(super) fn grace(&self, kind: usize) -> Duration {
-        self.kinds[kind].get_options().cancel_grace.unwrap_or(self.settings.cancel_grace)
+    pub(super) fn grace(&self, kind: KindId) -> Duration {
+        self.kind(kind).get_options().cancel_grace.unwrap_or(self.settings.cancel_grace)
     }
 }

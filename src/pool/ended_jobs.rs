@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::shard::shard;
 use crate::{
     handler::Context,
-    model::{Execution, Failure, JobId, JobStage, Outcome, ProgramEnd, RequestId, Rung, Waterfall},
+    model::{Execution, Failure, JobId, JobStage, KindId, Outcome, ProgramEnd, RequestId, Rung, Waterfall},
     scheduler::{Smallest, smallest},
 };
 
@@ -38,8 +38,8 @@ pub struct EndedJob {
     pub names: JobNames,
     /// The failure; `None` if the job completed, or if the outcome says everything.
     pub failure: Option<Box<EndedFailure>>,
-    /// Index of its kind in the pool.
-    pub(super) kind: usize,
+    /// Number of its kind in the pool.
+    pub(super) kind: KindId,
 }
 
 /// Names of a job besides its id.
@@ -91,17 +91,17 @@ struct Ring {
 
 impl EndedJob {
     /// A job that had a worker and did not complete.
-    pub(super) fn failed(cx: &Context, kind: usize, failure: &Failure, at: Instant) -> Self {
+    pub(super) fn failed(cx: &Context, failure: &Failure, at: Instant) -> Self {
         Self {
             rung: failure.rung,
             started: failure.execution == Execution::Started,
             failure: Some(Box::new(EndedFailure::of(cx, failure))),
-            ..Self::new(cx, kind, failure.outcome, failure.run, at)
+            ..Self::new(cx, failure.outcome, failure.run, at)
         }
     }
 
     /// A job that ran for `run`, or never began, and ended at `at`.
-    pub(super) fn new(cx: &Context, kind: usize, outcome: Outcome, run: Duration, at: Instant) -> Self {
+    pub(super) fn new(cx: &Context, outcome: Outcome, run: Duration, at: Instant) -> Self {
         let (budget, queue) = (cx.deadline().budget(), cx.queued(at));
         Self {
             job: cx.job(),
@@ -112,7 +112,7 @@ impl EndedJob {
             at,
             names: JobNames::of(cx),
             failure: None,
-            kind,
+            kind: cx.kind_id(),
         }
     }
 
@@ -218,10 +218,10 @@ impl Meters {
     }
 
     /// Queue wait and run time of `kind` over all shards.
-    pub(super) fn of_kind(&self, kind: usize) -> Histograms {
+    pub(super) fn of_kind(&self, kind: KindId) -> Histograms {
         let mut merged = histograms();
         for shard in &self.shards {
-            if let Some(Some(part)) = shard.lock().kinds.get(kind) {
+            if let Some(Some(part)) = shard.lock().kinds.get(kind.0) {
                 for (whole, part) in merged.iter_mut().zip(part.iter()) {
                     whole.add(part).expect("all histograms have the same bounds");
                 }
@@ -231,9 +231,9 @@ impl Meters {
     }
 
     /// Discards the figures of a kind that is no longer served.
-    pub(super) fn forget(&self, kind: usize) {
+    pub(super) fn forget(&self, kind: KindId) {
         for shard in &self.shards {
-            if let Some(part) = shard.lock().kinds.get_mut(kind) {
+            if let Some(part) = shard.lock().kinds.get_mut(kind.0) {
                 *part = None;
             }
         }
@@ -241,11 +241,11 @@ impl Meters {
 }
 
 impl Part {
-    fn add_durations(&mut self, kind: usize, Waterfall { queue, run, .. }: Waterfall) {
-        if self.kinds.len() <= kind {
-            self.kinds.resize_with(kind + 1, || None);
+    fn add_durations(&mut self, kind: KindId, Waterfall { queue, run, .. }: Waterfall) {
+        if self.kinds.len() <= kind.0 {
+            self.kinds.resize_with(kind.0 + 1, || None);
         }
-        let histograms = self.kinds[kind].get_or_insert_with(|| Box::new(histograms()));
+        let histograms = self.kinds[kind.0].get_or_insert_with(|| Box::new(histograms()));
         for (histogram, duration) in histograms.iter_mut().zip([queue, run]) {
             let nanos = u64::try_from(duration.as_nanos()).unwrap_or(MAX_DURATION).clamp(1, MAX_DURATION);
             histogram.saturating_record(nanos);
@@ -296,7 +296,7 @@ mod tests {
             at: Instant::now(),
             names: JobNames::default(),
             failure: None,
-            kind: 0,
+            kind: KindId::default(),
         }
     }
 
@@ -331,10 +331,10 @@ mod tests {
             super::super::shard::set_shard(millis as usize % 2);
             meters.record(ended(JobId::next(), Outcome::Completed, Duration::from_millis(millis)));
         }
-        let [queue, run] = meters.of_kind(0).each_ref().map(Distribution::of);
+        let [queue, run] = meters.of_kind(KindId::default()).each_ref().map(Distribution::of);
         assert_eq!((queue.count, run.count, queue.max), (100, 100, Duration::from_nanos(1)));
         let off = |measured: Duration, truth: f64| (measured.as_secs_f64() / truth - 1.0).abs();
-        let [queue_buckets, run_buckets] = meters.of_kind(0).each_ref().map(in_buckets);
+        let [queue_buckets, run_buckets] = meters.of_kind(KindId::default()).each_ref().map(in_buckets);
         assert_eq!((queue_buckets.counts[0], run_buckets.count()), (100, 100));
         assert!((48..=51).contains(&run_buckets.counts[..=8].iter().sum::<u64>()), "{run_buckets:?}");
         assert!(off(run_buckets.sum, 5.050) < 0.01, "{run_buckets:?}");

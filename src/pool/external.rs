@@ -5,7 +5,11 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::{drain::forced, inner::PoolInner, lease::WorkerHandlers, shard::Shared};
+use super::{
+    inner::{PoolInner, Shared},
+    lease::WorkerHandlers,
+    stop::forced,
+};
 use crate::{
     handler::External,
     scheduler::{Bounds, Core},
@@ -20,8 +24,8 @@ impl PoolInner {
     /// What runs jobs outside of the pool's threads, and whether it still serves a kind.
     fn externals(&self) -> Vec<(&Arc<dyn External>, bool)> {
         let mut all: Vec<(&Arc<dyn External>, bool)> = Vec::new();
-        for (index, kind) in &self.kinds {
-            let (Some(external), is_served) = (kind.external(), self.is_served(index)) else { continue };
+        for (id, kind) in self.all_kinds() {
+            let (Some(external), is_served) = (kind.external(), self.is_served(id)) else { continue };
             match all.iter_mut().find(|(other, _)| Arc::ptr_eq(other, external)) {
                 Some((_, any)) => *any |= is_served,
                 None => all.push((external, is_served)),

@@ -4,10 +4,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
-use tracing::warn;
 
-use super::{inner::PoolInner, outcome::Fault};
-use crate::{handler::back_off, model::HandlerError};
+use crate::{handler::back_off, model::KindId};
 
 /// State of the factories of a pool's kinds.
 #[derive(Default)]
@@ -55,24 +53,24 @@ impl Factories {
     }
 
     /// Starts to make a handler of `kind`, unless its factory backs off.
-    pub(super) fn begin(&self, kind: usize, now: Instant) -> Result<Try, BackOff> {
-        let record = self.0[kind].lock();
+    pub(super) fn begin(&self, kind: KindId, now: Instant) -> Result<Try, BackOff> {
+        let record = self.0[kind.0].lock();
         match record.left(now) {
             Duration::ZERO => Ok(Try { until: record.until }),
             left => Err(BackOff { left, last: record.last.clone() }),
         }
     }
 
-    pub(super) fn succeed(&self, kind: usize, begun: &Try) {
+    pub(super) fn succeed(&self, kind: KindId, begun: &Try) {
         if begun.until.is_some() {
-            let mut record = self.0[kind].lock();
+            let mut record = self.0[kind.0].lock();
             *record = Record { failures: record.failures, ..Record::default() };
         }
     }
 
     /// Records a failure. Returns the length of the back-off.
-    pub(super) fn fail(&self, kind: usize, begun: &Try, now: Instant, message: &str) -> Duration {
-        let mut record = self.0[kind].lock();
+    pub(super) fn fail(&self, kind: KindId, begun: &Try, now: Instant, message: &str) -> Duration {
+        let mut record = self.0[kind.0].lock();
         record.failures += 1;
         message.clone_into(&mut record.last);
         // Several attempts may run at the same time; the first failure sets the back-off.
@@ -87,51 +85,9 @@ impl Factories {
         self.0.iter().any(|(_, record)| !record.lock().left(now).is_zero())
     }
 
-    pub(super) fn stats(&self, kind: usize, now: Instant) -> FactoryStats {
-        let record = self.0[kind].lock();
+    pub(super) fn stats(&self, kind: KindId, now: Instant) -> FactoryStats {
+        let record = self.0[kind.0].lock();
         FactoryStats { failures: record.failures, in_a_row: record.in_a_row, retry_in: record.left(now) }
-    }
-}
-
-impl PoolInner {
-    /// Starts to make a handler of `kind`, unless that failed a short while ago.
-    pub(super) fn begin_to_make(&self, kind: usize) -> Result<Try, Fault> {
-        self.factories.begin(kind, Instant::now()).map_err(|BackOff { left, last }| {
-            let name = self.kinds[kind].name();
-            let message = format!("no handler of kind {name} could be made; the next attempt is later: {last}");
-            Fault::not_begun(HandlerError::Unavailable { message }, Some(left))
-        })
-    }
-
-    /// Records the result of making a handler of `kind`: the handler, an error, or the message of a panic.
-    pub(super) fn made<T>(
-        &self,
-        kind: usize,
-        begun: &Try,
-        made: Result<Result<T, HandlerError>, String>,
-    ) -> Result<T, Fault> {
-        let name = self.kinds[kind].name();
-        let failed = |message: &str| {
-            let left = self.factories.fail(kind, begun, Instant::now(), message);
-            let retry_ms = left.as_millis();
-            warn!(pool = %self.name, kind = %name, retry_ms, cause = message, "a handler could not be made");
-            left
-        };
-        match made {
-            Ok(Ok(made)) => {
-                self.factories.succeed(kind, begun);
-                Ok(made)
-            }
-            Ok(Err(error)) => {
-                let message = format!("no handler of kind {name} could be made: {error}");
-                let retry_after = failed(&error.to_string());
-                Err(Fault::not_begun(HandlerError::Unavailable { message }, Some(retry_after)))
-            }
-            Err(message) => {
-                failed(&message);
-                Err(Fault::not_begun(HandlerError::Panicked { message }, None))
-            }
-        }
     }
 }
 
@@ -157,31 +113,34 @@ mod tests {
         let mut now = Instant::now();
         for doubled in [100, 200, 400, 800, 1600, 3200, 6400, 12_800, 25_600, 30_000, 30_000].map(Duration::from_millis)
         {
-            let begun = factories.begin(0, now).expect("nothing stands against it");
-            let left = factories.fail(0, &begun, now, "no route");
+            let begun = factories.begin(KindId(0), now).expect("nothing stands against it");
+            let left = factories.fail(KindId(0), &begun, now, "no route");
             assert!(left >= doubled / 2 && left <= doubled * 3 / 2, "{left:?} for {doubled:?}");
-            let refused = factories.begin(0, now).expect_err("it backs off");
+            let refused = factories.begin(KindId(0), now).expect_err("it backs off");
             assert_eq!((refused.left, refused.last.as_str()), (left, "no route"));
-            assert!(factories.any_backs_off(now) && factories.begin(1, now).is_ok());
+            assert!(factories.any_backs_off(now) && factories.begin(KindId(1), now).is_ok());
             now += left;
         }
         assert!(!factories.any_backs_off(now));
-        let begun = factories.begin(0, now).expect("nothing stands against it");
-        factories.succeed(0, &begun);
-        assert_eq!(factories.stats(0, now), FactoryStats { failures: 11, in_a_row: 0, retry_in: Duration::ZERO });
-        let begun = factories.begin(0, now).expect("nothing stands against it");
-        assert!(factories.fail(0, &begun, now, "") <= Duration::from_millis(150));
+        let begun = factories.begin(KindId(0), now).expect("nothing stands against it");
+        factories.succeed(KindId(0), &begun);
+        assert_eq!(
+            factories.stats(KindId(0), now),
+            FactoryStats { failures: 11, in_a_row: 0, retry_in: Duration::ZERO }
+        );
+        let begun = factories.begin(KindId(0), now).expect("nothing stands against it");
+        assert!(factories.fail(KindId(0), &begun, now, "") <= Duration::from_millis(150));
     }
 
     #[test]
     fn tries_side_by_side_count_as_one_step() {
         let factories = of(1);
         let now = Instant::now();
-        let tries: Vec<_> = (0..8).filter_map(|_| factories.begin(0, now).ok()).collect();
+        let tries: Vec<_> = (0..8).filter_map(|_| factories.begin(KindId(0), now).ok()).collect();
         for begun in &tries {
-            factories.fail(0, begun, now, "");
+            factories.fail(KindId(0), begun, now, "");
         }
-        let stats = factories.stats(0, now);
+        let stats = factories.stats(KindId(0), now);
         assert_eq!((stats.failures, stats.in_a_row), (8, 1));
         assert!(stats.retry_in <= Duration::from_millis(150));
     }

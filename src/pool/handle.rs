@@ -7,19 +7,18 @@ use tokio::time::Instant;
 
 use super::{
     JobStream, PoolBuilder, PoolStats, Settings, Ticket,
-    inner::PoolInner,
+    inner::{PoolInner, Shared},
     lease::WorkerHandlers,
-    outcome::JobResult,
-    shard::{Shared, shard},
+    shard::shard,
     stream::stream,
     ticket::outcome,
     timers::keep_size,
 };
 use crate::{
     handler::{Kind, StopReason},
-    model::{Job, JobError, JobId, JobStage, Rejection, RejectionReason},
+    model::{Job, JobError, JobId, JobResult, JobStage, KindId, Rejection, RejectionReason},
     phase::Phase,
-    scheduler::{Bounds, Core},
+    scheduler::{Bounds, Core, Suspension},
 };
 
 /// A bounded queue in front of a bounded set of workers. Clones share the pool.
@@ -46,17 +45,6 @@ use crate::{
 /// ```
 #[derive(Clone)]
 pub struct Pool(Arc<[Shared]>);
-
-/// What an operator has suspended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Hold {
-    /// Nothing.
-    None,
-    /// Starting jobs. New jobs are accepted, and wait.
-    Paused,
-    /// Accepting jobs. The pool finishes the jobs that it has.
-    Shut,
-}
 
 impl Pool {
     /// Starts to build a pool.
@@ -132,7 +120,7 @@ impl Pool {
     pub fn send(&self, job: Job) -> Result<JobId, Rejection> {
         let kind = self.locate(&job)?;
         let ticket = self.admit(kind, Box::new(job))?;
-        let (id, cx) = (ticket.job(), ticket.context().clone());
+        let (id, cx) = (ticket.job(), ticket.cx.clone());
         self.inner().tasks.spawn(async move {
             if let Err(error) = ticket.await {
                 tracing::warn!(job = %cx.job(), request_id = %cx.request_id(), %error, "a job without a caller failed");
@@ -174,7 +162,7 @@ impl Pool {
         PoolStats::of(self.inner())
     }
 
-    /// Phase of the pool. It does not change when an operator [shuts](Self::shut) the pool; see [`hold`](Self::hold).
+    /// Phase of the pool. It does not change when an operator [shuts](Self::shut) the pool; see [`suspension`](Self::suspension).
     #[must_use]
     pub fn phase(&self) -> Phase {
         self.inner().phase.get()
@@ -191,22 +179,22 @@ impl Pool {
         self.0.get(shard()).unwrap_or(&self.0[0])
     }
 
-    pub(super) async fn stream_at(&self, kind: usize, job: Box<Job>) -> Result<JobStream, JobError> {
+    pub(super) async fn stream_at(&self, kind: KindId, job: Box<Job>) -> Result<JobStream, JobError> {
         stream(self.inner(), kind, job).await
     }
 
-    pub(crate) fn kind_names(&self) -> impl Iterator<Item = (usize, &Arc<str>)> {
-        self.inner().served().map(|(index, kind)| (index, kind.name()))
+    pub(crate) fn kind_names(&self) -> impl Iterator<Item = (KindId, &Arc<str>)> {
+        self.inner().served().map(|(id, kind)| (id, kind.name()))
     }
 
-    pub(super) fn locate(&self, job: &Job) -> Result<usize, Rejection> {
-        self.inner().kind_index(&job.kind).ok_or_else(|| {
+    pub(super) fn locate(&self, job: &Job) -> Result<KindId, Rejection> {
+        self.inner().find_kind(&job.kind).ok_or_else(|| {
             let suggestion = super::pools::closest(&job.kind, self.kind_names().map(|(_, name)| name));
             self.inner().reject(job.kind.as_str().into(), RejectionReason::UnknownKind { suggestion })
         })
     }
 
-    pub(super) fn admit(&self, kind: usize, job: Box<Job>) -> Result<Ticket, Rejection> {
+    pub(super) fn admit(&self, kind: KindId, job: Box<Job>) -> Result<Ticket, Rejection> {
         let inner = self.inner();
         Ticket::admit(inner, kind, job, inner.collector(kind))
     }
@@ -240,12 +228,8 @@ impl Pool {
 
     /// What an operator has suspended.
     #[must_use]
-    pub fn hold(&self) -> Hold {
-        match self.inner().read(|core| core.is_held()) {
-            (true, _) => Hold::Shut,
-            (false, true) => Hold::Paused,
-            (false, false) => Hold::None,
-        }
+    pub fn suspension(&self) -> Suspension {
+        self.inner().read(Core::suspension)
     }
 
     /// Whether jobs are accepted and started. A pool without workers is not serving: its workers would attach from
@@ -254,7 +238,7 @@ impl Pool {
     pub fn is_serving(&self) -> bool {
         let has_workers = self.inner().read(Core::configured_workers) > 0;
         let inner = self.inner();
-        inner.phase.get() == Phase::Serving && self.hold() == Hold::None && has_workers && !inner.is_down()
+        inner.phase.get() == Phase::Serving && self.suspension() == Suspension::None && has_workers && !inner.is_down()
     }
 
     /// Sets the bounds of the number of workers; equal ones fix it. `max` is at least `min`.
@@ -299,7 +283,7 @@ impl Pool {
     #[must_use]
     pub fn kind(&self, name: &str) -> Option<&Kind> {
         let inner = self.inner();
-        inner.kind_index(name).map(|index| &inner.kinds[index])
+        inner.find_kind(name).map(|id| inner.kind(id))
     }
 
     /// Cancels a job: a queued one ends at once, a running one goes down the stop ladder. Returns its stage, or `None`

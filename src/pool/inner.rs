@@ -1,8 +1,9 @@
 //! The shared state of a pool: the scheduler behind its lock, the execution of its effects, and the kinds.
 
 use std::{
+    ops::Deref,
     sync::{
-        Arc, OnceLock,
+        Arc, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -11,26 +12,26 @@ use std::{
 use parking_lot::Mutex;
 use rand::RngExt;
 use rustc_hash::FxHashMap;
-use tokio::{sync::Notify, time::Instant};
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
 
 use super::{
-    Pool, Settings,
-    blocking::{Message, Reports, report},
-    drain::LostJob,
+    blocking::Reports,
     ended_jobs::Meters,
     factories::Factories,
     lease::{End, Gone, Lease, WorkerHandlers},
-    outcome::note_lost,
-    queued_job::{QueuedJob, Signal, Waiter},
-    shard::{Replaceable, Shared, shard},
-    ticket::{Granted, Ticket, log_arrival},
-    timers::{Timer, keep_size},
+    lost_job::LostJob,
+    settings::Settings,
+    shard::{Replaceable, shard},
+    signal::{Signal, Waiter},
 };
 use crate::{
-    handler::{Context, Kind, Site},
-    model::{Durations, Job, KindLimits, MAX_RETRY_AFTER, Outcome, Rejection, RejectionReason},
+    handler::{Context, Kind, Site, StopReason},
+    model::{Durations, KindId, KindLimits, MAX_RETRY_AFTER, Outcome, Rejection, RejectionReason},
     phase::{Phase, PhaseCell},
-    scheduler::{Arrival, Bounds, Core, Effect, Grant, Host, JobKey, Refusal, Verdict, Withdrawal, Withdrawn},
+    scheduler::{Bounds, Core, Effect, Grant, Host, JobKey, Withdrawal, Withdrawn},
     task::Tasks,
 };
 
@@ -43,11 +44,11 @@ pub(super) struct PoolInner {
     pub(super) name: Arc<str>,
     pub(super) settings: Replaceable<Settings>,
     /// A replaced or removed kind keeps its index: its jobs end under it.
-    pub(super) kinds: boxcar::Vec<Kind>,
+    kinds: boxcar::Vec<Kind>,
     /// By shard and kind, so that each shard has its own reference counts.
     sites: Vec<boxcar::Vec<Arc<Site>>>,
     /// The served kinds.
-    by_name: Replaceable<FxHashMap<Arc<str>, usize>>,
+    by_name: Replaceable<FxHashMap<Arc<str>, KindId>>,
     core: Padded<Mutex<Core<Wiring>>>,
     pub(super) meters: Meters,
     pub(super) factories: Factories,
@@ -65,8 +66,10 @@ pub(super) struct PoolInner {
     pub(super) slow_polls: AtomicU64,
     /// Callers that wait until the pool [may accept](Core::may_accept) a job.
     pub(super) capacity_waiters: AtomicUsize,
-    /// `None` until a kind has a rate.
-    pub(super) timer: OnceLock<Timer>,
+    /// When the next rate-limited job may start, for the one task that waits for it. `None` until a kind has a rate.
+    pub(super) timer: OnceLock<watch::Sender<Option<Instant>>>,
+    /// Whether that task exists.
+    pub(super) is_timed: AtomicBool,
     /// The ways to the serving threads that have a reader, by shard. Only its own thread locks one.
     pub(super) reports: Vec<Mutex<Option<Reports>>>,
 }
@@ -80,25 +83,42 @@ impl Host for Wiring {
     type State = Box<WorkerHandlers>;
 }
 
-/// A job that the scheduler admitted, or that waits for capacity.
-pub(super) enum Offered {
-    Granted(Granted),
-    Queued(QueuedJob),
+/// The shared state of a pool, as the threads of one shard use it.
+///
+/// Every running job holds a reference. If two threads shared one reference count, it would move between their cores
+/// with each job, so each shard has its own.
+#[derive(Clone)]
+pub(super) struct Shared(Arc<Padded<Arc<PoolInner>>>);
+
+impl Shared {
+    pub(super) fn downgrade(&self) -> Weak<PoolInner> {
+        Arc::downgrade(&self.0.0)
+    }
+}
+
+impl From<Arc<PoolInner>> for Shared {
+    fn from(inner: Arc<PoolInner>) -> Self {
+        Self(Arc::new(Padded(inner)))
+    }
+}
+
+impl Deref for Shared {
+    type Target = PoolInner;
+
+    fn deref(&self) -> &PoolInner {
+        &self.0.0
+    }
 }
 
 impl PoolInner {
-    pub(super) fn start(name: Arc<str>, settings: Settings, kinds: Vec<Kind>) -> Pool {
+    /// A pool without kinds. [`serve`](Shared::serve) adds them.
+    pub(super) fn new(name: Arc<str>, settings: Settings, bounds: Bounds) -> Self {
         let shards = settings.shards.max(1);
-        let mut core = Core::new(settings.caps(), kinds.len(), shards);
-        let now = Instant::now();
-        let is_remote = kinds.iter().any(|kind| kind.external().is_some_and(|external| external.slots().is_some()));
-        let min = if is_remote { 0 } else { settings.workers.get() };
-        let bounds =
-            Bounds { min, max: settings.max_workers.filter(|_| !is_remote).map_or(min, |max| max.get().max(min)) };
-        core.resize(now, bounds, WorkerHandlers::fresh, &mut Vec::new());
+        let mut core = Core::new(settings.caps(), 0, shards);
+        core.resize(Instant::now(), bounds, WorkerHandlers::fresh, &mut Vec::new());
         let phase = PhaseCell::default();
         phase.advance(Phase::Serving);
-        let inner = Self {
+        Self {
             factories: Factories::default(),
             is_sized: AtomicBool::new(false),
             meters: Meters::new(shards, settings.ended_jobs),
@@ -117,22 +137,28 @@ impl PoolInner {
             slow_polls: AtomicU64::new(0),
             capacity_waiters: AtomicUsize::new(0),
             timer: OnceLock::new(),
+            is_timed: AtomicBool::new(false),
             reports: std::iter::repeat_with(Mutex::default).take(shards).collect(),
-        };
-        let pool = Pool::of(inner, shards);
-        pool.inner().serve(kinds);
-        keep_size(pool.inner());
-        pool
+        }
     }
 
-    /// The served kinds, with their indices.
-    pub(super) fn served(&self) -> impl Iterator<Item = (usize, &Kind)> {
-        self.kinds.iter().filter(|(index, _)| self.is_served(*index))
+    pub(super) fn kind(&self, kind: KindId) -> &Kind {
+        &self.kinds[kind.0]
     }
 
-    /// Whether the kind with that index was neither replaced nor removed.
-    pub(super) fn is_served(&self, kind: usize) -> bool {
-        self.kind_index(self.kinds[kind].name()) == Some(kind)
+    /// All kinds that the pool had, with their numbers.
+    pub(super) fn all_kinds(&self) -> impl Iterator<Item = (KindId, &Kind)> {
+        self.kinds.iter().map(|(index, kind)| (KindId(index), kind))
+    }
+
+    /// The served kinds, with their numbers.
+    pub(super) fn served(&self) -> impl Iterator<Item = (KindId, &Kind)> {
+        self.all_kinds().filter(|(kind, _)| self.is_served(*kind))
+    }
+
+    /// Whether the kind with that number was neither replaced nor removed.
+    pub(super) fn is_served(&self, kind: KindId) -> bool {
+        self.find_kind(self.kind(kind).name()) == Some(kind)
     }
 
     /// Increases whenever kinds are replaced, under the lock.
@@ -140,30 +166,37 @@ impl PoolInner {
         self.by_name.version()
     }
 
-    pub(super) fn kind_index(&self, kind: &str) -> Option<usize> {
-        self.by_name.get(kind).copied()
+    pub(super) fn find_kind(&self, name: &str) -> Option<KindId> {
+        self.by_name.get(name).copied()
     }
 
-    /// Adds a kind, and returns its index.
-    fn add(&self, kind: Kind) -> usize {
+    /// Adds a kind, and returns its number.
+    fn add(&self, kind: Kind) -> KindId {
         for sites in &self.sites {
-            let (kind, pool) = (Arc::clone(kind.name()), Arc::clone(&self.name));
-            sites.push(Arc::new(Site { kind, pool, tasks: self.tasks.clone() }));
+            let (kind_id, pool, tasks) = (KindId(sites.count()), Arc::clone(&self.name), self.tasks.clone());
+            sites.push(Arc::new(Site { kind: Arc::clone(kind.name()), kind_id, pool, tasks }));
         }
         self.factories.add();
-        self.kinds.push(kind)
+        KindId(self.kinds.push(kind))
     }
 
     /// Decides the outcome of a running job that did not complete. Returns false if it was decided before.
-    pub(super) fn end(&self, key: JobKey, outcome: Outcome, run: Duration, cx: &Context) -> bool {
+    pub(super) fn end(&self, key: JobKey, outcome: Outcome, cx: &Context) -> bool {
         let now = Instant::now();
         let mut core = self.core.0.lock();
-        let is_ours = core.end(now, key, outcome, run);
+        let is_ours = core.end(now, key, outcome, cx.ran(now));
         if is_ours {
-            // The loss is recorded under the lock, so that no observer sees a finished drain without its lost jobs.
-            note_lost(self, cx);
+            self.note_lost(cx);
         }
         is_ours
+    }
+
+    /// Records a job that a drain stops. Called under the lock, so that no observer sees a finished drain without its
+    /// lost jobs.
+    fn note_lost(&self, cx: &Context) {
+        if cx.stop_reason() == Some(StopReason::Drain) {
+            self.lost.lock().push(LostJob::new(cx));
+        }
     }
 
     pub(super) fn read<T>(&self, look: impl FnOnce(&Core<Wiring>) -> T) -> T {
@@ -171,41 +204,31 @@ impl PoolInner {
     }
 
     /// The state that jobs of a kind share, with the reference count of the calling thread's shard.
-    pub(super) fn site(&self, kind: usize) -> Arc<Site> {
-        Arc::clone(&self.sites.get(shard()).unwrap_or(&self.sites[0])[kind])
-    }
-
-    pub(super) fn rejection(&self, kind: usize, refusal: Refusal) -> Rejection {
-        let Refusal { reason, retry_after } = refusal;
-        Rejection {
-            reason,
-            pool: Some(Arc::clone(&self.name)),
-            kind: Arc::clone(self.kinds[kind].name()),
-            retry_after: retry_after.map(jittered),
-        }
+    pub(super) fn site(&self, kind: KindId) -> Arc<Site> {
+        Arc::clone(&self.sites.get(shard()).unwrap_or(&self.sites[0])[kind.0])
     }
 
     /// Counts and builds a refusal that is independent of the queue.
     pub(super) fn reject(&self, kind: Arc<str>, reason: RejectionReason) -> Rejection {
-        self.core.0.lock().count_rejection(reason.index());
+        self.core.0.lock().count_rejection(&reason);
         Rejection { reason, pool: Some(Arc::clone(&self.name)), kind, retry_after: None }
     }
 }
 
 impl Shared {
-    /// Serves `kinds` and no others from now on. A kind that is unchanged keeps its index. Any other kind gets a new
-    /// index, and the jobs of its predecessor end under the old one.
+    /// Serves `kinds` and no others from now on. A kind that is unchanged keeps its number. Any other kind gets a new
+    /// one, and the jobs of its predecessor end under the old one.
     pub(super) fn serve(&self, kinds: Vec<Kind>) {
         let now = Instant::now();
         let gone: Gone = self.drive(|core, effects| {
             let place = |kind: Kind| {
-                let same = self.kind_index(kind.name()).filter(|index| self.kinds[*index].is_same(&kind));
+                let same = self.find_kind(kind.name()).filter(|same| self.kind(*same).is_same(&kind));
                 (Arc::clone(kind.name()), same.unwrap_or_else(|| self.add(kind)))
             };
             let by_name: FxHashMap<_, _> = kinds.into_iter().map(place).collect();
             let limits: Vec<KindLimits> = self.kinds.iter().map(|(_, kind)| kind.get_options().limits).collect();
             if limits.iter().any(KindLimits::has_rate) {
-                self.timer.get_or_init(Timer::new);
+                self.timer.get_or_init(|| watch::Sender::new(None));
             }
             core.reconfigure(now, self.settings.caps(), &limits, effects);
             self.by_name.replace(by_name);
@@ -214,70 +237,7 @@ impl Shared {
         self.close(gone);
         self.follow_externals();
         // Late jobs of removed kinds may record a few more figures, at most those of one kind.
-        (0..self.kinds.count()).filter(|kind| !self.is_served(*kind)).for_each(|kind| self.meters.forget(kind));
-    }
-
-    /// Asks the scheduler to admit a job.
-    pub(super) fn admit(&self, now: Instant, job: Box<Job>, kind: usize, cx: Context) -> Result<Ticket, Rejection> {
-        match self.offer(now, job, kind, cx, self.kinds[kind].is_blocking())? {
-            Offered::Granted(granted) => Ok(Ticket::granted(granted)),
-            Offered::Queued(queued) => Ok(Ticket::queued(queued)),
-        }
-    }
-
-    /// The same, but a queued job that is not `on_thread` gets its worker in its own task, even if its kind is blocking.
-    pub(super) fn offer(
-        &self,
-        now: Instant,
-        job: Box<Job>,
-        kind: usize,
-        cx: Context,
-        on_thread: bool,
-    ) -> Result<Offered, Rejection> {
-        let deadline = cx.deadline();
-        let queue_end = job.queue_timeout.and_then(|timeout| deadline.arrival().checked_add(timeout));
-        let start_by = queue_end.map_or(deadline.reply_by(), |end| end.min(deadline.reply_by()));
-        let arrival = Arrival {
-            job: cx.clone(),
-            kind,
-            class: job.criticality,
-            bytes: job.payload.len(),
-            start_by,
-            finish_by: deadline.reply_by(),
-            tenant: &job.tenant,
-            ordering_key: &job.ordering_key,
-            limit_key: &job.limit_key,
-            when_full: job.when_full.unwrap_or(self.settings.when_full),
-            shard: shard(),
-        };
-        let mut place = None;
-        let waiter = |_| {
-            let (waiter, other_side) = Waiter::new(kind, on_thread, &cx);
-            place = Some(other_side);
-            waiter
-        };
-        let verdict = self.drive(|core, effects| core.offer(now, arrival, waiter, effects));
-        match verdict {
-            Verdict::Start(grant) => {
-                let lease = self.lease(grant);
-                log_arrival(self, kind, &job, &cx, None);
-                Ok(Offered::Granted(Granted { kind, job, lease, cx }))
-            }
-            Verdict::Queued(key) | Verdict::Waiting(key) => {
-                log_arrival(self, kind, &job, &cx, None);
-                let place = place.expect("a job that does not start at once has a waiter");
-                Ok(Offered::Queued(QueuedJob::new(self.clone(), key, kind, place, start_by, job, cx)))
-            }
-            Verdict::Refused(mut refusal) => {
-                // The scheduler's times end when the answer is sent, before the caller's timeout.
-                if let RejectionReason::DeadlineUnreachable { needed, .. } = &mut refusal.reason {
-                    *needed = self.settings.deadline.timeout_for(*needed);
-                }
-                let rejection = self.rejection(kind, refusal);
-                log_arrival(self, kind, &job, &cx, Some(&rejection));
-                Err(rejection)
-            }
-        }
+        self.all_kinds().filter(|(kind, _)| !self.is_served(*kind)).for_each(|(kind, _)| self.meters.forget(kind));
     }
 
     pub(super) fn withdraw(&self, key: JobKey, why: Withdrawal) -> Withdrawn {
@@ -294,7 +254,7 @@ impl Shared {
             if let Some(End { outcome, run, at: _, lost }) = ended {
                 is_ours = core.end(now, key, outcome, run);
                 if let Some(cx) = lost.filter(|_| is_ours) {
-                    note_lost(self, cx);
+                    self.note_lost(cx);
                 }
             }
             let replaced = state.take_replaced(self);
@@ -319,7 +279,9 @@ impl Shared {
             let waiting = core.waiting();
             let result = event(&mut core, &mut effects);
             if let Some(timer) = self.timer.get() {
-                timer.set(core.wake_at());
+                // Under the lock, so that the last value is the right one.
+                let next = core.wake_at();
+                timer.send_if_modified(|at| std::mem::replace(at, next) != next);
             }
             (result, core.take_drained(), core.is_finished(), core.waiting() < waiting)
         };
@@ -340,25 +302,15 @@ impl Shared {
         result
     }
 
-    fn lease(&self, grant: Grant<Wiring>) -> Lease {
+    pub(super) fn lease(&self, grant: Grant<Wiring>) -> Lease {
         Lease::new(self.clone(), grant.key, grant.worker, grant.state)
     }
 
-    /// Carries out the effects. If a waiter is gone, its lease is dropped, which gives the worker back.
+    /// Carries out the effects.
     fn act(&self, effects: Vec<Effect<Wiring>>) {
         for effect in effects {
             match effect {
-                Effect::Start { waiter: Waiter { signal, blocking }, grant } => {
-                    let lease = self.lease(grant);
-                    let begun = match blocking {
-                        Some(blocking) => blocking.begin(lease),
-                        None => Err(lease),
-                    };
-                    match begun {
-                        Ok(reports) => report(reports.as_ref(), Message::Began(signal)),
-                        Err(lease) => drop(signal.send(Signal::Start(lease))),
-                    }
-                }
+                Effect::Start { waiter, grant } => waiter.start(self.lease(grant)),
                 Effect::Ended { waiter, job, outcome, retry_after } => {
                     if outcome == Outcome::Drained {
                         self.lost.lock().push(LostJob::new(&job));

@@ -4,10 +4,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{blocking::Thread, inner::PoolInner, shard::Shared};
+use super::{
+    blocking::Thread,
+    inner::{PoolInner, Shared},
+};
 use crate::{
     handler::{Contained, Context, Instance},
-    model::Outcome,
+    model::{KindId, Outcome},
     scheduler::JobKey,
 };
 
@@ -21,7 +24,7 @@ pub(super) struct WorkerHandlers {
 }
 
 /// Handlers to be closed, each with its kind.
-pub(super) type Gone = Vec<(usize, Contained<Instance>)>;
+pub(super) type Gone = Vec<(KindId, Contained<Instance>)>;
 
 /// A worker on loan to one job. Dropping the lease gives the worker back, even inside a message that is never read.
 /// Without a worker, it only names the job.
@@ -57,8 +60,8 @@ impl WorkerHandlers {
         self.take(|kind| !inner.is_served(kind))
     }
 
-    pub(super) fn take(&mut self, which: impl Fn(usize) -> bool) -> Gone {
-        let all = self.instances.iter_mut().enumerate();
+    pub(super) fn take(&mut self, which: impl Fn(KindId) -> bool) -> Gone {
+        let all = self.instances.iter_mut().enumerate().map(|(index, handler)| (KindId(index), handler));
         all.filter(|(kind, _)| which(*kind)).filter_map(|(kind, handler)| Some((kind, handler.take()?))).collect()
     }
 }
@@ -68,8 +71,8 @@ impl Lease {
         Self { inner, key, worker, handlers: Some(handlers) }
     }
 
-    /// Names the job of a worker whose own thread has the lease.
-    pub(super) fn of_thread(inner: Shared, key: JobKey) -> Self {
+    /// Names a job that has no worker, or whose worker's own thread has the lease.
+    pub(super) fn naming(inner: Shared, key: JobKey) -> Self {
         Self { inner, key, worker: 0, handlers: None }
     }
 
@@ -87,9 +90,9 @@ impl Lease {
 
     /// The worker's handler of `kind`; `None` if it must be made. The lease does not own it again until
     /// [`put_back`](Self::put_back), so a handler that panics or is cut off is lost with its future.
-    pub(super) fn take_handler(&mut self, kind: usize) -> Option<Instance> {
+    pub(super) fn take_handler(&mut self, kind: KindId) -> Option<Instance> {
         let handlers = self.handlers();
-        let kept = handlers.instances.get_mut(kind).and_then(Option::take).map(Contained::into_inner);
+        let kept = handlers.instances.get_mut(kind.0).and_then(Option::take).map(Contained::into_inner);
         if kept.is_none() {
             // The kind of the new handler may have been replaced while the job was queued.
             handlers.checked = 0;
@@ -97,12 +100,12 @@ impl Lease {
         kept
     }
 
-    pub(super) fn put_back(&mut self, kind: usize, handler: Contained<Instance>) {
+    pub(super) fn put_back(&mut self, kind: KindId, handler: Contained<Instance>) {
         let instances = &mut self.handlers().instances;
-        if instances.len() <= kind {
-            instances.resize_with(kind + 1, || None);
+        if instances.len() <= kind.0 {
+            instances.resize_with(kind.0 + 1, || None);
         }
-        instances[kind] = Some(handler);
+        instances[kind.0] = Some(handler);
     }
 
     /// The worker's thread, started on first use.
@@ -115,11 +118,10 @@ impl Lease {
         Ok(thread)
     }
 
-    /// Gives the worker back and decides the outcome of its job. `lost` is the job, if a drain may have lost it.
-    /// Returns false if the outcome was decided before.
-    pub(super) fn finish(&mut self, outcome: Outcome, run: Duration, at: Instant, lost: Option<&Context>) -> bool {
+    /// Gives the worker back and decides the outcome of its job. Returns false if the outcome was decided before.
+    pub(super) fn finish(&mut self, end: End<'_>) -> bool {
         let handlers = self.handlers.take().expect(GIVEN_ONCE);
-        self.inner.release(self.key, handlers, Some(End { outcome, run, at, lost }))
+        self.inner.release(self.key, handlers, Some(end))
     }
 
     fn handlers(&mut self) -> &mut WorkerHandlers {

@@ -8,7 +8,7 @@ use super::{EndedJob, JobNames, Pool, Pools, TenantRate, inner::PoolInner};
 use crate::{
     handler::Context,
     model::{JobId, JobStage, RequestId},
-    scheduler::{CoreStage, Smallest, Wait, smallest},
+    scheduler::{Held, Smallest, Wait, smallest},
 };
 
 /// Selects jobs for a list, and their order.
@@ -65,7 +65,11 @@ pub struct ListedJob {
     /// Its names besides its id.
     pub names: JobNames,
     /// Its stage.
-    pub stage: Stage,
+    pub stage: JobStage,
+    /// Its run, while it runs.
+    pub run: Option<RunningJob>,
+    /// How it ended, once it has.
+    pub ended: Option<EndedJob>,
     /// Time since it arrived.
     pub age: Duration,
     /// Time until it must be answered; zero if that has passed.
@@ -76,43 +80,22 @@ pub struct ListedJob {
     pub stopping: bool,
 }
 
-/// Stage of a job, with its details.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Stage {
-    /// Its caller waits for capacity.
-    Waiting,
-    /// It is queued.
-    Queued,
-    /// It runs.
-    Running {
-        /// Id of the worker.
-        worker: u32,
-        /// From arrival to the start of the run.
-        queue: Duration,
-        /// Time that it has run.
-        run: Duration,
-        /// Time until it is stopped.
-        left: Duration,
-        /// Time since its last progress, or since its start.
-        since_progress: Duration,
-        /// Whether it ignored the request to stop.
-        stuck: bool,
-    },
-    /// It ended.
-    Ended(EndedJob),
-}
-
-impl Stage {
-    /// The stage without details.
-    #[must_use]
-    pub fn name(&self) -> JobStage {
-        match self {
-            Self::Waiting => JobStage::Waiting,
-            Self::Queued => JobStage::Queued,
-            Self::Running { .. } => JobStage::Running,
-            Self::Ended(ended) => ended.stage(),
-        }
-    }
+/// The run of a job that has not ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RunningJob {
+    /// Id of the worker.
+    pub worker: u32,
+    /// From arrival to the start of the run.
+    pub queue: Duration,
+    /// Time that it has run.
+    pub run: Duration,
+    /// Time until it is stopped.
+    pub left: Duration,
+    /// Time since its last progress, or since its start.
+    pub since_progress: Duration,
+    /// Whether it ignored the request to stop.
+    pub stuck: bool,
 }
 
 /// Sort key of a job in a list.
@@ -176,31 +159,28 @@ impl Pool {
             return (Vec::new(), 0);
         }
         let lists_ended = !filter.stale && (filter.has(JobStage::Completed) || filter.has(JobStage::Failed));
-        let is_fresh = |cx: &Context, stage: CoreStage| match (stage, inner.settings.stale_after) {
-            (CoreStage::Running { .. }, Some(stale_after)) => cx.ran(now) < stale_after,
-            (CoreStage::Running { .. }, None) | (CoreStage::Waiting | CoreStage::Queued, _) => true,
-        };
+        let is_fresh = |cx: &Context| inner.settings.stale_after.is_none_or(|stale_after| cx.ran(now) < stale_after);
         let (held, all_held) = inner.read(|core| {
-            core.list(limit, |cx, stage| {
-                if lists_ended && matches!(stage, CoreStage::Running { ended: true, .. }) {
+            core.list(limit, |cx, held| {
+                if lists_ended && held.is_ended {
                     // The job is among the ended jobs.
                     return None;
                 }
-                if filter.stale && is_fresh(cx, stage) {
+                if filter.stale && (held.stage != JobStage::Running || is_fresh(cx)) {
                     return None;
                 }
                 let age = now.saturating_duration_since(cx.deadline().arrival());
                 let key = || filter.key(cx.job(), cx.kind(), cx.tenant(), cx.known_request_id(), age);
-                filter.has(stage.stage()).then(key).flatten()
+                filter.has(held.stage).then(key).flatten()
             })
         });
         let (ended, all_ended) = inner.meters.list(limit, |ended| {
             let JobNames { tenant, request_id, .. } = &ended.names;
-            let kind = inner.kinds[ended.kind].name();
+            let kind = inner.kind(ended.kind).name();
             let key = || filter.key(ended.job, kind, tenant.as_ref(), request_id.as_ref(), ended.age(now));
             (lists_ended && filter.has(ended.stage())).then(key).flatten()
         });
-        let held = held.into_iter().map(|(key, (cx, stage))| (key, ListedJob::held(&cx, stage, now)));
+        let held = held.into_iter().map(|(key, (cx, held))| (key, ListedJob::held(&cx, held, now)));
         let ended = ended.into_iter().map(|(key, ended)| (key, ListedJob::ended(inner, ended, now)));
         (held.chain(ended).collect(), all_held + all_ended)
     }
@@ -221,27 +201,25 @@ fn list(pools: &[Pool], filter: &JobFilter, limit: usize) -> Listing {
 }
 
 impl ListedJob {
-    pub(super) fn held(cx: &Context, stage: CoreStage, now: Instant) -> Self {
+    pub(super) fn held(cx: &Context, held: Held, now: Instant) -> Self {
         let deadline = cx.deadline();
-        let stage = match stage {
-            CoreStage::Waiting => Stage::Waiting,
-            CoreStage::Queued => Stage::Queued,
-            CoreStage::Running { worker, stuck, ended: _ } => Stage::Running {
-                worker,
-                // A worker may have the job without having started it.
-                queue: cx.queued(now),
-                run: cx.ran(now),
-                left: cx.until().saturating_duration_since(now),
-                since_progress: now.saturating_duration_since(cx.last_progress()),
-                stuck,
-            },
+        let run = RunningJob {
+            worker: held.worker,
+            // A worker may have the job without having started it.
+            queue: cx.queued(now),
+            run: cx.ran(now),
+            left: cx.until().saturating_duration_since(now),
+            since_progress: now.saturating_duration_since(cx.last_progress()),
+            stuck: held.is_stuck,
         };
         Self {
             job: cx.job(),
             pool: Arc::clone(cx.pool()),
             kind: Arc::clone(cx.kind()),
             names: JobNames::of(cx),
-            stage,
+            stage: held.stage,
+            run: (held.stage == JobStage::Running).then_some(run),
+            ended: None,
             age: now.saturating_duration_since(deadline.arrival()),
             left: deadline.left(now),
             traceparent: cx.trace().map(|trace| trace.traceparent.clone()).unwrap_or_default(),
@@ -253,10 +231,12 @@ impl ListedJob {
         Self {
             job: ended.job,
             pool: Arc::clone(&inner.name),
-            kind: Arc::clone(inner.kinds[ended.kind].name()),
+            kind: Arc::clone(inner.kind(ended.kind).name()),
             names: ended.names.clone(),
             age: ended.age(now),
-            stage: Stage::Ended(ended),
+            stage: ended.stage(),
+            run: None,
+            ended: Some(ended),
             left: Duration::ZERO,
             traceparent: String::new(),
             stopping: false,
@@ -281,11 +261,11 @@ impl Pool {
     pub fn explain(&self, job: JobId) -> Option<Explanation> {
         let (inner, now) = (self.inner(), Instant::now());
         let held = inner.read(|core| core.explain(now, |cx| cx.job() == job));
-        let is_open = matches!(held, Some((_, stage, _)) if !matches!(stage, CoreStage::Running { ended: true, .. }));
+        let is_open = held.as_ref().is_some_and(|(_, held, _)| !held.is_ended);
         if !is_open && let Some(ended) = inner.meters.find(job) {
             return Some(Explanation { job: ListedJob::ended(inner, ended, now), wait: None });
         }
-        held.map(|(cx, stage, wait)| Explanation { job: ListedJob::held(&cx, stage, now), wait })
+        held.map(|(cx, held, wait)| Explanation { job: ListedJob::held(&cx, held, now), wait })
     }
 }
 

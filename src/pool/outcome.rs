@@ -6,15 +6,14 @@ use tokio::time::Instant;
 use tracing::{debug, error, field, info};
 
 use super::{
-    drain::LostJob,
     ended_jobs::EndedJob,
     inner::{PoolInner, jittered},
-    lease::Lease,
+    lease::{End, Lease},
 };
 use crate::{
     handler::{Context, StopReason},
     model::{
-        Completed, Criticality, Execution, Failure, HandlerError, JobError, Outcome, Output, Rejection,
+        Completed, Criticality, Execution, Failure, HandlerError, JobError, JobResult, Outcome, Output, Rejection,
         RejectionReason, Rung,
     },
 };
@@ -25,41 +24,35 @@ const MAX_RETRY: Duration = Duration::from_secs(5);
 /// Retry time for a caller whose job could not start because there was no handler.
 const UNAVAILABLE_FOR: Duration = Duration::from_millis(100);
 
-/// The result that the caller of a job gets.
-pub(super) type JobResult = Result<Completed, JobError>;
-
-/// Why a run did not complete.
-pub(super) struct Fault {
-    outcome: Outcome,
-    error: Option<HandlerError>,
-    retry_after: Option<Duration>,
-    execution: Execution,
-}
-
-impl From<Outcome> for Fault {
-    fn from(outcome: Outcome) -> Self {
-        Self { outcome, error: None, retry_after: None, execution: Execution::Started }
-    }
-}
-
-impl Fault {
-    /// There is no handler, or no thread for it, so the job did not start.
-    pub(super) fn not_begun(error: HandlerError, retry_after: Option<Duration>) -> Self {
-        Self { retry_after, execution: Execution::NotStarted, ..error.into() }
+impl Failure {
+    /// The failure of a job that ends now. It has started if its run has begun.
+    pub(super) fn of(cx: &Context, outcome: Outcome) -> Box<Self> {
+        let now = Instant::now();
+        Box::new(Self {
+            job: cx.job(),
+            kind: Arc::clone(cx.kind()),
+            pool: Arc::clone(cx.pool()),
+            outcome,
+            error: None,
+            retry_after: None,
+            execution: if cx.waited().is_some() { Execution::Started } else { Execution::NotStarted },
+            queue: cx.queued(now),
+            run: cx.ran(now),
+            rung: None,
+        })
     }
 
-    fn into_failure(self, cx: &Context, queue: Duration, run: Duration, rung: Option<Rung>) -> Failure {
-        let Self { outcome, error, retry_after, execution } = self;
-        let (job, kind, pool) = (cx.job(), Arc::clone(cx.kind()), Arc::clone(cx.pool()));
-        Failure { job, kind, pool, outcome, error, retry_after, execution, queue, run, rung }
-    }
-}
-
-impl From<HandlerError> for Fault {
-    fn from(error: HandlerError) -> Self {
-        let outcome = error.outcome();
+    /// The failure of a job whose handler ended with `error`.
+    fn by(cx: &Context, error: HandlerError) -> Box<Self> {
+        let mut failure = Self::of(cx, error.outcome());
         // A handler that stops on request has nothing to add.
-        Self { error: Some(error).filter(|error| *error != HandlerError::Stopped), ..outcome.into() }
+        failure.error = Some(error).filter(|error| *error != HandlerError::Stopped);
+        failure
+    }
+
+    /// There is no handler, or no thread for it, so the job did not start.
+    pub(super) fn without_handler(cx: &Context, error: HandlerError, retry_after: Option<Duration>) -> Box<Self> {
+        Box::new(Self { execution: Execution::NotStarted, run: Duration::ZERO, retry_after, ..*Self::by(cx, error) })
     }
 }
 
@@ -67,29 +60,27 @@ impl From<HandlerError> for Fault {
 /// decided before.
 pub(super) fn conclude(
     lease: &mut Lease,
-    kind: usize,
     cx: &Context,
     now: Instant,
-    result: Result<Output, Fault>,
+    result: Result<Output, Box<Failure>>,
 ) -> Option<JobResult> {
-    if let Err(Fault { error: Some(HandlerError::Panicked { message }), .. }) = &result {
-        log_panic(cx, message);
-    }
     let result = match result {
-        Ok(_) if now >= cx.deadline().end() => Err(Fault::from(Outcome::DeadlineExceeded)),
+        Ok(_) if now >= cx.deadline().end() => Err(Failure::of(cx, Outcome::DeadlineExceeded)),
         other => other,
     };
-    let (outcome, execution) = match &result {
-        Ok(_) => (Outcome::Completed, Execution::Started),
-        Err(fault) => (fault.outcome, fault.execution),
+    let (outcome, run) = match &result {
+        Ok(_) => (Outcome::Completed, cx.ran(now)),
+        Err(failure) => (failure.outcome, failure.run),
     };
-    let run = if execution == Execution::Started { cx.ran(now) } else { Duration::ZERO };
-    if !lease.finish(outcome, run, now, result.is_err().then_some(cx)) {
+    if let Err(failure) = &result {
+        log_panic(cx, failure);
+    }
+    if !lease.finish(End { outcome, run, at: now, lost: result.is_err().then_some(cx) }) {
         return None;
     }
     Some(match result {
         Ok(output) => {
-            let ended = EndedJob::new(cx, kind, outcome, run, now);
+            let ended = EndedJob::new(cx, outcome, run, now);
             let waterfall = ended.waterfall;
             lease.inner().meters.record(ended);
             debug!(
@@ -98,26 +89,31 @@ pub(super) fn conclude(
             );
             Ok(Completed { job: cx.job(), output, waterfall })
         }
-        Err(fault) => {
-            let failure = failure(cx, fault, run, cx.is_cancelled().then_some(Rung::Yielded));
-            lease.inner().meters.record(EndedJob::failed(cx, kind, &failure, now));
-            Err(failure.into())
+        Err(mut failure) => {
+            failure.rung = cx.is_cancelled().then_some(Rung::Yielded);
+            Err(record(lease.inner(), cx, failure))
         }
     })
 }
 
-/// Records a job that ended before it began, and returns the answer for its caller.
+/// Logs and records the failure of a job that had a worker.
+pub(super) fn record(inner: &PoolInner, cx: &Context, failure: Box<Failure>) -> JobError {
+    log(cx, &failure);
+    inner.meters.record(EndedJob::failed(cx, &failure, Instant::now()));
+    JobError::Failed(failure)
+}
+
+/// Records a job that ended in the queue, and returns the answer for its caller.
 pub(super) fn conclude_queued(
     inner: &PoolInner,
-    kind: usize,
     cx: &Context,
     outcome: Outcome,
     retry_after: Option<Duration>,
 ) -> JobError {
-    let now = Instant::now();
-    inner.meters.record(EndedJob::new(cx, kind, outcome, Duration::ZERO, now));
-    let fault = Fault { retry_after, execution: Execution::NotStarted, ..outcome.into() };
-    fault.into_failure(cx, cx.queued(now), Duration::ZERO, None).into()
+    inner.meters.record(EndedJob::new(cx, outcome, Duration::ZERO, Instant::now()));
+    let mut failure = Failure::of(cx, outcome);
+    failure.retry_after = retry_after;
+    JobError::Failed(failure)
 }
 
 /// The answer for a caller that waited for capacity without success.
@@ -133,38 +129,32 @@ pub(super) fn refuse_waiting(inner: &PoolInner, cx: &Context, reason: RejectionR
 }
 
 /// What the result of a handler means for its job. Whatever ran it, its texts are bounded here.
-pub(super) fn judge(result: Result<Output, HandlerError>, cx: &Context, inner: &PoolInner) -> Result<Output, Fault> {
+pub(super) fn judge(
+    result: Result<Output, HandlerError>,
+    cx: &Context,
+    inner: &PoolInner,
+) -> Result<Output, Box<Failure>> {
     let error = match result {
         Ok(output) => {
             let Output { bytes, content_type } = output.bounded();
-            let bytes = cx.output().finish(bytes)?;
+            let bytes = cx.output().finish(bytes).map_err(|error| Failure::by(cx, error))?;
             return Ok(Output { bytes, content_type });
         }
         Err(error) => error.bounded(),
     };
-    let (retry_after, execution) = match error {
-        HandlerError::Unavailable { .. } => (Some(jittered(UNAVAILABLE_FOR)), Execution::NotStarted),
-        _ => (None, Execution::Started),
+    // A handler that was asked to stop has stopped for that reason, whatever it returns.
+    let is_stopped = cx.is_cancelled() && !matches!(error, HandlerError::Panicked { .. });
+    let mut failure = match error {
+        HandlerError::Unavailable { .. } => Failure::without_handler(cx, error, Some(jittered(UNAVAILABLE_FOR))),
+        _ => Failure::by(cx, error),
     };
-    if cx.is_cancelled() && !matches!(error, HandlerError::Panicked { .. }) {
-        // A handler that was asked to stop has stopped for that reason, whatever it returns.
-        return Err(Fault { execution, ..stopped(cx, inner).into() });
+    if is_stopped {
+        let outcome = stopped(cx, inner);
+        *failure = Failure { outcome, error: None, retry_after: None, ..*failure };
+    } else if let Outcome::WorkerLost { idempotent } = &mut failure.outcome {
+        *idempotent = is_idempotent(cx, inner);
     }
-    let fault = Fault { retry_after, execution, ..error.into() };
-    Err(match fault.outcome {
-        Outcome::WorkerLost { .. } => {
-            Fault { outcome: Outcome::WorkerLost { idempotent: is_idempotent(cx, inner) }, ..fault }
-        }
-        _ => fault,
-    })
-}
-
-/// Records a job that a drain stops. This happens before the outcome is decided, so that no observer sees a finished
-/// drain without the job.
-pub(super) fn note_lost(inner: &PoolInner, cx: &Context) {
-    if cx.stop_reason() == Some(StopReason::Drain) {
-        inner.lost.lock().push(LostJob::new(cx));
-    }
+    Err(failure)
 }
 
 /// The outcome of a job whose handler stopped because it was asked to.
@@ -180,8 +170,7 @@ pub(super) fn stopped(cx: &Context, inner: &PoolInner) -> Outcome {
 
 /// Whether a job may run twice.
 fn is_idempotent(cx: &Context, inner: &PoolInner) -> bool {
-    let kind = inner.kind_index(cx.kind()).map(|kind| &inner.kinds[kind]);
-    kind.is_some_and(|kind| kind.get_options().idempotent)
+    inner.kind(cx.kind_id()).get_options().idempotent
 }
 
 /// The outcome of a job that reached its deadline, its run timeout, or the end of its wait for a process.
@@ -197,8 +186,9 @@ pub(super) fn milliseconds(duration: Duration) -> f64 {
     duration.as_micros() as f64 / 1e3
 }
 
-/// Logs a panic of a job's handler.
-fn log_panic(cx: &Context, message: &str) {
+/// A panic is logged even if the outcome of its job was decided before.
+fn log_panic(cx: &Context, failure: &Failure) {
+    let Some(HandlerError::Panicked { message }) = &failure.error else { return };
     cx.span().in_scope(|| {
         error!(
             pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), request_id = %cx.request_id(),
@@ -207,29 +197,21 @@ fn log_panic(cx: &Context, message: &str) {
     });
 }
 
-/// A failure of a job that had a worker.
-pub(super) fn failure(cx: &Context, fault: impl Into<Fault>, run: Duration, rung: Option<Rung>) -> Failure {
-    let mut fault: Fault = fault.into();
-    let outcome = fault.outcome;
-    if cx.waited().is_none() {
-        fault.execution = Execution::NotStarted;
-    }
-    let failure = fault.into_failure(cx, cx.queued(Instant::now()), run, rung);
+fn log(cx: &Context, failure: &Failure) {
     // Handler failures concern the operator. Other outcomes are counted, and may be too many to log.
     if matches!(
-        outcome,
+        failure.outcome,
         Outcome::HandlerFailed | Outcome::WorkerCrashed | Outcome::WorkerLost { .. } | Outcome::OutputTooLarge
     ) {
         info!(
             pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), request_id = %cx.request_id(),
-            detached_job = cx.detached_job(), run_ms = milliseconds(run), runner = cx.runner().map(field::display),
-            cause = %failure, "job failed",
+            detached_job = cx.detached_job(), run_ms = milliseconds(failure.run),
+            runner = cx.runner().map(field::display), cause = %failure, "job failed",
         );
     } else {
         debug!(
             pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), request_id = %cx.request_id(),
-            run_ms = milliseconds(run), cause = %failure, "job did not complete",
+            run_ms = milliseconds(failure.run), cause = %failure, "job did not complete",
         );
     }
-    failure
 }

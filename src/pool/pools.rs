@@ -9,12 +9,11 @@ use rustc_hash::FxHashMap;
 
 use super::{
     JobStream, Pool, Ticket,
-    outcome::JobResult,
     shard::Replaceable,
     ticket::{check, outcome},
 };
 use crate::{
-    model::{Job, JobError, Rejection, RejectionReason},
+    model::{Job, JobError, JobResult, KindId, Rejection, RejectionReason},
     phase::Phase,
 };
 
@@ -29,7 +28,7 @@ struct Inner {
     unknown: AtomicU64,
 }
 
-type ByKind = FxHashMap<Arc<str>, (usize, usize)>;
+type ByKind = FxHashMap<Arc<str>, (usize, KindId)>;
 
 impl Pools {
     /// Combines `pools`. If two serve the same kind, the later one gets its jobs.
@@ -129,7 +128,7 @@ impl Pools {
         }
         let (pool, kind) = self.locate(job)?;
         let inner = pool.inner();
-        Err(inner.reject(Arc::clone(inner.kinds[kind].name()), RejectionReason::Invalid { violations }))
+        Err(inner.reject(Arc::clone(inner.kind(kind).name()), RejectionReason::Invalid { violations }))
     }
 
     /// The pool of the job's kind.
@@ -142,7 +141,7 @@ impl Pools {
         Ok(pool)
     }
 
-    fn locate(&self, job: &Job) -> Result<(&Pool, usize), Rejection> {
+    fn locate(&self, job: &Job) -> Result<(&Pool, KindId), Rejection> {
         match self.0.by_kind.get(job.kind.as_str()) {
             Some((pool, kind)) => Ok((&self.0.pools[*pool], *kind)),
             None => Err(self.unknown_kind(job)),

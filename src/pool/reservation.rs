@@ -6,14 +6,13 @@ use tokio::time::Instant;
 
 use super::{
     Pool, Ticket,
-    inner::{Offered, PoolInner},
+    inner::PoolInner,
     lease::Lease,
-    queued_job::Begun,
-    ticket::{Granted, check, context, log_arrival},
+    ticket::{State, check, context, log_arrival},
 };
 use crate::{
     handler::{Context, OutputSink, StopReason},
-    model::{Deadline, FieldViolation, Job, JobError, Rejection, RejectionReason, WhenFull},
+    model::{Deadline, FieldViolation, Job, JobError, KindId, Rejection, RejectionReason, WhenFull},
     phase::Phase,
     scheduler::Core,
 };
@@ -27,7 +26,6 @@ const MAX_WAIT: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
 #[must_use = "dropping it gives the worker back"]
 pub struct Reservation {
     pool: Pool,
-    kind: usize,
     lease: Lease,
     cx: Context,
 }
@@ -62,15 +60,8 @@ impl Pool {
         job.deadline = Some(Deadline::new(now, MAX_WAIT, Duration::ZERO));
         let kind = self.locate(&job)?;
         let cx = context(inner, kind, now, &mut job, inner.collector(kind));
-        let granted = match inner.offer(now, job, kind, cx, false)? {
-            Offered::Granted(granted) => granted,
-            Offered::Queued(queued) => match queued.next().await? {
-                Begun::Granted(granted) => granted,
-                Begun::Running(_) => unreachable!("it is not on a thread"),
-            },
-        };
-        let Granted { kind, job: _, lease, cx } = granted;
-        Ok(Reservation { pool: self.clone(), kind, lease, cx })
+        let lease = Ticket::offer(inner, now, job, cx.clone(), false)?.worker().await?;
+        Ok(Reservation { pool: self.clone(), lease, cx })
     }
 
     /// Returns when a job could be accepted: a worker is free, or the queue has room. Another caller may come first. A
@@ -106,9 +97,9 @@ impl Reservation {
     /// # Errors
     /// Why the job is refused: it is of another kind, has an ordering key or a limit key, or exceeds a bound.
     pub fn submit(self, mut job: Job) -> Result<Ticket, Rejection> {
-        let Self { pool, kind, lease, cx: _ } = self;
-        let (inner, now) = (pool.inner(), Instant::now());
-        let is_kind = job.kind == **inner.kinds[kind].name();
+        let Self { pool, lease, cx } = self;
+        let (inner, kind, now) = (pool.inner(), cx.kind_id(), Instant::now());
+        let is_kind = job.kind == **cx.kind();
         for (field, is_wrong, what) in [
             ("kind", !is_kind, "the worker was reserved for another kind"),
             ("ordering_key", !job.ordering_key.is_empty(), "a reserved worker takes no key"),
@@ -126,8 +117,8 @@ impl Reservation {
         if inner.phase.get() >= Phase::Stopping {
             cx.stop(StopReason::Drain);
         }
-        log_arrival(inner, kind, &job, &cx, None);
-        Ok(Ticket::granted(Granted { kind, job: Box::new(job), lease, cx }))
+        log_arrival(inner, &job, &cx, None);
+        Ok(Ticket::new(State::Granted(Box::new(job)), lease, cx))
     }
 
     /// Returns when the worker should be given back, because the pool stops or an operator cancelled the reservation.
@@ -138,8 +129,8 @@ impl Reservation {
 
 impl PoolInner {
     /// Collects the output of a job of `kind`, up to its limit.
-    pub(super) fn collector(&self, kind: usize) -> OutputSink {
-        OutputSink::collect(self.kinds[kind].get_options().max_output.unwrap_or(self.settings.max_output))
+    pub(super) fn collector(&self, kind: KindId) -> OutputSink {
+        OutputSink::collect(self.kind(kind).get_options().max_output.unwrap_or(self.settings.max_output))
     }
 }
 

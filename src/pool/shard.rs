@@ -1,15 +1,10 @@
-//! The shared state of a pool as each serving thread, its shard, uses it; and values that are read without a lock.
+//! The shard of a thread, and values that are read without a lock.
 
 use std::{
     cell::Cell,
     ops::Deref,
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::atomic::{AtomicUsize, Ordering},
 };
-
-use super::inner::PoolInner;
 
 thread_local! {
     static SHARD: Cell<usize> = const { Cell::new(0) };
@@ -37,37 +32,6 @@ pub fn shard() -> usize {
 /// The shard whose runtime the calling thread serves, if it was named.
 pub(super) fn serving_shard() -> Option<usize> {
     SERVES.get().then(shard)
-}
-
-/// The shared state of a pool, as the threads of one shard use it.
-///
-/// Every running job holds a reference. If two threads shared one reference count, it would move between their cores
-/// with each job, so each shard has its own.
-#[derive(Clone)]
-pub(super) struct Shared(Arc<Counted>);
-
-/// Aligned to a pair of cache lines, which the processor may fetch together.
-#[repr(align(128))]
-struct Counted(Arc<PoolInner>);
-
-impl Shared {
-    pub(super) fn downgrade(&self) -> Weak<PoolInner> {
-        Arc::downgrade(&self.0.0)
-    }
-}
-
-impl From<Arc<PoolInner>> for Shared {
-    fn from(inner: Arc<PoolInner>) -> Self {
-        Self(Arc::new(Counted(inner)))
-    }
-}
-
-impl Deref for Shared {
-    type Target = PoolInner;
-
-    fn deref(&self) -> &PoolInner {
-        &self.0.0
-    }
 }
 
 /// A value that an operator replaces now and then, and that is read without a lock.

@@ -183,11 +183,11 @@ impl PoolStats {
         let is_stale = |worker: &&WorkerStats| {
             worker.job.is_some() && settings.stale_after.is_some_and(|stale_after| worker.job_age >= stale_after)
         };
-        let kinds = inner.served().map(|(index, kind)| {
-            let [queue_wait, run_time] = inner.meters.of_kind(index).each_ref().map(Distribution::of);
-            let limit = limits.iter().find(|(kind, _)| *kind == index).map(|(_, limit)| *limit);
-            let factory = inner.factories.stats(index, now);
-            let expected_wait = expected_waits.get(index).copied().unwrap_or(expected_wait);
+        let kinds = inner.served().map(|(id, kind)| {
+            let [queue_wait, run_time] = inner.meters.of_kind(id).each_ref().map(Distribution::of);
+            let limit = limits.iter().find(|(kind, _)| *kind == id).map(|(_, limit)| *limit);
+            let factory = inner.factories.stats(id, now);
+            let expected_wait = expected_waits.get(id.0).copied().unwrap_or(expected_wait);
             KindStats { name: Arc::clone(kind.name()), expected_wait, queue_wait, run_time, limit, factory }
         });
         let mut stats = Self {
@@ -315,8 +315,8 @@ impl Pool {
     #[must_use]
     pub fn durations(&self) -> Vec<KindDurations> {
         let inner = self.inner();
-        let kinds = inner.served().map(|(index, kind)| {
-            let [queue_wait, run_time] = inner.meters.of_kind(index).each_ref().map(in_buckets);
+        let kinds = inner.served().map(|(id, kind)| {
+            let [queue_wait, run_time] = inner.meters.of_kind(id).each_ref().map(in_buckets);
             KindDurations { kind: Arc::clone(kind.name()), queue_wait, run_time }
         });
         kinds.collect()

@@ -5,19 +5,12 @@ use std::{
     task::{Context as TaskContext, Poll, ready},
 };
 
-use tokio::{
-    sync::{mpsc, oneshot},
-    time::Instant,
-};
+use tokio::sync::{mpsc, oneshot};
 
-use super::{
-    outcome::{JobResult, failure},
-    shard::Shared,
-    ticket::Ticket,
-};
+use super::{inner::Shared, ticket::Ticket};
 use crate::{
     handler::{Context, Event, OutputSink, StopReason},
-    model::{Completed, Job, JobError, JobId, Outcome},
+    model::{Completed, Failure, Job, JobError, JobId, JobResult, KindId, Outcome},
 };
 
 /// Chunks that a handler may be ahead of its reader.
@@ -104,8 +97,7 @@ impl JobStream {
 
     /// The outcome of a job whose task was dropped with its runtime, which cancels the job.
     fn cut_off(&self) -> JobError {
-        let run = self.context.ran(Instant::now());
-        failure(&self.context, Outcome::Cancelled, run, None).into()
+        JobError::Failed(Failure::of(&self.context, Outcome::Cancelled))
     }
 }
 
@@ -115,15 +107,15 @@ impl Drop for JobStream {
     }
 }
 
-pub(super) async fn stream(inner: &Shared, kind: usize, job: Box<Job>) -> Result<JobStream, JobError> {
+pub(super) async fn stream(inner: &Shared, kind: KindId, job: Box<Job>) -> Result<JobStream, JobError> {
     let (sender, events) = mpsc::channel(BUFFERED_CHUNKS);
     // A stream is limited only by its kind, because the server buffers just a few chunks.
-    let limit = inner.kinds[kind].get_options().max_output.unwrap_or(usize::MAX);
+    let limit = inner.kind(kind).get_options().max_output.unwrap_or(usize::MAX);
     let ticket = Ticket::admit(inner, kind, job, OutputSink::stream(limit, sender))?;
-    let cx = ticket.context().clone();
-    let attached = ticket.begin().await?;
+    let context = ticket.cx.clone();
+    let running = ticket.begin().await?;
     let (done, end) = oneshot::channel();
     // The reader may be gone.
-    inner.tasks.spawn(async move { drop(done.send(attached.await)) });
-    Ok(JobStream { context: cx, events, end: StreamEnd::Open(end) })
+    inner.tasks.spawn(async move { drop(done.send(running.await)) });
+    Ok(JobStream { context, events, end: StreamEnd::Open(end) })
 }

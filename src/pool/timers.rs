@@ -1,16 +1,16 @@
 //! The timers of a pool: start rate-limited jobs when their time comes, and adjust the number of workers.
 //! `src/scheduler/workers/sizer.rs` decides on the number.
 
-use super::{inner::PoolInner, lease::WorkerHandlers, shard::Shared};
+use super::{
+    inner::{PoolInner, Shared},
+    lease::WorkerHandlers,
+};
 use crate::{
     phase::Phase,
     scheduler::{Core, Resized},
 };
 use std::{
-    sync::{
-        Weak,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Weak, atomic::Ordering},
     time::Duration,
 };
 use tokio::{
@@ -19,42 +19,25 @@ use tokio::{
 };
 use tracing::info;
 
-/// When the next rate-limited job may start, for the one task that waits for it. Only pools with a rate limit have one.
-pub(super) struct Timer {
-    at: watch::Sender<Option<Instant>>,
-    is_kept: AtomicBool,
-}
-
 /// Lets another task take over if this one is dropped with its runtime.
 struct Keeper(Weak<PoolInner>);
-
-impl Timer {
-    pub(super) fn new() -> Self {
-        Self { at: watch::Sender::new(None), is_kept: AtomicBool::new(false) }
-    }
-
-    /// Sets the time. Call it under the scheduler's lock, so that the last value is the right one.
-    pub(super) fn set(&self, at: Option<Instant>) {
-        self.at.send_if_modified(|current| std::mem::replace(current, at) != at);
-    }
-}
 
 impl Shared {
     /// Makes sure that a task starts the jobs when their time comes.
     pub(super) fn keep_time(&self) {
         let Some(timer) = self.timer.get() else { return };
-        if timer.is_kept.swap(true, Ordering::AcqRel) {
+        if self.is_timed.swap(true, Ordering::AcqRel) {
             return;
         }
         let keeper = Keeper(self.downgrade());
-        self.tasks.spawn(keep(keeper, timer.at.subscribe(), self.phase.subscribe()));
+        self.tasks.spawn(keep(keeper, timer.subscribe(), self.phase.subscribe()));
     }
 }
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        if let Some(timer) = self.0.upgrade().as_ref().and_then(|inner| inner.timer.get()) {
-            timer.is_kept.store(false, Ordering::Release);
+        if let Some(inner) = self.0.upgrade() {
+            inner.is_timed.store(false, Ordering::Release);
         }
     }
 }

@@ -24,7 +24,7 @@ use crate::{
     auth::Caller,
     model::Reason,
     phase::Phase,
-    pool::{Hold, Pool, Pools, RestartFault},
+    pool::{Pool, Pools, RestartFault, Suspension},
     proto::{
         self, CancelJobRequest, CancelJobResponse, DrainRequest, DrainResponse, ExplainRequest, ExplainResponse,
         ListJobsRequest, ListJobsResponse, PauseRequest, PauseResponse, PoolState, ReloadRequest, ReloadResponse,
@@ -165,7 +165,7 @@ impl AdminService for Admin {
         let _entered = span(&request, &request.get_ref().reason).entered();
         let pool = find(self, &request.get_ref().pool)?;
         check_serving(pool)?;
-        let held = pool.hold() != Hold::None;
+        let held = pool.suspension() != Suspension::None;
         pool.resume();
         if held {
             info!(pool = %pool.name(), "an operator resumed the pool");

@@ -30,7 +30,7 @@ use crate::{
     auth::{Hold, Rpc},
     memory::{AnswersFull, Charge, ConnectionMemory},
     model::{Completed, Deadline, Job, JobError, WhenFull},
-    pool::{Room, Ticket},
+    pool::{CapacityWait, Ticket},
     proto::{JobFailure, SubmitManyRequest, SubmitManyResponse, submit_many_response::Outcome},
 };
 
@@ -86,7 +86,7 @@ struct Driver {
     unread: Arc<UnreadOutput>,
     running: FuturesUnordered<Parked>,
     /// The job that found its pool full. No more jobs are read until it has capacity.
-    full: Option<Room>,
+    full: Option<CapacityWait>,
     /// Whether more jobs may come.
     reading: bool,
     /// Final status of the call, after all jobs are answered; `None` is OK.
@@ -197,8 +197,8 @@ impl Driver {
                     let deadline = self.deadline();
                     self.take(message, deadline);
                 }
-                Some(()) = OptionFuture::from(self.full.as_ref().map(Room::wait)) => {
-                    self.full = self.full.take().filter(Room::is_awaited);
+                Some(()) = OptionFuture::from(self.full.as_ref().map(CapacityWait::end)) => {
+                    self.full = self.full.take().filter(CapacityWait::goes_on);
                 }
                 () = has_read, if window_is_full && self.running.len() < self.service.window => {}
             }
@@ -261,7 +261,7 @@ impl Driver {
         match ticket.poll_unpin(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(outcome) => self.answer(tag, outcome, hold),
             Poll::Pending => {
-                self.full = ticket.room().filter(Room::is_awaited);
+                self.full = ticket.capacity_wait().filter(CapacityWait::goes_on);
                 self.running.push(Parked { tag, ticket, hold });
             }
         }

@@ -1,6 +1,6 @@
 //! `WorkerPoolService`, and its RPCs `Submit` and `Stream`: run one job, and return its result or stream its output and
 //! progress. When the caller leaves, the future is dropped: `src/pool/queued_job.rs` removes a queued job, and
-//! `src/pool/running_job.rs` stops a running one. A new RPC also needs a row in `src/auth/rule.rs`.
+//! `src/pool/stop.rs` stops a running one. A new RPC also needs a row in `src/auth/rule.rs`.
 
 use std::{
     borrow::Borrow,
@@ -90,7 +90,8 @@ impl WorkerPoolService for CallerServices {
     type SubmitManyStream = ResponseStream<SubmitManyResponse>;
     type WatchStatsStream = ResponseStream<WatchStatsResponse>;
 
-    // Like the code that the macro generates, except that the request is read before the future is created.
+    // Like the code that the macro generates, except that the request is converted before the future is created, so that
+    // it is not kept in memory while the job waits.
     fn submit<'a, 'b>(
         &'a self,
         request: Request<SubmitRequest>,
@@ -99,7 +100,30 @@ impl WorkerPoolService for CallerServices {
         'a: 'b,
         Self: 'b,
     {
-        Box::pin(submit(&self.0, request))
+        let service = &*self.0;
+        let accepted = Accepted::read(service, &service.calls, Rpc::Submit, request, |request| request.job);
+        Box::pin(async move {
+            let Accepted { call, job, meter, hold } = accepted?;
+            let outcome = match service.pools.try_submit(job) {
+                Ok(ticket) => ticket.await,
+                Err(rejection) => Err(rejection.into()),
+            };
+            match outcome {
+                Ok(completed) => {
+                    call.record_status(Code::Ok);
+                    // The pool knows when the run ended, which saves a reading of the clock.
+                    let Waterfall { queue, run, .. } = completed.waterfall;
+                    meter.end_after(Code::Ok, queue + run);
+                    let mut answer = call.answer(SubmitResponse { result: Some(convert::job_result(completed)) });
+                    if let Some(hold) = hold {
+                        // The hold lasts until the answer is sent.
+                        answer.extensions_mut().insert(Arc::new(hold));
+                    }
+                    Ok(answer)
+                }
+                Err(error) => Err(call.fail(meter, &error)),
+            }
+        })
     }
 
     async fn stream(&self, request: Request<StreamRequest>) -> Result<Response<Self::StreamStream>, Status> {
@@ -168,36 +192,6 @@ impl<C: Borrow<Calls>> Accepted<C> {
                 meter.end(status.code());
                 Err(status)
             }
-        }
-    }
-}
-
-/// Runs one job. The request is converted at once, so that it is not kept in memory while the job waits.
-fn submit(
-    service: &ServiceState,
-    request: Request<SubmitRequest>,
-) -> impl Future<Output = Result<Response<SubmitResponse>, Status>> + Send {
-    let accepted = Accepted::read(service, &service.calls, Rpc::Submit, request, |request| request.job);
-    async move {
-        let Accepted { call, job, meter, hold } = accepted?;
-        let outcome = match service.pools.try_submit(job) {
-            Ok(ticket) => ticket.await,
-            Err(rejection) => Err(rejection.into()),
-        };
-        match outcome {
-            Ok(completed) => {
-                call.record_status(Code::Ok);
-                // The pool knows when the run ended, which saves a reading of the clock.
-                let Waterfall { queue, run, .. } = completed.waterfall;
-                meter.end_after(Code::Ok, queue + run);
-                let mut answer = call.answer(SubmitResponse { result: Some(convert::job_result(completed)) });
-                if let Some(hold) = hold {
-                    // The hold lasts until the answer is sent.
-                    answer.extensions_mut().insert(Arc::new(hold));
-                }
-                Ok(answer)
-            }
-            Err(error) => Err(call.fail(meter, &error)),
         }
     }
 }

@@ -15,7 +15,7 @@ use super::{
     entry::{Entry, Names, TenantId, slot},
     limit::{LimitWait, TIE, UNLIMITED},
 };
-use crate::model::{Criticality, Limiter, RejectionReason, WhenFull};
+use crate::model::{Criticality, KindId, Limiter, RejectionReason, WhenFull};
 
 use capacity::Seen;
 pub use demand::TenantRate;
@@ -52,7 +52,7 @@ pub(super) struct Admission {
 /// A job to be judged.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Candidate<'a> {
-    pub(super) kind: usize,
+    pub(super) kind: KindId,
     pub(super) class: Criticality,
     pub(super) bytes: usize,
     pub(super) start_by: Instant,

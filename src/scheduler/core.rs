@@ -47,7 +47,7 @@ impl<H: Host> Core<H> {
         let tenant = arrival.tenant;
         self.admission.demand.arrive(tenant, self.admission.estimates.service(arrival.kind));
         self.consider(now, arrival, waiter, effects).unwrap_or_else(|refusal| {
-            self.counts.rejected[refusal.reason.index()] += 1;
+            self.count_rejection(&refusal.reason);
             self.admission.demand.refuse(tenant);
             if !effects.is_empty() {
                 // Jobs were replaced, and the arrival does not take their place.

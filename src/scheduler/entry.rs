@@ -9,7 +9,7 @@ use super::{
     limit::UNLIMITED,
     list::{Link, Links},
 };
-use crate::model::{Criticality, WhenFull};
+use crate::model::{Criticality, JobStage, KindId, WhenFull};
 
 /// Identifies an entry. A later entry at the same index has another key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -25,7 +25,7 @@ pub(super) struct Entry<H: Host> {
     /// Taken when the job starts or ends in the queue.
     pub(super) waiter: Option<H::Waiter>,
     pub(super) stage: EntryStage,
-    pub(super) kind: usize,
+    pub(super) kind: KindId,
     pub(super) class: Criticality,
     pub(super) bytes: usize,
     /// Estimated service time in seconds, fixed on acceptance so that sums stay exact.
@@ -73,6 +73,14 @@ pub(super) enum EntryStage {
 }
 
 impl EntryStage {
+    pub(super) fn stage(self) -> JobStage {
+        match self {
+            Self::Waiting => JobStage::Waiting,
+            Self::Ready | Self::Blocked | Self::Throttled => JobStage::Queued,
+            Self::Running { .. } => JobStage::Running,
+        }
+    }
+
     /// The worker of a job whose outcome is not decided.
     pub(super) fn worker(self) -> Option<usize> {
         if let Self::Running { worker, ended: false } = self { Some(worker) } else { None }

@@ -10,7 +10,7 @@ use super::{
     admission::seconds,
     entry::{AGE, Entry, EntryStage, LINE},
     limit::TIE,
-    snapshot::{CoreStage, core_stage},
+    snapshot::{Held, held},
 };
 use crate::model::Limiter;
 
@@ -72,26 +72,21 @@ const ROUNDS: usize = 32;
 
 impl<H: Host> Core<H> {
     /// The state of the job that `is` identifies, and why it waits. `None` if there is no such job. Scans every job.
-    pub(crate) fn explain(
-        &self,
-        now: Instant,
-        is: impl Fn(&H::Job) -> bool,
-    ) -> Option<(H::Job, CoreStage, Option<Wait>)> {
+    pub(crate) fn explain(&self, now: Instant, is: impl Fn(&H::Job) -> bool) -> Option<(H::Job, Held, Option<Wait>)> {
         let (index, entry) = self.entries.iter().find(|(_, entry)| is(&entry.job))?;
         let place = |before: Option<usize>| before.map_or(0, |before| before + 1);
-        let stage = core_stage(&self.workers, entry.stage);
-        let wait = match stage {
-            CoreStage::Waiting => {
+        let wait = match entry.stage {
+            EntryStage::Waiting => {
                 let position = place(self.queue.waiting.iter(&self.entries).position(|at| at == index));
                 Some(Wait { position, queued: None })
             }
-            CoreStage::Queued => {
+            EntryStage::Ready | EntryStage::Blocked | EntryStage::Throttled => {
                 let position = place(self.queue.all.iter(&self.entries, AGE).position(|at| at == index));
                 Some(Wait { position, queued: Some(self.explain_queued(now, index, entry)) })
             }
-            CoreStage::Running { .. } => None,
+            EntryStage::Running { .. } => None,
         };
-        Some((entry.job.clone(), stage, wait))
+        Some((entry.job.clone(), held(&self.workers, entry.stage), wait))
     }
 
     fn explain_queued(&self, now: Instant, index: usize, entry: &Entry<H>) -> Queued {

@@ -15,7 +15,7 @@ use super::{
     Host,
     entry::{Entry, EntryStage, KeyLimiterId, LINE},
 };
-use crate::model::{KindLimits, Limit, Limiter};
+use crate::model::{KindId, KindLimits, Limit, Limiter};
 use key::{KeyLimiter, Used};
 pub(super) use key::{LimitWait, TIE};
 
@@ -43,7 +43,7 @@ pub(super) struct Limits {
 }
 
 struct LimitedKind {
-    kind: usize,
+    kind: KindId,
     limits: KindLimits,
     used: Used,
     by_key: FxHashMap<Box<str>, KeyLimiterId>,
@@ -68,6 +68,7 @@ impl Limits {
     pub(super) fn extend(&mut self, kinds: &[KindLimits]) {
         for (kind, limits) in kinds.iter().enumerate().skip(self.queue_of.len()) {
             if limits.is_set() {
+                let kind = KindId(kind);
                 let kind_queue =
                     LimitedKind { kind, limits: *limits, used: Used::default(), by_key: FxHashMap::default() };
                 self.kind_queues.push(kind_queue);
@@ -91,8 +92,8 @@ impl Limits {
         self.kind_queues.len()
     }
 
-    pub(super) fn kind_queue(&self, kind: usize) -> usize {
-        self.queue_of.get(kind).copied().unwrap_or(UNLIMITED)
+    pub(super) fn kind_queue(&self, kind: KindId) -> usize {
+        self.queue_of.get(kind.0).copied().unwrap_or(UNLIMITED)
     }
 
     /// Whether the kind's limits allow a job of the kind queue to start.
@@ -327,7 +328,7 @@ impl Limits {
     }
 
     /// The kind of a kind queue with limits.
-    pub(super) fn kind(&self, kind_queue: usize) -> usize {
+    pub(super) fn kind(&self, kind_queue: usize) -> KindId {
         self.kind_queues[kind_queue - 1].kind
     }
 
@@ -362,7 +363,7 @@ impl Limits {
     }
 
     /// The use of each limit. `queued` counts the queued jobs of a kind queue.
-    pub(super) fn uses(&self, queued: impl Fn(usize) -> usize) -> Vec<(usize, LimitStats)> {
+    pub(super) fn uses(&self, queued: impl Fn(usize) -> usize) -> Vec<(KindId, LimitStats)> {
         let view = |(index, limited): (usize, &LimitedKind)| {
             let (limits, running, keys) = (limited.limits, limited.used.running, limited.by_key.len());
             (limited.kind, LimitStats { limits, running, queued: queued(index + 1), keys })

@@ -56,28 +56,21 @@ impl<H: Host> Core<H> {
         effects: &mut Vec<Effect<H>>,
     ) -> Option<(JobStage, H::Job)> {
         let (index, entry) = self.entries.iter().find(|(_, entry)| is_it(&entry.job))?;
-        let job = entry.job.clone();
+        let (stage, job) = (entry.stage.stage(), entry.job.clone());
         match entry.stage {
-            EntryStage::Running { ended: true, .. } => None,
-            EntryStage::Running { ended: false, .. } => Some((JobStage::Running, job)),
+            EntryStage::Running { ended: true, .. } => return None,
+            EntryStage::Running { ended: false, .. } => return Some((stage, job)),
             EntryStage::Waiting => {
-                let Entry { waiter, job: waiting_job, .. } = self.leave_waiting(index);
-                let outcome = Outcome::CancelledByOperator;
-                effects.push(Effect::Ended {
-                    waiter: waiter.expect(WAITER),
-                    job: waiting_job,
-                    outcome,
-                    retry_after: None,
-                });
-                self.dispatch(now, effects);
-                Some((JobStage::Waiting, job))
+                let Entry { waiter, job, .. } = self.leave_waiting(index);
+                let (waiter, outcome) = (waiter.expect(WAITER), Outcome::CancelledByOperator);
+                effects.push(Effect::Ended { waiter, job, outcome, retry_after: None });
             }
             EntryStage::Ready | EntryStage::Blocked | EntryStage::Throttled => {
                 self.end_queued(index, Outcome::CancelledByOperator, None, effects);
-                self.dispatch(now, effects);
-                Some((JobStage::Queued, job))
             }
         }
+        self.dispatch(now, effects);
+        Some((stage, job))
     }
 
     /// Sets new bounds and adds kinds. `kinds` has the limits of all kinds; the limits of known kinds do not change.

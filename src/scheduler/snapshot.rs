@@ -6,7 +6,7 @@ use super::{
     entry::EntryStage,
     workers::{WorkerState, Workers},
 };
-use crate::model::{Criticality, JobStage, Outcome, Reason};
+use crate::model::{Criticality, JobStage, KindId, Outcome, Reason, RejectionReason};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -30,8 +30,20 @@ pub(crate) struct CoreSnapshot<J> {
     pub(crate) expected_waits: Vec<Duration>,
     pub(crate) counts: Counts,
     pub(crate) workers: Vec<WorkerSnapshot<J>>,
-    /// Index and use of each kind with limits.
-    pub(crate) limits: Vec<(usize, LimitStats)>,
+    /// Use of each kind with limits.
+    pub(crate) limits: Vec<(KindId, LimitStats)>,
+}
+
+/// What an operator has suspended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Suspension {
+    /// Nothing.
+    None,
+    /// Starting jobs. New jobs are accepted, and wait.
+    Paused,
+    /// Accepting jobs. The pool finishes the jobs that it has.
+    Shut,
 }
 
 /// Number of workers of a pool, and what determines it.
@@ -91,7 +103,9 @@ impl<H: Host> Core<H> {
             size: self.size(),
             oldest: self.queue.all.head().map(|index| self.entries[index].job.clone()),
             expected_wait: self.expected_wait(class),
-            expected_waits: (0..self.limits.kinds()).map(|kind| self.expected_wait_of(now, kind, class)).collect(),
+            expected_waits: (0..self.limits.kinds())
+                .map(|kind| self.expected_wait_of(now, KindId(kind), class))
+                .collect(),
             counts: self.counts,
             workers: self.worker_snapshots(),
             limits: self.limits.uses(|kind_queue| self.queue.jobs_of(kind_queue)),
@@ -110,9 +124,13 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// Whether an operator has shut the pool, and whether it is paused.
-    pub(crate) fn is_held(&self) -> (bool, bool) {
-        (self.shut, self.paused.is_some())
+    /// What an operator has suspended.
+    pub(crate) fn suspension(&self) -> Suspension {
+        match self.paused {
+            _ if self.shut => Suspension::Shut,
+            Some(_) => Suspension::Paused,
+            None => Suspension::None,
+        }
     }
 
     /// Copies the statistics of the load.
@@ -197,31 +215,22 @@ impl Counts {
 }
 
 impl<H: Host> Core<H> {
-    /// Counts a refusal by the host; `reason` indexes [`Reason::REFUSALS`].
-    pub(crate) fn count_rejection(&mut self, reason: usize) {
-        self.counts.rejected[reason] += 1;
+    /// Counts a refusal.
+    pub(crate) fn count_rejection(&mut self, reason: &RejectionReason) {
+        self.counts.rejected[reason.index()] += 1;
     }
 }
 
-/// Stage of a job in the scheduler.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum CoreStage {
-    /// Its caller waits for capacity.
-    Waiting,
-    /// It is queued.
-    Queued,
-    /// It runs. `ended`: its outcome is decided, and its handler is still stopping.
-    Running { worker: u32, ended: bool, stuck: bool },
-}
-
-impl CoreStage {
-    pub(crate) fn stage(self) -> JobStage {
-        match self {
-            Self::Waiting => JobStage::Waiting,
-            Self::Queued => JobStage::Queued,
-            Self::Running { .. } => JobStage::Running,
-        }
-    }
+/// The stage of a job, and its worker.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Held {
+    pub(crate) stage: JobStage,
+    /// Worker of a running job.
+    pub(crate) worker: u32,
+    /// Whether the job ignores the request to stop.
+    pub(crate) is_stuck: bool,
+    /// Whether the outcome is decided; the handler is still stopping.
+    pub(crate) is_ended: bool,
 }
 
 /// The items with the smallest keys, in that order, and the number of all.
@@ -233,14 +242,14 @@ impl<H: Host> Core<H> {
     pub(crate) fn list<K: Ord>(
         &self,
         limit: usize,
-        key: impl Fn(&H::Job, CoreStage) -> Option<K>,
-    ) -> Smallest<K, (H::Job, CoreStage)> {
+        key: impl Fn(&H::Job, Held) -> Option<K>,
+    ) -> Smallest<K, (H::Job, Held)> {
         let keyed = self.entries.iter().filter_map(|(_, entry)| {
-            let stage = core_stage(&self.workers, entry.stage);
-            Some((key(&entry.job, stage)?, (&entry.job, stage)))
+            let held = held(&self.workers, entry.stage);
+            Some((key(&entry.job, held)?, (&entry.job, held)))
         });
         let (smallest, all) = smallest(keyed, limit);
-        (smallest.into_iter().map(|(key, (job, stage))| (key, (job.clone(), stage))).collect(), all)
+        (smallest.into_iter().map(|(key, (job, held))| (key, (job.clone(), held))).collect(), all)
     }
 
     /// The tenants with the highest request rates, highest first.
@@ -249,14 +258,16 @@ impl<H: Host> Core<H> {
     }
 }
 
-pub(super) fn core_stage<S>(workers: &Workers<S>, stage: EntryStage) -> CoreStage {
-    match stage {
-        EntryStage::Waiting => CoreStage::Waiting,
-        EntryStage::Ready | EntryStage::Blocked | EntryStage::Throttled => CoreStage::Queued,
-        EntryStage::Running { worker, ended } => {
-            let (worker, state) = workers.state(worker);
-            CoreStage::Running { worker, ended, stuck: matches!(state, WorkerState::Stuck(_)) }
-        }
+pub(super) fn held<S>(workers: &Workers<S>, stage: EntryStage) -> Held {
+    let (worker, is_ended) = match stage {
+        EntryStage::Running { worker, ended } => (Some(workers.state(worker)), ended),
+        EntryStage::Waiting | EntryStage::Ready | EntryStage::Blocked | EntryStage::Throttled => (None, false),
+    };
+    Held {
+        stage: stage.stage(),
+        worker: worker.map_or(0, |(id, _)| id),
+        is_stuck: matches!(worker, Some((_, WorkerState::Stuck(_)))),
+        is_ended,
     }
 }
 

@@ -64,7 +64,7 @@ impl<H: Host> Core<H> {
 
     /// Refuses a waiting caller.
     pub(super) fn refuse_waiting(&mut self, index: usize, reason: RejectionReason, effects: &mut Vec<Effect<H>>) {
-        self.counts.rejected[reason.index()] += 1;
+        self.count_rejection(&reason);
         let waiter = self.leave_waiting(index).waiter.expect(WAITER);
         effects.push(Effect::Refused { waiter, reason });
     }

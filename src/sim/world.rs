@@ -10,7 +10,7 @@ use super::{
     tally::{Outcome, Tally},
 };
 use crate::{
-    model::{self, WhenFull},
+    model::{self, KindId, WhenFull},
     scheduler::{Arrival as Offer, Bounds, Caps, Core, Effect, Host, JobKey, Verdict, Withdrawal, Withdrawn},
 };
 
@@ -340,7 +340,7 @@ impl Policy for PoolPolicy {
         let finish_by = now + arrival.deadline;
         let offer = Offer {
             job,
-            kind: arrival.kind,
+            kind: KindId(arrival.kind),
             class: arrival.class,
             bytes: 0,
             start_by: finish_by,

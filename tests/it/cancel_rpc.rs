@@ -240,10 +240,10 @@ async fn the_capacity_of_a_queued_job_is_free_within_the_bound() {
             call.until(observer.until(|pool| queued(pool) == 1)).await;
             let next = Job::new("sleep", "60000").when_full(WhenFull::Wait);
             let next = service.control.pools().try_submit(next).expect("the job waits for capacity");
-            let room = next.room().expect("the worker is busy");
-            assert!(room.is_awaited());
+            let wait = next.capacity_wait().expect("the worker is busy");
+            assert!(wait.goes_on());
             let (left, _open) = call.leave(how);
-            timeout(PATIENCE, room.wait()).await.expect("capacity is free");
+            timeout(PATIENCE, wait.end()).await.expect("capacity is free");
             measured.add(left.elapsed()).await;
         }
         measured.check("queued", how);

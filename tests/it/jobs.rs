@@ -8,7 +8,7 @@ use tonic::{Code, Request, Status};
 use waterwheel::{
     Job, Pool,
     model::{JobId, Outcome, Rung},
-    pool::{EndedJob, Settings, Stage, Ticket},
+    pool::{EndedJob, RunningJob, Settings, Ticket},
     proto::{
         self, Binding, CancelJobRequest, ExplainRequest, ExplainResponse, JobOrder, JobStage, ListJobsRequest,
         ListJobsResponse, SubmitRequest, admin_service_client::AdminServiceClient, explain_response::State,
@@ -272,10 +272,7 @@ async fn an_ended_job_is_explained_by_its_job_id_until_it_is_evicted() {
 const SECOND: Duration = Duration::from_secs(1);
 
 fn ended(pool: &Pool, job: JobId) -> EndedJob {
-    match pool.explain(job).expect("it is known").job.stage {
-        Stage::Ended(ended) => ended,
-        other => panic!("{other:?}"),
-    }
+    pool.explain(job).expect("it is known").job.ended.expect("it has ended")
 }
 
 fn give(jobs: &mut JoinSet<()>, pool: &Pool, job: Job) -> JobId {
@@ -295,7 +292,7 @@ async fn explain_shows_how_long_a_job_was_queued_has_run_and_may_still_run() {
     let explained = pool.explain(running).expect("it is known");
     assert_eq!((&*explained.job.pool, &*explained.job.kind), ("test", "held"));
     assert!(!explained.job.stopping);
-    let Stage::Running { queue, run, left, stuck: false, .. } = explained.job.stage else { panic!("{explained:?}") };
+    let Some(RunningJob { queue, run, left, stuck: false, .. }) = explained.job.run else { panic!("{explained:?}") };
     assert_eq!((queue, run), (Duration::ZERO, SECOND));
     assert_eq!(left, Duration::from_millis(28_690), "30 s less the margin and the second that it ran");
     gate.open();

@@ -5,9 +5,9 @@ use std::{collections::BTreeSet, time::Duration};
 
 use waterwheel::{
     Pool,
-    model::{JobId, Outcome},
+    model::{JobId, JobStage, Outcome},
     phase::Phase,
-    pool::{Counts, EndedJob, JobFilter, ListedJob, Stage},
+    pool::{Counts, EndedJob, JobFilter, ListedJob},
 };
 
 use crate::{
@@ -47,7 +47,7 @@ fn entries(pool: &Pool, events: &Events) -> Vec<Entry> {
     };
     let ids = (1..=events.jobs.len()).filter_map(|number| format!("{process}-{number:x}").parse::<JobId>().ok());
     let ended = ids.filter_map(|id| match pool.explain(id)?.job {
-        ListedJob { stage: Stage::Ended(ended), kind, .. } => Some(Entry { ended, kind: kind.to_string() }),
+        ListedJob { ended: Some(ended), kind, .. } => Some(Entry { ended, kind: kind.to_string() }),
         _ => None,
     });
     ended.collect()
@@ -196,7 +196,7 @@ impl AbandonedJobs {
 }
 
 fn held_fault(pool: &Pool, job: &ListedJob, events: &Events, now: Duration) -> Option<String> {
-    let is_running = matches!(job.stage, Stage::Running { .. });
+    let is_running = job.stage == JobStage::Running;
     if !is_running && pool.phase() >= Phase::Stopping {
         return Some("a job is queued in a pool that is stopping".into());
     }

@@ -48,7 +48,12 @@ impl Handler for Resident {
 #[tokio::test]
 async fn a_program_may_outlive_a_job_and_is_asked_to_end() {
     let bench = collect(0);
-    let site = Arc::new(Site { kind: "resident".into(), pool: "bench".into(), tasks: bench.tasks.clone() });
+    let site = Arc::new(Site {
+        kind: "resident".into(),
+        kind_id: crate::model::KindId::default(),
+        pool: "bench".into(),
+        tasks: bench.tasks.clone(),
+    });
     let mut resident = Resident(None);
     resident.start(site).await.expect("a shell");
     let mut pids = Vec::new();

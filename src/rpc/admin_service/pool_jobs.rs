@@ -10,7 +10,7 @@ use super::Admin;
 use crate::{
     model::{JobId, JobStage, Limiter, ProgramEnd, RequestId},
     pool::{
-        Binding, EndedFailure, EndedJob, Explanation, JobFilter, JobNames, JobOrder, ListedJob, Listing, Stage,
+        Binding, EndedFailure, EndedJob, Explanation, JobFilter, JobNames, JobOrder, ListedJob, Listing, RunningJob,
         TenantRate, Wait,
     },
     proto::{
@@ -107,22 +107,20 @@ fn tenants(admin: &Admin, pool: &str) -> Vec<proto::TenantRate> {
 }
 
 fn listed(listed: ListedJob) -> proto::ListedJob {
-    let ListedJob { job, pool, kind, names, stage, age, .. } = listed;
+    let ListedJob { job, pool, kind, names, stage, run, ended, age, .. } = listed;
     let JobNames { request_id, tenant, .. } = names;
-    let (run, outcome) = match &stage {
-        Stage::Waiting | Stage::Queued => (None, ""),
-        Stage::Running { run, .. } => (Some(*run), ""),
-        Stage::Ended(EndedJob { outcome, started, waterfall, .. }) => {
-            (started.then_some(waterfall.run), outcome.reason().name())
-        }
+    let run = match &ended {
+        Some(EndedJob { started, waterfall, .. }) => started.then_some(waterfall.run),
+        None => run.map(|running| running.run),
     };
+    let outcome = ended.map_or("", |ended| ended.outcome.reason().name());
     proto::ListedJob {
         job_id: job.into(),
         request_id: request_id.map(|id| id.as_str().to_owned()).unwrap_or_default(),
         pool: pool.to_string(),
         kind: kind.to_string(),
         tenant: tenant.as_deref().unwrap_or_default().to_owned(),
-        stage: job_stage(stage.name()).into(),
+        stage: job_stage(stage).into(),
         age: Some(duration(age)),
         run: run.map(duration),
         outcome: outcome.to_owned(),
@@ -141,11 +139,12 @@ pub(super) fn explain(admin: &Admin, request: &ExplainRequest) -> Result<Respons
         None => newest_of_request(admin, id).ok_or_else(|| unknown_job(id, FORGOTTEN))?,
     };
     let Explanation { job: listed, wait } = explanation;
-    let ListedJob { job, pool, kind, names, stage, age, left, stopping, traceparent: _ } = listed;
+    let ListedJob { job, pool, kind, names, run, ended, age, left, stopping, .. } = listed;
     let JobNames { request_id, tenant, principal, runner } = names;
-    let state = match stage {
-        Stage::Waiting | Stage::Queued => State::Held(held(wait, age, left)),
-        Stage::Running { worker, queue, run, left, stuck, since_progress: _ } => State::Running(RunningState {
+    let state = match (run, ended) {
+        (_, Some(ended)) => State::Ended(self::ended(&ended)),
+        (None, None) => State::Held(held(wait, age, left)),
+        (Some(RunningJob { worker, queue, run, left, stuck, .. }), None) => State::Running(RunningState {
             worker,
             queue: Some(duration(queue)),
             run: Some(duration(run)),
@@ -153,7 +152,6 @@ pub(super) fn explain(admin: &Admin, request: &ExplainRequest) -> Result<Respons
             stopping,
             stuck,
         }),
-        Stage::Ended(ended) => State::Ended(self::ended(&ended)),
     };
     let answer = ExplainResponse {
         job_id: job.to_string(),

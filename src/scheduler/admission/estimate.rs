@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::seconds;
+use crate::model::KindId;
 
 /// Service time of a kind before any measurement.
 const FIRST_SERVICE: Duration = Duration::from_millis(50);
@@ -69,68 +70,68 @@ impl Estimates {
     }
 
     /// Learns from a run. Returns the seconds that the estimate used.
-    pub(crate) fn observe(&mut self, kind: usize, run: Duration) -> f64 {
+    pub(crate) fn observe(&mut self, kind: KindId, run: Duration) -> f64 {
         let seconds = run.as_secs_f64();
-        self.kinds[kind].add(seconds);
+        self.kinds[kind.0].add(seconds);
         self.mean.add(seconds);
         seconds
     }
 
     /// Learns from a run that was cut at its deadline, and would have continued. For exponential times that would be
     /// one more mean; it is added, up to the time that the job ran.
-    pub(crate) fn observe_cut(&mut self, kind: usize, run: Duration) -> f64 {
+    pub(crate) fn observe_cut(&mut self, kind: KindId, run: Duration) -> f64 {
         let more = self.service(kind).min(run.as_secs_f64());
         self.observe(kind, run.saturating_add(Duration::from_secs_f64(more)))
     }
 
     /// Learns from a run that was cut by a limit other than its deadline. That only shows that the job takes longer.
-    pub(crate) fn observe_longer(&mut self, kind: usize, run: Duration) -> f64 {
+    pub(crate) fn observe_longer(&mut self, kind: KindId, run: Duration) -> f64 {
         if run.as_secs_f64() > self.service(kind) { self.observe(kind, run) } else { 0.0 }
     }
 
     /// Learns that a run, counted with `counted` seconds, occupied its worker for `held`.
-    pub(crate) fn observe_held(&mut self, kind: usize, counted: f64, held: Duration) {
+    pub(crate) fn observe_held(&mut self, kind: KindId, counted: f64, held: Duration) {
         let more = held.as_secs_f64() - counted;
         if counted <= 0.0 {
             self.observe_longer(kind, held);
         } else if more > 0.0 {
-            self.kinds[kind].lengthen(more);
+            self.kinds[kind.0].lengthen(more);
             self.mean.lengthen(more);
         }
     }
 
     /// A measured job of `kind` ended.
-    pub(crate) fn note_end(&mut self, kind: usize, now: Instant) {
-        self.kinds[kind].heard = Some(now);
+    pub(crate) fn note_end(&mut self, kind: KindId, now: Instant) {
+        self.kinds[kind.0].heard = Some(now);
     }
 
     /// Whether a job of `kind` may be queued as a probe.
-    pub(crate) fn may_probe(&self, kind: usize, now: Instant) -> bool {
-        let Some(heard) = self.kinds[kind].heard else { return true };
-        let silence = SILENCE.max(seconds(SILENT_RUNS * self.kinds[kind].seconds));
+    pub(crate) fn may_probe(&self, kind: KindId, now: Instant) -> bool {
+        let Some(heard) = self.kinds[kind.0].heard else { return true };
+        let silence = SILENCE.max(seconds(SILENT_RUNS * self.kinds[kind.0].seconds));
         now.saturating_duration_since(heard) >= silence
     }
 
     /// A probe is queued.
-    pub(crate) fn probe(&mut self, kind: usize, now: Instant) {
-        let known = &mut self.kinds[kind];
+    pub(crate) fn probe(&mut self, kind: KindId, now: Instant) {
+        let known = &mut self.kinds[kind.0];
         (known.heard, known.is_stale) = (Some(now), true);
     }
 
     /// Expected service time of a job of `kind`; the mean of the pool if only other kinds were measured.
-    pub(crate) fn service(&self, kind: usize) -> f64 {
-        let known = if self.kinds[kind].samples > 0 { &self.kinds[kind] } else { &self.mean };
+    pub(crate) fn service(&self, kind: KindId) -> f64 {
+        let known = if self.kinds[kind.0].samples > 0 { &self.kinds[kind.0] } else { &self.mean };
         known.seconds
     }
 
     /// Expected service time of a job of `kind`, if the kind was measured.
-    pub(crate) fn measured(&self, kind: usize) -> Option<f64> {
-        Some(self.kinds[kind].seconds).filter(|_| self.kinds[kind].samples > 0)
+    pub(crate) fn measured(&self, kind: KindId) -> Option<f64> {
+        Some(self.kinds[kind.0].seconds).filter(|_| self.kinds[kind.0].samples > 0)
     }
 
     /// Measured runs of `kind`.
-    pub(crate) fn runs(&self, kind: usize) -> u32 {
-        self.kinds[kind].samples
+    pub(crate) fn runs(&self, kind: KindId) -> u32 {
+        self.kinds[kind.0].samples
     }
 
     /// Mean service time of the pool.
@@ -151,28 +152,31 @@ mod tests {
     #[test]
     fn first_sample_replaces_the_start_value() {
         let mut estimates = Estimates::new(1);
-        assert!((estimates.service(0) - 0.050).abs() < 1e-9 && estimates.measured(0).is_none());
-        estimates.observe(0, Duration::from_millis(10));
-        assert!((estimates.service(0) - 0.010).abs() < 1e-9);
+        assert!((estimates.service(KindId(0)) - 0.050).abs() < 1e-9 && estimates.measured(KindId(0)).is_none());
+        estimates.observe(KindId(0), Duration::from_millis(10));
+        assert!((estimates.service(KindId(0)) - 0.010).abs() < 1e-9);
         for _ in 0..200 {
-            estimates.observe(0, Duration::from_millis(20));
+            estimates.observe(KindId(0), Duration::from_millis(20));
         }
-        assert!((estimates.service(0) - 0.020).abs() < 1e-4);
+        assert!((estimates.service(KindId(0)) - 0.020).abs() < 1e-4);
     }
     #[test]
     fn a_kind_without_recent_ends_allows_one_probe() {
         let (start, mut estimates) = (Instant::now(), Estimates::new(1));
         for _ in 0..100 {
-            estimates.observe(0, Duration::from_secs(2));
+            estimates.observe(KindId(0), Duration::from_secs(2));
         }
-        estimates.note_end(0, start);
+        estimates.note_end(KindId(0), start);
         let at = |seconds| start + Duration::from_secs(seconds);
-        assert!(!estimates.may_probe(0, at(19)) && estimates.may_probe(0, at(20)), "ten runs of two seconds");
-        estimates.probe(0, at(20));
-        assert!(!estimates.may_probe(0, at(39)));
-        estimates.observe(0, Duration::from_millis(10));
-        assert!((estimates.service(0) - 1.0).abs() < 0.01, "the probe weighs as much as all earlier runs");
-        estimates.observe(0, Duration::from_millis(10));
-        assert!((estimates.service(0) - 0.95).abs() < 0.01, "the next run has the usual weight");
+        assert!(
+            !estimates.may_probe(KindId(0), at(19)) && estimates.may_probe(KindId(0), at(20)),
+            "ten runs of two seconds"
+        );
+        estimates.probe(KindId(0), at(20));
+        assert!(!estimates.may_probe(KindId(0), at(39)));
+        estimates.observe(KindId(0), Duration::from_millis(10));
+        assert!((estimates.service(KindId(0)) - 1.0).abs() < 0.01, "the probe weighs as much as all earlier runs");
+        estimates.observe(KindId(0), Duration::from_millis(10));
+        assert!((estimates.service(KindId(0)) - 0.95).abs() < 0.01, "the next run has the usual weight");
     }
 }

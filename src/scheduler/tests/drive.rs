@@ -9,7 +9,7 @@ use super::{
     Answer, Event, Notification, Numbers, Offer, Step,
     job_model::JobModel,
 };
-use crate::model::KindLimits;
+use crate::model::{KindId, KindLimits};
 
 pub(super) const KINDS: usize = 2;
 
@@ -213,7 +213,7 @@ impl Drive {
         let job = u32::try_from(self.keys.len()).expect("few jobs");
         let arrival = Arrival {
             job,
-            kind: offer.kind,
+            kind: KindId(offer.kind),
             class: offer.class,
             bytes: offer.bytes,
             start_by: self.origin + millis(self.now, offer.patience),

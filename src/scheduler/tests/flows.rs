@@ -13,7 +13,7 @@ use super::{
     super::{Arrival, Bounds, Caps, Core, Effect, Grant, JobKey, Verdict, Withdrawal, Withdrawn},
     Numbers,
 };
-use crate::model::{Criticality, KindLimits, Outcome, WhenFull};
+use crate::model::{Criticality, KindId, KindLimits, Outcome, WhenFull};
 
 /// A flow of similar jobs.
 #[derive(Debug, Clone, Copy)]
@@ -251,7 +251,7 @@ impl FlowSimulation<'_> {
         self.figures[flow].arrived += 1.0;
         let arrival = Arrival {
             job,
-            kind,
+            kind: KindId(kind),
             class,
             bytes: 0,
             start_by: self.origin + deadline,

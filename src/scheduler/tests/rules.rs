@@ -12,7 +12,7 @@ use super::{
         Figures, FlowCase, TestFlow, means,
     },
 };
-use crate::model::{Criticality, KindLimits, Limit, Outcome, Rate, WhenFull};
+use crate::model::{Criticality, KindId, KindLimits, Limit, Outcome, Rate, WhenFull};
 
 const NO_BOUND: Limit = Limit { concurrency: None, rate: None };
 const FREE: KindLimits = KindLimits { all: NO_BOUND, per_key: NO_BOUND, keys: 100 };
@@ -224,7 +224,7 @@ fn unused_limit_keys_are_forgotten() {
         let (tenant, limit_key) = ((job % 1_000).to_string(), (job % 150).to_string());
         let arrival = Arrival {
             job,
-            kind: 0,
+            kind: KindId(0),
             class: Criticality::Critical,
             bytes: 1,
             start_by: now + Duration::from_secs(1),

@@ -7,7 +7,7 @@ use super::{
     super::{Core, Effect, Host, admission::Estimates, limit::UNLIMITED},
     sizer::{Bounds, Decision, Sample, Sizer},
 };
-use crate::model::{Criticality, RejectionReason};
+use crate::model::{Criticality, KindId, RejectionReason};
 
 /// Memory of the samples and the size of a pool.
 pub(crate) struct Sizing {
@@ -181,6 +181,7 @@ impl Slowdown {
     fn compare(&mut self, estimates: &Estimates) -> Ended {
         let (mut took, mut before, mut runs_ended) = (0.0, 0.0, 0.0);
         for (kind, past) in self.kinds.iter_mut().enumerate() {
+            let kind = KindId(kind);
             let (seconds, runs) = (estimates.service(kind), estimates.runs(kind));
             let ended = f64::from(runs.saturating_sub(past.runs));
             past.runs = runs;
@@ -205,7 +206,7 @@ impl Slowdown {
     /// Makes the current run times the reference.
     fn accept(&mut self, estimates: &Estimates) {
         for (kind, past) in self.kinds.iter_mut().enumerate() {
-            past.seconds = past.seconds.map(|_| estimates.service(kind));
+            past.seconds = past.seconds.map(|_| estimates.service(KindId(kind)));
         }
         self.ratio = 1.0;
     }
@@ -225,13 +226,13 @@ mod tests {
     impl Kinds {
         fn new() -> Self {
             let mut kinds = Self { estimates: Estimates::new(2), slowdown: Slowdown::new(2) };
-            kinds.run(0, 100, 10);
-            kinds.run(1, 100, 1000);
+            kinds.run(KindId(0), 100, 10);
+            kinds.run(KindId(1), 100, 1000);
             kinds
         }
 
         /// Ends `runs` runs of `millis` milliseconds, and compares.
-        fn run(&mut self, kind: usize, runs: usize, millis: u64) -> f64 {
+        fn run(&mut self, kind: KindId, runs: usize, millis: u64) -> f64 {
             for _ in 0..runs {
                 self.estimates.observe(kind, Duration::from_millis(millis));
             }
@@ -244,10 +245,10 @@ mod tests {
     fn slower_jobs_are_a_slowdown_but_another_mix_of_kinds_is_not() {
         let mut kinds = Kinds::new();
         for _ in 0..10 {
-            assert!((kinds.run(0, 100, 10) - 1.0).abs() < 0.01);
-            assert!((kinds.run(1, 100, 1000) - 1.0).abs() < 0.01);
+            assert!((kinds.run(KindId(0), 100, 10) - 1.0).abs() < 0.01);
+            assert!((kinds.run(KindId(1), 100, 1000) - 1.0).abs() < 0.01);
         }
-        assert!(kinds.run(0, 200, 40) > 3.5);
-        assert!(kinds.run(0, 200, 10) < 1.1, "the slowdown has ended");
+        assert!(kinds.run(KindId(0), 200, 40) > 3.5);
+        assert!(kinds.run(KindId(0), 200, 10) < 1.1, "the slowdown has ended");
     }
 }

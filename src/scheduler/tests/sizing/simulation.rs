@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::super::Numbers;
 use crate::{
-    model::{Criticality, Outcome, WhenFull},
+    model::{Criticality, KindId, Outcome, WhenFull},
     scheduler::{Arrival, Bounds, Caps, Core, Effect, Grant, JobKey, Resized, Verdict},
 };
 
@@ -185,7 +185,7 @@ impl Simulation {
         };
         let arrival = Arrival {
             job,
-            kind: 0,
+            kind: KindId(0),
             class: self.callers.class,
             bytes: 1,
             start_by: self.origin + at,
