@@ -239,7 +239,8 @@ impl Values {
             (Some(size(least.max(payload.saturating_mul(count))).shown.to_string()), Origin::Default)
         };
         match key.path {
-            "server.http2.stream_window" | "server.http2.connection_window" => of_payloads(8 << 20, 2),
+            "server.http2.stream_window" => of_payloads(1 << 20, 2),
+            "server.http2.connection_window" => of_payloads(4 << 20, 2),
             "server.memory.total" => of_payloads(256 << 20, 4),
             "server.memory.per_connection" => of_payloads(64 << 20, 2),
             "kind.*.kill_grace" => {

@@ -100,11 +100,11 @@ async fn a_full_pool_stops_reading_and_refuses_no_job() {
     let busy = [(); 2].map(|()| caller.leave(job("sleep", "60000")));
     caller.until(|pool| pool.in_flight == 2).await;
     let mut many = Many::open(&process, 1, None).await;
-    // Sixteen messages fill the 1 MiB window of the stream, so flow control stops the sender.
+    // They fill the 8 MiB window of the stream, so flow control stops the sender.
     let sent = tokio::spawn({
         let jobs = many.jobs.clone();
         async move {
-            for tag in 0..40 {
+            for tag in 0..160 {
                 let job = Job { payload: format!("{{\"ms\":1{}}}", " ".repeat(64 << 10)).into(), ..job("sleep", "") };
                 jobs.send(SubmitManyRequest { tag: tag.to_string(), job: Some(Box::new(job)) }).await.unwrap();
             }
@@ -115,13 +115,13 @@ async fn a_full_pool_stops_reading_and_refuses_no_job() {
     assert!(!sent.is_finished(), "flow control must stop the sender");
     busy.into_iter().for_each(|call| call.abort());
     let mut completed = 0;
-    while completed < 40 {
+    while completed < 160 {
         let (tag, result) = many.next().await.unwrap().expect("the call stays open");
         result.unwrap_or_else(|status| panic!("{tag}: {status:?}"));
         completed += 1;
     }
     let pool = caller.pool().await;
-    assert_eq!((counts(&pool).accepted, counts(&pool).rejected.len()), (42, 0), "{pool:?}");
+    assert_eq!((counts(&pool).accepted, counts(&pool).rejected.len()), (162, 0), "{pool:?}");
 }
 
 #[tokio::test]
