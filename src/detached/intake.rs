@@ -13,7 +13,7 @@ use crate::store::NewJob;
 /// with 64 MiB five times as long.
 const TOTAL: usize = 8 << 20;
 /// Bytes that a job counts in addition to its payload.
-const ENVELOPE: usize = 4 << 10;
+const ENVELOPE: usize = 2 << 10;
 
 #[derive(Debug, Default)]
 pub(super) struct Intake(Mutex<IntakeBytes>);

@@ -309,7 +309,10 @@ impl Messages {
             let seen = begin.len().min(expected.len());
             begin[..seen] == expected.as_bytes()[..seen]
         });
-        if is_message && source.first().is_none_or(|byte| *byte == b'{') {
+        // Unknown fields may come first.
+        let line = source.split_inclusive(|byte| *byte == b'\n').next().filter(|line| line.ends_with(b"\n"));
+        let is_line = || line.is_some_and(|line| serde_json::from_slice::<Line<FromWorker>>(line).is_ok());
+        if source.first().is_none_or(|byte| *byte == b'{') && (is_message || is_line()) {
             return Ok(());
         }
         Err(ProtocolFault::Stray { announced: self.announced, shown: shown(source) })

@@ -211,10 +211,23 @@ mod cases {
     #[test]
     fn bytes_that_follow_are_a_message_or_a_fault() {
         let codec = Messages { announced: 9, ..Messages::default() };
-        for bytes in ["", "{", "{\"do", "{\"done\":{", "{ \"bytes\" : 5", "{\"progress\":{\"id\":\"1\"}}\n"] {
+        let unknown_first = "{\"at\":5,\"done\":{\"id\":\"1\"}}\n";
+        let progress = "{\"progress\":{\"id\":\"1\"}}\n";
+        for bytes in ["", "{", "{\"do", "{\"done\":{", "{ \"bytes\" : 5", progress, unknown_first] {
             codec.check_next(bytes.as_bytes()).unwrap_or_else(|fault| panic!("{bytes}: {fault}"));
         }
-        for bytes in ["\n", "é", " {\"done\":", "{}", "{\"a\":1}", "{\"don't\"", "{\"done\"x", "["] {
+        for bytes in [
+            "\n",
+            "é",
+            " {\"done\":",
+            "{}",
+            "{\"a\":1}",
+            "{\"a\":1}\n",
+            " {\"done\":{}}\n",
+            "{\"don't\"",
+            "{\"done\"x",
+            "[",
+        ] {
             let fault = codec.check_next(bytes.as_bytes()).map_err(|fault| fault.to_string());
             assert!(fault.is_err_and(|fault| fault.contains("announces 9 bytes")), "{bytes}");
         }
