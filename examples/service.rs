@@ -12,7 +12,7 @@ use waterwheel::{
 };
 
 fn load(more: &str) -> Result<Loaded, Faults> {
-    let text = format!("pool.text = {{ workers = 4, queue = 100 }}\n{more}");
+    let text = format!("pool.text = {{ workers = 4, queue.jobs = 100 }}\n{more}");
     let file = SourceFile { name: "examples/service.rs".to_owned(), text };
     // In a container, the variables of the process belong into `env`, so that operators can set keys.
     load_pools(&Sources { file: Some(file), ..Sources::default() })
