@@ -192,12 +192,12 @@ impl Store {
     #[must_use]
     pub fn postgres(&self) -> Option<PostgresOptions> {
         Some(PostgresOptions {
-            url: self.url.clone()?,
             listen_url: self.listen_url.clone(),
             prepared: self.prepared,
             password_file: self.password_file.clone(),
             ca_file: self.ca_file.clone(),
             bounds: self.bounds,
+            ..PostgresOptions::new(self.url.clone()?)
         })
     }
 }

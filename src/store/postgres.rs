@@ -10,6 +10,7 @@ mod url;
 use std::{
     path::PathBuf,
     sync::{Arc, mpsc::sync_channel},
+    time::Duration,
 };
 
 use hosts::Hosts;
@@ -45,14 +46,16 @@ pub struct PostgresOptions {
     pub ca_file: Option<PathBuf>,
     /// Maximum number of jobs and bytes. Each replica may exceed them by what it accepts between two counts.
     pub bounds: Bounds,
+    /// Time without an answer, in whole seconds, after which the database counts as away. 5 s unless set.
+    pub patience: Duration,
 }
 
 impl PostgresOptions {
     /// Options with defaults, except for the URL.
     #[must_use]
     pub fn new(url: DatabaseUrl) -> Self {
-        let bounds = Bounds::default();
-        Self { url, listen_url: None, prepared: true, password_file: None, ca_file: None, bounds }
+        let (bounds, patience) = (Bounds::default(), Duration::from_secs(5));
+        Self { url, listen_url: None, prepared: true, password_file: None, ca_file: None, bounds, patience }
     }
 }
 

@@ -29,8 +29,6 @@ use super::{
 };
 use crate::file;
 
-/// Bound of the time without an acknowledgement, and of connecting to one address.
-const TIMEOUT: Duration = Duration::from_secs(5);
 /// Largest file with a password or with certificates.
 const MAX_FILE: u64 = 1 << 20;
 
@@ -42,6 +40,8 @@ pub(super) struct Hosts {
     configs: Vec<Config>,
     tls: MakeRustlsConnect,
     is_prepared: bool,
+    /// Time without an answer, or an acknowledgement, after which a host counts as away.
+    patience: Duration,
     /// Index of the host to try first: the one that answered last.
     first: AtomicUsize,
 }
@@ -50,21 +50,26 @@ impl Hosts {
     /// Reads the files of the password and the certificates.
     pub(super) fn new(url: &DatabaseUrl, options: &PostgresOptions) -> Result<Self, StoreError> {
         let password = options.password_file.as_deref().map(read_password).transpose()?;
+        let patience = options.patience;
         let configs = url.hosts().iter().cloned().map(|mut config| {
             if let Some(password) = &password {
                 config.password(password);
             }
-            config.application_name("waterwheel").connect_timeout(TIMEOUT).tcp_user_timeout(TIMEOUT);
+            config.application_name("waterwheel").connect_timeout(patience).tcp_user_timeout(patience);
             // A standby is no help, and one address of a name may be mute.
             config.target_session_attrs(TargetSessionAttrs::ReadWrite).load_balance_hosts(LoadBalanceHosts::Random);
             config
         });
         let (configs, tls) = (configs.collect(), tls(options.ca_file.as_deref())?);
-        Ok(Self { configs, tls, is_prepared: options.prepared, first: AtomicUsize::default() })
+        Ok(Self { configs, tls, is_prepared: options.prepared, patience, first: AtomicUsize::default() })
     }
 
     pub(super) fn is_prepared(&self) -> bool {
         self.is_prepared
+    }
+
+    pub(super) fn patience(&self) -> Duration {
+        self.patience
     }
 
     pub(super) async fn connect(&self) -> Result<Session, StoreError> {
@@ -83,7 +88,7 @@ impl Hosts {
             let config = &self.configs[index];
             let opening = async { config.connect(self.tls.clone()).await.map_err(|error| cannot_connect(&error)) };
             // Its state is too large for the stack of a thread.
-            match answered(Box::pin(opening)).await {
+            match answered(self.patience, Box::pin(opening)).await {
                 Ok(opened) => {
                     self.first.store(index, Relaxed);
                     return Ok(opened);

@@ -200,7 +200,7 @@ impl Replica {
             let reached = if let Some(session) = session.take() { Ok(session) } else { self.reach().await };
             let error = match reached {
                 Ok(session) => match tokio::try_join!(self.send(&session), self.look(&session)) {
-                    Err(error) if error == mute() || error == standby() => {
+                    Err(error) if error == mute(self.hosts.patience()) || error == standby() => {
                         self.hosts.leave();
                         Some(error)
                     }
@@ -222,7 +222,7 @@ impl Replica {
             self.is_pending.notified().await;
             let text: String = mem::take(&mut *self.pending.lock()).into_iter().collect();
             // If a notification is lost, the looks of the others find the change.
-            answered(session.query("select pg_notify('waterwheel', $1)", &[(&text, Type::TEXT)])).await?;
+            self.answered(session.query("select pg_notify('waterwheel', $1)", &[(&text, Type::TEXT)])).await?;
             sleep(LEAST_INTERVAL).await;
         }
     }
@@ -234,7 +234,7 @@ impl Replica {
         loop {
             tokio::select! {
                 () = sleep_until(look_at) => {
-                    if answered(session.number(takes_writes, &[])).await? == 0 {
+                    if self.answered(session.number(takes_writes, &[])).await? == 0 {
                         return Err(standby());
                     }
                     self.check(session, ALL).await?;
@@ -278,7 +278,7 @@ impl Replica {
             self.forget_floors();
         }
         let awaited = if has('e') { self.wakes.awaited() } else { Vec::new() };
-        let ended = if awaited.is_empty() { Vec::new() } else { ended(session, &awaited).await? };
+        let ended = if awaited.is_empty() { Vec::new() } else { self.ended(session, &awaited).await? };
         self.wakes.announce(&Changes {
             ready: has('r'),
             returned: has('b'),
@@ -287,6 +287,18 @@ impl Replica {
             ..Changes::default()
         });
         Ok(())
+    }
+
+    /// The awaited jobs that have ended or are gone.
+    async fn ended(&self, session: &Session, awaited: &[String]) -> Result<Vec<String>, StoreError> {
+        let sql = "select id from unnest($1::text[]) as awaited (id) \
+                   where not exists (select 1 from jobs where jobs.id = awaited.id and state < 4)";
+        let rows = self.answered(session.look(sql, &[(&awaited, Type::TEXT_ARRAY)])).await?;
+        Ok(rows.iter().filter_map(|row| row.try_get(0).ok()).collect())
+    }
+
+    async fn answered<T>(&self, answer: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+        answered(self.hosts.patience(), answer).await
     }
 
     /// Counts all jobs periodically, in a small part of the time. Between counts, only changes of this process are
@@ -331,14 +343,6 @@ impl Replica {
         *self.sizes.lock() = sizes;
         Ok(())
     }
-}
-
-/// The awaited jobs that have ended or are gone.
-async fn ended(session: &Session, awaited: &[String]) -> Result<Vec<String>, StoreError> {
-    let sql = "select id from unnest($1::text[]) as awaited (id) \
-               where not exists (select 1 from jobs where jobs.id = awaited.id and state < 4)";
-    let rows = answered(session.look(sql, &[(&awaited, Type::TEXT_ARRAY)])).await?;
-    Ok(rows.iter().filter_map(|row| row.try_get(0).ok()).collect())
 }
 
 fn standby() -> StoreError {

@@ -22,8 +22,7 @@ pub(super) const BEGIN: &str = "begin; set local search_path = waterwheel; set l
     set local enable_mergejoin = off; set local statement_timeout = '30s'; \
     set local idle_in_transaction_session_timeout = '5s'";
 
-/// Looks for an answer, one second apart, before the server counts as away. A pause of this process is one look.
-const LOOKS: usize = 5;
+/// Time between two looks for an answer. A pause of this process is one look.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A parameter of a statement, and its type.
@@ -98,23 +97,26 @@ impl Session {
     }
 }
 
-/// Waits until the server answers, for some seconds.
+/// Waits until the server answers, for as many looks as `patience` has seconds.
 ///
 /// # Errors
 /// Those of the answer, and [`mute`].
-pub(super) async fn answered<T>(answer: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+pub(super) async fn answered<T>(
+    patience: Duration,
+    answer: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
     let mut answer = std::pin::pin!(answer);
-    for _ in 0..LOOKS {
+    for _ in 0..patience.as_secs() {
         if let Ok(answer) = timeout(LOOK_INTERVAL, &mut answer).await {
             return answer;
         }
     }
-    Err(mute())
+    Err(mute(patience))
 }
 
 /// No answer came.
-pub(super) fn mute() -> StoreError {
-    StoreError::Unavailable(format!("it has not answered for {LOOKS} s"))
+pub(super) fn mute(patience: Duration) -> StoreError {
+    StoreError::Unavailable(format!("it has not answered for {} s", patience.as_secs()))
 }
 
 pub(super) fn told(error: &tokio_postgres::Error) -> String {

@@ -8,11 +8,11 @@ use tokio::time::{Instant, timeout};
 use super::{
     beside::Mute,
     cluster::Cluster,
-    postgres::{PATIENCE, at, connect, store},
+    postgres::{PATIENCE, connect, store},
 };
 use crate::{
     model::Job,
-    store::{Bounds, JobStore, NewJob, StoreError, Submission, Submitted, open_postgres},
+    store::{Bounds, JobStore, NewJob, PostgresOptions, StoreError, Submission, Submitted, open_postgres},
 };
 
 async fn create(store: &dyn JobStore, id: &str) -> Result<Vec<Submitted>, StoreError> {
@@ -41,7 +41,8 @@ async fn is_away(store: &dyn JobStore, told: &str) {
 }
 
 fn open(hosts: &[String]) -> Arc<dyn JobStore> {
-    open_postgres(&at(&format!("postgres://test@{}/postgres", hosts.join(",")))).expect("a store")
+    let url = format!("postgres://test@{}/postgres", hosts.join(","));
+    open_postgres(&PostgresOptions::new(url.try_into().expect("a URL"))).expect("a store")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

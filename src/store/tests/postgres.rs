@@ -29,8 +29,9 @@ fn options(cluster: &Cluster, database: &str) -> PostgresOptions {
     at(&cluster.url(database))
 }
 
+/// A server that shares its machine with all tests may be slow, and is not away.
 pub(super) fn at(url: &str) -> PostgresOptions {
-    PostgresOptions::new(url.to_owned().try_into().expect("a URL"))
+    PostgresOptions { patience: PATIENCE, ..PostgresOptions::new(url.to_owned().try_into().expect("a URL")) }
 }
 
 /// A further replica on a store.
