@@ -12,7 +12,7 @@ use crate::store::NewJob;
 /// until what is before it is written: with 16 MiB, small jobs waited a third longer beside a tenant with large ones, and
 /// with 64 MiB five times as long.
 const TOTAL: usize = 8 << 20;
-/// Bytes that a job counts in addition to its payload.
+/// Bytes that a job counts in addition to its payload and its labels.
 const ENVELOPE: usize = 2 << 10;
 
 #[derive(Debug, Default)]
@@ -36,7 +36,8 @@ pub(super) struct Counted {
 impl Intake {
     /// Counts a job, or returns `None` if it has no room.
     pub(super) fn count(self: &Arc<Self>, job: &NewJob) -> Option<Counted> {
-        let (tenant, bytes) = (job.job.tenant.clone(), job.job.payload.len() + ENVELOPE);
+        let labels: usize = job.job.labels.iter().map(|(key, value)| key.len() + value.len()).sum();
+        let (tenant, bytes) = (job.job.tenant.clone(), job.job.payload.len() + labels + ENVELOPE);
         let mut waiting = self.0.lock();
         let own = waiting.tenants.get(&tenant).copied().unwrap_or_default();
         let fits = own + bytes <= TOTAL.saturating_sub(waiting.all + bytes) || own == 0 && waiting.all <= TOTAL / 2;
@@ -89,6 +90,16 @@ mod tests {
         drop((first, second, small));
         let waiting = intake.0.lock();
         assert_eq!((waiting.all, waiting.tenants.len()), (0, 0));
+    }
+
+    #[test]
+    fn labels_count_as_a_payload_does() {
+        let intake = Arc::<Intake>::default();
+        let label = |number: u32| (number.to_string(), "x".repeat(1 << 10));
+        let mut labelled = job("a", 0);
+        labelled.job.labels = (0..62).map(label).collect();
+        let counted = intake.count(&labelled).expect("room");
+        assert!(counted.bytes > 62 << 10, "{}", counted.bytes);
     }
 
     #[test]

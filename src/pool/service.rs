@@ -25,3 +25,28 @@ impl Service<Job> for Pool {
         Box::pin(self.submit(job))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tower::{ServiceBuilder, ServiceExt as _};
+
+    use super::*;
+    use crate::{
+        handler::Kind,
+        model::{Output, RejectionReason},
+    };
+
+    /// A pool beside middleware of the ecosystem.
+    #[tokio::test]
+    async fn a_pool_is_a_service_whose_errors_are_those_of_a_job() {
+        let upper = Kind::from_fn("upper", async |job, _cx| Ok(Output::new(job.payload.to_ascii_uppercase())));
+        let pool = Pool::builder("text").kind(upper).build();
+        let mut service =
+            ServiceBuilder::new().map_request(|text: &str| Job::new("upper", text.to_owned())).service(pool.clone());
+        let done = service.ready().await.expect("always").call("hello").await.expect("it ends");
+        assert_eq!(done.output.bytes, "HELLO");
+        pool.drain();
+        let refusal = service.ready().await.expect("always").call("late").await.expect_err("a refusal");
+        assert!(matches!(&refusal, JobError::Rejected(why) if why.reason == RejectionReason::Draining), "{refusal:?}");
+    }
+}
