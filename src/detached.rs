@@ -1,18 +1,22 @@
 //! Runs detached jobs: takes them from a store, runs them in the pools, and stores their results.
 //!
-//! [`create`] stores new jobs, and starts those that need not wait. [`claims`] counts the room of each pool. [`dispatch`]
-//! takes that many jobs from the store and extends the lease. [`leases`] has an entry for each job that this process
-//! holds. [`run`] runs one job and decides what follows. [`schedule`] creates recurring jobs.
+//! [`submit`] stores new jobs, and starts those that need not wait. [`claims`] counts the room of each pool, and
+//! [`dispatch`] takes that many jobs from the store. [`run`] runs one job and decides what follows, and [`results`] stores
+//! that. [`session`] extends the lease of this process, and [`leases`] has an entry for each job that it holds.
+//! [`maintenance`] calls what is periodic, and [`schedule`] creates recurring jobs.
 //!
 //! Waiting jobs stay in the store. A pool gets only as many as it can start soon, so that a drain gives back few.
 
 mod claims;
-mod create;
 mod dispatch;
 mod intake;
 mod leases;
+mod maintenance;
+mod results;
 mod run;
 mod schedule;
+mod session;
+mod submit;
 
 use std::{
     collections::BTreeMap,
@@ -37,8 +41,8 @@ use crate::{
     model::{JobId, Replay},
     pool::{LostWhile, Pool, Pools},
     store::{
-        Action, Change, Clock, Depth, Filter, JobName, JobStore, KindPolicy, Purged, Settle, StoreError, Timestamp,
-        Token,
+        Action, Change, Clock, Depth, Filter, JobName, JobStore, KindPolicy, NewJob, Purged, Settle, StoreError,
+        Submitted, Timestamp, Token,
     },
     task::Tasks,
 };
@@ -182,6 +186,23 @@ impl Detached {
     #[must_use]
     pub fn store(&self) -> &dyn JobStore {
         &*self.0.store
+    }
+
+    /// Creates a job, and returns once it is durable. If the future is dropped, the job is created nevertheless.
+    ///
+    /// # Errors
+    /// [`StoreError::Busy`] if too many bytes are on their way into the store, and those of [`JobStore::submit`].
+    pub async fn create(&self, job: NewJob) -> Result<Submitted, StoreError> {
+        let inner = Arc::clone(&self.0);
+        let counted = inner.intake.count(&job).ok_or(StoreError::Busy)?;
+        // Only the task knows whether the store has leased the job, so it must end even if the caller leaves.
+        let submission = async move {
+            let answer = inner.submit(job).await;
+            drop(counted);
+            answer
+        };
+        let ended = || Err(StoreError::Unavailable("the server ends".to_owned()));
+        self.0.tasks.shield(submission).await.unwrap_or_else(ended)
     }
 
     /// Cancels, retries or deletes jobs.

@@ -2,31 +2,11 @@
 
 use std::sync::Arc;
 
-use super::{Detached, Inner, claims::Reservation};
+use super::{Inner, claims::Reservation};
 use crate::store::{NewJob, Room, SessionId, StoreError, Submission, Submitted};
 
-impl Detached {
-    /// Creates a job, and returns once it is durable. If the future is dropped, the job is created nevertheless.
-    ///
-    /// # Errors
-    /// [`StoreError::Busy`] if too many bytes are on their way into the store, and the errors of
-    /// [`JobStore::submit`](crate::store::JobStore::submit).
-    pub async fn create(&self, job: NewJob) -> Result<Submitted, StoreError> {
-        let inner = Arc::clone(&self.0);
-        let counted = inner.intake.count(&job).ok_or(StoreError::Busy)?;
-        // Only the task knows whether the store has leased the job, so it must end even if the caller leaves.
-        let submission = async move {
-            let answer = inner.submit(job).await;
-            drop(counted);
-            answer
-        };
-        let ended = || Err(StoreError::Unavailable("the server ends".to_owned()));
-        self.0.tasks.shield(submission).await.unwrap_or_else(ended)
-    }
-}
-
 impl Inner {
-    async fn submit(self: &Arc<Self>, job: NewJob) -> Result<Submitted, StoreError> {
+    pub(super) async fn submit(self: &Arc<Self>, job: NewJob) -> Result<Submitted, StoreError> {
         let mut asked = Asked::new(self, &job);
         let room = asked.as_ref().map(|asked| {
             let kinds = [(job.job.kind.clone(), 1)].into();
