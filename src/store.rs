@@ -27,8 +27,8 @@ pub use postgres::{
     DatabaseUrl, InvalidDatabaseUrl, PostgresOptions, inspect_postgres, open_postgres, read_authorities, read_password,
 };
 pub use request::{
-    Action, Bounds, Change, Depth, Filter, Fired, Full, Overlap, Page, Purged, Room, Size, StoreError, StoredQuotas,
-    Submission, Submitted, Tick, Ticked,
+    Action, Bounds, Change, Depth, Extent, Filter, Fired, Full, Overlap, Page, Purged, Room, Size, StoreError,
+    StoredQuotas, Submission, Submitted, Tick, Ticked,
 };
 pub use retry::RetryPolicy;
 pub use sqlite::{
@@ -92,11 +92,8 @@ pub trait JobStore: Send + Sync + 'static {
     /// before, to go on with.
     async fn purge(&self, filter: Filter, before: Option<i64>) -> Result<Purged, StoreError>;
 
-    /// A job with its output, and with its payload if requested.
-    async fn get(&self, id: &str, with_payload: bool) -> Result<Option<JobRecord>, StoreError>;
-
-    /// A job without payload and output.
-    async fn look(&self, id: &str) -> Result<Option<JobRecord>, StoreError>;
+    /// A job.
+    async fn get(&self, id: &str, extent: Extent) -> Result<Option<JobRecord>, StoreError>;
 
     /// At most `length` bytes of the output of the job of this [row](JobRecord::row), from `offset` on.
     async fn output(&self, row: i64, offset: u64, length: u64) -> Result<Bytes, StoreError>;
@@ -111,9 +108,9 @@ pub trait JobStore: Send + Sync + 'static {
     /// Forgets the last ticks of all schedules but these, so that they are new when they return.
     async fn keep_schedules(&self, names: Vec<String>) -> Result<(), StoreError>;
 
-    /// Fires ticks of schedules, each at most once over all replicas. Only ticks after the last fired one fire. A last
-    /// tick that is far ahead is not believed: a clock was wrong.
-    async fn fire(&self, ticks: Vec<Tick>) -> Result<Vec<Fired>, StoreError>;
+    /// Fires a tick of a schedule, at most once over all replicas. Only a tick after the last fired one fires. A last tick
+    /// that is far ahead is not believed: a clock was wrong.
+    async fn fire(&self, tick: Tick) -> Result<Fired, StoreError>;
 
     /// Maintenance, to be called every second: starts due jobs, expires jobs, and removes jobs after their retention.
     /// With `end_leases`, it also takes back the jobs of sessions whose lease has ended. Leave that out after an outage
@@ -142,7 +139,7 @@ pub trait JobStore: Send + Sync + 'static {
     async fn wait(&self, job: JobName) -> Result<Option<JobRecord>, StoreError> {
         loop {
             let mut end = self.wakes().watch(&job.id);
-            match self.get(&job.id, false).await?.filter(|found| job.is(found)) {
+            match self.get(&job.id, Extent::Output).await?.filter(|found| job.is(found)) {
                 Some(found) if !found.state.is_ended() => {}
                 answer => return Ok(answer),
             }

@@ -17,7 +17,7 @@ use crate::{
     detached::wall_clock,
     rpc::detached_job,
     store::{
-        Action, BATCH, Change, Filter, JobName, JobStore, Salvaged, SqliteFacts, SqliteOptions, inspect_sqlite,
+        Action, BATCH, Change, Extent, Filter, JobName, JobStore, Salvaged, SqliteFacts, SqliteOptions, inspect_sqlite,
         open_sqlite, salvage_sqlite,
     },
 };
@@ -152,7 +152,7 @@ async fn export(file: PathBuf, console: &mut Console<'_>) -> Result<(), Failure>
         let page = store.list(Filter::default(), before, BATCH).await?;
         before = page.next;
         for record in page.jobs {
-            if let Some(job) = store.get(&record.request.id, true).await? {
+            if let Some(job) = store.get(&record.request.id, Extent::All).await? {
                 console.out.line(&message_json(&detached_job(job))?).await?;
             }
         }

@@ -116,8 +116,8 @@ impl Inner {
     /// Fires a tick. Returns whether it has passed.
     async fn fire_one(&self, tick: Tick) -> bool {
         let schedule = tick.schedule.clone();
-        match self.note(self.store.fire(vec![tick]).await) {
-            Ok(fired) if fired[..] == [Fired::Refused] => {
+        match self.note(self.store.fire(tick).await) {
+            Ok(Fired::Refused) => {
                 let reason = "the store is full, the quota is used up, or another job has its id";
                 warn!(schedule, "the job of a schedule was not created: {reason}");
             }

@@ -38,7 +38,7 @@ use crate::{
         PurgeJobsRequest, PurgeJobsResponse, RetryJobRequest, RetryJobResponse, WaitJobRequest, WaitJobResponse,
         WatchJobRequest, WatchJobResponse, job_service_server::JobService,
     },
-    store::{Action, Attempt, BATCH, Change, JobName, JobRecord, JobStore, StoreError, Timestamp},
+    store::{Action, Attempt, BATCH, Change, Extent, JobName, JobRecord, JobStore, Timestamp},
 };
 
 /// Default number of jobs per page.
@@ -74,19 +74,9 @@ impl JobsCall {
     }
 
     /// The job, if it exists and the caller may see it.
-    async fn job(&self, id: &str, with_payload: bool) -> Result<JobRecord, Status> {
+    async fn job(&self, id: &str, extent: Extent) -> Result<JobRecord, Status> {
         check_id(id)?;
-        self.visible(id, self.store().get(id, with_payload).await)
-    }
-
-    /// The same without payload and output.
-    async fn bare_job(&self, id: &str) -> Result<JobRecord, Status> {
-        check_id(id)?;
-        self.visible(id, self.store().look(id).await)
-    }
-
-    fn visible(&self, id: &str, found: Result<Option<JobRecord>, StoreError>) -> Result<JobRecord, Status> {
-        let found = found.map_err(status::read_fails)?;
+        let found = self.store().get(id, extent).await.map_err(status::read_fails)?;
         let job = found.filter(|job| self.service.access.allows(self.rpc, &self.call, &job.request.job));
         job.ok_or_else(|| unknown(id))
     }
@@ -102,7 +92,8 @@ impl JobsCall {
     }
 
     async fn get_job(&self, request: GetJobRequest) -> Result<GetJobResponse, Status> {
-        let job = self.job(&request.job_id, request.with_payload).await?;
+        let extent = if request.with_payload { Extent::All } else { Extent::Output };
+        let job = self.job(&request.job_id, extent).await?;
         Ok(GetJobResponse { job: Some(self.service.access.shown(detached_job(job))) })
     }
 
@@ -138,7 +129,7 @@ impl JobsCall {
     async fn wait_job(&self, request: WaitJobRequest) -> Result<WaitJobResponse, Status> {
         let id = &request.job_id;
         // Many callers may wait, so none of them keeps a payload in memory.
-        let mut job = self.job(id, false).await?;
+        let mut job = self.job(id, Extent::Output).await?;
         if !job.state.is_ended() {
             let deadline = self.call.deadline(&self.service.deadline);
             job = tokio::select! {
@@ -146,7 +137,7 @@ impl JobsCall {
                     let ended = ended.map_err(status::read_fails)?;
                     ended.ok_or_else(|| unknown(id))?
                 }
-                () = sleep_until(deadline.reply_by()) => self.job(id, false).await?,
+                () = sleep_until(deadline.reply_by()) => self.job(id, Extent::Output).await?,
                 () = self.service.pools.closing() => return Err(status::draining(self.call.request_id())),
             };
         }
@@ -162,7 +153,7 @@ impl JobsCall {
     }
 
     async fn retry_job(&self, request: RetryJobRequest) -> Result<RetryJobResponse, Status> {
-        let job = self.bare_job(&request.job_id).await?;
+        let job = self.job(&request.job_id, Extent::Bare).await?;
         // As for a created job, the quota limits how often, and the hold is not kept.
         let _hold = self.service.access.admit_again(&self.call, &job.request.job)?;
         self.change(request.job_id, Action::Retry).await.map(|_| RetryJobResponse {})
@@ -176,7 +167,7 @@ impl JobsCall {
     async fn change(&self, id: String, action: Action) -> Result<Change, Status> {
         check_id(&id)?;
         let job = match self.service.access.authenticator {
-            Some(_) => JobName::from(&self.bare_job(&id).await?),
+            Some(_) => JobName::from(&self.job(&id, Extent::Bare).await?),
             None => JobName::from(&*id),
         };
         let changes = self.detached.change(vec![job], action).await;

@@ -86,6 +86,17 @@ pub enum Change {
     Full(Full),
 }
 
+/// How much of a job is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Extent {
+    /// No payload and no output.
+    Bare,
+    /// The output, without the payload.
+    Output,
+    /// Payload and output.
+    All,
+}
+
 /// Selects jobs. An empty filter selects all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {

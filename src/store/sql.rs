@@ -16,22 +16,20 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures_util::future::try_join_all;
 use parking_lot::Mutex;
 use tokio::{
     sync::{OnceCell, Semaphore, mpsc, oneshot},
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
-use tracing::error;
 
-pub(super) use record::{COLUMNS, Cell, Value, Values, read_record};
+pub(super) use record::{COLUMNS, Cell, Value, Values, read_record, text};
 pub(super) use rows::Connection;
 pub(super) use statements::{Bulk, COLUMN_LIST};
 
 use super::{
-    Action, BATCH, Bounds, Change, Claimed, Depth, Filter, Fired, JobName, JobRecord, JobState, JobStore, Page, Purged,
-    Room, SessionId, Settle, Size, StoreError, StoredQuotas, Submission, Submitted, Tick, Ticked, Token, Wakes,
+    Action, BATCH, Bounds, Change, Claimed, Depth, Extent, Filter, Fired, JobName, JobRecord, JobState, JobStore, Page,
+    Purged, Room, SessionId, Settle, Size, StoreError, StoredQuotas, Submission, Submitted, Tick, Ticked, Token, Wakes,
     engine::{Engine, Shared},
 };
 use crate::task::{off_thread, spawn_thread};
@@ -210,14 +208,9 @@ impl<C: Connection> JobStore for SqlStore<C> {
         Ok(Purged { removed, next })
     }
 
-    async fn get(&self, id: &str, with_payload: bool) -> Result<Option<JobRecord>, StoreError> {
+    async fn get(&self, id: &str, extent: Extent) -> Result<Option<JobRecord>, StoreError> {
         let id = id.to_owned();
-        self.read(move |rows| rows.get(&id, with_payload)).await
-    }
-
-    async fn look(&self, id: &str) -> Result<Option<JobRecord>, StoreError> {
-        let id = id.to_owned();
-        self.read(move |rows| rows.find_one(&id)).await
+        self.read(move |rows| rows.get(&id, extent)).await
     }
 
     async fn output(&self, row: i64, offset: u64, length: u64) -> Result<Bytes, StoreError> {
@@ -237,19 +230,8 @@ impl<C: Connection> JobStore for SqlStore<C> {
         self.write(Turn::Any, move |engine| engine.rows.keep_schedules(&names)).await
     }
 
-    async fn fire(&self, ticks: Vec<Tick>) -> Result<Vec<Fired>, StoreError> {
-        // An operation each, so that the database can refuse one alone.
-        let fired = ticks.into_iter().map(async |tick| {
-            let schedule = tick.schedule.clone();
-            match self.write(Turn::Keys, move |engine| engine.fire(&tick)).await {
-                Err(error) if !error.is_outage() => {
-                    error!(schedule, cause = %error, "the store refuses the job of a schedule");
-                    Ok(Fired::Refused)
-                }
-                answer => answer,
-            }
-        });
-        try_join_all(fired).await
+    async fn fire(&self, tick: Tick) -> Result<Fired, StoreError> {
+        self.write(Turn::Keys, move |engine| engine.fire(&tick)).await
     }
 
     async fn tick(&self, end_leases: bool) -> Result<Ticked, StoreError> {

@@ -14,7 +14,7 @@ use crate::{
     model::Replay,
     proto::{AttemptOutput, AttemptProgress, WatchJobRequest, WatchJobResponse, watch_job_response::Event},
     rpc::{status, watches::WatchEnd, worker_pool_service::ResponseStream},
-    store::{JobRecord, JobState},
+    store::{Extent, JobRecord, JobState},
 };
 
 /// Shortest and longest time between two reads of the store: short after a change, then doubled each time.
@@ -35,7 +35,7 @@ pub(super) async fn watch_job(
 ) -> Result<Response<ResponseStream<WatchJobResponse>>, Status> {
     let open = asked.service.watches.open(&request);
     let WatchJobRequest { job_id, from_sequence } = request.into_inner();
-    let open = match (open, asked.bare_job(&job_id).await) {
+    let open = match (open, asked.job(&job_id, Extent::Bare).await) {
         (Ok(open), Ok(_)) => open,
         (Err(status), _) | (_, Err(status)) => return asked.answer(Err(status)),
     };
@@ -174,7 +174,7 @@ impl Watcher {
     /// Reads the job from the store, and looks for its attempt on this server. Returns the job if it has changed but
     /// not ended.
     async fn check(&mut self) -> Result<Option<JobRecord>, Status> {
-        let job = self.asked.bare_job(&self.job_id).await?;
+        let job = self.asked.job(&self.job_id, Extent::Bare).await?;
         if job.state.is_ended() {
             self.ended = Some(job);
             return Ok(None);

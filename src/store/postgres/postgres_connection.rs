@@ -43,12 +43,7 @@ impl PostgresConnection {
         Self { replica, session: None, is_in_transaction: false, until: Instant::now() }
     }
 
-    fn ask<T>(
-        &mut self,
-        sql: &str,
-        parameters: &[Parameter<'_>],
-        mut read: impl FnMut(&mut Values) -> Result<T, StoreError>,
-    ) -> Result<Vec<T>, StoreError> {
+    fn ask(&mut self, sql: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Values>, StoreError> {
         let rows = if self.is_in_transaction {
             self.on_session(async |session| session.query(sql, parameters).await)?
         } else {
@@ -56,7 +51,7 @@ impl PostgresConnection {
             self.on_session(async |session| session.look(sql, parameters).await)?
         };
         let values = |row: &Row| (0..row.len()).map(|column| row.try_get(column)).collect::<Result<_, _>>();
-        rows.iter().map(|row| read(&mut Values(values(row)?))).collect()
+        rows.iter().map(|row| Ok(Values(values(row)?))).collect()
     }
 
     /// Blocks until the database has answered, is away, or takes too long. Connects first if need be.
@@ -88,13 +83,13 @@ impl Connection for PostgresConnection {
     const IS_SHARED: bool = true;
 
     fn now(&mut self) -> Result<Timestamp, StoreError> {
-        let now = self.ask(NOW, &[], |row| row.number(0))?.pop();
-        Ok(Timestamp::from_millis(now.unwrap_or_default()))
+        let now = self.ask(NOW, &[])?.pop();
+        now.map_or(Ok(Timestamp::default()), |row| row.number(0).map(Timestamp::from_millis))
     }
 
     fn numbers(&mut self, count: usize) -> Result<Vec<i64>, StoreError> {
         let sql = "select nextval('numbers') from generate_series(1, $1::bigint)";
-        self.ask(sql, &[(&(count as i64), Type::INT8)], |row| row.number(0))
+        self.ask(sql, &[(&(count as i64), Type::INT8)])?.iter().map(|row| row.number(0)).collect()
     }
 
     fn size(&self) -> Size {
@@ -138,7 +133,7 @@ impl Connection for PostgresConnection {
     }
 
     fn lock_keys(&mut self) -> Result<(), StoreError> {
-        self.ask("select pg_advisory_xact_lock($1)", &[(&KEYS_LOCK, Type::INT8)], |_| Ok(())).map(|_| ())
+        self.ask("select pg_advisory_xact_lock($1)", &[(&KEYS_LOCK, Type::INT8)]).map(drop)
     }
 
     fn floor(&mut self, kind: &str, rank: usize) -> i64 {
@@ -149,50 +144,33 @@ impl Connection for PostgresConnection {
         self.replica.note_scan(kind, rank, found, took);
     }
 
-    fn query<T>(
-        &mut self,
-        sql: &str,
-        cells: &[Cell<'_>],
-        read: impl FnMut(&mut Values) -> Result<T, StoreError>,
-    ) -> Result<Vec<T>, StoreError> {
-        let parameters: Vec<_> = cells.iter().map(|cell| (cell as &(dyn ToSql + Sync), cell.of())).collect();
-        self.ask(sql, &parameters, read)
+    fn query(&mut self, sql: &str, cells: &[Cell<'_>]) -> Result<Vec<Values>, StoreError> {
+        let parameters: Vec<_> = cells.iter().map(|cell| (cell as &(dyn ToSql + Sync), cell.types().0)).collect();
+        self.ask(sql, &parameters)
     }
 
-    fn bulk<T>(
-        &mut self,
-        bulk: &Bulk,
-        rows: &[Vec<Cell<'_>>],
-        read: impl FnMut(&mut Values) -> Result<T, StoreError>,
-    ) -> Result<Vec<T>, StoreError> {
+    fn bulk(&mut self, bulk: &Bulk, rows: &[Vec<Cell<'_>>]) -> Result<Vec<Values>, StoreError> {
         let Some(first) = rows.first() else { return Ok(Vec::new()) };
         if rows.iter().flatten().map(Cell::size).sum::<usize>() > MAX_MESSAGE {
             return Err(StoreError::Database(format!("more than {MAX_MESSAGE} bytes at once")));
         }
         let column = |index: usize| rows.iter().map(|row| &row[index]).collect::<Vec<_>>();
         let columns: Vec<_> = (0..first.len()).map(column).collect();
-        let types = first.iter().map(Cell::array_of);
+        let types = first.iter().map(|cell| cell.types().1);
         let parameters: Vec<_> = columns.iter().map(|column| column as &(dyn ToSql + Sync)).zip(types).collect();
-        self.ask(&bulk.arrays, &parameters, read)
+        self.ask(&bulk.arrays, &parameters)
     }
 }
 
 impl Cell<'_> {
-    fn of(&self) -> Type {
+    /// The type of a parameter, and of an array of such.
+    fn types(&self) -> (Type, Type) {
         match self {
-            Self::Int(_) => Type::INT8,
-            Self::Flag(_) => Type::BOOL,
-            Self::Text(_) => Type::TEXT,
-            Self::Bytes(_) => Type::BYTEA,
-        }
-    }
-
-    fn array_of(&self) -> Type {
-        match self {
-            Self::Int(_) => Type::INT8_ARRAY,
-            Self::Flag(_) => Type::BOOL_ARRAY,
-            Self::Text(_) => Type::TEXT_ARRAY,
-            Self::Bytes(_) => Type::BYTEA_ARRAY,
+            Self::Int(_) => (Type::INT8, Type::INT8_ARRAY),
+            Self::Flag(_) => (Type::BOOL, Type::BOOL_ARRAY),
+            Self::Text(_) => (Type::TEXT, Type::TEXT_ARRAY),
+            Self::Json(_) => (Type::JSON, Type::JSON_ARRAY),
+            Self::Bytes(_) => (Type::BYTEA, Type::BYTEA_ARRAY),
         }
     }
 
@@ -200,6 +178,7 @@ impl Cell<'_> {
         match self {
             Self::Int(_) | Self::Flag(_) => 8,
             Self::Text(text) => text.as_ref().map_or(0, |text| text.len()),
+            Self::Json(text) => text.len(),
             Self::Bytes(bytes) => bytes.len(),
         }
     }
@@ -211,6 +190,7 @@ impl ToSql for Cell<'_> {
             Self::Int(int) => int.to_sql(of, out),
             Self::Flag(flag) => flag.to_sql(of, out),
             Self::Text(text) => text.as_deref().to_sql(of, out),
+            Self::Json(text) => text.to_sql(of, out),
             Self::Bytes(bytes) => bytes.to_sql(of, out),
         }
     }

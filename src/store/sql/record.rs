@@ -1,49 +1,107 @@
 //! A job as a row, for both databases.
 
-use std::{borrow::Cow, collections::BTreeMap, fmt, mem, time::Duration};
+use std::{borrow::Cow, collections::BTreeMap, fmt, mem, sync::LazyLock, time::Duration};
 
-use bytes::Bytes;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
-    model::{Criticality, Job, Labels, Output},
-    store::{Depth, JobRecord, JobState, KindPolicy, NewJob, RetryPolicy, SessionId, Start, StoreError, Timestamp},
+    model::{Criticality, Job, Labels},
+    store::{Depth, JobRecord, JobState, KindPolicy, NewJob, RetryPolicy, SessionId, StoreError, Timestamp},
 };
 
-/// The columns of a job and their types, in the order of reading and writing: the row number, the columns that change,
-/// and from [`FIXED`] on those that never change.
-pub(in crate::store) const COLUMNS: [(&str, &str); 28] = [
-    ("row", "bigint"),
-    ("state", "bigint"),
-    ("place", "bigint"),
-    ("holds_key", "boolean"),
-    ("due_at", "bigint"),
-    ("expire_at", "bigint"),
-    ("started_at", "bigint"),
-    ("ended_at", "bigint"),
-    ("purge_at", "bigint"),
-    ("session", "bigint"),
-    ("starts", "bigint"),
-    ("failures", "bigint"),
-    ("crashes", "bigint"),
-    ("losses", "bigint"),
-    ("cancel_requested", "boolean"),
-    ("output_bytes", "bigint"),
-    ("output_type", "text"),
-    ("attempts", "text"),
-    ("id", "text"),
-    ("pool", "text"),
-    ("kind", "text"),
-    ("tenant", "text"),
-    ("ordering_key", "text"),
-    ("rank", "bigint"),
-    ("created_at", "bigint"),
-    ("digest", "bytea"),
-    ("payload_bytes", "bigint"),
-    ("spec", "json"),
+/// A column of the table of jobs.
+pub(in crate::store) struct Column {
+    pub(super) name: &'static str,
+    pub(super) write: fn(&JobRecord) -> Cell<'_>,
+    /// Returns `false` if the value cannot be read. Then the field keeps its default.
+    read: fn(&mut JobRecord, &mut Value) -> bool,
+}
+
+/// The columns of a job, in the order of reading and writing: those that change, the row number, and from [`FIXED`] on
+/// those that never change.
+pub(in crate::store) static COLUMNS: [Column; 28] = [
+    column("state", |it| int(it.state as i64), |it, new| set(&mut it.state, new.one_of(&JobState::ALL))),
+    column("place", |it| int(it.place), |it, new| set(&mut it.place, new.number())),
+    column("holds_key", |it| flag(it.holds_key), |it, new| set(&mut it.holds_key, new.flag())),
+    column("due_at", |it| time(it.due_at), |it, new| set(&mut it.due_at, new.time())),
+    column("expire_at", |it| time(it.request.expire_at), |it, new| set(&mut it.request.expire_at, new.any_time())),
+    column("started_at", |it| time(it.started_at), |it, new| set(&mut it.started_at, new.any_time())),
+    column("ended_at", |it| time(it.ended_at), |it, new| set(&mut it.ended_at, new.any_time())),
+    // It follows from others.
+    column("purge_at", |it| time(it.purge_at()), |_, _| true),
+    column(
+        "session",
+        |it| Cell::Int(it.session.map(|it| it.0)),
+        |it, new| set(&mut it.session, new.optional(|value| value.number().map(SessionId))),
+    ),
+    column("starts", |it| int(it.starts), |it, new| set(&mut it.starts, new.number())),
+    column("failures", |it| int(it.failures), |it, new| set(&mut it.failures, new.number())),
+    column("crashes", |it| int(it.crashes), |it, new| set(&mut it.crashes, new.number())),
+    column("losses", |it| int(it.losses), |it, new| set(&mut it.losses, new.number())),
+    column("cancel_requested", |it| flag(it.cancel_requested), |it, new| set(&mut it.cancel_requested, new.flag())),
+    column("output_bytes", |it| int(it.output_bytes as i64), |it, new| set(&mut it.output_bytes, new.number())),
+    column("output_type", |it| text(&it.output.content_type), |it, new| set(&mut it.output.content_type, new.text())),
+    column(
+        "attempts",
+        |it| Cell::Text((!it.attempts.is_empty()).then(|| json(&it.attempts).into())),
+        |it, new| set(&mut it.attempts, new.optional(Value::json).map(Option::unwrap_or_default)),
+    ),
+    column("row", |it| int(it.row), |it, new| set(&mut it.row, new.number())),
+    column("id", |it| text(&it.request.id), |it, new| set(&mut it.request.id, new.text())),
+    column("pool", |it| text(&it.request.pool), |it, new| set(&mut it.request.pool, new.text())),
+    column("kind", |it| text(&it.request.job.kind), |it, new| set(&mut it.request.job.kind, new.text())),
+    column("tenant", |it| text(&it.request.job.tenant), |it, new| set(&mut it.request.job.tenant, new.text())),
+    column(
+        "ordering_key",
+        |it| text(&it.request.job.ordering_key),
+        |it, new| set(&mut it.request.job.ordering_key, new.text()),
+    ),
+    column(
+        "rank",
+        |it| int(it.request.job.criticality.rank() as i64),
+        |it, new| set(&mut it.request.job.criticality, new.one_of(&Criticality::BY_IMPORTANCE)),
+    ),
+    column("created_at", |it| time(it.created_at), |it, new| set(&mut it.created_at, new.time())),
+    column(
+        "digest",
+        |it| Cell::Bytes(&it.digest),
+        |it, new| set(&mut it.digest, new.bytes().and_then(|bytes| bytes.try_into().ok())),
+    ),
+    column("payload_bytes", |it| int(it.payload_bytes as i64), |it, new| set(&mut it.payload_bytes, new.number())),
+    column("spec", |it| Cell::Json(json(&Spec::of(&it.request))), |it, new| Spec::read(new, &mut it.request)),
 ];
 /// First of the columns that never change.
 pub(super) const FIXED: usize = 18;
+
+const fn column(
+    name: &'static str,
+    write: fn(&JobRecord) -> Cell<'_>,
+    read: fn(&mut JobRecord, &mut Value) -> bool,
+) -> Column {
+    Column { name, write, read }
+}
+
+/// Sets a field to a value, if there is one.
+fn set<T>(field: &mut T, value: Option<T>) -> bool {
+    value.map(|value| *field = value).is_some()
+}
+
+/// Reads a job, without its payload and the bytes of its output. A value that cannot be read becomes a default, and
+/// [`JobRecord::fault`] names its column.
+pub(in crate::store) fn read_record(row: &mut Values) -> JobRecord {
+    // A job whose state cannot be read counts as ended.
+    static BLANK: LazyLock<JobRecord> = LazyLock::new(|| JobRecord {
+        state: JobState::Expired,
+        ..JobRecord::new(NewJob::new("", "", Job::new("", "")), Timestamp::default(), 0)
+    });
+    let mut record = BLANK.clone();
+    for (column, value) in COLUMNS.iter().zip(&mut row.0) {
+        if !(column.read)(&mut record, value) {
+            record.fault.get_or_insert(column.name);
+        }
+    }
+    record
+}
 
 /// A parameter of a statement. `Debug` hides the value, because a driver may log it.
 #[derive(Clone)]
@@ -51,6 +109,7 @@ pub(in crate::store) enum Cell<'a> {
     Int(Option<i64>),
     Flag(bool),
     Text(Option<Cow<'a, str>>),
+    Json(String),
     Bytes(&'a [u8]),
 }
 
@@ -58,6 +117,26 @@ impl fmt::Debug for Cell<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("_")
     }
+}
+
+pub(super) fn int(int: impl Into<i64>) -> Cell<'static> {
+    Cell::Int(Some(int.into()))
+}
+
+fn flag(flag: bool) -> Cell<'static> {
+    Cell::Flag(flag)
+}
+
+pub(in crate::store) fn text(text: &str) -> Cell<'_> {
+    Cell::Text(Some(text.into()))
+}
+
+pub(super) fn time(time: impl Into<Option<Timestamp>>) -> Cell<'static> {
+    Cell::Int(time.into().map(Timestamp::as_millis))
+}
+
+fn json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("texts, numbers and a map with text keys are JSON")
 }
 
 /// A value of a result row.
@@ -71,181 +150,64 @@ pub(in crate::store) enum Value {
     Unreadable,
 }
 
+/// `None` means that the value is of another sort.
+impl Value {
+    pub(super) fn number<T: TryFrom<i64>>(&self) -> Option<T> {
+        if let Self::Int(int) = self { T::try_from(*int).ok() } else { None }
+    }
+
+    fn flag(&self) -> Option<bool> {
+        self.number::<u8>().map(|number| number == 1)
+    }
+
+    fn time(&self) -> Option<Timestamp> {
+        self.number().map(Timestamp::from_millis)
+    }
+
+    fn any_time(&self) -> Option<Option<Timestamp>> {
+        self.optional(Self::time)
+    }
+
+    /// An element by its position.
+    fn one_of<T: Copy>(&self, all: &[T]) -> Option<T> {
+        all.get(self.number::<usize>()?).copied()
+    }
+
+    fn text(&mut self) -> Option<String> {
+        if let Self::Text(text) = self { Some(mem::take(text)) } else { None }
+    }
+
+    fn json<T: DeserializeOwned>(&self) -> Option<T> {
+        if let Self::Text(text) = self { serde_json::from_str(text).ok() } else { None }
+    }
+
+    fn bytes(&mut self) -> Option<Vec<u8>> {
+        if let Self::Bytes(bytes) = self { Some(mem::take(bytes)) } else { None }
+    }
+
+    /// A value that may be null.
+    fn optional<T>(&self, read: impl FnOnce(&Self) -> Option<T>) -> Option<Option<T>> {
+        if let Self::Null = self { Some(None) } else { read(self).map(Some) }
+    }
+}
+
 /// The values of a row. Each can be taken once.
 pub(in crate::store) struct Values(pub(in crate::store) Vec<Value>);
 
 impl Values {
-    pub(in crate::store) fn int(&self, column: usize) -> Option<i64> {
-        if let Value::Int(int) = self.0[column] { Some(int) } else { None }
-    }
-
     /// A number that is never null.
     pub(in crate::store) fn number<T: TryFrom<i64>>(&self, column: usize) -> Result<T, StoreError> {
-        self.int(column).and_then(|int| T::try_from(int).ok()).ok_or_else(unreadable)
-    }
-
-    pub(super) fn time(&self, column: usize) -> Option<Timestamp> {
-        self.int(column).map(Timestamp::from_millis)
+        self.0[column].number().ok_or_else(unreadable)
     }
 
     /// A text; empty if null.
     pub(in crate::store) fn text(&mut self, column: usize) -> String {
-        if let Value::Text(text) = &mut self.0[column] { mem::take(text) } else { String::new() }
+        self.0[column].text().unwrap_or_default()
     }
 
     /// Bytes; empty if null.
     pub(in crate::store) fn bytes(&mut self, column: usize) -> Vec<u8> {
-        if let Value::Bytes(bytes) = &mut self.0[column] { mem::take(bytes) } else { Vec::new() }
-    }
-}
-
-impl<'a> Cell<'a> {
-    pub(super) fn int(int: i64) -> Self {
-        Self::Int(Some(int))
-    }
-
-    pub(super) fn text(text: &'a str) -> Self {
-        Self::Text(Some(Cow::Borrowed(text)))
-    }
-
-    pub(super) fn time(time: Option<Timestamp>) -> Self {
-        Self::Int(time.map(Timestamp::as_millis))
-    }
-}
-
-/// The row number and the columns that change.
-pub(super) fn changing_cells(record: &JobRecord) -> Vec<Cell<'_>> {
-    let attempts = || serde_json::to_string(&record.attempts).expect("numbers and texts are JSON");
-    let attempts = (!record.attempts.is_empty()).then(attempts);
-    vec![
-        Cell::int(record.row),
-        Cell::int(record.state as i64),
-        Cell::int(record.place),
-        Cell::Flag(record.holds_key),
-        Cell::time(Some(record.due_at)),
-        Cell::time(record.request.expire_at),
-        Cell::time(record.started_at),
-        Cell::time(record.ended_at),
-        Cell::time(record.purge_at()),
-        Cell::Int(record.session.map(|session| session.0)),
-        Cell::int(record.starts.into()),
-        Cell::int(record.failures.into()),
-        Cell::int(record.crashes.into()),
-        Cell::int(record.losses.into()),
-        Cell::Flag(record.cancel_requested),
-        Cell::int(record.output_bytes as i64),
-        Cell::text(&record.output.content_type),
-        Cell::Text(attempts.map(Cow::Owned)),
-    ]
-}
-
-/// All columns.
-pub(super) fn all_cells(record: &JobRecord) -> Vec<Cell<'_>> {
-    let (request, job) = (&record.request, &record.request.job);
-    let mut cells = changing_cells(record);
-    cells.extend([
-        Cell::text(&request.id),
-        Cell::text(&request.pool),
-        Cell::text(&job.kind),
-        Cell::text(&job.tenant),
-        Cell::text(&job.ordering_key),
-        Cell::int(job.criticality.rank() as i64),
-        Cell::time(Some(record.created_at)),
-        Cell::Bytes(&record.digest),
-        Cell::int(record.payload_bytes as i64),
-        Cell::Text(Some(Cow::Owned(Spec::text_of(request)))),
-    ]);
-    cells
-}
-
-/// Reads a job, without its payload and the bytes of its output. A value that cannot be read becomes a default, and
-/// [`JobRecord::fault`] says so.
-pub(in crate::store) fn read_record(row: &mut Values) -> JobRecord {
-    let mut row = Fields { row, fault: None };
-    let mut job = Job::new(row.text(20), "");
-    job.tenant = row.text(21);
-    job.ordering_key = row.text(22);
-    job.criticality = row.one_of(23, &Criticality::BY_IMPORTANCE);
-    let mut request = row.json::<Spec>(27).complete(row.text(18), row.text(19), job);
-    request.expire_at = row.time(5);
-    JobRecord {
-        request,
-        state: row.one_of(1, &JobState::ALL),
-        created_at: row.time(24).unwrap_or_default(),
-        due_at: row.time(4).unwrap_or_default(),
-        started_at: row.time(6),
-        ended_at: row.time(7),
-        attempts: row.json(17),
-        starts: row.number(10),
-        failures: row.number(11),
-        crashes: row.number(12),
-        losses: row.number(13),
-        cancel_requested: row.number::<u8>(14) == 1,
-        payload_bytes: row.number(26),
-        output_bytes: row.number(15),
-        output: Output { bytes: Bytes::new(), content_type: row.text(16) },
-        row: row.number(0),
-        place: row.number(2),
-        holds_key: row.number::<u8>(3) == 1,
-        session: row.time(9).map(|session| SessionId(session.as_millis())),
-        digest: row.read(25, [0; 32], |value| match value {
-            Value::Bytes(bytes) => mem::take(bytes).try_into().ok(),
-            _ => None,
-        }),
-        fault: row.fault,
-    }
-}
-
-/// The columns of a job's row. Remembers the first one that cannot be read.
-struct Fields<'a> {
-    row: &'a mut Values,
-    fault: Option<&'static str>,
-}
-
-impl Fields<'_> {
-    fn read<T>(&mut self, column: usize, default: T, read: impl FnOnce(&mut Value) -> Option<T>) -> T {
-        read(&mut self.row.0[column]).unwrap_or_else(|| {
-            self.fault.get_or_insert(COLUMNS[column].0);
-            default
-        })
-    }
-
-    fn number<T: TryFrom<i64> + Default>(&mut self, column: usize) -> T {
-        self.read(column, T::default(), |value| match value {
-            Value::Int(int) => T::try_from(*int).ok(),
-            _ => None,
-        })
-    }
-
-    fn time(&mut self, column: usize) -> Option<Timestamp> {
-        self.read(column, None, |value| match value {
-            Value::Int(int) => Some(Some(Timestamp::from_millis(*int))),
-            Value::Null => Some(None),
-            _ => None,
-        })
-    }
-
-    fn text(&mut self, column: usize) -> String {
-        self.read(column, String::new(), |value| match value {
-            Value::Text(text) => Some(mem::take(text)),
-            _ => None,
-        })
-    }
-
-    /// An element by its position; the last one if there is none.
-    fn one_of<T: Copy>(&mut self, column: usize, all: &[T]) -> T {
-        self.read(column, all[all.len() - 1], |value| match value {
-            Value::Int(int) => all.get(usize::try_from(*int).ok()?).copied(),
-            _ => None,
-        })
-    }
-
-    fn json<T: DeserializeOwned + Default>(&mut self, column: usize) -> T {
-        self.read(column, T::default(), |value| match value {
-            Value::Text(text) => serde_json::from_str(text).ok(),
-            Value::Null => Some(T::default()),
-            _ => None,
-        })
+        self.0[column].bytes().unwrap_or_default()
     }
 }
 
@@ -255,11 +217,11 @@ pub(super) fn read_depth(
     row: &mut Values,
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    let state = *JobState::ALL.get(row.number::<usize>(1)?).ok_or_else(unreadable)?;
+    let state = row.0[1].one_of(&JobState::ALL).ok_or_else(unreadable)?;
     let depth = depths.entry(row.text(0)).or_default();
     depth.add(state, row.number(2)?);
     if state == JobState::Ready {
-        depth.oldest_ready = row.time(3).map(|due| now.since(due));
+        depth.oldest_ready = row.0[3].time().map(|due| now.since(due));
     }
     Ok(())
 }
@@ -289,18 +251,7 @@ struct Spec {
     retain: (u64, u64),
 }
 
-impl Default for Spec {
-    /// The fields of a job that cannot be read.
-    fn default() -> Self {
-        Self::of(&NewJob::new("", "", Job::new("", "")))
-    }
-}
-
 impl Spec {
-    fn text_of(request: &NewJob) -> String {
-        serde_json::to_string(&Self::of(request)).expect("texts, numbers and a map with text keys are JSON")
-    }
-
     fn of(request: &NewJob) -> Self {
         let job = &request.job;
         Self {
@@ -316,23 +267,21 @@ impl Spec {
         }
     }
 
-    /// Builds the job from these fields and those of the other columns.
-    fn complete(self, id: String, pool: String, job: Job) -> NewJob {
+    /// Sets these fields of a job.
+    fn read(value: &Value, request: &mut NewJob) -> bool {
+        let Some(spec) = value.json() else { return false };
         let Self { content_type, limit_key, request_id, timeout, run_timeout, queue_timeout, labels, retry, retain } =
-            self;
-        NewJob {
-            id,
-            pool,
-            job: Job { content_type, limit_key, timeout, run_timeout, queue_timeout, labels, ..job },
-            request_id,
-            start: Start::Now,
-            expire_at: None,
-            policy: KindPolicy {
-                retry: retry.unwrap_or_default(),
-                retain_for: Duration::from_secs(retain.0),
-                retain_dead_for: Duration::from_secs(retain.1),
-            },
-        }
+            spec;
+        request.request_id = request_id;
+        request.policy = KindPolicy {
+            retry: retry.unwrap_or_default(),
+            retain_for: Duration::from_secs(retain.0),
+            retain_dead_for: Duration::from_secs(retain.1),
+        };
+        let job = &mut request.job;
+        (job.content_type, job.limit_key, job.labels) = (content_type, limit_key, labels);
+        (job.timeout, job.run_timeout, job.queue_timeout) = (timeout, run_timeout, queue_timeout);
+        true
     }
 }
 

@@ -7,14 +7,14 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    record::{COLUMNS, Cell, Values, all_cells, changing_cells, read_depth, read_record},
+    record::{COLUMNS, Cell, Column, FIXED, Values, int, read_depth, read_record, text, time},
     statements::{
         Bulk, COLUMN_LIST, DELETE_JOBS, DEPTHS, FIND_JOBS, INSERT_JOBS, INSERT_OUTPUTS, INSERT_PAYLOADS, LOAD_PAYLOADS,
         LOOK_AT_JOBS, SAVE_JOBS, delete,
     },
 };
 use crate::store::{
-    Depth, Filter, JobRecord, Page, SessionId, Size, StoreError, Timestamp, Token,
+    Depth, Extent, Filter, JobRecord, Page, SessionId, Size, StoreError, Timestamp, Token,
     engine::{LastTick, Select},
     request::Added,
     wakes::Changes,
@@ -31,10 +31,8 @@ const MAX_REMOVED_BYTES: u64 = 64 << 20;
 pub(in crate::store) trait Connection: Sized + Send + 'static {
     /// Whether other processes write at the same time, so that rows must be locked before a change.
     const IS_SHARED: bool;
-    /// The value of the label `$6`; null if there is none.
-    const LABEL: &'static str = "spec -> 'labels' ->> $6";
-    /// The request id of a job, as SQL.
-    const REQUEST_ID: &'static str = "spec ->> 'request_id'";
+    /// The JSON of a job's other fields, in conditions of any job.
+    const SPEC: &'static str = "spec";
 
     /// Whether sessions end with their leases, because other processes can run their jobs.
     fn ends_leases(&self) -> bool {
@@ -72,28 +70,10 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
     }
     /// Records a scan: the first and the last place found, and its duration if it scanned all places.
     fn note_scan(&mut self, _kind: &str, _rank: usize, _found: Option<(i64, i64)>, _took: Option<Duration>) {}
-    /// Runs a statement, and reads the result rows.
-    fn query<T>(
-        &mut self,
-        sql: &str,
-        cells: &[Cell<'_>],
-        read: impl FnMut(&mut Values) -> Result<T, StoreError>,
-    ) -> Result<Vec<T>, StoreError>;
-    /// Runs a statement for many rows, and reads the result rows.
-    fn bulk<T>(
-        &mut self,
-        bulk: &Bulk,
-        rows: &[Vec<Cell<'_>>],
-        read: impl FnMut(&mut Values) -> Result<T, StoreError>,
-    ) -> Result<Vec<T>, StoreError>;
-    /// Runs a statement without result rows.
-    fn run(&mut self, sql: &str, cells: &[Cell<'_>]) -> Result<(), StoreError> {
-        self.query(sql, cells, |_| Ok(())).map(|_| ())
-    }
-    /// Runs a statement without result rows for many rows.
-    fn run_bulk(&mut self, bulk: &Bulk, rows: &[Vec<Cell<'_>>]) -> Result<(), StoreError> {
-        self.bulk(bulk, rows, |_| Ok(())).map(|_| ())
-    }
+    /// Runs a statement, and returns the result rows.
+    fn query(&mut self, sql: &str, cells: &[Cell<'_>]) -> Result<Vec<Values>, StoreError>;
+    /// Runs a statement for many rows, and returns the result rows.
+    fn bulk(&mut self, bulk: &Bulk, rows: &[Vec<Cell<'_>>]) -> Result<Vec<Values>, StoreError>;
 
     /// Adds jobs with their payloads. Returns the added rows; ids that exist already are left out.
     fn insert(&mut self, records: &[JobRecord]) -> Result<Vec<i64>, StoreError> {
@@ -103,55 +83,62 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
         // In one order, so that two servers that insert the same ids do not wait for each other.
         let mut by_id: Vec<_> = records.iter().collect();
         by_id.sort_unstable_by_key(|record| &record.request.id);
-        let cells: Vec<_> = by_id.into_iter().map(all_cells).collect();
-        let mut rows = self.bulk(&INSERT_JOBS, &cells, |row| row.number(0))?;
+        let cells: Vec<_> = by_id.into_iter().map(|record| cells_of(record, &COLUMNS)).collect();
+        let mut rows = numbers(&self.bulk(&INSERT_JOBS, &cells)?)?;
         rows.sort_unstable();
-        let is_new = |record: &&JobRecord| record.payload_bytes > 0 && rows.binary_search(&record.row).is_ok();
-        let payloads = records.iter().filter(is_new);
-        let cells = payloads.map(|record| vec![Cell::int(record.row), Cell::Bytes(&record.request.job.payload)]);
-        self.run_bulk(&INSERT_PAYLOADS, &cells.collect::<Vec<_>>())?;
+        let is_new = |record: &&JobRecord| rows.binary_search(&record.row).is_ok();
+        self.insert_bytes(&INSERT_PAYLOADS, records.iter().filter(is_new), |record| &record.request.job.payload)?;
         Ok(rows)
     }
 
-    /// A job with its output, and with its payload if requested. One that cannot be read is shown as failed.
-    fn get(&mut self, id: &str, with_payload: bool) -> Result<Option<JobRecord>, StoreError> {
-        // One statement, so that the job and its bytes are consistent.
-        let bytes = |table, has| format!("(select bytes from {table} where {table}.row = jobs.row and {has})");
-        let (payload, output) = (bytes("payloads", with_payload), bytes("outputs", true));
-        let sql = format!("select {}, {payload}, {output} from jobs where id = $1", *COLUMN_LIST);
-        let read = |row: &mut Values| {
-            let mut record = shown(read_record(row));
-            record.request.job.payload = row.bytes(COLUMNS.len()).into();
-            record.output.bytes = row.bytes(COLUMNS.len() + 1).into();
-            Ok(record)
-        };
-        Ok(self.query(&sql, &[Cell::text(id)], read)?.pop())
+    /// Adds the bytes of records, except for those without any.
+    fn insert_bytes<'a>(
+        &mut self,
+        bulk: &Bulk,
+        records: impl Iterator<Item = &'a JobRecord>,
+        bytes: fn(&JobRecord) -> &Bytes,
+    ) -> Result<(), StoreError> {
+        let filled = records.filter(|record| !bytes(record).is_empty());
+        let cells: Vec<_> = filled.map(|record| vec![int(record.row), Cell::Bytes(bytes(record))]).collect();
+        self.bulk(bulk, &cells).map(drop)
     }
 
-    /// A job without payload and output.
-    fn find_one(&mut self, id: &str) -> Result<Option<JobRecord>, StoreError> {
-        let sql = format!("select {} from jobs where id = $1", *COLUMN_LIST);
-        Ok(self.query(&sql, &[Cell::text(id)], |row| Ok(shown(read_record(row))))?.pop())
+    /// A job, with its bytes as far as they are wanted. One that cannot be read is shown as failed.
+    fn get(&mut self, id: &str, extent: Extent) -> Result<Option<JobRecord>, StoreError> {
+        // One statement, so that the job and its bytes are consistent.
+        let bytes = |table, has| format!("(select bytes from {table} where {table}.row = jobs.row and {has})");
+        let (payload, output) = (bytes("payloads", extent >= Extent::All), bytes("outputs", extent >= Extent::Output));
+        let sql = format!("select {}, {payload}, {output} from jobs where id = $1", *COLUMN_LIST);
+        let read = |mut row: Values| {
+            let mut record = shown(read_record(&mut row));
+            record.request.job.payload = row.bytes(COLUMNS.len()).into();
+            record.output.bytes = row.bytes(COLUMNS.len() + 1).into();
+            record
+        };
+        Ok(self.query(&sql, &[text(id)])?.pop().map(read))
     }
 
     /// A part of an output; empty if there is none.
     fn output(&mut self, row: i64, offset: u64, length: u64) -> Result<Bytes, StoreError> {
         let sql = "select substr(bytes, cast($1 as integer), cast($2 as integer)) from outputs where row = $3";
-        let number = |number: u64| Cell::int(i64::try_from(number).unwrap_or(i64::MAX));
-        let found = self.query(sql, &[number(offset + 1), number(length), Cell::int(row)], |row| Ok(row.bytes(0)))?;
-        Ok(found.into_iter().next().unwrap_or_default().into())
+        let number = |number: u64| int(i64::try_from(number).unwrap_or(i64::MAX));
+        self.first_bytes(sql, &[number(offset + 1), number(length), int(row)])
+    }
+
+    /// The first value of the first row; empty if there is none.
+    fn first_bytes(&mut self, sql: &str, cells: &[Cell<'_>]) -> Result<Bytes, StoreError> {
+        Ok(self.query(sql, cells)?.pop().map(|mut row| row.bytes(0).into()).unwrap_or_default())
     }
 
     /// The existing jobs with these ids, in any order. Like the methods below, it leaves out payloads and outputs.
     fn look_at(&mut self, ids: &[&str]) -> Result<Vec<JobRecord>, StoreError> {
-        let cells: Vec<_> = ids.iter().map(|id| vec![Cell::text(id)]).collect();
-        self.bulk(&LOOK_AT_JOBS, &cells, |row| Ok(shown(read_record(row))))
+        let rows = self.bulk(&LOOK_AT_JOBS, &rows_of(ids, |id| text(id)))?;
+        Ok(read_records(rows).map(shown).collect())
     }
 
     /// The same, locked for a change. A transaction that waits for another one here has inserted nothing.
     fn find(&mut self, ids: &[&str]) -> Result<Vec<JobRecord>, StoreError> {
-        let cells: Vec<_> = ids.iter().map(|id| vec![Cell::text(id)]).collect();
-        self.bulk(&FIND_JOBS, &cells, |row| Ok(read_record(row)))
+        Ok(read_records(self.bulk(&FIND_JOBS, &rows_of(ids, |id| text(id)))?).collect())
     }
 
     /// Locks the existing jobs with these ids, where other servers may write.
@@ -161,33 +148,25 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
 
     /// Saves the changing fields of jobs, and their outputs.
     fn save(&mut self, records: &[JobRecord]) -> Result<(), StoreError> {
-        let cells: Vec<_> = records.iter().map(changing_cells).collect();
-        self.run_bulk(&SAVE_JOBS, &cells)?;
-        let outputs = records.iter().filter(|record| !record.output.bytes.is_empty());
-        let cells = outputs.map(|record| vec![Cell::int(record.row), Cell::Bytes(&record.output.bytes)]);
-        self.run_bulk(&INSERT_OUTPUTS, &cells.collect::<Vec<_>>())
+        let cells: Vec<_> = records.iter().map(|record| cells_of(record, &COLUMNS[..FIXED])).collect();
+        self.bulk(&SAVE_JOBS, &cells)?;
+        self.insert_bytes(&INSERT_OUTPUTS, records.iter(), |record| &record.output.bytes)
     }
 
     /// Removes those of the jobs that have ended, with their payloads and outputs. Returns the tenant and the bytes of
     /// each.
     fn remove(&mut self, rows: &[i64]) -> Result<Vec<(String, i64)>, StoreError> {
-        let mut removed = Vec::new();
-        let mut sizes = Vec::new();
-        self.bulk(&DELETE_JOBS, &cells_of(rows.iter().copied()), |row| {
-            removed.push(row.number(0)?);
-            sizes.push((row.text(1), row.number(2)?));
-            Ok(())
-        })?;
-        let removed = cells_of(removed.into_iter());
-        ["payloads", "outputs"].into_iter().try_for_each(|table| self.run_bulk(&delete(table), &removed))?;
-        Ok(sizes)
+        let mut removed = self.bulk(&DELETE_JOBS, &rows_of(rows, |row| int(*row)))?;
+        let rows = rows_of(&numbers(&removed)?, |row| int(*row));
+        ["payloads", "outputs"].into_iter().try_for_each(|table| self.bulk(&delete(table), &rows).map(drop))?;
+        removed.iter_mut().map(|row| Ok((row.text(1), row.number(2)?))).collect()
     }
 
     /// Adds the payloads to records, and notes the damaged ones.
     fn load_payloads(&mut self, records: &mut [JobRecord]) -> Result<(), StoreError> {
-        let rows = cells_of(records.iter().map(|record| record.row));
-        let payloads = self.bulk(&LOAD_PAYLOADS, &rows, |row| Ok((row.number(0)?, row.bytes(1))))?;
-        let mut payloads: BTreeMap<i64, Vec<u8>> = payloads.into_iter().collect();
+        let mut payloads = self.bulk(&LOAD_PAYLOADS, &rows_of(records, |record| int(record.row)))?;
+        let payloads = payloads.iter_mut().map(|row| Ok((row.number(0)?, row.bytes(1))));
+        let mut payloads: BTreeMap<i64, Vec<u8>> = payloads.collect::<Result<_, StoreError>>()?;
         for record in records {
             record.request.job.payload = payloads.remove(&record.row).unwrap_or_default().into();
             record.check_payload();
@@ -197,13 +176,13 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
 
     /// Removes the output of a job.
     fn remove_output(&mut self, record: &JobRecord) -> Result<(), StoreError> {
-        self.run_bulk(&delete("outputs"), &[vec![Cell::int(record.row)]])
+        self.bulk(&delete("outputs"), &[vec![int(record.row)]]).map(drop)
     }
 
     /// Whether a job of the tenant holds the ordering key.
     fn is_key_held(&mut self, (tenant, key): (&str, &str)) -> Result<bool, StoreError> {
         let sql = "select row from jobs where tenant = $1 and ordering_key = $2 and holds_key";
-        Ok(!self.query(sql, &[Cell::text(tenant), Cell::text(key)], |_| Ok(()))?.is_empty())
+        Ok(!self.query(sql, &[text(tenant), text(key)])?.is_empty())
     }
 
     /// At most `limit` jobs that match a filter, the newest first. It ends early after [`MAX_LOOK`] jobs or `max_bytes`.
@@ -240,34 +219,33 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
 
     /// The secret of the store.
     fn secret(&mut self) -> Result<Bytes, StoreError> {
-        let found = self.query("select bytes from secrets", &[], |row| Ok(row.bytes(0)))?;
-        Ok(found.into_iter().next().unwrap_or_default().into())
+        self.first_bytes("select bytes from secrets", &[])
     }
 
     /// The last row that a list or a purge looks at; `None` if it reaches the oldest job.
     fn look(&mut self, filter: &Filter, before: i64) -> Result<Option<i64>, StoreError> {
-        let mut cells = vec![Cell::int(before)];
-        cells.extend(filter.tenant.as_deref().map(Cell::text));
+        let mut cells = vec![int(before)];
+        cells.extend(filter.tenant.as_deref().map(text));
         let of_tenant = if filter.tenant.is_some() { " and tenant = $2" } else { "" };
         let skipped = MAX_LOOK - 1;
         let sql = format!("select row from jobs where row < $1{of_tenant} order by row desc limit 1 offset {skipped}");
-        Ok(self.query(&sql, &cells, |row| row.number(0))?.pop())
+        Ok(numbers(&self.query(&sql, &cells)?)?.pop())
     }
 
     /// Rows of at most `limit` jobs, fewer if their payloads and outputs are too large to be removed at once, and whether
     /// more follow.
     fn removable(&mut self, which: Select<'_>, limit: usize) -> Result<(Vec<i64>, bool), StoreError> {
         let (clause, mut cells) = which.clause::<Self>(i64::MIN);
-        cells.push(Cell::int(limit as i64 + 1));
+        cells.push(int(limit as i64 + 1));
         let sql = format!("select row, payload_bytes + output_bytes from jobs where {clause} limit ${}", cells.len());
-        let found = self.query(&sql, &cells, |row| Ok((row.number(0)?, row.number::<u64>(1)?)))?;
+        let found = self.query(&sql, &cells)?;
         let (mut bytes, mut rows) = (0, Vec::new());
-        for (row, size) in found.iter().take(limit) {
+        for row in found.iter().take(limit) {
             if bytes >= MAX_REMOVED_BYTES {
                 break;
             }
-            rows.push(*row);
-            bytes += size;
+            rows.push(row.number(0)?);
+            bytes += row.number::<u64>(1)?;
         }
         let is_cut = rows.len() < found.len();
         Ok((rows, is_cut))
@@ -288,40 +266,42 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
     fn depths(&mut self) -> Result<Vec<(String, Depth)>, StoreError> {
         let now = self.now()?;
         let mut depths = BTreeMap::new();
-        self.query(DEPTHS, &[], |row| read_depth(&mut depths, row, now))?;
+        self.query(DEPTHS, &[])?.iter_mut().try_for_each(|row| read_depth(&mut depths, row, now))?;
         Ok(depths.into_iter().collect())
     }
 
     /// Places of the first and the last ready job of a kind and a class.
     fn places(&mut self, kind: &str, rank: usize) -> Result<Option<(i64, i64)>, StoreError> {
-        let of = |end| format!("select {end}(place) from jobs where state = 1 and kind = $1 and rank = $2");
-        let cells = [Cell::text(kind), Cell::int(rank as i64)];
-        let [first, last] = [of("min"), of("max")].map(|sql| self.query(&sql, &cells, |row| Ok(row.int(0))));
-        Ok(first?.pop().flatten().zip(last?.pop().flatten()))
+        // Each is one step in the index.
+        let of = |end| format!("(select {end}(place) from jobs where state = 1 and kind = $1 and rank = $2)");
+        let sql = format!("select {}, {}", of("min"), of("max"));
+        let found = self.query(&sql, &[text(kind), int(rank as i64)])?.pop();
+        Ok(found.and_then(|row| row.0[0].number().zip(row.0[1].number())))
     }
 
     /// Place of the last ready job of a tenant.
     fn last_place(&mut self, kind: &str, rank: usize, tenant: &str) -> Result<Option<i64>, StoreError> {
         let sql = "select max(place) from jobs where state = 1 and kind = $1 and rank = $2 and tenant = $3";
-        let cells = [Cell::text(kind), Cell::int(rank as i64), Cell::text(tenant)];
-        Ok(self.query(sql, &cells, |row| Ok(row.int(0)))?.pop().flatten())
+        let found = self.query(sql, &[text(kind), int(rank as i64), text(tenant)])?.pop();
+        Ok(found.and_then(|row| row.0[0].number()))
     }
 
     /// Length of a session's lease. Other transactions cannot remove the session before this one ends.
     fn session(&mut self, session: SessionId) -> Result<Option<Duration>, StoreError> {
         let lock = if Self::IS_SHARED { " for key share" } else { "" };
         let sql = format!("select lease_ms from sessions where session = $1{lock}");
-        let found = self.query(&sql, &[Cell::int(session.0)], |row| row.number(0))?.pop();
-        Ok(found.map(Duration::from_millis))
+        let found = self.query(&sql, &[int(session.0)])?.pop();
+        found.map(|row| row.number(0).map(Duration::from_millis)).transpose()
     }
 
     /// The tokens of the jobs that are leased to a session.
     fn leased(&mut self, session: SessionId) -> Result<Vec<Token>, StoreError> {
         let sql = "select id, row, starts, ordering_key from jobs where state = 3 and session = $1";
-        self.query(sql, &[Cell::int(session.0)], |job| {
+        let token = |job: &mut Values| {
             let (id, is_keyed) = (job.text(0), !job.text(3).is_empty());
             Ok(Token { id, row: job.number(1)?, attempt: job.number(2)?, session, is_keyed })
-        })
+        };
+        self.query(sql, &[int(session.0)])?.iter_mut().map(token).collect()
     }
 
     /// Saves a session and the end of its lease.
@@ -329,22 +309,22 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
         let sql = "insert into sessions (session, lease_ms, ends_at) values ($1, $2, $3) \
                    on conflict (session) do update set ends_at = excluded.ends_at";
         let lease = i64::try_from(lease.as_millis()).unwrap_or(i64::MAX);
-        self.run(sql, &[Cell::int(session.0), Cell::int(lease), Cell::time(Some(end))])
+        self.query(sql, &[int(session.0), int(lease), time(end)]).map(drop)
     }
 
     /// Removes the sessions whose lease has ended, and returns them.
     fn remove_sessions(&mut self, now: Timestamp) -> Result<Vec<SessionId>, StoreError> {
         let sql = "delete from sessions where ends_at <= $1 returning session";
-        self.query(sql, &[Cell::time(Some(now))], |row| row.number(0).map(SessionId))
+        Ok(numbers(&self.query(sql, &[time(now)])?)?.into_iter().map(SessionId).collect())
     }
 
     /// The last tick of a schedule.
     fn schedule(&mut self, name: &str) -> Result<Option<LastTick>, StoreError> {
         let sql = "select tick, pattern, run from schedules where name = $1";
-        let read = |row: &mut Values| {
+        let read = |mut row: Values| {
             Ok(LastTick { at: Timestamp::from_millis(row.number(0)?), pattern: row.text(1), run: row.text(2) })
         };
-        Ok(self.query(sql, &[Cell::text(name)], read)?.pop())
+        self.query(sql, &[text(name)])?.pop().map(read).transpose()
     }
 
     /// Saves the last tick of a schedule.
@@ -352,14 +332,18 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
         let sql = "insert into schedules (name, tick, pattern, run) values ($1, $2, $3, $4) on conflict (name) \
                    do update set tick = excluded.tick, pattern = excluded.pattern, run = excluded.run";
         let LastTick { at, pattern, run } = last;
-        self.run(sql, &[Cell::text(name), Cell::time(Some(*at)), Cell::text(pattern), Cell::text(run)])
+        self.query(sql, &[text(name), time(*at), text(pattern), text(run)]).map(drop)
     }
 
     /// Removes the last ticks of all schedules but these.
     fn keep_schedules(&mut self, names: &[String]) -> Result<(), StoreError> {
-        let known = self.query("select name from schedules", &[], |row| Ok(row.text(0)))?;
-        let gone = known.iter().filter(|name| !names.contains(name));
-        gone.into_iter().try_for_each(|name| self.run("delete from schedules where name = $1", &[Cell::text(name)]))
+        for mut row in self.query("select name from schedules", &[])? {
+            let name = row.text(0);
+            if !names.contains(&name) {
+                self.query("delete from schedules where name = $1", &[text(&name)])?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -372,10 +356,10 @@ fn query_jobs<C: Connection>(
     let ready = if let Select::Ready { kind, rank, .. } = which { Some((kind, rank)) } else { None };
     let floor = ready.map_or(i64::MIN, |(kind, rank)| connection.floor(kind, rank));
     let (clause, mut cells) = which.clause::<C>(floor);
-    cells.push(Cell::int(i64::try_from(limit).unwrap_or(i64::MAX)));
+    cells.push(int(i64::try_from(limit).unwrap_or(i64::MAX)));
     let sql = format!("select {} from jobs where {clause} limit ${}{lock}", *COLUMN_LIST, cells.len());
     let start = Instant::now();
-    let records = connection.query(&sql, &cells, |row| Ok(read_record(row)))?;
+    let records: Vec<_> = read_records(connection.query(&sql, &cells)?).collect();
     if let Some((kind, rank)) = ready {
         let places = records.first().zip(records.last()).map(|(first, last)| (first.place, last.place));
         connection.note_scan(kind, rank, places, (floor == i64::MIN).then(|| start.elapsed()));
@@ -383,8 +367,23 @@ fn query_jobs<C: Connection>(
     Ok(records)
 }
 
-fn cells_of(rows: impl Iterator<Item = i64>) -> Vec<Vec<Cell<'static>>> {
-    rows.map(|row| vec![Cell::int(row)]).collect()
+fn read_records(rows: Vec<Values>) -> impl Iterator<Item = JobRecord> {
+    rows.into_iter().map(|mut row| read_record(&mut row))
+}
+
+/// The first number of each row.
+fn numbers(rows: &[Values]) -> Result<Vec<i64>, StoreError> {
+    rows.iter().map(|row| row.number(0)).collect()
+}
+
+/// Columns of a job, to be written.
+fn cells_of<'a>(record: &'a JobRecord, columns: &[Column]) -> Vec<Cell<'a>> {
+    columns.iter().map(|column| (column.write)(record)).collect()
+}
+
+/// A row of one cell for each item.
+fn rows_of<'a, T>(items: &[T], cell: impl Fn(&T) -> Cell<'a>) -> Vec<Vec<Cell<'a>>> {
+    items.iter().map(|item| vec![cell(item)]).collect()
 }
 
 /// A job as readers show it: one that cannot be read has failed, even before a writer meets it.

@@ -5,14 +5,30 @@ use std::{borrow::Cow, ops::Range, sync::LazyLock};
 
 use super::{
     Connection,
-    record::{COLUMNS, Cell, FIXED},
+    record::{COLUMNS, Cell, Column, FIXED, int, text, time},
 };
-use crate::store::{Filter, Timestamp, engine::Select, retry::MAX_CRASHES};
+use crate::store::{Filter, engine::Select, retry::MAX_CRASHES};
 
 /// A statement for many rows: to run once for each row, or once with arrays of all columns.
 pub(in crate::store) struct Bulk {
     pub(in crate::store) single: String,
     pub(in crate::store) arrays: String,
+}
+
+impl Bulk {
+    /// Inserts rows of so many columns.
+    fn insert(into: &str, columns: usize, tail: &str) -> Self {
+        let values = parameters(columns);
+        Self {
+            single: format!("insert into {into} values ({values}) {tail}"),
+            arrays: format!("insert into {into} select * from unnest({values}) {tail}"),
+        }
+    }
+
+    /// Applies to the rows with this value, which ends `statement`.
+    fn of_each(statement: &str) -> Self {
+        Self { single: format!("{statement} = $1"), arrays: format!("{statement} = any($1)") }
+    }
 }
 
 /// Kind, state, number of jobs, and earliest due time.
@@ -25,40 +41,32 @@ pub(super) const DEPTHS: &str = "select kind, cast(0 as bigint), count(*), min(d
 pub(in crate::store) static COLUMN_LIST: LazyLock<String> = LazyLock::new(|| names(&COLUMNS, ""));
 
 pub(super) static INSERT_JOBS: LazyLock<Bulk> = LazyLock::new(|| {
-    let head = format!("insert into jobs ({})", *COLUMN_LIST);
-    let tail = "on conflict (id) do nothing returning row";
-    Bulk {
-        single: format!("{head} values ({}) {tail}", parameters(0, COLUMNS.len())),
-        arrays: format!("{head} select * from unnest({}) {tail}", arrays(&COLUMNS)),
-    }
+    Bulk::insert(&format!("jobs ({})", *COLUMN_LIST), COLUMNS.len(), "on conflict (id) do nothing returning row")
 });
 
 pub(super) static SAVE_JOBS: LazyLock<Bulk> = LazyLock::new(|| {
-    let columns = &COLUMNS[..FIXED];
-    let set = format!("update jobs set ({})", names(&columns[1..], ""));
+    // The last one is the row.
+    let (columns, last) = (&COLUMNS[..FIXED], FIXED - 1);
+    let set = format!("update jobs set ({})", names(&columns[..last], ""));
     Bulk {
-        single: format!("{set} = ({}) where row = ?1", parameters(1, FIXED)),
+        single: format!("{set} = ({}) where row = ${FIXED}", parameters(last)),
         arrays: format!(
             "{set} = ({}) from unnest({}) as new ({}) where jobs.row = new.row",
-            names(&columns[1..], "new."),
-            arrays(columns),
+            names(&columns[..last], "new."),
+            parameters(FIXED),
             names(columns, "")
         ),
     }
 });
 
-pub(super) static INSERT_PAYLOADS: LazyLock<Bulk> = LazyLock::new(|| insert_bytes("payloads"));
-pub(super) static INSERT_OUTPUTS: LazyLock<Bulk> = LazyLock::new(|| insert_bytes("outputs"));
+pub(super) static INSERT_PAYLOADS: LazyLock<Bulk> = LazyLock::new(|| Bulk::insert("payloads (row, bytes)", 2, ""));
+pub(super) static INSERT_OUTPUTS: LazyLock<Bulk> = LazyLock::new(|| Bulk::insert("outputs (row, bytes)", 2, ""));
 
-pub(super) static LOAD_PAYLOADS: LazyLock<Bulk> = LazyLock::new(|| Bulk {
-    single: "select row, bytes from payloads where row = $1".to_owned(),
-    arrays: "select row, bytes from payloads where row = any($1::bigint[])".to_owned(),
-});
+pub(super) static LOAD_PAYLOADS: LazyLock<Bulk> =
+    LazyLock::new(|| Bulk::of_each("select row, bytes from payloads where row"));
 
-pub(super) static LOOK_AT_JOBS: LazyLock<Bulk> = LazyLock::new(|| Bulk {
-    single: format!("select {} from jobs where id = $1", *COLUMN_LIST),
-    arrays: format!("select {} from jobs where id = any($1::text[])", *COLUMN_LIST),
-});
+pub(super) static LOOK_AT_JOBS: LazyLock<Bulk> =
+    LazyLock::new(|| Bulk::of_each(&format!("select {} from jobs where id", *COLUMN_LIST)));
 
 pub(super) static FIND_JOBS: LazyLock<Bulk> = LazyLock::new(|| {
     let Bulk { single, arrays } = &*LOOK_AT_JOBS;
@@ -68,7 +76,7 @@ pub(super) static FIND_JOBS: LazyLock<Bulk> = LazyLock::new(|| {
 /// It waits for no other server: a job that one changes is left.
 pub(super) static DELETE_JOBS: LazyLock<Bulk> = LazyLock::new(|| {
     let tail = "returning row, tenant, payload_bytes + output_bytes";
-    let free = "select row from jobs where row = any($1::bigint[]) and state >= 4 for update skip locked";
+    let free = "select row from jobs where row = any($1) and state >= 4 for update skip locked";
     Bulk {
         single: format!("delete from jobs where row = $1 and state >= 4 {tail}"),
         arrays: format!("delete from jobs where row = any(array({free})) {tail}"),
@@ -77,61 +85,37 @@ pub(super) static DELETE_JOBS: LazyLock<Bulk> = LazyLock::new(|| {
 
 /// Deletes rows of `payloads` or `outputs`.
 pub(super) fn delete(table: &str) -> Bulk {
-    Bulk {
-        single: format!("delete from {table} where row = $1"),
-        arrays: format!("delete from {table} where row = any($1::bigint[])"),
-    }
+    Bulk::of_each(&format!("delete from {table} where row"))
 }
 
-fn insert_bytes(table: &str) -> Bulk {
-    Bulk {
-        single: format!("insert into {table} (row, bytes) values ($1, $2)"),
-        arrays: format!("insert into {table} (row, bytes) select * from unnest($1::bigint[], $2::bytea[])"),
-    }
+fn names(columns: &[Column], prefix: &str) -> String {
+    columns.iter().map(|column| format!("{prefix}{}", column.name)).collect::<Vec<_>>().join(", ")
 }
 
-fn names(columns: &[(&str, &str)], prefix: &str) -> String {
-    columns.iter().map(|(name, _)| format!("{prefix}{name}")).collect::<Vec<_>>().join(", ")
-}
-
-fn parameters(from: usize, to: usize) -> String {
-    (from..to).map(|index| format!("?{}", index + 1)).collect::<Vec<_>>().join(", ")
-}
-
-fn arrays(columns: &[(&str, &str)]) -> String {
-    let array = |(index, (_, of)): (usize, &(&str, &str))| format!("${}::{of}[]", index + 1);
-    columns.iter().enumerate().map(array).collect::<Vec<_>>().join(", ")
+fn parameters(count: usize) -> String {
+    (1..=count).map(|number| format!("${number}")).collect::<Vec<_>>().join(", ")
 }
 
 impl<'a> Select<'a> {
     /// The condition and the order of a selection, with their parameters. A limit may follow.
     pub(super) fn clause<C: Connection>(self, floor: i64) -> (Cow<'static, str>, Vec<Cell<'a>>) {
-        let time = |now: Timestamp| Cell::time(Some(now));
         let (clause, cells) = match self {
             Self::Ready { kind, rank, now, session } => (
                 // `is_suspect`: at most one of them runs in a session.
                 "state = 1 and kind = $1 and rank = $2 and place >= $3 and (expire_at is null or expire_at > $4) \
                  and (losses < $5 or not exists (select 1 from jobs as other where other.state = 3 \
                  and other.session = $6 and other.losses >= $5)) order by place, row",
-                vec![
-                    Cell::text(kind),
-                    Cell::int(rank as i64),
-                    Cell::int(floor),
-                    time(now),
-                    Cell::int((MAX_CRASHES - 1).into()),
-                    Cell::int(session.0),
-                ],
+                vec![text(kind), int(rank as i64), int(floor), time(now), int(MAX_CRASHES - 1), int(session.0)],
             ),
-            Self::Blocked(tenant, key) => (
-                "state = 2 and tenant = $1 and ordering_key = $2 order by place",
-                vec![Cell::text(tenant), Cell::text(key)],
-            ),
+            Self::Blocked(tenant, key) => {
+                ("state = 2 and tenant = $1 and ordering_key = $2 order by place", vec![text(tenant), text(key)])
+            }
             Self::Due(now) => ("state = 0 and due_at <= $1 order by due_at, row", vec![time(now)]),
             Self::Expired(now) => ("state < 3 and expire_at <= $1 order by expire_at, row", vec![time(now)]),
             Self::Purgeable(now) => ("purge_at <= $1 order by purge_at, row", vec![time(now)]),
-            Self::Leased(session) => ("state = 3 and session = $1 order by row", vec![Cell::int(session.0)]),
+            Self::Leased(session) => ("state = 3 and session = $1 order by row", vec![int(session.0)]),
             Self::ToCancel(session) => {
-                ("state = 3 and session = $1 and cancel_requested order by row", vec![Cell::int(session.0)])
+                ("state = 3 and session = $1 and cancel_requested order by row", vec![int(session.0)])
             }
             Self::Matching { filter, states, rows } => return matching::<C>(filter, states, rows),
         };
@@ -145,29 +129,28 @@ fn matching<'a, C: Connection>(
     states: i64,
     rows: Range<i64>,
 ) -> (Cow<'static, str>, Vec<Cell<'a>>) {
-    let text = |text: Option<&'a String>| Cell::Text(text.map(|text| Cow::Borrowed(text.as_str())));
+    let any = |text: Option<&'a String>| Cell::Text(text.map(Into::into));
     let tenant = if filter.tenant.is_some() { "tenant = $5" } else { "cast($5 as text) is null" };
     let clause = format!(
         "row < $1 and row >= $2 and ($3 & (cast(1 as bigint) << cast(state as integer))) <> 0 \
          and (cast($4 as text) is null or kind = $4) and {tenant} \
-         and (cast($6 as text) is null or {} = $7) \
+         and (cast($6 as text) is null or {spec} -> 'labels' ->> $6 = $7) \
          and (cast($8 as bigint) is null or created_at >= $8) \
          and (cast($9 as bigint) is null or created_at < $9) \
-         and (cast($10 as text) is null or {} = $10) order by row desc",
-        C::LABEL,
-        C::REQUEST_ID
+         and (cast($10 as text) is null or {spec} ->> 'request_id' = $10) order by row desc",
+        spec = C::SPEC
     );
     let cells = vec![
-        Cell::int(rows.end),
-        Cell::int(rows.start),
-        Cell::int(states),
-        text(filter.kind.as_ref()),
-        text(filter.tenant.as_ref()),
-        text(filter.label.as_ref().map(|(name, _)| name)),
-        text(filter.label.as_ref().map(|(_, value)| value)),
-        Cell::time(filter.created_from),
-        Cell::time(filter.created_before),
-        text(filter.request_id.as_ref()),
+        int(rows.end),
+        int(rows.start),
+        int(states),
+        any(filter.kind.as_ref()),
+        any(filter.tenant.as_ref()),
+        any(filter.label.as_ref().map(|(name, _)| name)),
+        any(filter.label.as_ref().map(|(_, value)| value)),
+        time(filter.created_from),
+        time(filter.created_before),
+        any(filter.request_id.as_ref()),
     ];
     (clause.into(), cells)
 }

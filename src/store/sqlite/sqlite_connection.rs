@@ -12,7 +12,7 @@ use std::{
 };
 
 use rusqlite::{
-    ErrorCode, Statement, ToSql, ffi,
+    ErrorCode, Row, Statement, ToSql, ffi,
     hooks::Wal,
     params, params_from_iter,
     types::{FromSql, FromSqlResult, ToSqlOutput, ValueRef},
@@ -26,7 +26,7 @@ use crate::{
     store::{
         Clock, Size, StoreError, Timestamp,
         request::Added,
-        sql::{Bulk, Cell, Connection, Value, Values},
+        sql::{Bulk, Cell, Connection, Value, Values, text},
     },
     task::spawn_thread,
 };
@@ -108,11 +108,10 @@ impl SqliteConnection {
         log_bytes: Arc<AtomicU64>,
     ) -> Result<Self, StoreError> {
         let mut writer = Self::new(sqlite, clock);
-        let read = |row: &mut Values| {
+        if let Some(row) = writer.query("select number, jobs, bytes from totals", &[])?.pop() {
             let size = Size { jobs: row.number(1)?, bytes: row.number(2)? };
-            Ok(Totals { number: row.number(0)?, size })
-        };
-        writer.totals = writer.query("select number, jobs, bytes from totals", &[], read)?.pop().unwrap_or_default();
+            writer.totals = Totals { number: row.number(0)?, size };
+        }
         writer.kept_number = writer.totals.number;
         writer.path.clone_from(&options.path);
         writer.opened = Some(Opened::of(&options.path));
@@ -141,8 +140,7 @@ impl SqliteConnection {
 
 impl Connection for SqliteConnection {
     const IS_SHARED: bool = false;
-    const LABEL: &'static str = "case when json_valid(spec) then spec -> 'labels' ->> $6 end";
-    const REQUEST_ID: &'static str = "case when json_valid(spec) then spec ->> 'request_id' end";
+    const SPEC: &'static str = "case when json_valid(spec) then spec end";
 
     fn ends_leases(&self) -> bool {
         self.ends_leases
@@ -169,8 +167,8 @@ impl Connection for SqliteConnection {
 
     fn tenant_size(&mut self, tenant: &str) -> Result<Size, StoreError> {
         let sql = "select jobs, bytes from tenants where tenant = $1";
-        let read = |row: &mut Values| Ok(Size { jobs: row.number(0)?, bytes: row.number(1)? });
-        Ok(self.query(sql, &[Cell::Text(Some(tenant.into()))], read)?.pop().unwrap_or_default())
+        let found = self.query(sql, &[text(tenant)])?.pop();
+        found.map_or(Ok(Size::default()), |row| Ok(Size { jobs: row.number(0)?, bytes: row.number(1)? }))
     }
 
     fn begin(&mut self) -> Result<Timestamp, StoreError> {
@@ -213,26 +211,15 @@ impl Connection for SqliteConnection {
         Err(StoreError::NoRoom)
     }
 
-    fn query<T>(
-        &mut self,
-        sql: &str,
-        cells: &[Cell<'_>],
-        mut read: impl FnMut(&mut Values) -> Result<T, StoreError>,
-    ) -> Result<Vec<T>, StoreError> {
-        let mut statement = self.sqlite.prepare_cached(sql)?;
-        run(&mut statement, cells, &mut read)
+    fn query(&mut self, sql: &str, cells: &[Cell<'_>]) -> Result<Vec<Values>, StoreError> {
+        run(&mut *self.sqlite.prepare_cached(sql)?, cells)
     }
 
-    fn bulk<T>(
-        &mut self,
-        bulk: &Bulk,
-        rows: &[Vec<Cell<'_>>],
-        mut read: impl FnMut(&mut Values) -> Result<T, StoreError>,
-    ) -> Result<Vec<T>, StoreError> {
+    fn bulk(&mut self, bulk: &Bulk, rows: &[Vec<Cell<'_>>]) -> Result<Vec<Values>, StoreError> {
         let mut statement = self.sqlite.prepare_cached(&bulk.single)?;
         let mut found = Vec::with_capacity(rows.len());
         for cells in rows {
-            found.append(&mut run(&mut statement, cells, &mut read)?);
+            found.append(&mut run(&mut statement, cells)?);
         }
         Ok(found)
     }
@@ -287,19 +274,10 @@ impl Drop for Checkpoints {
     }
 }
 
-fn run<T>(
-    statement: &mut Statement<'_>,
-    cells: &[Cell<'_>],
-    read: &mut impl FnMut(&mut Values) -> Result<T, StoreError>,
-) -> Result<Vec<T>, StoreError> {
+fn run(statement: &mut Statement<'_>, cells: &[Cell<'_>]) -> Result<Vec<Values>, StoreError> {
     let columns = statement.column_count();
-    let mut rows = statement.query(params_from_iter(cells))?;
-    let mut found = Vec::new();
-    while let Some(row) = rows.next()? {
-        let values: Result<_, _> = (0..columns).map(|column| row.get(column)).collect();
-        found.push(read(&mut Values(values?))?);
-    }
-    Ok(found)
+    let values = |row: &Row<'_>| (0..columns).map(|column| row.get(column)).collect::<Result<_, _>>().map(Values);
+    Ok(statement.query_map(params_from_iter(cells), values)?.collect::<Result<_, _>>()?)
 }
 
 impl FromSql for Value {
@@ -321,6 +299,7 @@ impl ToSql for Cell<'_> {
             Self::Flag(flag) => flag.to_sql(),
             Self::Text(Some(text)) => Ok(ToSqlOutput::from(text.as_ref())),
             Self::Text(None) => Ok(ToSqlOutput::from(rusqlite::types::Null)),
+            Self::Json(text) => text.to_sql(),
             Self::Bytes(bytes) => bytes.to_sql(),
         }
     }

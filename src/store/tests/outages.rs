@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     model::Job,
-    store::{Bounds, JobStore, NewJob, PostgresOptions, StoreError, Submission, Submitted, open_postgres},
+    store::{Bounds, Extent, JobStore, NewJob, PostgresOptions, StoreError, Submission, Submitted, open_postgres},
 };
 
 async fn create(store: &dyn JobStore, id: &str) -> Result<Vec<Submitted>, StoreError> {
@@ -63,7 +63,7 @@ async fn a_database_that_stands_still_is_away_until_it_goes_on() {
     created(&*store, "a").await;
     cluster.signal(Signal::STOP);
     let begin = Instant::now();
-    let (writing, reading) = tokio::join!(create(&*store, "b"), store.get("a", true));
+    let (writing, reading) = tokio::join!(create(&*store, "b"), store.get("a", Extent::All));
     eprintln!("away after {:.1?}", begin.elapsed());
     assert!(matches!(writing, Err(StoreError::Unavailable(_))), "{writing:?}");
     assert!(matches!(reading, Err(StoreError::Unavailable(_))), "{reading:?}");
@@ -87,7 +87,7 @@ async fn a_promoted_standby_takes_over_although_two_hosts_are_mute() {
     is_away(&*store, "").await;
     standby.promote().await;
     created(&*store, "b").await;
-    assert!(store.get("a", true).await.expect("an answer").is_some());
+    assert!(store.get("a", Extent::All).await.expect("an answer").is_some());
     store.close().await;
 }
 

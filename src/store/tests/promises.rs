@@ -23,8 +23,8 @@ use super::{
 use crate::{
     model::{Job, Output, Reason},
     store::{
-        Action, Claimed, Clock, JobState, JobStore, NewJob, Next, RetryPolicy, Room, SessionId, Settle, Submission,
-        Timestamp, Token, open_memory,
+        Action, Claimed, Clock, Extent, JobState, JobStore, NewJob, Next, RetryPolicy, Room, SessionId, Settle,
+        Submission, Timestamp, Token, open_memory,
     },
 };
 
@@ -129,7 +129,7 @@ async fn a_session_gives_back_leases_by_name() {
         let ends = [lost, cancelled].into_iter().chain(claimed).chain(again).map(success).collect();
         let states = store.settle(ends).await.expect("answers");
         assert_eq!(states, [None, None, Some(JobState::Succeeded), Some(JobState::Succeeded)]);
-        let job = store.get("c", false).await.expect("an answer").expect("the job");
+        let job = store.get("c", Extent::Output).await.expect("an answer").expect("the job");
         assert_eq!((job.state, job.attempts.len()), (JobState::Cancelled, 0));
         store.close().await;
     }

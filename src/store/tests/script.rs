@@ -6,8 +6,9 @@ use super::{TestClock, conformance::Case, postgres::Server};
 use crate::{
     model::{Criticality, Job, Output, Reason},
     store::{
-        Action, Bounds, Change, Claimed, Filter, Fired, Full, JobName, JobState, JobStore, NewJob, Next, Overlap, Room,
-        SessionId, Settle, Start, StoreError, StoredQuotas, Submission, Submitted, Tick, Timestamp, Token,
+        Action, Bounds, Change, Claimed, Extent, Filter, Fired, Full, JobName, JobState, JobStore, NewJob, Next,
+        Overlap, Room, SessionId, Settle, Start, StoreError, StoredQuotas, Submission, Submitted, Tick, Timestamp,
+        Token,
     },
 };
 
@@ -164,7 +165,7 @@ impl Script {
     }
 
     async fn get(&self, id: &str) -> Result<String, StoreError> {
-        let Some(job) = self.store.get(id, true).await? else { return Ok("none".to_owned()) };
+        let Some(job) = self.store.get(id, Extent::All).await? else { return Ok("none".to_owned()) };
         let mut text = format!(
             "{} starts={} failures={} crashes={} kept={}",
             state(job.state),
@@ -180,7 +181,7 @@ impl Script {
     }
 
     async fn attempts(&self, id: &str) -> Result<String, StoreError> {
-        let job = self.store.get(id, true).await?;
+        let job = self.store.get(id, Extent::All).await?;
         let attempts = job.map(|job| job.attempts).unwrap_or_default();
         Ok(join(attempts.iter().map(|attempt| {
             let outcome = attempt.outcome.map_or("LOST", Reason::name);
@@ -239,7 +240,7 @@ impl Script {
         let (pattern, job) = (words.text("pattern", "").to_owned(), job(&ids[3], &self.clock));
         let is_missed = ids.get(4).is_some();
         let tick = Tick { schedule: ids[0].clone(), pattern, at, now, overlap, job, is_missed };
-        Ok(join(self.store.fire(vec![tick]).await?.into_iter().map(fired)))
+        self.store.fire(tick).await.map(fired)
     }
 
     async fn depths(&self) -> Result<String, StoreError> {

@@ -21,8 +21,8 @@ use waterwheel::{
     model::Reason,
     pool::LostWhile,
     store::{
-        Action, Bounds, Change, JobRecord, JobState, JobStore, NewJob, StoreError, Submission, Submitted, Timestamp,
-        open_memory, open_shared_memory,
+        Action, Bounds, Change, Extent, JobRecord, JobState, JobStore, NewJob, StoreError, Submission, Submitted,
+        Timestamp, open_memory, open_shared_memory,
     },
 };
 
@@ -132,7 +132,7 @@ async fn what_an_operation_without_an_answer_leased_is_given_back_and_nothing_el
 
     runner.store.fault(Operation::Submit, Fault::FailsAfter);
     runner.create(work("created", "gated")).await.unwrap_err();
-    assert_eq!(runner.store.get("created", false).await.unwrap().unwrap().state, JobState::Running);
+    assert_eq!(runner.store.get("created", Extent::Output).await.unwrap().unwrap().state, JobState::Running);
     timeout(PATIENCE, begun.reached(2)).await.expect("it is given back, and runs");
     // Its caller tries again, and another job is created meanwhile.
     assert!(matches!(runner.create(work("created", "gated")).await, Ok(Submitted::Existing(_))));

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use waterwheel::store::{
-    Action, Change, Claimed, Depth, Filter, Fired, JobName, JobRecord, JobState, JobStore, Page, Purged, Room,
+    Action, Change, Claimed, Depth, Extent, Filter, Fired, JobName, JobRecord, JobState, JobStore, Page, Purged, Room,
     SessionId, Settle, Size, StoreError, StoredQuotas, Submission, Submitted, Tick, Ticked, Token, Wakes,
 };
 
@@ -153,12 +153,8 @@ impl JobStore for FaultyStore {
         self.call(Operation::Purge, self.store.purge(filter, before)).await
     }
 
-    async fn get(&self, id: &str, with_payload: bool) -> Result<Option<JobRecord>, StoreError> {
-        self.store.get(id, with_payload).await
-    }
-
-    async fn look(&self, id: &str) -> Result<Option<JobRecord>, StoreError> {
-        self.store.look(id).await
+    async fn get(&self, id: &str, extent: Extent) -> Result<Option<JobRecord>, StoreError> {
+        self.store.get(id, extent).await
     }
 
     async fn output(&self, row: i64, offset: u64, length: u64) -> Result<Bytes, StoreError> {
@@ -169,8 +165,8 @@ impl JobStore for FaultyStore {
         self.store.list(filter, before, limit).await
     }
 
-    async fn fire(&self, ticks: Vec<Tick>) -> Result<Vec<Fired>, StoreError> {
-        self.store.fire(ticks).await
+    async fn fire(&self, tick: Tick) -> Result<Fired, StoreError> {
+        self.store.fire(tick).await
     }
 
     async fn secret(&self) -> Result<Bytes, StoreError> {

@@ -21,7 +21,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 use waterwheel::store::{
-    Action, Change, Claimed, Depth, Filter, Fired, JobName, JobRecord, JobState, JobStore, Page, Purged, Room,
+    Action, Change, Claimed, Depth, Extent, Filter, Fired, JobName, JobRecord, JobState, JobStore, Page, Purged, Room,
     SessionId, Settle, Size, StoreError, StoredQuotas, Submission, Submitted, Tick, Ticked, Token, Wakes,
 };
 
@@ -245,10 +245,10 @@ impl JobStore for Link {
         self.call(|store, _| now(store.keep_schedules(names))).await
     }
 
-    async fn fire(&self, ticks: Vec<Tick>) -> Result<Vec<Fired>, StoreError> {
+    async fn fire(&self, tick: Tick) -> Result<Fired, StoreError> {
         self.call(|store, model| {
-            let fired = now(store.fire(ticks.clone()))?;
-            model.fired(&ticks, &fired);
+            let fired = now(store.fire(tick.clone()))?;
+            model.fired(&tick, fired);
             Ok(fired)
         })
         .await
@@ -262,12 +262,8 @@ impl JobStore for Link {
         now(self.store.purge(filter, before))
     }
 
-    async fn get(&self, id: &str, with_payload: bool) -> Result<Option<JobRecord>, StoreError> {
-        now(self.store.get(id, with_payload))
-    }
-
-    async fn look(&self, id: &str) -> Result<Option<JobRecord>, StoreError> {
-        now(self.store.look(id))
+    async fn get(&self, id: &str, extent: Extent) -> Result<Option<JobRecord>, StoreError> {
+        now(self.store.get(id, extent))
     }
 
     async fn output(&self, row: i64, offset: u64, length: u64) -> Result<Bytes, StoreError> {

@@ -148,34 +148,32 @@ impl Model {
         }
     }
 
-    pub(crate) fn fired(&mut self, ticks: &[Tick], fired: &[Fired]) {
-        for (tick, fired) in ticks.iter().zip(fired) {
-            let is_late = self.now().since(tick.at) > LATE && !tick.is_missed;
-            let last = self.runs.get(&tick.schedule);
-            let last_runs = last.and_then(|id| self.jobs.get(id)).is_some_and(|entry| entry.end.is_none());
-            let has_skipped = match fired {
-                Fired::Already => {
-                    self.note("fired already", "");
-                    continue;
-                }
-                Fired::Created => false,
-                Fired::Skipped => true,
-                Fired::Refused => return self.fault(format!("{tick:?} was refused")),
-            };
-            // A third lost lease ends the job, which the model learns later.
-            let may_be_dead = last.is_some_and(|id| self.is_lost(id) && self.jobs[id].losses + 1 >= MAX_LOSSES);
-            let must_skip = (tick.is_missed && last.is_none()) || (last_runs && tick.overlap == Overlap::Skip);
-            let is_new = self.ticks.insert((tick.schedule.clone(), tick.at), *fired).is_none();
-            if is_late || (has_skipped != must_skip && !may_be_dead) || !is_new {
-                self.fault(format!("{tick:?}: {fired:?}, late {is_late}, new {is_new}, runs {last_runs}"));
+    pub(crate) fn fired(&mut self, tick: &Tick, fired: Fired) {
+        let is_late = self.now().since(tick.at) > LATE && !tick.is_missed;
+        let last = self.runs.get(&tick.schedule);
+        let last_runs = last.and_then(|id| self.jobs.get(id)).is_some_and(|entry| entry.end.is_none());
+        let has_skipped = match fired {
+            Fired::Already => {
+                self.note("fired already", "");
+                return;
             }
-            if has_skipped {
-                self.note("skipped", &tick.job.id);
-                self.runs.entry(tick.schedule.clone()).or_default();
-            } else {
-                self.created(&tick.job);
-                self.runs.insert(tick.schedule.clone(), tick.job.id.clone());
-            }
+            Fired::Created => false,
+            Fired::Skipped => true,
+            Fired::Refused => return self.fault(format!("{tick:?} was refused")),
+        };
+        // A third lost lease ends the job, which the model learns later.
+        let may_be_dead = last.is_some_and(|id| self.is_lost(id) && self.jobs[id].losses + 1 >= MAX_LOSSES);
+        let must_skip = (tick.is_missed && last.is_none()) || (last_runs && tick.overlap == Overlap::Skip);
+        let is_new = self.ticks.insert((tick.schedule.clone(), tick.at), fired).is_none();
+        if is_late || (has_skipped != must_skip && !may_be_dead) || !is_new {
+            self.fault(format!("{tick:?}: {fired:?}, late {is_late}, new {is_new}, runs {last_runs}"));
+        }
+        if has_skipped {
+            self.note("skipped", &tick.job.id);
+            self.runs.entry(tick.schedule.clone()).or_default();
+        } else {
+            self.created(&tick.job);
+            self.runs.insert(tick.schedule.clone(), tick.job.id.clone());
         }
     }
 
