@@ -138,13 +138,13 @@ pub trait JobStore: Send + Sync + 'static {
     /// Waits until the job has ended, and returns it without its payload; `None` if there is no such job. Cancel safe.
     async fn wait(&self, job: JobName) -> Result<Option<JobRecord>, StoreError> {
         loop {
-            let mut end = self.wakes().watch(&job.id);
+            let mut changed = self.wakes().watch(&job.id);
             match self.get(&job.id, Extent::Output).await?.filter(|found| job.is(found)) {
                 Some(found) if !found.state.is_ended() => {}
                 answer => return Ok(answer),
             }
-            // An error also means that the job has ended.
-            let _ = end.changed().await;
+            // The store has the sender as long as this waits.
+            let _ = changed.changed().await;
         }
     }
 }

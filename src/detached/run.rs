@@ -41,6 +41,7 @@ impl Reservation {
             Ok(ticket) => {
                 let run = Run { job: ticket.job(), attempt: Arc::clone(&attempt), lost: lost.clone() };
                 inner.set(&claimed.token, Stage::Runs(run));
+                inner.store.wakes().changed(id);
                 self.follow(ticket).await
             }
             Err(rejection) => {

@@ -207,7 +207,7 @@ impl<C: Connection> Engine<C> {
         for record in &mut records {
             record.lease(room.session, self.now);
         }
-        self.rows.save(&records)?;
+        self.save(&records)?;
         Ok(records.into_iter().filter_map(JobRecord::claimed).collect())
     }
 
@@ -261,23 +261,27 @@ impl<C: Connection> Engine<C> {
             self.changes.ready |= record.state == JobState::Ready;
             if record.state.is_ended() {
                 self.resize(record, -1, 0);
-                self.changes.ended.push(record.request.id.clone());
                 if record.release_key() {
                     let (tenant, key) = record.key();
                     released.push((tenant.to_owned(), key.to_owned()));
                 }
             }
         }
-        self.rows.save(&records)?;
+        self.save(&records)?;
         for (tenant, key) in released {
             let mut next = self.select(Select::Blocked(&tenant, &key), 1)?;
             for record in &mut next {
                 record.enter(false, self.place(record)?);
                 self.changes.ready = true;
             }
-            self.rows.save(&next)?;
+            self.save(&next)?;
         }
         Ok(())
+    }
+
+    fn save(&mut self, records: &[JobRecord]) -> Result<(), StoreError> {
+        self.changes.changed.extend(records.iter().map(|record| record.request.id.clone()));
+        self.rows.save(records)
     }
 
     /// Changes the sizes of all and of the job's tenant.

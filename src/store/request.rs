@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -372,6 +372,11 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// A file is not usable.
+    pub(super) fn file(path: &Path, detail: impl ToString) -> Self {
+        Self::File { path: path.to_owned(), detail: detail.to_string() }
+    }
+
     /// Whether the store does not work for the time being, whatever it is asked. Wait, and ask again. Any other error
     /// refuses one operation or one row, and would refuse it again.
     #[must_use]

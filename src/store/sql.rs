@@ -33,7 +33,7 @@ use super::{
     engine::{Engine, Shared},
 };
 use crate::task::{off_thread, spawn_thread};
-use writer::{Answer, Operation, Turn, Writer};
+use writer::{Answer, Asked, Operation, Turn, Writer};
 
 /// Operations that may wait for a writer.
 const QUEUE: usize = 4096;
@@ -109,18 +109,9 @@ impl<C: Connection> SqlStore<C> {
     async fn write<T: Send + 'static>(
         &self,
         turn: Turn,
-        operation: impl FnMut(&mut Engine<C>) -> Result<T, StoreError> + Send + 'static,
+        function: impl FnMut(&mut Engine<C>) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.send(|caller| Operation::other(turn, Vec::new(), operation, caller)).await
-    }
-
-    /// The same for an operation that changes jobs with these ids.
-    async fn write_to<T: Send + 'static>(
-        &self,
-        ids: Vec<String>,
-        operation: impl FnMut(&mut Engine<C>) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<T, StoreError> {
-        self.send(|caller| Operation::other(Turn::Keys, ids, operation, caller)).await
+        self.send(|caller| Operation::Other(turn, Box::new(Asked { function, value: None, caller }))).await
     }
 
     /// Runs a reading operation beside writing ones. It is interrupted if this future is dropped.
@@ -193,12 +184,12 @@ impl<C: Connection> JobStore for SqlStore<C> {
 
     async fn release(&self, session: SessionId, tokens: Vec<Token>) -> Result<(), StoreError> {
         let ids = tokens.iter().map(|token| token.id.clone()).collect();
-        self.write_to(ids, move |engine| engine.release(session, &tokens)).await
+        self.write(Turn::Keys(ids), move |engine| engine.release(session, &tokens)).await
     }
 
     async fn change(&self, jobs: Vec<JobName>, action: Action) -> Result<Vec<Change>, StoreError> {
         let ids = jobs.iter().map(|job| job.id.clone()).collect();
-        self.write_to(ids, move |engine| engine.change(&jobs, action)).await
+        self.write(Turn::Keys(ids), move |engine| engine.change(&jobs, action)).await
     }
 
     async fn purge(&self, filter: Filter, before: Option<i64>) -> Result<Purged, StoreError> {
@@ -231,12 +222,13 @@ impl<C: Connection> JobStore for SqlStore<C> {
     }
 
     async fn fire(&self, tick: Tick) -> Result<Fired, StoreError> {
-        self.write(Turn::Keys, move |engine| engine.fire(&tick)).await
+        self.write(Turn::Keys(Vec::new()), move |engine| engine.fire(&tick)).await
     }
 
     async fn tick(&self, end_leases: bool) -> Result<Ticked, StoreError> {
         let asked = Instant::now();
-        self.write(Turn::Keys, move |engine| engine.tick(end_leases && asked.elapsed() < MAX_TICK_WAIT)).await
+        self.write(Turn::Keys(Vec::new()), move |engine| engine.tick(end_leases && asked.elapsed() < MAX_TICK_WAIT))
+            .await
     }
 
     async fn probe(&self) -> Result<(), StoreError> {

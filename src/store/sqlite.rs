@@ -15,6 +15,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     sync::Arc,
+    thread::JoinHandle,
     time::Duration,
 };
 
@@ -28,6 +29,7 @@ use files::{Lock, beside, io_error, real};
 pub use salvage::{Salvaged, salvage_sqlite};
 
 use super::{Bounds, Clock, JobStore, StoreError, Timestamp, Wakes, engine::Engine, sql::SqlStore};
+use crate::task::spawn_thread;
 
 /// One entry per schema version. Entries are never changed; new ones are appended.
 const MIGRATIONS: &[&str] = &[include_str!("sqlite/0001.sql")];
@@ -89,6 +91,23 @@ fn start(options: &SqliteOptions, clock: Clock) -> Result<Arc<dyn JobStore>, Sto
     let reader = move || Ok(SqliteConnection::new(open_to_read(&path)?, clock.clone()));
     let store = SqlStore::start(vec![engine.rows], Some(Arc::new(reader)), options.bounds, wakes, closed)?;
     Ok(Arc::new(store.with_log(log_bytes)))
+}
+
+/// A thread that is joined when this is dropped.
+struct Thread(Option<JoinHandle<()>>);
+
+impl Thread {
+    fn start(name: &str, work: impl FnOnce() + Send + 'static) -> Result<Self, StoreError> {
+        let thread = spawn_thread(name.to_owned(), work);
+        Ok(Self(Some(thread.map_err(|error| StoreError::Unavailable(error.to_string()))?)))
+    }
+}
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        // A panic is logged where it happens.
+        let _ = self.0.take().map(JoinHandle::join);
+    }
 }
 
 fn open_to_read(path: &Path) -> rusqlite::Result<rusqlite::Connection> {
@@ -157,7 +176,7 @@ fn open(path: &Path) -> Result<(rusqlite::Connection, Lock), StoreError> {
 /// first frame of an incomplete last transaction.
 fn verify_files(path: &Path) -> Result<Option<u64>, StoreError> {
     if fs::metadata(path).map_or(0, |file| file.len()) == 0 && beside(path, "-wal").exists() {
-        return Err(unusable(
+        return Err(StoreError::file(
             path,
             "its log exists, but the file does not, or is empty; restore it, or move the log away",
         ));
@@ -169,14 +188,10 @@ fn verify_files(path: &Path) -> Result<Option<u64>, StoreError> {
 fn version_of(connection: &rusqlite::Connection, path: &Path) -> Result<usize, StoreError> {
     let number = |sql| connection.query_row(sql, (), |row| row.get(0)).map_err(|error| sqlite_error(error, path));
     if number("select count(*) from sqlite_schema")? > 0 && number("pragma application_id")? != APPLICATION {
-        return Err(unusable(path, "it belongs to another program; set another `store.path`"));
+        return Err(StoreError::file(path, "it belongs to another program; set another `store.path`"));
     }
     let (found, known) = (number("pragma user_version")?, MIGRATIONS.len() as i64);
     usize::try_from(found).ok().filter(|_| found <= known).ok_or(StoreError::Newer { found, known })
-}
-
-fn unusable(path: &Path, detail: &str) -> StoreError {
-    StoreError::File { path: path.to_owned(), detail: detail.to_owned() }
 }
 
 fn migrate(connection: &mut rusqlite::Connection, found: usize) -> rusqlite::Result<()> {

@@ -1,7 +1,7 @@
-//! Wakes tasks that wait for the store: the dispatcher, the watcher of cancellations, and callers that wait for a job's
-//! end.
+//! Wakes tasks that wait for the store: the dispatcher, the watcher of cancellations, and callers that wait for a job to
+//! change.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, mem};
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
@@ -12,7 +12,8 @@ use tracing::error;
 pub struct Wakes {
     ready: Notify,
     cancels: Notify,
-    waiters: Mutex<HashMap<String, watch::Sender<()>>>,
+    /// The value is the state of the job that [`found`](Self::found) last found.
+    waiters: Mutex<HashMap<String, watch::Sender<String>>>,
 }
 
 /// The changes of an operation to announce.
@@ -22,7 +23,8 @@ pub(super) struct Changes {
     /// Jobs are ready again in their old places.
     pub(super) returned: bool,
     pub(super) cancels: bool,
-    pub(super) ended: Vec<String>,
+    /// Ids of the jobs that changed.
+    pub(super) changed: Vec<String>,
     /// Row and fault of each job that could not be read.
     pub(super) set_aside: Vec<(i64, &'static str)>,
 }
@@ -40,14 +42,28 @@ impl Wakes {
         self.cancels.notified().await;
     }
 
-    /// A receiver that changes when the job may have ended.
-    pub(super) fn watch(&self, id: &str) -> watch::Receiver<()> {
+    /// A receiver that changes when the job may have changed. Changes by other servers are found within a second.
+    pub(crate) fn watch(&self, id: &str) -> watch::Receiver<String> {
         let mut waiters = self.waiters.lock();
         // Drop the entries whose callers have left, before the map would grow.
         if waiters.len() == waiters.capacity() {
             waiters.retain(|_, sender| sender.receiver_count() > 0);
         }
         waiters.entry(id.to_owned()).or_default().subscribe()
+    }
+
+    /// The job has changed, maybe where the store does not see it.
+    pub(crate) fn changed(&self, id: &str) {
+        if let Some(waiters) = self.waiters.lock().get(id) {
+            waiters.send_modify(|_| {});
+        }
+    }
+
+    /// A look has found a job in this state.
+    pub(super) fn found(&self, id: &str, state: String) {
+        if let Some(waiters) = self.waiters.lock().get(id) {
+            waiters.send_if_modified(|seen| mem::replace(seen, state) != *seen);
+        }
     }
 
     /// Ids of the jobs that callers wait for.
@@ -67,12 +83,7 @@ impl Wakes {
         for (row, fault) in &changes.set_aside {
             error!(row, fault, "a stored job cannot be read, and has failed; `waterwheel store check` reads all");
         }
-        if !changes.ended.is_empty() {
-            let mut waiters = self.waiters.lock();
-            for id in &changes.ended {
-                waiters.remove(id);
-            }
-        }
+        changes.changed.iter().for_each(|id| self.changed(id));
     }
 }
 
@@ -89,7 +100,7 @@ mod tests {
         }
         let kept = wakes.waiters.lock().capacity();
         assert!(kept < 100, "room for {kept} callers, of which one waits");
-        wakes.announce(&Changes { ended: vec!["stays".to_owned()], ..Changes::default() });
-        assert!(stays.has_changed().is_err(), "it is still woken");
+        wakes.announce(&Changes { changed: vec!["stays".to_owned()], ..Changes::default() });
+        assert_eq!(stays.has_changed().ok(), Some(true), "it is still woken");
     }
 }

@@ -1,12 +1,9 @@
 //! `WatchJob`: the states of a job, and the output of the attempt that runs on this server.
 
-use std::{future::pending, time::Duration};
+use std::{future::pending, mem};
 
 use futures_util::stream;
-use tokio::{
-    sync::watch,
-    time::{Instant, sleep_until},
-};
+use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
 use super::{JobsCall, detached_job, measured};
@@ -17,8 +14,6 @@ use crate::{
     store::{Extent, JobRecord, JobState},
 };
 
-/// Shortest and longest time between two reads of the store: short after a change, then doubled each time.
-const CHECK_PAUSE: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
 /// Largest message, in bytes.
 const MAX_CHUNK: usize = 1 << 20;
 /// Stored output is read in this many pieces of at least [`MIN_PIECE`] bytes, because a piece stays in memory until its
@@ -42,6 +37,7 @@ pub(super) async fn watch_job(
     let meter = asked.meter.take();
     let answer = asked.call.answer(());
     let watcher = Watcher {
+        changed: asked.store().wakes().watch(&job_id),
         asked,
         job_id,
         attempt: u32::try_from(from_sequence >> OFFSET_BITS).unwrap_or(u32::MAX),
@@ -50,9 +46,8 @@ pub(super) async fn watch_job(
         live: None,
         seen: None,
         ended: None,
-        check_at: Instant::now(),
+        must_read: true,
         stopped: open,
-        pause: CHECK_PAUSE[0],
     };
     let events = stream::try_unfold(Some(watcher), async |watcher| {
         let Some(mut watcher) = watcher else { return Ok(None) };
@@ -78,8 +73,10 @@ struct Watcher {
     seen: Option<(JobState, u32, bool)>,
     /// The ended job, while the rest of its output is sent.
     ended: Option<JobRecord>,
-    check_at: Instant,
-    pause: Duration,
+    /// Changes when the job may have changed.
+    changed: watch::Receiver<String>,
+    /// Whether it may have changed since it was last read.
+    must_read: bool,
     /// The end of the watch.
     stopped: WatchEnd,
 }
@@ -97,10 +94,9 @@ impl Watcher {
             if let Some(job) = self.ended.take() {
                 return Ok((self.number(Event::Job(detached_job(job))), true));
             }
-            self.wait().await?;
-            if self.check_at <= Instant::now()
-                && let Some(job) = self.check().await?
-            {
+            if !mem::take(&mut self.must_read) {
+                self.wait().await?;
+            } else if let Some(job) = self.read().await? {
                 return Ok((self.number(Event::Job(detached_job(job))), false));
             }
         }
@@ -148,7 +144,7 @@ impl Watcher {
         Ok(Some(Event::Output(AttemptOutput { attempt: self.attempt, offset, data })))
     }
 
-    /// Returns when the attempt has a new event, or when it is time to read the store.
+    /// Returns when the attempt has a new event, or when the job may have changed.
     async fn wait(&mut self) -> Result<(), Status> {
         let live = async {
             match &mut self.live {
@@ -160,10 +156,10 @@ impl Watcher {
             told = live => {
                 if told.is_err() {
                     // The attempt has ended, and its result will be stored in a moment.
-                    (self.live, self.check_at, self.pause) = (None, Instant::now(), CHECK_PAUSE[0]);
+                    self.live = None;
                 }
             }
-            () = sleep_until(self.check_at) => {}
+            _ = self.changed.changed() => self.must_read = true,
             end = &mut self.stopped => {
                 return Err(end.unwrap_or_else(|| status::draining(self.asked.call.request_id())));
             }
@@ -173,7 +169,7 @@ impl Watcher {
 
     /// Reads the job from the store, and looks for its attempt on this server. Returns the job if it has changed but
     /// not ended.
-    async fn check(&mut self) -> Result<Option<JobRecord>, Status> {
+    async fn read(&mut self) -> Result<Option<JobRecord>, Status> {
         let job = self.asked.job(&self.job_id, Extent::Bare).await?;
         if job.state.is_ended() {
             self.ended = Some(job);
@@ -188,8 +184,6 @@ impl Watcher {
         let seen = Some((job.state, job.starts, job.cancel_requested));
         let has_changed = self.seen != seen;
         self.seen = seen;
-        self.pause = if has_changed { CHECK_PAUSE[0] } else { (self.pause * 2).min(CHECK_PAUSE[1]) };
-        self.check_at = Instant::now() + self.pause;
         Ok(has_changed.then_some(job))
     }
 }

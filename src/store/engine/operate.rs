@@ -32,7 +32,7 @@ impl<C: Connection> Engine<C> {
         self.changes.cancels |= change == Change::Requested;
         match change {
             Change::Done => self.save_changed(vec![record])?,
-            Change::Requested => self.rows.save(&[record])?,
+            Change::Requested => self.save(&[record])?,
             _ => {}
         }
         Ok(change)

@@ -138,7 +138,7 @@ fn cannot_connect(error: &tokio_postgres::Error) -> StoreError {
 /// [`StoreError::File`].
 pub fn read_password(path: &Path) -> Result<String, StoreError> {
     let text = read(path)?;
-    let text = str::from_utf8(&text).map_err(|_| unusable(path, "it is not UTF-8"))?;
+    let text = str::from_utf8(&text).map_err(|_| StoreError::file(path, "it is not UTF-8"))?;
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
 
@@ -149,18 +149,14 @@ pub fn read_password(path: &Path) -> Result<String, StoreError> {
 pub fn read_authorities(path: &Path) -> Result<RootCertStore, StoreError> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(&read(path)?) {
-        let certificate = certificate.map_err(|error| unusable(path, error))?;
-        roots.add(certificate).map_err(|error| unusable(path, error))?;
+        let certificate = certificate.map_err(|error| StoreError::file(path, error))?;
+        roots.add(certificate).map_err(|error| StoreError::file(path, error))?;
     }
-    if roots.is_empty() { Err(unusable(path, "it contains no PEM certificate")) } else { Ok(roots) }
+    if roots.is_empty() { Err(StoreError::file(path, "it contains no PEM certificate")) } else { Ok(roots) }
 }
 
 fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, StoreError> {
-    file::read(path, MAX_FILE).map(Zeroizing::new).map_err(|fault| unusable(path, fault))
-}
-
-fn unusable(path: &Path, detail: impl ToString) -> StoreError {
-    StoreError::File { path: path.to_owned(), detail: detail.to_string() }
+    file::read(path, MAX_FILE).map(Zeroizing::new).map_err(|fault| StoreError::file(path, fault))
 }
 
 /// TLS that trusts the certificates of a file, or else those of the system.

@@ -41,7 +41,7 @@ const CONNECT_INTERVAL: Duration = Duration::from_millis(250);
 /// Bound of the time in which the schema is migrated.
 const MIGRATION_TIME: Duration = Duration::from_secs(60);
 /// The letters of all looks that need no notification.
-const ALL: &str = "rce";
+const ALL: &str = "rcj";
 
 pub(super) struct Replica {
     hosts: Hosts,
@@ -166,13 +166,13 @@ impl Replica {
         self.floors.lock().clear();
     }
 
-    /// Notifies other processes soon: `r` for ready, `b` for given back, `c` for cancellations, `e` for ended jobs.
+    /// Notifies other processes soon: `r` for ready, `b` for given back, `c` for cancellations, `j` for changed jobs.
     pub(super) fn publish(&self, changes: &Changes) {
         if changes.returned {
             self.forget_floors();
         }
-        let Changes { ready, returned, cancels, ended, set_aside: _ } = changes;
-        let letters = [(*ready, 'r'), (*returned, 'b'), (*cancels, 'c'), (!ended.is_empty(), 'e')];
+        let Changes { ready, returned, cancels, changed, set_aside: _ } = changes;
+        let letters = [(*ready, 'r'), (*returned, 'b'), (*cancels, 'c'), (!changed.is_empty(), 'j')];
         let mut pending = self.pending.lock();
         pending.extend(letters.into_iter().filter_map(|(is_set, letter)| is_set.then_some(letter)));
         if !pending.is_empty() {
@@ -265,36 +265,30 @@ impl Replica {
     async fn hear<T: TlsStream + Unpin>(&self, mut connection: Connection<Socket, T>) {
         while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
             if let AsyncMessage::Notification(note) = message {
-                self.heard.lock().extend(note.payload().chars().filter(|letter| "rbce".contains(*letter)));
+                self.heard.lock().extend(note.payload().chars().filter(|letter| "rbcj".contains(*letter)));
                 self.is_heard.notify_one();
             }
         }
     }
 
-    /// Wakes the waiters of each letter. Callers that wait for a job are woken only if it has ended.
+    /// Wakes the waiters of each letter. Callers that wait for a job are woken only if it is not as it was found before.
     async fn check(&self, session: &Session, letters: &str) -> Result<(), StoreError> {
         let has = |letter| letters.contains(letter);
         if has('b') {
             self.forget_floors();
         }
-        let awaited = if has('e') { self.wakes.awaited() } else { Vec::new() };
-        let ended = if awaited.is_empty() { Vec::new() } else { self.ended(session, &awaited).await? };
-        self.wakes.announce(&Changes {
-            ready: has('r'),
-            returned: has('b'),
-            cancels: has('c'),
-            ended,
-            ..Changes::default()
-        });
+        let (ready, returned, cancels) = (has('r'), has('b'), has('c'));
+        self.wakes.announce(&Changes { ready, returned, cancels, ..Changes::default() });
+        let awaited = if has('j') { self.wakes.awaited() } else { Vec::new() };
+        if awaited.is_empty() {
+            return Ok(());
+        }
+        let sql = "select awaited.id, concat_ws(' ', state, starts, cancel_requested) \
+                   from unnest($1) as awaited (id) left join jobs on jobs.id = awaited.id";
+        for row in self.answered(session.look(sql, &[(&awaited, Type::TEXT_ARRAY)])).await? {
+            self.wakes.found(row.try_get(0)?, row.try_get(1)?);
+        }
         Ok(())
-    }
-
-    /// The awaited jobs that have ended or are gone.
-    async fn ended(&self, session: &Session, awaited: &[String]) -> Result<Vec<String>, StoreError> {
-        let sql = "select id from unnest($1::text[]) as awaited (id) \
-                   where not exists (select 1 from jobs where jobs.id = awaited.id and state < 4)";
-        let rows = self.answered(session.look(sql, &[(&awaited, Type::TEXT_ARRAY)])).await?;
-        Ok(rows.iter().filter_map(|row| row.try_get(0).ok()).collect())
     }
 
     async fn answered<T>(&self, answer: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {

@@ -14,33 +14,59 @@ const MAX_GROUP: usize = 1024;
 
 pub(super) type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
 
-/// Runs in a transaction, and possibly a second time in another one. An error means that the transaction must be rolled
-/// back.
-type Run<C> = Box<dyn FnMut(&mut Engine<C>) -> Result<(), StoreError> + Send>;
-/// Answers a caller, once the transaction is committed or rolled back.
-type Finish = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
-
 /// When an operation runs within its group, in this order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Turn {
     /// It extends a lease, which must not end before.
     Lease,
     Any,
-    /// It may change jobs that have ordering keys, or end leases.
-    Keys,
+    /// It may change jobs that have ordering keys, or end leases. The jobs have these ids, as far as its caller knows.
+    Keys(Vec<String>),
+}
+
+impl Turn {
+    fn order(&self) -> usize {
+        match self {
+            Self::Lease => 0,
+            Self::Any => 1,
+            Self::Keys(_) => 2,
+        }
+    }
 }
 
 /// An operation that waits for its commit.
 pub(super) enum Operation<C> {
     Submit(Submission, Answer<Vec<Submitted>>),
     Settle(Vec<Settle>, Answer<Vec<Option<JobState>>>),
-    /// `ids` are those of the jobs that it changes, as far as its caller knows them.
-    Other {
-        turn: Turn,
-        ids: Vec<String>,
-        run: Run<C>,
-        finish: Finish,
-    },
+    Other(Turn, Box<dyn Call<C>>),
+}
+
+/// An operation of which each call is on its own.
+pub(super) trait Call<C>: Send {
+    /// Runs in a transaction, and possibly a second time in another one. An error means that the transaction must be
+    /// rolled back.
+    fn run(&mut self, engine: &mut Engine<C>) -> Result<(), StoreError>;
+    /// Answers the caller, once the transaction is committed or rolled back.
+    fn answer(self: Box<Self>, kept: Result<(), StoreError>);
+}
+
+/// A call of a function.
+pub(super) struct Asked<F, T> {
+    pub(super) function: F,
+    pub(super) value: Option<T>,
+    pub(super) caller: Answer<T>,
+}
+
+impl<C, T: Send, F: FnMut(&mut Engine<C>) -> Result<T, StoreError> + Send> Call<C> for Asked<F, T> {
+    fn run(&mut self, engine: &mut Engine<C>) -> Result<(), StoreError> {
+        self.value = Some((self.function)(engine)?);
+        Ok(())
+    }
+
+    fn answer(self: Box<Self>, kept: Result<(), StoreError>) {
+        let Self { value, caller, .. } = *self;
+        // The caller may have left.
+        let _ = caller.send(kept.and_then(|()| value.ok_or(StoreError::Closed)));
+    }
 }
 
 /// Runs the waiting operations in one transaction, and answers them after the commit, so that all of them share one
@@ -129,9 +155,11 @@ impl<C: Connection> Writer<C> {
                 match operation {
                     Operation::Submit(submission, _) => submissions.push(&*submission),
                     Operation::Settle(settles, _) => ends.extend(settles.iter()),
-                    Operation::Other { turn, ids, run, .. } => {
-                        named.extend(ids.iter().map(String::as_str));
-                        others.push((*turn, run));
+                    Operation::Other(turn, call) => {
+                        others.push((turn.order(), call));
+                        if let Turn::Keys(ids) = turn {
+                            named.extend(ids.iter().map(String::as_str));
+                        }
                     }
                 }
             }
@@ -143,8 +171,8 @@ impl<C: Connection> Writer<C> {
             // Ended jobs make room for new ones.
             let settled = if ends.is_empty() { Vec::new() } else { engine.settle(&ends)? };
             let submitted = if submissions.is_empty() { Vec::new() } else { engine.submit(&submissions)? };
-            others.sort_by_key(|(turn, _)| *turn);
-            others.into_iter().try_for_each(|(_, run)| run(engine))?;
+            others.sort_by_key(|(order, _)| *order);
+            others.into_iter().try_for_each(|(_, call)| call.run(engine))?;
             Ok((submitted.into_iter(), settled.into_iter()))
         })
     }
@@ -182,29 +210,8 @@ impl<C: Connection> Operation<C> {
         match self {
             Self::Submit(submission, _) => submission.jobs.iter().any(|job| job.is_keyed()),
             Self::Settle(ends, _) => ends.iter().any(|end| end.token.is_keyed),
-            Self::Other { turn, .. } => *turn == Turn::Keys,
+            Self::Other(turn, _) => matches!(turn, Turn::Keys(_)),
         }
-    }
-
-    /// An operation that runs a function. Its value is returned after the commit.
-    pub(super) fn other<T: Send + 'static>(
-        turn: Turn,
-        ids: Vec<String>,
-        mut function: impl FnMut(&mut Engine<C>) -> Result<T, StoreError> + Send + 'static,
-        caller: Answer<T>,
-    ) -> Self {
-        let value = Arc::new(Mutex::new(None));
-        let kept_value = value.clone();
-        let run = move |engine: &mut Engine<C>| {
-            *value.lock() = Some(function(engine)?);
-            Ok(())
-        };
-        let finish = move |kept: Result<(), StoreError>| {
-            let value = kept.and_then(|()| kept_value.lock().take().ok_or(StoreError::Closed));
-            // The caller may have left.
-            let _ = caller.send(value);
-        };
-        Self::Other { turn, ids, run: Box::new(run), finish: Box::new(finish) }
     }
 }
 
@@ -224,7 +231,7 @@ fn answer<C>(group: Vec<Operation<C>>, answers: Result<Answers, StoreError>) {
             Operation::Settle(ends, caller) => {
                 let _ = caller.send(kept.map(|()| settled.by_ref().take(ends.len()).collect()));
             }
-            Operation::Other { finish, .. } => finish(kept),
+            Operation::Other(_, call) => call.answer(kept),
         }
     }
 }

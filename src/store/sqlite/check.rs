@@ -96,17 +96,17 @@ fn open_unchanged(path: &Path) -> rusqlite::Result<Connection> {
 
 /// The file, if it is one of SQLite, which the files beside it may belong to.
 pub(super) fn require_sqlite(path: &Path) -> Result<File, StoreError> {
-    let unusable = |detail: String| StoreError::File { path: path.to_owned(), detail };
     let read = || -> io::Result<_> {
         let (mut file, mut magic) = (File::open(path)?, Vec::new());
         io::Read::by_ref(&mut file).take(MAGIC.len() as u64).read_to_end(&mut magic)?;
         Ok((file, magic))
     };
-    let (file, magic) = read().map_err(|error| unusable(format!("{error}; name the file of `store.path`")))?;
+    let (file, magic) =
+        read().map_err(|error| StoreError::file(path, format!("{error}; name the file of `store.path`")))?;
     // A bit of it may be damaged.
     let differ = magic.iter().zip(MAGIC).filter(|(found, expected)| found != expected).count();
     if !magic.is_empty() && (differ > 1 || magic.len() < MAGIC.len()) {
-        return Err(unusable("it is not an SQLite database; name the file of `store.path`".to_owned()));
+        return Err(StoreError::file(path, "it is not an SQLite database; name the file of `store.path`"));
     }
     Ok(file)
 }

@@ -28,8 +28,7 @@ impl Opened {
     /// Fails while one of the paths leads to another file, or to none.
     pub(super) fn require(&self) -> Result<(), StoreError> {
         let Some((path, _)) = self.0.iter().find(|(path, opened)| identity(path) != *opened) else { return Ok(()) };
-        let detail = "it was removed or replaced while the server runs; stop the server, and restore it".to_owned();
-        Err(StoreError::File { path: path.clone(), detail })
+        Err(StoreError::file(path, "it was removed or replaced while the server runs; stop the server, and restore it"))
     }
 }
 
@@ -49,8 +48,7 @@ impl Lock {
     pub(super) fn take(path: &Path) -> Result<Self, StoreError> {
         let file = create(&beside(path, ".lock")).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
-                let detail = "its directory does not exist; make it, or set another `store.path`".to_owned();
-                StoreError::File { path: path.to_owned(), detail }
+                StoreError::file(path, "its directory does not exist; make it, or set another `store.path`")
             }
             _ => io_error(&error, path),
         })?;

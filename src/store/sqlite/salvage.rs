@@ -56,8 +56,7 @@ pub fn salvage_sqlite(path: &Path, new: &Path) -> Result<Salvaged, StoreError> {
     let path = &real(path);
     require_sqlite(path)?;
     if new.exists() || beside(new, "-wal").exists() {
-        let detail = "it exists already; name a new file".to_owned();
-        return Err(StoreError::File { path: new.to_owned(), detail });
+        return Err(StoreError::file(new, "it exists already; name a new file"));
     }
     let _lock = Lock::take_to_read(path)?;
     let failed = |error: io::Error| io_error(&error, new);

@@ -5,7 +5,6 @@ use std::{
     ops::RangeInclusive,
     path::PathBuf,
     sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel},
-    thread::JoinHandle,
     time::Duration,
 };
 
@@ -13,12 +12,10 @@ use rusqlite::{Connection, OptionalExtension as _, params};
 use tokio::time::Instant;
 use tracing::error;
 
-use crate::{
-    store::{
-        StoreError,
-        sql::{COLUMN_LIST, COLUMNS, Values, read_record},
-    },
-    task::spawn_thread,
+use super::Thread;
+use crate::store::{
+    StoreError,
+    sql::{COLUMN_LIST, COLUMNS, Values, read_record},
 };
 
 /// Jobs that are read in one transaction, so that it keeps the log from being merged for a moment only.
@@ -121,8 +118,9 @@ fn index_checks(file: &Connection) -> rusqlite::Result<Vec<(String, String)>> {
 
 /// The thread that visits all jobs while the store is open. It ends when this is dropped.
 pub(super) struct Visits {
-    stop: Option<SyncSender<()>>,
-    thread: Option<JoinHandle<()>>,
+    // Fields drop in order: the thread ends once it is told so.
+    _stop: SyncSender<()>,
+    _thread: Thread,
 }
 
 impl Visits {
@@ -150,16 +148,7 @@ impl Visits {
                 }
             }
         };
-        let thread = spawn_thread("store-check".to_owned(), visit);
-        Ok(Self { stop: Some(stop), thread: Some(thread.map_err(|error| StoreError::Unavailable(error.to_string()))?) })
-    }
-}
-
-impl Drop for Visits {
-    fn drop(&mut self) {
-        self.stop.take();
-        // A panic is logged where it happens.
-        let _ = self.thread.take().map(JoinHandle::join);
+        Ok(Self { _stop: stop, _thread: Thread::start("store-check", visit)? })
     }
 }
 

@@ -8,7 +8,6 @@ use std::{
         atomic::{AtomicU64, Ordering::Relaxed},
         mpsc::sync_channel,
     },
-    thread::JoinHandle,
 };
 
 use rusqlite::{
@@ -21,14 +20,11 @@ use rusqlite::{
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use super::{Lock, SqliteOptions, beside, files::Opened, readers, scan::Visits};
-use crate::{
-    store::{
-        Clock, Size, StoreError, Timestamp,
-        request::Added,
-        sql::{Bulk, Cell, Connection, Value, Values, text},
-    },
-    task::spawn_thread,
+use super::{Lock, SqliteOptions, Thread, beside, files::Opened, readers, scan::Visits};
+use crate::store::{
+    Clock, Size, StoreError, Timestamp,
+    request::Added,
+    sql::{Bulk, Cell, Connection, Value, Values, text},
 };
 
 /// Pages in the log at which the thread starts a checkpoint. The log has room for 4,000.
@@ -63,7 +59,7 @@ pub(super) struct SqliteConnection {
     // Fields drop in order: the connection closes before the threads are joined and the lock is released.
     _visits: Option<Visits>,
     sqlite: rusqlite::Connection,
-    _checkpoints: Option<Checkpoints>,
+    _checkpoints: Option<Thread>,
     clock: Clock,
     path: PathBuf,
     opened: Option<Opened>,
@@ -116,7 +112,7 @@ impl SqliteConnection {
         writer.path.clone_from(&options.path);
         writer.opened = Some(Opened::of(&options.path));
         writer.reserve_bytes = options.reserve_bytes;
-        writer._checkpoints = Some(Checkpoints::start(&mut writer.sqlite, &options.path, log_bytes)?);
+        writer._checkpoints = Some(checkpoints(&mut writer.sqlite, &options.path, log_bytes)?);
         writer._visits = Some(Visits::start(super::open_to_read(&options.path)?, options.path.clone())?);
         writer._lock = Some(lock);
         Ok(writer)
@@ -225,53 +221,44 @@ impl Connection for SqliteConnection {
     }
 }
 
-/// The checkpoint thread. It ends once the writer's connection is closed.
-struct Checkpoints(Option<JoinHandle<()>>);
-
-impl Checkpoints {
-    /// Starts the thread for the connection that writes to this file, and keeps `log_bytes`.
-    fn start(writer: &mut rusqlite::Connection, path: &Path, log_bytes: Arc<AtomicU64>) -> Result<Self, StoreError> {
-        let beside_writer = rusqlite::Connection::open(path)?;
-        let page_size: i64 = writer.query_row("pragma page_size", (), |row| row.get(0))?;
-        let (requests, requested) = sync_channel(1);
-        let bytes = log_bytes.clone();
-        writer.wal_hook(Some(move |log: &mut Wal, pages: i32| {
-            let size = (i64::from(pages) * page_size).unsigned_abs();
-            bytes.store(size, Relaxed);
-            // A checkpoint that fails, or overlaps with the other one, is retried after the next commit.
-            if pages >= MOVE_ALL {
-                let _ = log.checkpoint();
+/// Starts the thread of checkpoints for the connection that writes to this file, and keeps `log_bytes`. It ends once that
+/// connection is closed.
+fn checkpoints(
+    writer: &mut rusqlite::Connection,
+    path: &Path,
+    log_bytes: Arc<AtomicU64>,
+) -> Result<Thread, StoreError> {
+    let beside_writer = rusqlite::Connection::open(path)?;
+    let page_size: i64 = writer.query_row("pragma page_size", (), |row| row.get(0))?;
+    let (requests, requested) = sync_channel(1);
+    let bytes = log_bytes.clone();
+    writer.wal_hook(Some(move |log: &mut Wal, pages: i32| {
+        let size = (i64::from(pages) * page_size).unsigned_abs();
+        bytes.store(size, Relaxed);
+        // A checkpoint that fails, or overlaps with the other one, is retried after the next commit.
+        if pages >= MOVE_ALL {
+            let _ = log.checkpoint();
+        }
+        if (MOVE_BESIDE..MOVE_ALL).contains(&pages) || size >= LARGE_LOG {
+            let _ = requests.try_send(());
+        }
+        Ok(())
+    }))?;
+    let shared_memory = beside(path, "-shm");
+    Thread::start("checkpoint", move || {
+        let mut reported = 0;
+        for () in requested {
+            let _ = beside_writer.query_row("pragma wal_checkpoint(passive)", (), |_| Ok(()));
+            let size_bytes = log_bytes.load(Relaxed);
+            if size_bytes < LARGE_LOG {
+                reported = 0;
+            } else if size_bytes >= 2 * reported {
+                reported = size_bytes;
+                let readers = readers::others(&shared_memory);
+                warn!(size_bytes, readers, "the log of the store grows because a reader holds it; end that reader");
             }
-            if (MOVE_BESIDE..MOVE_ALL).contains(&pages) || size >= LARGE_LOG {
-                let _ = requests.try_send(());
-            }
-            Ok(())
-        }))?;
-        let shared_memory = beside(path, "-shm");
-        let work = move || {
-            let mut reported = 0;
-            for () in requested {
-                let _ = beside_writer.query_row("pragma wal_checkpoint(passive)", (), |_| Ok(()));
-                let size_bytes = log_bytes.load(Relaxed);
-                if size_bytes < LARGE_LOG {
-                    reported = 0;
-                } else if size_bytes >= 2 * reported {
-                    reported = size_bytes;
-                    let readers = readers::others(&shared_memory);
-                    warn!(size_bytes, readers, "the log of the store grows because a reader holds it; end that reader");
-                }
-            }
-        };
-        let thread = spawn_thread("checkpoint".to_owned(), work);
-        Ok(Self(Some(thread.map_err(|error| StoreError::Unavailable(error.to_string()))?)))
-    }
-}
-
-impl Drop for Checkpoints {
-    fn drop(&mut self) {
-        // A panic is logged where it happens.
-        let _ = self.0.take().map(JoinHandle::join);
-    }
+        }
+    })
 }
 
 fn run(statement: &mut Statement<'_>, cells: &[Cell<'_>]) -> Result<Vec<Values>, StoreError> {

@@ -44,6 +44,50 @@ async fn a_waiting_caller_is_woken_by_the_end() {
     second.close().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watching_caller_is_told_of_each_change() {
+    let (clock, directory) = (TestClock::new(), TempDir::new().expect("a directory"));
+    for store in [memory(&clock), sqlite(&directory, &clock)] {
+        tells_of_changes(&*store, &*store).await;
+        store.close().await;
+    }
+    let Some(cluster) = Cluster::start().await else { return };
+    let (first, _server) = store(&cluster, "watching", BOUNDS).await;
+    let second = replica(&cluster, "watching", BOUNDS);
+    tells_of_changes(&*first, &*first).await;
+    // The changes are another replica's.
+    tells_of_changes(&*first, &*second).await;
+    first.close().await;
+    second.close().await;
+}
+
+async fn tells_of_changes(watcher: &dyn JobStore, worker: &dyn JobStore) {
+    let session = worker.open_session(Duration::from_secs(60)).await.expect("a session");
+    let room = Room { session, kinds: [("k".to_owned(), 1)].into(), bytes: usize::MAX };
+    let jobs = vec![NewJob::new("watched", "p", Job::new("k", "x"))];
+    watcher.submit(Submission { jobs, room: None }).await.expect("an answer");
+    let mut changed = watcher.wakes().watch("watched");
+    // Notifications may be spurious.
+    let mut until = async |wanted: (JobState, u32, bool)| {
+        let reached = async {
+            loop {
+                let job = watcher.get("watched", Extent::Bare).await.expect("an answer").expect("the job");
+                if (job.state, job.starts, job.cancel_requested) == wanted {
+                    return;
+                }
+                changed.changed().await.expect("the store has the sender");
+            }
+        };
+        timeout(PATIENCE, reached).await.unwrap_or_else(|_| panic!("it is not told of {wanted:?}"));
+    };
+    let claimed = tokio::join!(until((JobState::Running, 1, false)), worker.claim(room)).1.expect("a job");
+    let cancel = worker.change(vec!["watched".into()], Action::Cancel);
+    tokio::join!(until((JobState::Running, 1, true)), cancel).1.expect("an answer");
+    let back = Settle { next: Next::GiveBack, ..success(claimed.into_iter().next().expect("the job")) };
+    tokio::join!(until((JobState::Cancelled, 1, false)), worker.settle(vec![back])).1.expect("an answer");
+    watcher.change(vec!["watched".into()], Action::Delete).await.expect("an answer");
+}
+
 pub(super) async fn ends_while_awaited(waiter: &dyn JobStore, worker: &dyn JobStore) {
     assert!(waiter.wait("none".into()).await.expect("an answer").is_none());
     let session = worker.open_session(Duration::from_secs(60)).await.expect("a session");
