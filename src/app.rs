@@ -174,7 +174,8 @@ impl App {
 
         let services = services::build(config, &control, &security, &phase, sample_ratio, &tasks);
         let Services { public: public_service, ops: ops_service, runtimes, listeners } = services;
-        let ops_service = ops_service.called_by(services::hosts(config, ops_listeners.iter().map(Bound::address)));
+        let hosts = services::hosts(config, ops_listeners.iter().map(Bound::address));
+        let (public_service, ops_service) = (Arc::new(public_service), Arc::new(ops_service.called_by(hosts)));
 
         let transport = Transport {
             http2: config.server.http2,

@@ -24,7 +24,7 @@ pub use certificate::Certificate;
 pub use denial::{CertificateFault, Denial, TokenFault};
 pub use jwks::{KeysError, check as check_keys};
 pub use quota::{Hold, OverQuota, Quotas};
-pub use rule::{Pattern, PrincipalPattern, Rpc, Rpcs, Rule, Service};
+pub use rule::{Pattern, PrincipalPattern, Rpc, Rpcs, Rule};
 
 use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 

@@ -23,75 +23,47 @@ pub struct Rule {
 }
 
 macro_rules! rpcs {
-    ($($(#[$doc:meta])* $rpc:ident: $service:ident $name:literal,)+) => {
+    ($($service:literal: { $($rpc:ident $(= $method:literal as $name:literal)?),+ })+) => {
         /// An RPC that a rule can allow.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Rpc {
-            $(#[doc = concat!("`", $name, "` of [`Service::", stringify!($service), "`].")] $(#[$doc])* $rpc,)+
+            $($(
+                #[doc = concat!("Of `", $service, "`.")]
+                $rpc,
+            )+)+
         }
 
         impl Rpc {
             /// Every RPC, with its name in the configuration and in errors.
-            pub const NAMES: [(&'static str, Self); [$($name),+].len()] = [$(($name, Self::$rpc)),+];
+            pub const NAMES: [(&'static str, Self); [$($(Self::$rpc),+),+].len()] =
+                [$($((rpcs!(@name $rpc $($name)?), Self::$rpc)),+),+];
 
-            /// The service of the RPC.
+            /// Service and method, as in a path, but without the first slash.
             #[must_use]
-            pub fn service(self) -> Service {
+            pub fn path(self) -> &'static str {
                 match self {
-                    $(Self::$rpc => Service::$service,)+
+                    $($(Self::$rpc => concat!($service, "/", rpcs!(@name $rpc $($method)?)),)+)+
                 }
             }
         }
     };
+    (@name $rpc:ident) => { stringify!($rpc) };
+    (@name $rpc:ident $name:literal) => { $name };
 }
 
-// Some RPCs of `AdminService` have the same names as those of `JobService`.
+// A method of the same name as another service's has a name of its own. A test compares the table with the contract.
 rpcs! {
-    Submit: WorkerPool "Submit",
-    Stream: WorkerPool "Stream",
-    SubmitMany: WorkerPool "SubmitMany",
-    Stats: WorkerPool "Stats",
-    WatchStats: WorkerPool "WatchStats",
-    Drain: Admin "Drain",
-    Pause: Admin "Pause",
-    Resume: Admin "Resume",
-    Resize: Admin "Resize",
-    CancelJob: Admin "CancelJob",
-    Explain: Admin "Explain",
-    ListJobs: Admin "ListJobs",
-    Reload: Admin "Reload",
-    Restart: Admin "Restart",
-    /// Server reflection, in each of its versions.
-    Reflection: Other "Reflection",
-    /// Out-of-band load reports, for clients that balance by load.
-    LoadReports: Other "LoadReports",
-    Attach: Worker "Attach",
-    CreateJob: Job "CreateJob",
-    CreateJobs: Job "CreateJobs",
-    GetJob: Job "GetJob",
-    ListDetached: Job "JobService.ListJobs",
-    WaitJob: Job "WaitJob",
-    CancelDetached: Job "JobService.CancelJob",
-    CancelJobs: Job "CancelJobs",
-    RetryJob: Job "RetryJob",
-    DeleteJob: Job "DeleteJob",
-    PurgeJobs: Job "PurgeJobs",
-    WatchJob: Job "WatchJob",
-}
-
-/// The service of an RPC.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Service {
-    /// `WorkerPoolService`.
-    WorkerPool,
-    /// `AdminService`.
-    Admin,
-    /// `WorkerService`.
-    Worker,
-    /// `JobService`.
-    Job,
-    /// A service of another package.
-    Other,
+    "waterwheel.v1.WorkerPoolService": { Submit, Stream, SubmitMany, Stats, WatchStats }
+    "waterwheel.v1.AdminService": {
+        Drain, Pause, Resume, Resize, CancelJob, Explain, ListJobs, Reload, Restart
+    }
+    "grpc.reflection.v1.ServerReflection": { Reflection = "ServerReflectionInfo" as "Reflection" }
+    "xds.service.orca.v3.OpenRcaService": { LoadReports = "StreamCoreMetrics" as "LoadReports" }
+    "waterwheel.v1.WorkerService": { Attach }
+    "waterwheel.v1.JobService": {
+        CreateJob, CreateJobs, GetJob, ListDetached = "ListJobs" as "JobService.ListJobs", WaitJob,
+        CancelDetached = "CancelJob" as "JobService.CancelJob", CancelJobs, RetryJob, DeleteJob, PurgeJobs, WatchJob
+    }
 }
 
 /// A set of RPCs.
@@ -111,13 +83,26 @@ impl Rpc {
         Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, rpc)| *rpc)
     }
 
-    /// The RPC of a service with this method name.
+    /// The service with its package.
     #[must_use]
-    pub fn of(service: Service, method: &str) -> Option<Self> {
-        let is_it = |(name, rpc): &&(&str, Self)| {
-            rpc.service() == service && name.rsplit_once('.').map_or(*name, |(_, name)| name) == method
-        };
-        Self::NAMES.iter().find(is_it).map(|(_, rpc)| *rpc)
+    pub fn service(self) -> &'static str {
+        self.path().split_once('/').map_or("", |(service, _)| service)
+    }
+
+    /// The method of the service.
+    #[must_use]
+    pub fn method(self) -> &'static str {
+        self.path().split_once('/').map_or("", |(_, method)| method)
+    }
+
+    /// The RPC of this path. Both versions of reflection are one RPC.
+    #[must_use]
+    pub fn at(path: &str) -> Option<Self> {
+        let path = path.strip_prefix('/')?;
+        if path == "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo" {
+            return Some(Self::Reflection);
+        }
+        Self::NAMES.iter().map(|(_, rpc)| *rpc).find(|rpc| rpc.path() == path)
     }
 }
 
@@ -256,6 +241,7 @@ mod tests {
     fn every_name_stands_at_its_place_and_in_its_set_alone() {
         for (name, rpc) in Rpc::NAMES {
             assert_eq!((rpc.name(), Rpc::named(name)), (name, Some(rpc)));
+            assert_eq!(Rpc::at(&format!("/{}", rpc.path())), Some(rpc));
             let only = Rpcs::default().with(rpc);
             assert!(Rpc::NAMES.iter().all(|(_, other)| only.has(*other) == (*other == rpc)));
             assert!(Rpcs::ALL.has(rpc) && !Rpcs::default().has(rpc));

@@ -71,6 +71,13 @@ pub struct Peer {
     pub certificate_request: CertificateRequest,
 }
 
+impl Peer {
+    /// Whether it is connected by a network, and not by a Unix socket, which stays on the machine.
+    pub(crate) fn is_of_network(&self) -> bool {
+        matches!(self.origin, Origin::Address(_))
+    }
+}
+
 /// Whether the server asked its peer for a client certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CertificateRequest {

@@ -227,7 +227,7 @@ fn calls(families: &mut Families<'_>, state: &OpsState) {
         "rpc_server_call_duration",
         "Duration of calls, from arrival to the end of the work or of the stream",
         calls.iter().map(|call| {
-            let labels = [("rpc_method", call.method.as_str()), ("kind", &call.kind), ("rpc_status_code", call.status)];
+            let labels = [("rpc_method", call.method), ("kind", &call.kind), ("rpc_status_code", call.status)];
             (labels, &call.durations)
         }),
     );

@@ -14,11 +14,11 @@ use tracing::{Instrument, Span, field::display, info, info_span};
 use super::{
     context::Arrival,
     convert::{duration, phase},
+    service_state::ResponseStream,
     stats::{no_pool, size_stats},
     status::{self, failed_precondition, invalid_field},
     status_message::shorten,
     watches::ticks,
-    worker_pool_service::ResponseStream,
 };
 use crate::{
     auth::Caller,

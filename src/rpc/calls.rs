@@ -10,10 +10,9 @@ use tokio::time::Instant;
 use tonic::Code;
 
 use crate::{
-    auth::{Rpc, Service},
+    auth::Rpc,
     model::{CODE_NAMES, Durations},
     pool::{Pools, shard},
-    proto::{job_service_server, worker_pool_service_server::SERVICE_NAME},
 };
 
 /// Label for calls without a kind, or with an unknown one: arbitrary names from callers are not kept.
@@ -48,7 +47,7 @@ struct CallLabels {
 #[derive(Debug, Clone, PartialEq)]
 pub struct CallDurations {
     /// Name of the method with its service.
-    pub method: String,
+    pub method: &'static str,
     /// Kind of the job; `_OTHER` if there is none, or an unknown one.
     pub kind: Arc<str>,
     /// Name of the status, such as `DEADLINE_EXCEEDED`.
@@ -65,18 +64,6 @@ pub(super) struct Meter<C: Borrow<Calls>> {
     kind: usize,
     begin: Instant,
     open: bool,
-}
-
-/// Name of the method with its service. Only the worker pool and `JobService` are measured.
-fn path(rpc: Rpc) -> String {
-    let service = if rpc.service() == Service::Job { job_service_server::SERVICE_NAME } else { SERVICE_NAME };
-    format!("{service}/{}", rpc.name().trim_start_matches("JobService."))
-}
-
-/// The RPC of the worker pool at a path.
-pub(super) fn of_worker_pool(path: &str) -> Option<Rpc> {
-    let name = path.strip_prefix('/')?.strip_prefix(SERVICE_NAME)?.strip_prefix('/')?;
-    Rpc::of(Service::WorkerPool, name)
 }
 
 impl Calls {
@@ -123,7 +110,7 @@ impl Calls {
             }
         }
         let figures = |(labels, durations): (CallLabels, Durations)| CallDurations {
-            method: path(Rpc::NAMES[labels.rpc].1),
+            method: Rpc::NAMES[labels.rpc].1.path(),
             kind: Arc::clone(&self.0.names[labels.kind]),
             status: CODE_NAMES[labels.code],
             durations,

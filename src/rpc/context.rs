@@ -34,8 +34,8 @@ pub(super) fn request_id(sent: Option<&HeaderValue>) -> RequestId {
 pub struct Arrival {
     /// When the head of the call arrived.
     pub at: Instant,
-    /// Its method, if it is one of the worker pool.
-    pub(super) method: Option<Rpc>,
+    /// Its RPC; `None` for pages, health and unknown methods.
+    pub(super) rpc: Option<Rpc>,
     /// The other end of the connection.
     pub peer: Arc<Peer>,
     /// The authenticated caller.
@@ -58,11 +58,11 @@ pub(super) struct CallContext {
 }
 
 impl CallContext {
-    /// Reads the metadata of a call of `method`.
+    /// Reads the metadata of a call of `rpc`.
     ///
     /// # Errors
     /// INVALID_ARGUMENT if `grpc-timeout` is malformed.
-    pub(super) fn read<T>(request: &Request<T>, method: &'static str, sampler: &Sampler) -> Result<Self, Status> {
+    pub(super) fn read<T>(request: &Request<T>, rpc: Rpc, sampler: &Sampler) -> Result<Self, Status> {
         let headers = request.metadata().as_ref();
         let arrival = request.extensions().get::<Arrival>();
         let at = arrival.map_or_else(Instant::now, |arrival| arrival.at);
@@ -75,7 +75,7 @@ impl CallContext {
             }
             None => None,
         };
-        let mut call = trace::call(method, request_id, extract(headers), sampler);
+        let mut call = trace::call(rpc, request_id, extract(headers), sampler);
         call.principal = caller.as_ref().map(|caller| Arc::clone(caller.name()));
         Ok(Self { call: Arc::new(call), asked, at, caller })
     }

@@ -1,5 +1,5 @@
-//! The layers in front of all services of a listener, and their route to a service. [`Edge::for_peer`] combines them for
-//! each connection.
+//! What happens to a call in front of all services of a listener, and its route to a service. [`Edge::for_peer`] makes
+//! the service of each connection.
 
 mod answer;
 mod browsers;
@@ -8,37 +8,40 @@ mod checks;
 use std::{convert::Infallible, future::ready, sync::Arc};
 
 use bytes::Bytes;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, Either};
 use http::{Request, Response};
 use hyper::service::Service;
 use parking_lot::Mutex;
+use tokio::time::Instant;
 use tonic::{body::Body, codec::CompressionEncoding, service::Routes};
-use tower::{BoxError, Service as _, ServiceBuilder};
+use tower::{BoxError, Service as _};
 
 pub use self::browsers::{Browsers, Hosts};
-use self::{answer::Answers, browsers::GrpcWeb, checks::Checks};
+use self::{
+    answer::{AnswerBody, AnswerFuture},
+    browsers::Translated,
+    checks::HEALTH,
+};
 use super::{
     CallerServices,
-    context::Arrival,
-    job_service::{CREATE_JOB, CREATE_JOBS},
+    context::{Arrival, REQUEST_ID},
     routes::Catalog,
     upload::{Expected, Upload},
-    worker_service::ATTACH,
 };
 use crate::{
     auth::{Authenticator, Certificate, Rpc},
     memory::{ConnectionMemory, HeldBack},
-    model::{Origin, Peer},
+    model::Peer,
     proto::{MAX_ENVELOPE, worker_pool_service_server::WorkerPoolServiceServer},
 };
 
-/// The services of one listener, with their layers.
+/// The services of one listener, and what applies to all of their calls.
 pub struct Edge {
     /// The worker pool, whose calls bypass the router; `None` on the operators' listener.
     pub(super) worker_pool: Option<CallerServices>,
     /// All other services, by path.
     pub(super) others: Routes,
-    pub(super) catalog: Arc<Catalog>,
+    pub(super) catalog: Catalog,
     /// Web pages that may call; `None` allows no pages.
     pub(super) browsers: Option<Browsers>,
     /// Authentication; `None` if it is off.
@@ -51,8 +54,22 @@ pub struct Edge {
     pub(super) max_message: usize,
 }
 
-/// The layers of one connection, from the outermost inwards.
-pub type Front = GrpcWeb<Answers<Checks<Route>>>;
+/// The services of a listener, for the calls of one connection.
+#[derive(Clone)]
+pub struct Front(Arc<Connection>);
+
+/// Connections share no data that is written often: what each call counts references to belongs to one connection.
+struct Connection {
+    edge: Arc<Edge>,
+    worker_pool: Option<Arc<CallerServices>>,
+    /// The other end.
+    peer: Arc<Peer>,
+    /// Counts its bytes.
+    memory: Arc<ConnectionMemory>,
+    /// Whether its calls need credentials.
+    is_guarded: bool,
+    certificate: Option<Certificate>,
+}
 
 impl Edge {
     /// Accepts only the host names of `hosts`.
@@ -61,125 +78,128 @@ impl Edge {
         Self { hosts, ..self }
     }
 
-    /// The layers for one connection. They share no frequently written data with other connections. `peer` is the other
-    /// end of the connection, and `memory` counts its bytes.
+    /// The service of one connection. `peer` is the other end, and `memory` counts the bytes.
     #[must_use]
-    pub fn for_peer(&self, peer: Arc<Peer>, memory: Arc<ConnectionMemory>) -> Front {
-        let Self { worker_pool, others, catalog, browsers, authenticator, hosts, max_header_list, max_message } = self;
-        // Has a reference count of its own.
-        let worker_pool = worker_pool.clone().map(Arc::new);
-        let is_of_network = matches!(peer.origin, Origin::Address(_));
+    pub fn for_peer(self: &Arc<Self>, peer: Arc<Peer>, memory: Arc<ConnectionMemory>) -> Front {
+        let worker_pool = self.worker_pool.clone().map(Arc::new);
         // On a Unix socket, the permissions of the socket file authorize operators.
-        let authenticator = authenticator.clone().filter(|_| worker_pool.is_some() || is_of_network);
-        let certificate = peer.certificate.as_ref().filter(|_| authenticator.is_some());
-        let certificate = certificate.map(|der| Arc::new(Certificate::read(der)));
-        ServiceBuilder::new()
-            .layer_fn(|inner| GrpcWeb { browsers: browsers.clone(), memory: memory.clone(), inner })
-            .layer_fn(|inner| Answers {
-                worker_pool: worker_pool.clone(),
-                peer: peer.clone(),
-                memory: memory.clone(),
-                inner,
-            })
-            .layer_fn(|inner| Checks {
-                // No web page can reach a Unix socket.
-                hosts: hosts.clone().filter(|_| is_of_network),
-                browsers: browsers.clone(),
-                max_header_list: *max_header_list,
-                catalog: catalog.clone(),
-                authenticator: authenticator.clone(),
-                certificate: certificate.clone(),
-                worker_pool: worker_pool.clone(),
-                inner,
-            })
-            .service(Route {
-                worker_pool: worker_pool.clone().map(service),
-                others: others.clone(),
-                catalog: catalog.clone(),
-                max_message: *max_message,
-            })
+        let is_guarded = self.authenticator.is_some() && (worker_pool.is_some() || peer.is_of_network());
+        let certificate = peer.certificate.as_ref().filter(|_| is_guarded).map(|der| Certificate::read(der));
+        Front(Arc::new(Connection { edge: Arc::clone(self), worker_pool, peer, memory, is_guarded, certificate }))
     }
-}
-
-fn service(worker_pool: Arc<CallerServices>) -> WorkerPoolServiceServer<CallerServices> {
-    WorkerPoolServiceServer::from_arc(worker_pool)
-        // Output is bounded where it is produced.
-        .max_encoding_message_size(usize::MAX)
-        .accept_compressed(CompressionEncoding::Gzip)
-}
-
-/// Counts received bytes, and selects the service. Calls of the worker pool bypass the router, which costs as much as
-/// the pool itself.
-#[derive(Clone)]
-pub struct Route {
-    worker_pool: Option<WorkerPoolServiceServer<CallerServices>>,
-    others: Routes,
-    catalog: Arc<Catalog>,
-    /// Largest message, in bytes.
-    max_message: usize,
 }
 
 /// The answer of a service.
 type Answer = BoxFuture<'static, Result<Response<Body>, Infallible>>;
 
-impl Route {
-    /// The messages that a call should send, and whether its service reads them itself instead of using the codec.
-    fn expected(&self, method: Option<Rpc>, path: &str) -> (Expected, bool) {
-        match method {
-            Some(Rpc::SubmitMany) => (Expected::Many, true),
-            Some(_) => (Expected::One, false),
-            None if path == ATTACH => (Expected::ManyCut, true),
-            None if path == CREATE_JOBS => (Expected::Many, true),
-            None if self.catalog.has_rpc(path) && !path.ends_with("/ServerReflectionInfo") => (Expected::One, false),
-            None => (Expected::Many, false),
-        }
-    }
+impl<B> Service<Request<B>> for Front
+where
+    B: http_body::Body<Data = Bytes> + HeldBack + Send + Unpin + 'static,
+    B::Error: Into<BoxError> + Send + std::fmt::Display,
+{
+    type Response = Response<AnswerBody>;
+    type Error = Infallible;
+    type Future = Either<Translated, AnswerFuture>;
 
-    /// Largest message of a call, in bytes. Only jobs and their outputs may be large.
-    fn largest(&self, method: Option<Rpc>, path: &str) -> usize {
-        match method {
-            Some(Rpc::Submit | Rpc::Stream | Rpc::SubmitMany) => self.max_message,
-            None if [ATTACH, CREATE_JOB, CREATE_JOBS].contains(&path) => self.max_message,
-            _ => MAX_ENVELOPE.min(self.max_message),
-        }
-    }
-
-    fn answer<B>(&self, method: Option<Rpc>, largest: usize, request: Request<B>) -> Answer
-    where
-        B: http_body::Body<Data = Bytes> + Send + 'static,
-        B::Error: Into<BoxError> + Send,
-    {
-        match self.worker_pool.as_ref().filter(|_| method.is_some()) {
-            // A message may be much smaller than what it is when decompressed.
-            Some(worker_pool) => worker_pool.clone().max_decoding_message_size(largest).call(request),
-            _ if self.catalog.has(request.uri().path()) => Box::pin(self.others.clone().call(request.map(Body::new))),
-            _ => Box::pin(ready(Ok(self.catalog.refuse(request.uri().path(), request.headers())))),
+    fn call(&self, request: Request<B>) -> Self::Future {
+        match self.0.edge.browsers.as_ref().filter(|browsers| browsers.apply_to(&request)) {
+            Some(browsers) => Either::Left(browsers.translate(self.clone(), request)),
+            None => Either::Right(self.answer(request)),
         }
     }
 }
 
-impl<B> Service<Request<B>> for Route
-where
-    B: http_body::Body<Data = Bytes> + HeldBack + Send + Unpin + 'static,
-    B::Error: Into<BoxError> + Send,
-{
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = Answer;
+impl Front {
+    /// Checks a call, and passes it on to its service.
+    fn answer<B>(&self, request: Request<B>) -> AnswerFuture
+    where
+        B: http_body::Body<Data = Bytes> + HeldBack + Send + Unpin + 'static,
+        B::Error: Into<BoxError> + Send,
+    {
+        let Connection { peer, memory, .. } = &*self.0;
+        let (rpc, peer, memory) = (Rpc::at(request.uri().path()), Arc::clone(peer), Arc::clone(memory));
+        let mut arrival = Arrival { at: Instant::now(), rpc, peer, caller: None, memory, inbound: None };
+        let sent = request.headers().get(REQUEST_ID).cloned();
+        let give_up = self.0.give_up(&arrival, request.headers());
+        let refusal = self.0.refuse(&request, &mut arrival);
+        let is_refused = refusal.is_some();
+        let answer = match refusal {
+            Some(refusal) => Box::pin(ready(Ok(refusal))),
+            None => self.0.begin(request, arrival),
+        };
+        AnswerFuture { answer, sent, give_up, alarm: None, front: self.clone(), rpc, is_refused }
+    }
+}
 
-    fn call(&self, request: Request<B>) -> Answer {
+impl Connection {
+    /// The worker pool, if a call is for it.
+    fn called_pool(&self, rpc: Option<Rpc>) -> Option<(&Arc<CallerServices>, Rpc)> {
+        let rpc = rpc.filter(|rpc| rpc.service() == Rpc::Submit.service())?;
+        Some((self.worker_pool.as_ref()?, rpc))
+    }
+
+    /// Counts the received bytes of a call, and begins it.
+    fn begin<B>(&self, request: Request<B>, mut arrival: Arrival) -> Answer
+    where
+        B: http_body::Body<Data = Bytes> + HeldBack + Send + Unpin + 'static,
+        B::Error: Into<BoxError> + Send,
+    {
         let (mut head, body) = request.into_parts();
-        let arrival = head.extensions.get_mut::<Arrival>().expect("`Answers` records the arrival");
-        let method = arrival.method;
-        let (expected, reads_itself) = self.expected(method, head.uri.path());
+        let rpc = arrival.rpc;
+        let (expected, reads_itself) = expected(rpc, head.uri.path());
+        let largest = self.edge.largest(rpc);
         // Boxed, because the service moves the request about six times, each time with a copy.
-        let largest = self.largest(method, head.uri.path());
         let body = Box::new(Upload::new(body, Arc::clone(&arrival.memory), largest, expected));
         if reads_itself {
             arrival.inbound = Some(Arc::new(Mutex::new(Some(Body::new(body)))));
-            return self.answer(method, largest, Request::from_parts(head, Body::empty()));
+            head.extensions.insert(arrival);
+            return self.call(rpc, largest, Request::from_parts(head, Body::empty()));
         }
-        self.answer(method, largest, Request::from_parts(head, body))
+        head.extensions.insert(arrival);
+        self.call(rpc, largest, Request::from_parts(head, body))
+    }
+
+    /// Calls of the worker pool bypass the router, which costs as much as the pool itself.
+    fn call<B>(&self, rpc: Option<Rpc>, largest: usize, request: Request<B>) -> Answer
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError> + Send,
+    {
+        let Edge { others, catalog, .. } = &*self.edge;
+        match self.called_pool(rpc) {
+            Some((worker_pool, _)) => WorkerPoolServiceServer::from_arc(Arc::clone(worker_pool))
+                // Output is bounded where it is produced.
+                .max_encoding_message_size(usize::MAX)
+                // A message may be much smaller than what it is when decompressed.
+                .max_decoding_message_size(largest)
+                .accept_compressed(CompressionEncoding::Gzip)
+                .call(request),
+            None if catalog.has(request.uri().path()) => Box::pin(others.clone().call(request.map(Body::new))),
+            None => Box::pin(ready(Ok(catalog.refuse(request.uri().path(), request.headers())))),
+        }
+    }
+}
+
+/// The messages that a call should send, and whether its service reads them itself instead of using the codec.
+fn expected(rpc: Option<Rpc>, path: &str) -> (Expected, bool) {
+    match rpc {
+        Some(Rpc::SubmitMany | Rpc::CreateJobs) => (Expected::Many, true),
+        Some(Rpc::Attach) => (Expected::ManyCut, true),
+        Some(Rpc::Reflection) => (Expected::Many, false),
+        Some(_) => (Expected::One, false),
+        None if path.starts_with(HEALTH) => (Expected::One, false),
+        None => (Expected::Many, false),
+    }
+}
+
+impl Edge {
+    /// Largest message of a call, in bytes. Only jobs and their outputs may be large.
+    fn largest(&self, rpc: Option<Rpc>) -> usize {
+        use Rpc::{Attach, CreateJob, CreateJobs, Stream, Submit, SubmitMany};
+        match rpc {
+            Some(Submit | Stream | SubmitMany | Attach | CreateJob | CreateJobs) => self.max_message,
+            _ => MAX_ENVELOPE.min(self.max_message),
+        }
     }
 }
 
@@ -188,8 +208,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_layers_keep_little_for_a_call() {
+    fn the_edge_keeps_little_for_a_call() {
         // Each call holds it for as long as it waits.
-        assert!(size_of::<<Front as Service<Request<Body>>>::Future>() <= 112);
+        assert!(size_of::<<Front as Service<Request<Body>>>::Future>() <= 96);
     }
 }

@@ -15,7 +15,7 @@ use tonic_health::{
     server::{HealthReporter, HealthService},
 };
 
-use super::{AccessControl, Watches, status, watches::ticks, worker_pool_service::ResponseStream};
+use super::{AccessControl, Watches, service_state::ResponseStream, status, watches::ticks};
 use crate::{
     detached::Detached,
     model::Reason,

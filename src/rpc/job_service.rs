@@ -15,7 +15,6 @@ use prost_types::Timestamp as ProtoTimestamp;
 use tokio::time::sleep_until;
 use tonic::{Code, Request, Response, Status, Streaming, async_trait};
 
-pub(super) use self::create::{CREATE_JOB, CREATE_JOBS};
 use self::{
     filter::read_filter,
     page_token::{page_token, read_page_token},
@@ -24,8 +23,8 @@ use super::{
     calls::{Calls, Meter},
     context::CallContext,
     convert::{criticality, duration, job_state},
+    service_state::{CallerServices, ResponseStream, ServiceState},
     status::{self, invalid_field},
-    worker_pool_service::{CallerServices, ResponseStream, ServiceState},
 };
 use crate::{
     auth::Rpc,
@@ -60,7 +59,7 @@ struct JobsCall {
 impl JobsCall {
     /// Reads the metadata of a call.
     fn read<T>(service: &Arc<ServiceState>, rpc: Rpc, request: &Request<T>) -> Result<Self, Status> {
-        let call = CallContext::read(request, rpc.name(), &service.sampler)?;
+        let call = CallContext::read(request, rpc, &service.sampler)?;
         let meter = Calls::begin(service.calls.clone(), rpc, None, call.at);
         let Some(detached) = service.detached.clone() else {
             meter.end(Code::FailedPrecondition);

@@ -15,8 +15,8 @@ use tonic::{Request, Response, Status, async_trait};
 
 use super::{
     AccessControl, Watches,
+    service_state::ResponseStream,
     watches::{ticks, until},
-    worker_pool_service::ResponseStream,
 };
 use crate::{
     phase::PhaseCell,

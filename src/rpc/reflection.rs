@@ -16,7 +16,7 @@ use tonic_reflection::pb::{
     v1alpha,
 };
 
-use super::{status, worker_pool_service::ResponseStream};
+use super::{service_state::ResponseStream, status};
 
 /// All messages and services, and the types of error details.
 pub(super) static DESCRIPTORS: LazyLock<DescriptorPool> = LazyLock::new(|| {

@@ -1,21 +1,20 @@
 //! Builds the services of both listeners, and answers calls to unknown paths. `src/rpc.rs` explains how to add an RPC.
 
-use std::sync::Arc;
-
 use http::{HeaderMap, Request, Response, StatusCode, Uri, header::CONTENT_TYPE};
-use prost_reflect::ServiceDescriptor;
+use prost_reflect::{MethodDescriptor, ServiceDescriptor};
+use rustc_hash::FxHashSet;
 use tonic::{Status, body::Body, codec::CompressionEncoding, service::Routes};
 use tonic_reflection::pb::v1::server_reflection_server::ServerReflectionServer;
 use tower::ServiceExt;
 
 use super::{
     AccessControl, Admin, Browsers, CallerServices, Edge, Health, Load, ServiceState,
-    job_service::CREATE_JOB,
     load::Orca,
     reflection::{DESCRIPTORS, Reflection},
     status,
 };
 use crate::{
+    auth::Rpc,
     model::Reason,
     proto::{
         MAX_ENVELOPE,
@@ -73,14 +72,14 @@ pub fn public_services(
         .add_service(jobs(MAX_ENVELOPE.min(max_message)))
         .into_axum_router()
         .route_service(
-            CREATE_JOB,
+            &format!("/{}", Rpc::CreateJob.path()),
             jobs(max_message).map_request(|call: Request<axum::body::Body>| call.map(Body::new)),
         );
     let (routes, names) = with_reflection(routes.into(), &names);
     Edge {
         worker_pool: Some(worker_pool),
         others: routes.prepare(),
-        catalog: Arc::new(Catalog::new(&names, Vec::new())),
+        catalog: Catalog::new(&names, |_| true, Vec::new()),
         browsers,
         authenticator,
         hosts: None,
@@ -90,10 +89,7 @@ pub fn public_services(
 }
 
 /// The RPCs of callers that operators may call, too. They only read.
-const READS: [(&str, &[&str]); 2] = [
-    (worker_pool_service_server::SERVICE_NAME, &["Stats", "WatchStats"]),
-    (job_service_server::SERVICE_NAME, &["GetJob", "ListJobs"]),
-];
+const READS: [Rpc; 4] = [Rpc::Stats, Rpc::WatchStats, Rpc::GetJob, Rpc::ListDetached];
 
 /// The services for operators: administration, what `reads` of the callers' services, health and reflection, and HTTP
 /// pages.
@@ -104,12 +100,15 @@ pub fn ops_services(admin: Admin, reads: CallerServices, health: Health, pages: 
         .add_service(AdminServiceServer::new(admin))
         .add_service(WorkerPoolServiceServer::new(reads.clone()))
         .add_service(JobServiceServer::new(reads));
-    let [(worker_pool, _), (jobs, _)] = READS;
+    let callers = [worker_pool_service_server::SERVICE_NAME, job_service_server::SERVICE_NAME];
+    let [worker_pool, jobs] = callers;
     let (routes, names) = with_reflection(routes, &[admin_service_server::SERVICE_NAME, worker_pool, jobs]);
+    let is_read =
+        |path: &str| Rpc::at(path).is_none_or(|rpc| READS.contains(&rpc) || !callers.contains(&rpc.service()));
     Edge {
         worker_pool: None,
         others: Routes::from(routes.into_axum_router().merge(router)).prepare(),
-        catalog: Arc::new(Catalog { partial: &READS, ..Catalog::new(&names, paths) }),
+        catalog: Catalog::new(&names, is_read, paths),
         browsers: None,
         authenticator: access.authenticator.clone().filter(|authenticator| authenticator.guards_ops()),
         hosts: None,
@@ -147,16 +146,19 @@ fn with_reflection<'a>(routes: Routes, names: &[&'a str]) -> (Routes, Vec<&'a st
 #[derive(Debug)]
 pub(super) struct Catalog {
     services: Vec<ServiceDescriptor>,
-    /// Services with some of their methods only.
-    partial: &'static [(&'static str, &'static [&'static str])],
+    /// Paths of the methods.
+    rpcs: FxHashSet<String>,
     pages: Vec<&'static str>,
 }
 
 impl Catalog {
-    /// The services with these names, from their descriptors.
-    pub(super) fn new(names: &[&str], pages: Vec<&'static str>) -> Self {
+    /// The services with these names, from their descriptors, with the methods whose path `has`.
+    fn new(names: &[&str], has: impl Fn(&str) -> bool, pages: Vec<&'static str>) -> Self {
         let service = |name: &&str| DESCRIPTORS.get_service_by_name(name).expect("every service has a descriptor");
-        Self { services: names.iter().map(service).collect(), partial: &[], pages }
+        let services: Vec<_> = names.iter().map(service).collect();
+        let rpcs = services.iter().flat_map(ServiceDescriptor::methods).map(|method| path(&method));
+        let rpcs = rpcs.filter(|path| has(path)).collect();
+        Self { services, rpcs, pages }
     }
 
     /// Whether a path exists.
@@ -166,10 +168,7 @@ impl Catalog {
 
     /// Whether a path is a method.
     pub(super) fn has_rpc(&self, path: &str) -> bool {
-        let method = path.strip_prefix('/').and_then(|path| path.rsplit_once('/'));
-        method.is_some_and(|(service, name)| {
-            self.service(service).is_some_and(|service| self.methods(service).iter().any(|method| method == name))
-        })
+        self.rpcs.contains(path)
     }
 
     /// Whether a path is a page.
@@ -190,38 +189,47 @@ impl Catalog {
     }
 
     fn unimplemented(&self, path: &str) -> Status {
-        let path = path.strip_prefix('/').unwrap_or(path);
-        let service = path.rsplit_once('/').map_or(path, |(service, _)| service);
-        let Some(service) = self.service(service) else {
+        let name = path.strip_prefix('/').unwrap_or(path);
+        let (service, method) = name.rsplit_once('/').unwrap_or((name, ""));
+        let Some(service) = self.services.iter().find(|known| known.full_name() == service) else {
             let listener = if self.pages.is_empty() { "here" } else { "on the operators' listener" };
-            let message = format!("no such service {listener}; there are {}", self.service_names());
+            let names: Vec<_> = self.services.iter().map(ServiceDescriptor::full_name).collect();
+            let message = format!("no such service {listener}; there are {}", names.join(", "));
             return status::saying(Reason::UnknownService, message);
         };
-        let methods = self.methods(service).join(", ");
-        if service.methods().any(|method| path.rsplit('/').next() == Some(method.name())) {
-            let message = format!("{path} is for callers; the operators' listener has {methods} of that service");
+        let known = service.methods().filter(|method| self.has_rpc(&self::path(method)));
+        let methods = known.map(|method| method.name().to_owned()).collect::<Vec<_>>().join(", ");
+        if service.methods().any(|known| known.name() == method) {
+            let message = format!("{name} is for callers; the operators' listener has {methods} of that service");
             return status::saying(Reason::UnknownService, message);
         }
         let message = format!("no such method; {} has {methods}", service.full_name());
         status::saying(Reason::UnknownMethod, message)
     }
+}
 
-    fn methods(&self, service: &ServiceDescriptor) -> Vec<String> {
-        let part = self.partial.iter().find(|(name, _)| *name == service.full_name()).map(|(_, methods)| *methods);
-        let methods = service.methods().map(|method| method.name().to_owned());
-        methods.filter(|method| part.is_none_or(|part| part.contains(&method.as_str()))).collect()
-    }
-
-    fn service(&self, name: &str) -> Option<&ServiceDescriptor> {
-        self.services.iter().find(|service| service.full_name() == name)
-    }
-
-    fn service_names(&self) -> String {
-        self.services.iter().map(|service| service.full_name()).collect::<Vec<_>>().join(", ")
-    }
+fn path(method: &MethodDescriptor) -> String {
+    format!("/{}/{}", method.parent_service().full_name(), method.name())
 }
 
 /// Whether a request is a gRPC or gRPC-Web call.
 pub(super) fn speaks_grpc(headers: &HeaderMap) -> bool {
     headers.get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_of_rpcs_is_that_of_the_contract() {
+        for (name, rpc) in Rpc::NAMES {
+            let service = DESCRIPTORS.get_service_by_name(rpc.service()).expect(name);
+            assert!(service.methods().any(|method| method.name() == rpc.method()), "{name}");
+        }
+        let ours = DESCRIPTORS.services().filter(|service| service.full_name().starts_with("waterwheel."));
+        for method in ours.collect::<Vec<_>>().iter().flat_map(ServiceDescriptor::methods) {
+            assert!(Rpc::at(&path(&method)).is_some(), "{} needs a row in src/auth/rule.rs", method.full_name());
+        }
+    }
 }

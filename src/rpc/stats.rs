@@ -7,9 +7,9 @@ use tonic::{Request, Response, Status};
 
 use super::{
     convert::{duration, phase, process_state, worker_state},
+    service_state::{ResponseStream, ServiceState},
     status::{self, invalid_field},
     watches::{ticks, until},
-    worker_pool_service::{ResponseStream, ServiceState},
 };
 use crate::{
     detached::Detached,

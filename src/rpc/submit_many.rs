@@ -23,8 +23,8 @@ use super::{
     context::CallContext,
     convert,
     message_stream::Messages,
+    service_state::{ResponseStream, ServiceState},
     status,
-    worker_pool_service::{ResponseStream, ServiceState},
 };
 use crate::{
     auth::{Hold, Rpc},
@@ -47,7 +47,7 @@ pub(super) fn submit_many(
     request: Request<Streaming<SubmitManyRequest>>,
 ) -> Result<Response<ResponseStream<SubmitManyResponse>>, Status> {
     let refused = |status: &Status| service.calls.refuse(Rpc::SubmitMany, status.code());
-    let call = CallContext::read(&request, "SubmitMany", &service.sampler).inspect_err(refused)?;
+    let call = CallContext::read(&request, Rpc::SubmitMany, &service.sampler).inspect_err(refused)?;
     let meter = Calls::begin(service.calls.clone(), Rpc::SubmitMany, None, call.at);
     let memory = request.extensions().get().map(|arrival: &Arrival| Arc::clone(&arrival.memory));
     // The results within the window, and the final status.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::HeaderMap;
 
-use crate::{model::DeadlinePolicy, proto::worker_pool_service_server::SERVICE_NAME};
+use crate::{auth::Rpc, model::DeadlinePolicy};
 
 /// Name of the header.
 pub const GRPC_TIMEOUT: &str = "grpc-timeout";
@@ -53,17 +53,16 @@ pub fn format(timeout: Duration) -> String {
 
 /// The time limit of a call's stream, from its path and headers.
 pub fn stream_limit(policy: DeadlinePolicy) -> impl Fn(&str, &HeaderMap) -> Option<Duration> {
-    move |path, headers| limit(policy, path, headers)
+    move |path, headers| limit(policy, Rpc::at(path), headers)
 }
 
 /// The time limit of a call: the deadline of its job, or the caller's timeout for calls without one job. Calls for many
 /// jobs, and watches, have no limit unless the caller sets one.
-pub(super) fn limit(policy: DeadlinePolicy, path: &str, headers: &HeaderMap) -> Option<Duration> {
+pub(super) fn limit(policy: DeadlinePolicy, rpc: Option<Rpc>, headers: &HeaderMap) -> Option<Duration> {
     let asked = headers.get(GRPC_TIMEOUT).and_then(|value| parse(value.to_str().ok()?).ok());
-    let method = path.strip_prefix('/').and_then(|path| path.strip_prefix(SERVICE_NAME)).unwrap_or_default();
-    match method {
-        "/Submit" | "/Stream" => Some(asked.unwrap_or(policy.default).min(policy.max)),
-        "/SubmitMany" => asked.map(|asked| asked.min(policy.max)),
+    match rpc {
+        Some(Rpc::Submit | Rpc::Stream) => Some(asked.unwrap_or(policy.default).min(policy.max)),
+        Some(Rpc::SubmitMany) => asked.map(|asked| asked.min(policy.max)),
         _ => asked,
     }
 }

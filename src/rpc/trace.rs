@@ -15,13 +15,15 @@ use tonic::Code;
 use tracing::{Span, error_span, field::Empty};
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 
-use crate::model::{Call, RequestId, TRACE_TARGET, TraceContext};
+use crate::{
+    auth::Rpc,
+    model::{Call, RequestId, TRACE_TARGET, TraceContext},
+};
 
 pub(super) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 pub(super) const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 pub(super) const BAGGAGE: HeaderName = HeaderName::from_static("baggage");
 
-const SERVICE: &str = "waterwheel.v1.WorkerPoolService";
 const SECOND: Duration = Duration::from_secs(1);
 /// Length of a `traceparent` of version 00; later versions may append to it.
 const PARENT_LENGTH: usize = 55;
@@ -59,28 +61,28 @@ pub fn extract(headers: &HeaderMap) -> Option<TraceContext> {
     })
 }
 
-/// A call of `method`, such as `Submit`, with its span.
+/// A call of `rpc`, with its span.
 ///
 /// A sampled call gets a full span, whose parent is the caller's span. Other calls get none: their jobs have their own
 /// spans, for the log only.
 #[must_use]
-pub fn call(method: &'static str, request_id: RequestId, trace: Option<TraceContext>, sampler: &Sampler) -> Call {
+pub fn call(rpc: Rpc, request_id: RequestId, trace: Option<TraceContext>, sampler: &Sampler) -> Call {
     let sampled = sampler.choose(trace.as_ref());
-    let span = if sampled { server_span(method, &request_id, trace.as_ref()) } else { Span::none() };
+    let span = if sampled { server_span(rpc, &request_id, trace.as_ref()) } else { Span::none() };
     Call { request_id: Some(request_id), principal: None, trace, span, child_spans: sampled, attempt: None }
 }
 
-fn server_span(method: &'static str, request_id: &RequestId, trace: Option<&TraceContext>) -> Span {
+fn server_span(rpc: Rpc, request_id: &RequestId, trace: Option<&TraceContext>) -> Span {
     let span = error_span!(
         target: TRACE_TARGET,
         parent: None,
         "call",
-        otel.name = format!("{SERVICE}/{method}"),
+        otel.name = rpc.path(),
         otel.kind = "server",
         otel.status_code = Empty,
         rpc.system = "grpc",
-        rpc.service = SERVICE,
-        rpc.method = method,
+        rpc.service = rpc.service(),
+        rpc.method = rpc.method(),
         rpc.status_code = Empty,
         request_id = request_id.as_str(),
     );

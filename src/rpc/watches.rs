@@ -14,8 +14,8 @@ use tonic::{Request, Status};
 use super::{
     AccessControl,
     context::{Arrival, REQUEST_ID, request_id},
+    service_state::ResponseStream,
     status,
-    worker_pool_service::ResponseStream,
 };
 use crate::{
     auth::Caller,

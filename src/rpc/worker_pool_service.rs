@@ -8,7 +8,6 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
-    time::Duration,
 };
 
 use bytes::Bytes;
@@ -17,72 +16,22 @@ use tokio::time::Instant;
 use tonic::{Code, Request, Response, Status, Streaming, async_trait};
 
 use super::{
-    AccessControl, Load, Watches,
     calls::{Calls, Meter},
     context::CallContext,
-    convert, stats, status, submit_many,
-    trace::Sampler,
+    convert,
+    service_state::{CallerServices, ResponseStream, ServiceState},
+    stats, status, submit_many,
 };
 use crate::{
     auth::{Hold, Rpc},
-    detached::Detached,
-    model::{Completed, DeadlinePolicy, Job, Waterfall},
-    phase::PhaseCell,
-    pool::{Event, JobStream, Pools, StreamItem},
+    model::{Completed, Job, Waterfall},
+    pool::{Event, JobStream, StreamItem},
     proto::{
         self, Finished, OutputChunk, Progress, Started, StatsRequest, StatsResponse, StreamRequest, StreamResponse,
         SubmitManyRequest, SubmitManyResponse, SubmitRequest, SubmitResponse, WatchStatsRequest, WatchStatsResponse,
         stream_response, worker_pool_service_server::WorkerPoolService,
     },
-    task::Tasks,
 };
-
-/// `waterwheel.v1.WorkerPoolService` over a set of pools.
-#[derive(Clone)]
-pub struct CallerServices(pub(super) Arc<ServiceState>);
-
-/// State that the RPCs share.
-pub struct ServiceState {
-    /// The pools that run the jobs.
-    pub pools: Pools,
-    /// The detached jobs; `None` without a store.
-    pub detached: Option<Detached>,
-    /// Phase of the process.
-    pub phase: PhaseCell,
-    /// Policy for deadlines.
-    pub deadline: DeadlinePolicy,
-    /// Chooses the traced calls.
-    pub sampler: Sampler,
-    /// Maximum number of jobs in flight on one `SubmitMany` call.
-    pub window: usize,
-    /// Largest message, in bytes.
-    pub largest_message: usize,
-    /// Runs the tasks of calls.
-    pub tasks: Tasks,
-    /// Authorization of calls and jobs.
-    pub access: AccessControl,
-    /// Start of the process.
-    pub started: Instant,
-    /// Records the durations of calls.
-    pub calls: Calls,
-    /// The load report of answers; `None` if they carry none.
-    pub load_in_answers: Option<Load>,
-    /// Open watches of the stats.
-    pub watches: Watches,
-    /// Time after which an attached worker is asked to leave and to attach again.
-    pub max_attached: Duration,
-}
-
-/// The response of a streaming RPC.
-pub(super) type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
-
-impl CallerServices {
-    /// The services of callers with this state.
-    #[must_use]
-    pub fn new(service: ServiceState) -> Self {
-        Self(Arc::new(service))
-    }
-}
 
 #[async_trait]
 impl WorkerPoolService for CallerServices {
@@ -178,7 +127,7 @@ impl<C: Borrow<Calls>> Accepted<C> {
         job: impl FnOnce(T) -> Option<proto::Job>,
     ) -> Result<Self, Status> {
         let refused = |status: &Status| service.calls.refuse(rpc, status.code());
-        let call = CallContext::read(&request, rpc.name(), &service.sampler).inspect_err(refused)?;
+        let call = CallContext::read(&request, rpc, &service.sampler).inspect_err(refused)?;
         let job = convert::job(job(request.into_inner()));
         let job = job.map_err(|violations| status::unreadable(violations, call.request_id()));
         let mut job = job.inspect_err(refused)?;

@@ -18,10 +18,11 @@ use super::{
     Arrival,
     context::CallContext,
     message_stream::{Messages, Unread},
+    service_state::{CallerServices, ResponseStream, ServiceState},
     status,
-    worker_pool_service::{CallerServices, ResponseStream, ServiceState},
 };
 use crate::{
+    auth::Rpc,
     handler::{
         NewWorker,
         protocol::{self, FromWorker, ToWorker},
@@ -36,9 +37,6 @@ use crate::{
         worker_service_server::WorkerService,
     },
 };
-
-/// Path of the RPC. It reads its messages here, without the codec.
-pub(super) const ATTACH: &str = "/waterwheel.v1.WorkerService/Attach";
 
 /// What a broken connection of a worker may mean.
 const LOST: &str = "its connection broke, or did not answer a ping in time (server.http2.keepalive_interval and \
@@ -66,7 +64,7 @@ async fn attach(
     service: &Arc<ServiceState>,
     request: Request<Streaming<AttachRequest>>,
 ) -> Result<Response<ResponseStream<AttachResponse>>, Status> {
-    let call = CallContext::read(&request, "Attach", &service.sampler)?;
+    let call = CallContext::read(&request, Rpc::Attach, &service.sampler)?;
     let peer = request.extensions().get().map(|arrival: &Arrival| Arc::clone(&arrival.peer));
     let mut inbound = Messages::of(&request, service.largest_message);
     let (kinds, worker) = hello(&mut inbound, &call).await?;

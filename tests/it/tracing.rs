@@ -20,6 +20,7 @@ use tonic::Code;
 use waterwheel::{
     Job, Output,
     app::OwnKind,
+    auth::Rpc,
     handler::{Context, Kind},
     model::{HandlerError, RequestId, TraceContext},
     proto::{SubmitRequest, worker_pool_service_client::WorkerPoolServiceClient},
@@ -70,7 +71,7 @@ fn only_sampled_calls_are_exported_as_children_of_their_callers() {
                 tracestate: "a=1".into(),
                 baggage: String::new(),
             };
-            let call = trace::call("Submit", request_id.clone(), Some(trace), &Sampler::new(Some(0.0), 100));
+            let call = trace::call(Rpc::Submit, request_id.clone(), Some(trace), &Sampler::new(Some(0.0), 100));
             assert_eq!(call.child_spans, flags == "01");
             call.span.in_scope(|| tracing::info!("in the call"));
             trace::record_status(&call, code);
@@ -133,7 +134,7 @@ fn one_call(address: SocketAddr) -> (Telemetry, RequestId) {
     let (telemetry, subscriber) = telemetry::build(&config, std::io::sink).expect("sound");
     let request_id = RequestId::generate();
     tracing::dispatcher::with_default(&subscriber, || {
-        let call = trace::call("Submit", request_id.clone(), None, &Sampler::new(telemetry.sample_ratio(), 100));
+        let call = trace::call(Rpc::Submit, request_id.clone(), None, &Sampler::new(telemetry.sample_ratio(), 100));
         assert!(call.child_spans);
     });
     (telemetry, request_id)

@@ -7,24 +7,21 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
-    time::Duration,
 };
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
+use http::{HeaderMap, HeaderName, HeaderValue, Response};
 use http_body::{Frame, SizeHint};
-use hyper::service::Service;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::{Status, body::Body};
 
-use super::checks::Refused;
+use super::{Answer, Connection, Front};
 use crate::{
     auth::{Hold, Rpc},
     memory::{AnswersFull, ConnectionMemory},
-    model::{Deadline, DeadlinePolicy, Peer},
+    model::{Deadline, DeadlinePolicy},
     rpc::{
-        CallerServices, calls,
         context::{Arrival, REQUEST_ID, request_id},
         load::{Load, TRAILER},
         status,
@@ -36,70 +33,35 @@ use crate::{
 /// Only answers without a body have this header.
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 
-/// Records the arrival of a call, and completes its answer.
-#[derive(Clone)]
-pub struct Answers<S> {
-    /// Measures calls; `None` on the operators' listener.
-    pub(super) worker_pool: Option<Arc<CallerServices>>,
-    /// The other end of the connection.
-    pub(super) peer: Arc<Peer>,
-    pub(super) memory: Arc<ConnectionMemory>,
-    pub(super) inner: S,
-}
-
 /// The answer to one call. At the deadline of the call it is DEADLINE_EXCEEDED, because the message may never arrive. If
 /// the call panics, it is INTERNAL.
-pub struct AnswerFuture<F> {
-    answer: F,
+pub struct AnswerFuture {
+    pub(super) answer: Answer,
     /// The request id that the caller sent.
-    sent: Option<HeaderValue>,
-    give_up: Option<Instant>,
+    pub(super) sent: Option<HeaderValue>,
+    pub(super) give_up: Option<Instant>,
     /// Created only for calls that wait.
-    alarm: Option<Pin<Box<Sleep>>>,
-    memory: Arc<ConnectionMemory>,
-    /// The method of a call of the worker pool, which is measured.
-    measured: Option<(Arc<CallerServices>, Rpc)>,
+    pub(super) alarm: Option<Pin<Box<Sleep>>>,
+    pub(super) front: Front,
+    pub(super) rpc: Option<Rpc>,
+    /// Whether the call failed a check. Then the answer has no load report, which only accepted callers may see. Load
+    /// balancers then keep the previous weight (gRFC A58).
+    pub(super) is_refused: bool,
 }
 
-impl<B, S> Service<Request<B>> for Answers<S>
-where
-    S: Service<Request<B>, Response = Response<Body>, Error = Infallible>,
-    S::Future: Unpin,
-{
-    type Response = Response<AnswerBody>;
-    type Error = Infallible;
-    type Future = AnswerFuture<S::Future>;
-
-    fn call(&self, mut request: Request<B>) -> Self::Future {
-        let measured = self.worker_pool.as_ref().and_then(|worker_pool| {
-            let method = calls::of_worker_pool(request.uri().path())?;
-            Some((Arc::clone(worker_pool), method))
-        });
-        let method = measured.as_ref().map(|(_, method)| *method);
-        let (peer, memory) = (Arc::clone(&self.peer), Arc::clone(&self.memory));
-        let arrival = Arrival { at: Instant::now(), method, peer, caller: None, memory, inbound: None };
+impl Connection {
+    /// When to give a call up: within the reply margin before its time limit, after the service's own answer is due.
+    pub(super) fn give_up(&self, arrival: &Arrival, headers: &HeaderMap) -> Option<Instant> {
         let policy = self.worker_pool.as_ref().map_or_else(DeadlinePolicy::default, |pool| pool.0.deadline);
-        let limit = timeout::limit(policy, request.uri().path(), request.headers());
-        let (sent, give_up) = (request.headers().get(REQUEST_ID).cloned(), give_up(limit, policy, arrival.at));
-        request.extensions_mut().insert(arrival);
-        let (answer, memory) = (self.inner.call(request), Arc::clone(&self.memory));
-        AnswerFuture { answer, sent, give_up, alarm: None, memory, measured }
+        let limit = timeout::limit(policy, arrival.rpc, headers)?;
+        // A deadline beyond the range of the clock is no deadline.
+        arrival.at.checked_add(limit)?;
+        let deadline = Deadline::new(arrival.at, limit, policy.reply_margin);
+        Some(deadline.reply_by() + (deadline.end() - deadline.reply_by()) / 2)
     }
 }
 
-/// When to give a call up: within the reply margin before its time limit, after the service's own answer is due.
-fn give_up(limit: Option<Duration>, policy: DeadlinePolicy, now: Instant) -> Option<Instant> {
-    let limit = limit?;
-    // A deadline beyond the range of the clock is no deadline.
-    now.checked_add(limit)?;
-    let deadline = Deadline::new(now, limit, policy.reply_margin);
-    Some(deadline.reply_by() + (deadline.end() - deadline.reply_by()) / 2)
-}
-
-impl<F> AnswerFuture<F>
-where
-    F: Future<Output = Result<Response<Body>, Infallible>> + Unpin,
-{
+impl AnswerFuture {
     /// Ready with the answer, or at the deadline of the call.
     fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<Response<Body>> {
         Poll::Ready(match catch_unwind(AssertUnwindSafe(|| self.answer.poll_unpin(cx))) {
@@ -117,19 +79,16 @@ where
     }
 }
 
-impl<F> Future for AnswerFuture<F>
-where
-    F: Future<Output = Result<Response<Body>, Infallible>> + Unpin,
-{
+impl Future for AnswerFuture {
     type Output = Result<Response<AnswerBody>, Infallible>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut answer = ready!(self.poll_answer(cx));
-        let is_refused = answer.extensions_mut().remove::<Refused>().is_some();
-        let measured = self.measured.take().filter(|_| !is_refused);
+        let connection = &*self.front.0;
+        let measured = connection.called_pool(self.rpc).filter(|_| !self.is_refused);
         if let Some(refusal) = refusal_by_codec(&answer) {
-            if let Some((worker_pool, method)) = &measured {
-                worker_pool.0.calls.refuse(*method, refusal.code());
+            if let Some((worker_pool, rpc)) = measured {
+                worker_pool.0.calls.refuse(rpc, refusal.code());
             }
             answer = refusal.into_http();
         }
@@ -140,7 +99,7 @@ where
         }
         add_request_id(headers, self.sent.as_ref());
         decode_message(headers);
-        let memory = (!is_refused).then(|| Arc::clone(&self.memory));
+        let memory = (!self.is_refused).then(|| Arc::clone(&connection.memory));
         Poll::Ready(Ok(AnswerBody::new(answer, load, memory)))
     }
 }

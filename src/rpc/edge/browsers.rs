@@ -3,24 +3,19 @@
 use std::{convert::Infallible, fmt, net::IpAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use futures_util::{
-    FutureExt,
-    future::{BoxFuture, Either},
-};
+use futures_util::{FutureExt, future::BoxFuture};
 use http::{
     HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version,
     header::{self, CONTENT_TYPE, HOST},
     uri::Authority,
 };
-use hyper::service::Service;
 use tonic::body::Body;
 use tonic_web::GrpcWebLayer;
 use tower::{BoxError, Layer, ServiceExt, service_fn};
 use tower_http::cors::CorsLayer;
 
-use super::answer::AnswerBody;
+use super::{Front, answer::AnswerBody};
 use crate::{
-    memory::ConnectionMemory,
     model::Reason,
     rpc::{routes::speaks_grpc, status},
 };
@@ -74,7 +69,7 @@ impl Browsers {
     }
 
     /// Whether a request comes from a web page: a gRPC-Web call or its preflight.
-    fn apply_to<B>(&self, request: &Request<B>) -> bool {
+    pub(super) fn apply_to<B>(&self, request: &Request<B>) -> bool {
         let content_type = request.headers().get(CONTENT_TYPE);
         content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc-web"))
             || request.method() == Method::OPTIONS
@@ -90,46 +85,24 @@ impl Browsers {
             status::saying(Reason::Misdirected, message).into_http()
         })
     }
+
+    /// Translates a gRPC-Web call to gRPC.
+    pub(super) fn translate<B>(&self, front: Front, mut request: Request<B>) -> Translated
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError> + Send + fmt::Display,
+    {
+        // gRPC-Web has its status in the body, so the call may use any version of HTTP.
+        *request.version_mut() = Version::HTTP_2;
+        let memory = Arc::clone(&front.0.memory);
+        let grpc = service_fn(move |request: Request<Body>| front.answer(request));
+        let answer = self.cors.layer(GrpcWebLayer::new().layer(grpc)).oneshot(request);
+        Box::pin(answer.map(|answer| answer.map(|answer| AnswerBody::new(answer, None, Some(memory)))))
+    }
 }
 
 /// The answer to a web page. Boxed, so that other calls need no space for it.
-type Translated = BoxFuture<'static, Result<Response<AnswerBody>, Infallible>>;
-
-/// Translates gRPC-Web calls to gRPC, if web pages may call.
-#[derive(Clone)]
-pub struct GrpcWeb<S> {
-    pub(super) browsers: Option<Browsers>,
-    pub(super) memory: Arc<ConnectionMemory>,
-    pub(super) inner: S,
-}
-
-impl<B, S> Service<Request<B>> for GrpcWeb<S>
-where
-    B: http_body::Body<Data = Bytes> + Send + 'static,
-    B::Error: Into<BoxError> + Send + fmt::Display,
-    S: Service<Request<B>, Response = Response<AnswerBody>, Error = Infallible>
-        + Service<Request<Body>, Response = Response<AnswerBody>, Error = Infallible>
-        + Clone
-        + Send
-        + 'static,
-    <S as Service<Request<Body>>>::Future: Send + 'static,
-{
-    type Response = Response<AnswerBody>;
-    type Error = Infallible;
-    type Future = Either<Translated, <S as Service<Request<B>>>::Future>;
-
-    fn call(&self, mut request: Request<B>) -> Self::Future {
-        let Some(browsers) = self.browsers.as_ref().filter(|browsers| browsers.apply_to(&request)) else {
-            return Either::Right(self.inner.call(request));
-        };
-        // gRPC-Web has its status in the body, so the call may use any version of HTTP.
-        *request.version_mut() = Version::HTTP_2;
-        let (inner, memory) = (self.inner.clone(), Arc::clone(&self.memory));
-        let grpc = service_fn(move |request: Request<Body>| inner.call(request));
-        let answer = browsers.cors.layer(GrpcWebLayer::new().layer(grpc)).oneshot(request);
-        Either::Left(Box::pin(answer.map(|answer| answer.map(|answer| AnswerBody::new(answer, None, Some(memory))))))
-    }
-}
+pub(super) type Translated = BoxFuture<'static, Result<Response<AnswerBody>, Infallible>>;
 
 /// Accepted host names of a listener. `localhost` and IP addresses are always accepted, because no web page has them as
 /// its host name.

@@ -1,105 +1,67 @@
 //! Refuses calls by their headers, and calls without valid credentials. `src/auth/authenticator.rs` checks the
 //! credentials, and `src/auth/caller.rs` applies the rules.
 
-use std::{convert::Infallible, future::ready, sync::Arc};
+use std::sync::Arc;
 
 use http::{
     HeaderValue, Method, Request, Response, StatusCode, Version,
     header::{ALLOW, AUTHORIZATION, CONTENT_TYPE},
 };
-use hyper::service::Service as HttpService;
 use tonic::{Status, body::Body};
 
-use super::{Answer, Browsers, Hosts};
+use super::{Connection, Edge};
 use crate::{
-    auth::{Authenticator, Caller, Certificate, Denial, Rpc, Service},
-    proto::{admin_service_server, job_service_server, worker_pool_service_server, worker_service_server},
+    auth::{Authenticator, Caller, Denial},
     rpc::{
-        CallerServices,
         context::{Arrival, REQUEST_ID, request_id},
-        routes::{Catalog, speaks_grpc},
+        routes::speaks_grpc,
         status,
     },
 };
 
-/// Answers calls that fail a check, and passes on the others with their caller.
-#[derive(Clone)]
-pub struct Checks<S> {
-    pub(super) hosts: Option<Hosts>,
-    pub(super) browsers: Option<Browsers>,
-    /// Largest header list, in bytes as HTTP/2 counts them.
-    pub(super) max_header_list: usize,
-    pub(super) catalog: Arc<Catalog>,
-    /// `None` if these calls need no credentials.
-    pub(super) authenticator: Option<Arc<Authenticator>>,
-    pub(super) certificate: Option<Arc<Certificate>>,
-    /// Counts denied calls; `None` on the operators' listener.
-    pub(super) worker_pool: Option<Arc<CallerServices>>,
-    pub(super) inner: S,
-}
+/// Load balancers and probes have no credentials. They learn no more from health than from a refusal.
+pub(super) const HEALTH: &str = "/grpc.health.v1.Health/";
 
-/// Marks the answer to a call that failed a check. It has no load report, which only accepted callers may see. Load
-/// balancers then keep the previous weight (gRFC A58).
-#[derive(Clone, Copy)]
-pub(super) struct Refused;
-
-impl<B, S> HttpService<Request<B>> for Checks<S>
-where
-    S: HttpService<Request<B>, Response = Response<Body>, Error = Infallible, Future = Answer>,
-{
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = Answer;
-
-    fn call(&self, mut request: Request<B>) -> Answer {
-        match self.refuse(&mut request) {
-            Some(mut refusal) => {
-                refusal.extensions_mut().insert(Refused);
-                Box::pin(ready(Ok(refusal)))
-            }
-            None => self.inner.call(request),
-        }
-    }
-}
-
-impl<S> Checks<S> {
-    fn refuse<B>(&self, request: &mut Request<B>) -> Option<Response<Body>> {
-        let refusal = self.hosts.as_ref().and_then(|hosts| hosts.refuse(request));
-        let refusal = refusal.or_else(|| self.browsers.as_ref()?.refuse(request));
+impl Connection {
+    /// The answer to a call that fails a check. A call that passes gets its caller.
+    pub(super) fn refuse<B>(&self, request: &Request<B>, arrival: &mut Arrival) -> Option<Response<Body>> {
+        let Edge { catalog, browsers, hosts, max_header_list, .. } = &*self.edge;
+        // No web page can reach a Unix socket.
+        let refusal = hosts.as_ref().filter(|_| self.peer.is_of_network()).and_then(|hosts| hosts.refuse(request));
+        let refusal = refusal.or_else(|| browsers.as_ref()?.refuse(request));
         if refusal.is_some() {
             return refusal;
         }
-        if header_list(request) > self.max_header_list {
-            return Some(status::headers_too_large(self.max_header_list).into_http());
+        if header_list(request) > *max_header_list {
+            return Some(status::headers_too_large(*max_header_list).into_http());
         }
-        let method = request.extensions().get().and_then(|arrival: &Arrival| arrival.method);
         let path = request.uri().path();
         // Browsers and scrapers that ask for an unknown page expect 404, also where calls need credentials.
-        if !self.catalog.has(path) && !speaks_grpc(request.headers()) {
-            return Some(self.catalog.refuse(path, request.headers()));
+        if !speaks_grpc(request.headers()) && !catalog.has(path) {
+            return Some(catalog.refuse(path, request.headers()));
         }
-        if let Some(refusal) = not_grpc(request).filter(|_| method.is_some() || self.catalog.has_rpc(path)) {
+        if let Some(refusal) = not_grpc(request).filter(|_| catalog.has_rpc(path)) {
             return Some(refusal);
         }
-        let authenticator = self.authenticator.as_ref().filter(|_| !self.catalog.is_page(path))?;
-        match self.authenticate(authenticator, request) {
+        let authenticator = self.edge.authenticator.as_ref().filter(|_| self.is_guarded && !catalog.is_page(path))?;
+        if path.starts_with(HEALTH) {
+            return None;
+        }
+        match self.authenticate(authenticator, request, arrival) {
             Ok(caller) => {
-                if let Some(arrival) = request.extensions_mut().get_mut::<Arrival>() {
-                    arrival.caller = caller;
-                }
+                arrival.caller = Some(caller);
                 None
             }
             Err(status) => {
-                if let Some((worker_pool, method)) = self.worker_pool.as_ref().zip(method) {
-                    worker_pool.0.calls.refuse(method, status.code());
+                if let Some((worker_pool, rpc)) = self.called_pool(arrival.rpc) {
+                    worker_pool.0.calls.refuse(rpc, status.code());
                 }
                 Some(status.into_http())
             }
         }
     }
 
-    /// The caller, for calls that need one. An authenticated caller may call an unknown method, and gets a list of the
-    /// known ones.
+    /// The caller. An authenticated one may call an unknown method, and gets a list of the known ones.
     ///
     /// # Errors
     /// UNAUTHENTICATED and PERMISSION_DENIED.
@@ -107,31 +69,26 @@ impl<S> Checks<S> {
         &self,
         authenticator: &Authenticator,
         request: &Request<B>,
-    ) -> Result<Option<Arc<Caller>>, Status> {
-        let path = request.uri().path();
-        let target = target(path);
-        if let Target::Open = target {
-            return Ok(None);
-        }
+        arrival: &Arrival,
+    ) -> Result<Arc<Caller>, Status> {
         let tokens = request.headers().get_all(AUTHORIZATION).into_iter().map(HeaderValue::as_bytes);
-        let caller = authenticator.authenticate(self.certificate.as_deref(), tokens).and_then(|caller| {
-            let allowed = match target {
-                Target::Guarded(rpc) => caller.may_call(rpc),
-                Target::Open | Target::Unknown => Err(caller.denied("a method that no rule can name")),
+        let caller = authenticator.authenticate(self.certificate.as_ref(), tokens).and_then(|caller| {
+            let allowed = match arrival.rpc {
+                Some(rpc) => caller.may_call(rpc),
+                None => Err(caller.denied("a method that no rule can name")),
             };
             match allowed {
-                Err(denial) if self.catalog.has_rpc(path) => Err(denial),
+                Err(denial) if self.edge.catalog.has_rpc(request.uri().path()) => Err(denial),
                 Ok(()) | Err(_) => Ok(caller),
             }
         });
-        caller.map(Some).map_err(|mut denial| {
-            let peer = request.extensions().get().map(|arrival: &Arrival| &arrival.peer);
-            if let (Denial::NoCredentials { certificate, .. }, Some(peer)) = (&mut denial, peer) {
-                *certificate = peer.certificate_request;
+        caller.map_err(|mut denial| {
+            if let Denial::NoCredentials { certificate, .. } = &mut denial {
+                *certificate = self.peer.certificate_request;
             }
             authenticator.note(&denial);
             let request_id = request_id(request.headers().get(REQUEST_ID));
-            status::denied(&denial, &request_id, peer.map(|peer| &peer.origin))
+            status::denied(&denial, &request_id, Some(&self.peer.origin))
         })
     }
 }
@@ -175,32 +132,6 @@ fn is_grpc(value: &[u8]) -> bool {
         let rest = is_protobuf.map_or(rest, |(_, rest)| rest);
         name.eq_ignore_ascii_case(MEDIA_TYPE) && matches!(rest, [] | [b';' | b' ', ..])
     })
-}
-
-/// What a path refers to.
-enum Target {
-    /// Health: load balancers and probes have no credentials. They learn no more from health than from a refusal.
-    Open,
-    Guarded(Rpc),
-    /// A path that no rule can name.
-    Unknown,
-}
-
-fn target(path: &str) -> Target {
-    let Some((service, method)) = path.strip_prefix('/').and_then(|path| path.split_once('/')) else {
-        return Target::Unknown;
-    };
-    let rpc = match service {
-        "grpc.health.v1.Health" => return Target::Open,
-        worker_pool_service_server::SERVICE_NAME => Rpc::of(Service::WorkerPool, method),
-        job_service_server::SERVICE_NAME => Rpc::of(Service::Job, method),
-        worker_service_server::SERVICE_NAME => Rpc::of(Service::Worker, method),
-        admin_service_server::SERVICE_NAME => Rpc::of(Service::Admin, method),
-        "grpc.reflection.v1.ServerReflection" | "grpc.reflection.v1alpha.ServerReflection" => Some(Rpc::Reflection),
-        "xds.service.orca.v3.OpenRcaService" => Some(Rpc::LoadReports),
-        _ => None,
-    };
-    rpc.map_or(Target::Unknown, Target::Guarded)
 }
 
 #[cfg(test)]

@@ -18,17 +18,13 @@ use crate::{
     rpc::{
         convert,
         message_stream::Messages,
+        service_state::ResponseStream,
         status,
         submit_many::{MAX_TAG, failure},
-        worker_pool_service::ResponseStream,
     },
     store::{KindPolicy, NewJob, RetryPolicy, Start, Submitted, Timestamp},
 };
 
-/// Path of the RPC for one job.
-pub(in crate::rpc) const CREATE_JOB: &str = "/waterwheel.v1.JobService/CreateJob";
-/// Path of the RPC for many jobs. It reads its messages here, without the codec.
-pub(in crate::rpc) const CREATE_JOBS: &str = "/waterwheel.v1.JobService/CreateJobs";
 /// Longest retention of a job after its end.
 const MAX_RETAINED: Duration = YEAR;
 /// Maximum number of attempts, unless the kind has more.

@@ -10,7 +10,7 @@ use super::{JobsCall, detached_job, measured};
 use crate::{
     model::Replay,
     proto::{AttemptOutput, AttemptProgress, WatchJobRequest, WatchJobResponse, watch_job_response::Event},
-    rpc::{status, watches::WatchEnd, worker_pool_service::ResponseStream},
+    rpc::{service_state::ResponseStream, status, watches::WatchEnd},
     store::{Extent, JobRecord, JobState},
 };
 

@@ -12,6 +12,7 @@ use super::{
     trace::{self, BAGGAGE, Sampler, TRACEPARENT, TRACESTATE},
 };
 use crate::{
+    auth::Rpc,
     model::{DeadlinePolicy, Rejection, RejectionReason, RequestId},
     proto::SubmitRequest,
 };
@@ -82,7 +83,7 @@ pub(crate) fn metadata(data: &[u8]) {
             request.metadata_mut().as_mut().append(name, value);
         }
     }
-    match CallContext::read(&request, "Submit", &Sampler::new(None, 0)) {
+    match CallContext::read(&request, Rpc::Submit, &Sampler::new(None, 0)) {
         Ok(call) => {
             let policy = DeadlinePolicy::default();
             let deadline = call.deadline(&policy);
