@@ -30,13 +30,13 @@ use super::{
     listener::Accepted,
     proxy::read_header,
     server::{Stage, reached},
-    stream::{Activity, BoundedStream, Stream},
+    stream::{Activity, Stream},
     tracker::{Closed, Entry},
 };
 use crate::{
     incidents::{self, Incident},
     memory::ConnectionMemory,
-    model::{CertificateRequest, Origin, Peer},
+    model::{CertificateRequest, Peer},
 };
 
 /// The first bytes of every HTTP/2 client.
@@ -69,7 +69,6 @@ impl<M> Serving<M> {
     where
         M: Fn(Arc<Peer>, Arc<ConnectionMemory>) -> S,
         S: AnswerService,
-        S::Future: Send + Unpin + 'static,
     {
         let Accepted { socket, origin, mut entry, mut stage } = accepted;
         let connection = NEXT_CONNECTION.fetch_add(1, Relaxed);
@@ -105,11 +104,10 @@ impl<M> Serving<M> {
     }
 
     /// Speaks HTTP. Returns the reason why the connection ended.
-    async fn speak<S>(&self, stream: Stream, peer: Arc<Peer>, stage: watch::Receiver<Stage>) -> Closed
+    async fn speak<S>(&self, mut stream: Stream, peer: Arc<Peer>, stage: watch::Receiver<Stage>) -> Closed
     where
         M: Fn(Arc<Peer>, Arc<ConnectionMemory>) -> S,
         S: AnswerService,
-        S::Future: Send + Unpin + 'static,
     {
         let Transport { http2, connections, memory, stream_limit, .. } = &self.transport;
         let number = peer.connection;
@@ -118,12 +116,12 @@ impl<M> Serving<M> {
         let stall = self.transport.memory.limits().stall;
         let calls = Calls::new(Arc::clone(&peer), stream_limit.clone(), stall, Arc::clone(&self.unsent));
         let service = (self.make)(peer, Arc::clone(&memory));
-        let socket = BoundedStream::new(stream, stall);
-        let activity = socket.activity();
+        stream.bound(stall);
+        let activity = stream.activity();
         let mut backlog = calls.backlog(activity.clone());
         let mut events = Events::new(connections, Arc::clone(&calls), stage);
         if !is_http2 {
-            let connection = http1::connection(socket, http2, connections.preface_timeout, service, calls);
+            let connection = http1::connection(stream, http2, connections.preface_timeout, service, calls);
             let mut connection = pin!(connection);
             return events
                 .until_the_end(number, &mut backlog, |cx, goes_away| {
@@ -134,7 +132,7 @@ impl<M> Serving<M> {
                 })
                 .await;
         }
-        let mut connection = match http2::Connection::handshake(socket, *http2, service, calls, memory).await {
+        let mut connection = match http2::Connection::handshake(stream, *http2, service, calls, memory).await {
             Ok(connection) => connection,
             Err(error) => return ending(number, Err(error.into()), Closed::Error),
         };
@@ -195,9 +193,7 @@ async fn establish(
         timeout_at(end, stream.read_ahead(PREFACE.len())).await.map_err(slow)??;
     }
     let mut http1 = transport.http1;
-    // A Unix socket stays on the machine.
-    let is_of_network = matches!(peer.origin, Origin::Address(_));
-    if let Some(tls) = transport.tls.as_ref().filter(|_| is_of_network) {
+    if let Some(tls) = transport.tls.as_ref().filter(|_| peer.is_of_network()) {
         // The handshake has its own time limit, and ALPN selects the protocol.
         (stream, http1) = tls.accept(stream, peer).await?;
         end = Instant::now() + within;
@@ -215,7 +211,7 @@ async fn preface(stream: &mut Stream, http1: bool, stall: Duration) -> Result<()
                 return Ok(());
             }
             if begins_http1(stream.ahead()) {
-                let mut stream = BoundedStream::new(stream, stall);
+                stream.bound(stall);
                 stream.write_all(WRONG_VERSION).await?;
                 stream.shutdown().await?;
             }

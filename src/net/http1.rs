@@ -27,26 +27,23 @@ use super::{
     call::{Call, Calls, REQUEST_ID},
     http2::{AnswerService, RequestBody},
     limits::Http2,
-    stream::{BoundedStream, Stream},
+    stream::Stream,
 };
 
 /// Smallest buffer for a request's head, in bytes.
 const MIN_BUFFER: usize = 8 << 10;
 
-type Connection<S> = http1::Connection<TokioIo<BoundedStream<Stream>>, S>;
+type Connection<S> = http1::Connection<TokioIo<Stream>, S>;
 
 /// A connection whose calls are counted and time-limited. The headers of each request must arrive within
 /// `head_timeout`.
 pub(super) fn connection<S: AnswerService>(
-    socket: BoundedStream<Stream>,
+    stream: Stream,
     http2: &Http2,
     head_timeout: Duration,
     service: S,
     calls: Arc<Calls>,
-) -> Connection<impl Service<Request<Incoming>, Response = Response<AnswerBody<S::Body>>, Error = Late, Future: Send>>
-where
-    S::Future: Send + Unpin,
-{
+) -> Connection<impl Service<Request<Incoming>, Response = Response<AnswerBody<S::Body>>, Error = Late, Future: Send>> {
     let counted = move |request: Request<Incoming>| {
         let mut call = calls.begin(&request);
         let is_read = Arc::new(AtomicBool::new(request.body().is_end_stream()));
@@ -70,7 +67,7 @@ where
         .timer(TokioTimer::new())
         .header_read_timeout(head_timeout)
         .max_buf_size((http2.max_header_list as usize).max(MIN_BUFFER))
-        .serve_connection(TokioIo::new(socket), service_fn(counted))
+        .serve_connection(TokioIo::new(stream), service_fn(counted))
 }
 
 /// The body of an answer, with its call.
@@ -84,11 +81,7 @@ pub(super) struct AnswerBody<B> {
 #[error("the call reached its time limit before its answer was sent")]
 pub(super) struct Late;
 
-impl<B> Body for AnswerBody<B>
-where
-    B: Body<Data = Bytes> + Unpin,
-    B::Error: Into<BoxError>,
-{
+impl<B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin> Body for AnswerBody<B> {
     type Data = Bytes;
     type Error = BoxError;
 

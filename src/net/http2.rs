@@ -30,7 +30,7 @@ use super::{
     call::{Call, Calls, REQUEST_ID},
     limits::Http2,
     rest::{Left, Rests},
-    stream::{Activity, BoundedStream, Stream},
+    stream::{Activity, Stream},
 };
 use crate::memory::{ConnectionMemory, HeldBack};
 
@@ -43,7 +43,7 @@ const LARGE: usize = 16 << 10;
 
 /// A connection after its handshake.
 pub(super) struct Connection<S: AnswerService> {
-    h2: server::Connection<BoundedStream<Stream>, Bytes>,
+    h2: server::Connection<Stream, Bytes>,
     service: S,
     calls: Arc<Calls>,
     memory: Arc<ConnectionMemory>,
@@ -56,34 +56,31 @@ pub(super) struct Connection<S: AnswerService> {
 }
 
 /// A service whose answers HTTP can send.
-pub trait AnswerService: Service<Request<RequestBody>, Response = Response<Self::Body>, Error = Infallible> {
+pub trait AnswerService:
+    Service<Request<RequestBody>, Response = Response<Self::Body>, Error = Infallible, Future: Send + Unpin + 'static>
+{
     /// The body of an answer.
     type Body: Body<Data = Bytes, Error: Into<BoxError>> + Unpin + Send + 'static;
 }
 
 impl<S, B> AnswerService for S
 where
-    S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible>,
-    B: Body<Data = Bytes> + Unpin + Send + 'static,
-    B::Error: Into<BoxError>,
+    S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible, Future: Send + Unpin + 'static>,
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin + Send + 'static,
 {
     type Body = B;
 }
 
-impl<S> Connection<S>
-where
-    S: AnswerService,
-    S::Future: Send + Unpin + 'static,
-{
+impl<S: AnswerService> Connection<S> {
     /// Sends the settings, and reads the preface.
     pub(super) async fn handshake(
-        socket: BoundedStream<Stream>,
+        stream: Stream,
         http2: Http2,
         service: S,
         calls: Arc<Calls>,
         memory: Arc<ConnectionMemory>,
     ) -> Result<Self, h2::Error> {
-        let h2 = http2.builder().handshake(socket).await?;
+        let h2 = http2.builder().handshake(stream).await?;
         let windows = (http2.connection_window, http2.stream_window);
         let (rests, begun, pending) = (Rests::default(), Vec::new(), FuturesUnordered::new());
         Ok(Self { h2, service, calls, memory, http2, windows, rests, begun, pending })
@@ -276,11 +273,7 @@ struct Sending<S: AnswerService> {
     request_id: Option<HeaderValue>,
 }
 
-impl<S> Exchange<S>
-where
-    S: AnswerService,
-    S::Future: Unpin,
-{
+impl<S: AnswerService> Exchange<S> {
     fn advance(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
         loop {
             match &mut self.step {
@@ -359,11 +352,7 @@ impl<S: AnswerService> Sending<S> {
     }
 }
 
-impl<S> Future for Exchange<S>
-where
-    S: AnswerService,
-    S::Future: Unpin,
-{
+impl<S: AnswerService> Future for Exchange<S> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {

@@ -72,7 +72,6 @@ impl Server {
     ) -> io::Result<Self>
     where
         S: AnswerService + Send + 'static,
-        S::Future: Send + Unpin + 'static,
     {
         let addresses = listeners.iter().map(|bound| bound.address().clone()).collect();
         let stage = watch::Sender::new(Stage::Open);

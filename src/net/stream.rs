@@ -35,88 +35,14 @@ pub(super) trait Carrier: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<C: AsyncRead + AsyncWrite + Send + Unpin> Carrier for C {}
 
 /// The byte stream of a connection. Bytes that were read ahead are returned first.
+///
+/// Once it is [bounded](Self::bound), its writes fail with `TimedOut` if they make no progress for too long, and its
+/// shutdown waits for the peer's shutdown. Timers are created only when something waits.
 pub(super) struct Stream {
     io: Box<dyn Carrier>,
     ahead: BytesMut,
-}
-
-impl Stream {
-    pub(super) fn new(io: impl Carrier + 'static) -> Self {
-        Self { io: Box::new(io), ahead: BytesMut::new() }
-    }
-
-    /// Bytes that were read ahead.
-    pub(super) fn ahead(&self) -> &[u8] {
-        &self.ahead
-    }
-
-    /// Reads ahead, up to `max` bytes in all. Cancel safe.
-    ///
-    /// # Errors
-    /// `UnexpectedEof` at the end of the stream, and errors of the socket.
-    pub(super) async fn read_ahead(&mut self, max: usize) -> io::Result<()> {
-        let free = max.saturating_sub(self.ahead.len());
-        let mut part = bytes::BufMut::limit(&mut self.ahead, free);
-        match self.io.read_buf(&mut part).await? {
-            0 => Err(io::ErrorKind::UnexpectedEof.into()),
-            _ => Ok(()),
-        }
-    }
-
-    /// Removes bytes that were read ahead.
-    pub(super) fn skip(&mut self, count: usize) {
-        self.ahead.advance(count);
-    }
-}
-
-impl AsyncRead for Stream {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if self.ahead.is_empty() {
-            return Pin::new(&mut self.io).poll_read(cx, buf);
-        }
-        let count = self.ahead.len().min(buf.remaining());
-        buf.put_slice(&self.ahead[..count]);
-        self.ahead.advance(count);
-        if self.ahead.is_empty() {
-            // Most connections live long, and should not keep the buffer of their first bytes.
-            self.ahead = BytesMut::new();
-        }
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncWrite for Stream {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(cx, buf)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
-    }
-}
-
-/// A stream whose writes fail with `TimedOut` if they make no progress for too long. Its shutdown waits for the peer's
-/// shutdown. Timers are created only when something waits.
-pub(super) struct BoundedStream<S> {
-    stream: S,
-    /// Longest time without progress of a write.
-    stall: Duration,
+    /// Longest time without progress of a write; `None` before it is bounded, and below TLS.
+    stall: Option<Duration>,
     alarm: Option<Pin<Box<Sleep>>>,
     activity: Activity,
     /// Bytes discarded since the sending half was closed; `None` before that.
@@ -145,17 +71,47 @@ impl Activity {
     }
 }
 
-impl<S> BoundedStream<S> {
-    pub(super) fn new(stream: S, stall: Duration) -> Self {
-        Self { stream, stall, alarm: None, activity: Activity::default(), discarded: None }
+impl Stream {
+    pub(super) fn new(io: impl Carrier + 'static) -> Self {
+        let (stall, alarm, activity, discarded) = Default::default();
+        Self { io: Box::new(io), ahead: BytesMut::new(), stall, alarm, activity, discarded }
     }
 
-    /// The activity of the peer.
+    /// Bounds writes: they may stand still for `stall`.
+    pub(super) fn bound(&mut self, stall: Duration) {
+        self.stall = Some(stall);
+    }
+
+    /// The activity of the peer, once the stream is bounded.
     pub(super) fn activity(&self) -> Activity {
         self.activity.clone()
     }
 
-    fn bound<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    /// Bytes that were read ahead.
+    pub(super) fn ahead(&self) -> &[u8] {
+        &self.ahead
+    }
+
+    /// Reads ahead, up to `max` bytes in all. Cancel safe.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` at the end of the stream, and errors of the socket.
+    pub(super) async fn read_ahead(&mut self, max: usize) -> io::Result<()> {
+        let free = max.saturating_sub(self.ahead.len());
+        let mut part = bytes::BufMut::limit(&mut self.ahead, free);
+        match self.io.read_buf(&mut part).await? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes bytes that were read ahead.
+    pub(super) fn skip(&mut self, count: usize) {
+        self.ahead.advance(count);
+    }
+
+    fn note<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        let Some(stall) = self.stall else { return written };
         // Only the connection's task writes this flag.
         if self.activity.is_blocked() != written.is_pending() {
             self.activity.0.is_blocked.store(written.is_pending(), Relaxed);
@@ -164,25 +120,35 @@ impl<S> BoundedStream<S> {
             self.alarm = None;
             return written;
         }
-        let alarm = self.alarm.get_or_insert_with(|| Box::pin(sleep(self.stall)));
+        let alarm = self.alarm.get_or_insert_with(|| Box::pin(sleep(stall)));
         alarm.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for BoundedStream<S> {
+impl AsyncRead for Stream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
-        if read.is_ready() {
-            self.activity.0.reads.store(self.activity.reads() + 1, Relaxed);
+        if self.ahead.is_empty() {
+            let read = Pin::new(&mut self.io).poll_read(cx, buf);
+            if read.is_ready() {
+                self.activity.0.reads.store(self.activity.reads() + 1, Relaxed);
+            }
+            return read;
         }
-        read
+        let count = self.ahead.len().min(buf.remaining());
+        buf.put_slice(&self.ahead[..count]);
+        self.ahead.advance(count);
+        if self.ahead.is_empty() {
+            // Most connections live long, and should not keep the buffer of their first bytes.
+            self.ahead = BytesMut::new();
+        }
+        Poll::Ready(Ok(()))
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for BoundedStream<S> {
+impl AsyncWrite for Stream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
-        self.bound(cx, written)
+        let written = Pin::new(&mut self.io).poll_write(cx, buf);
+        self.note(cx, written)
     }
 
     fn poll_write_vectored(
@@ -190,30 +156,33 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for BoundedStream<S> {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
-        self.bound(cx, written)
+        let written = Pin::new(&mut self.io).poll_write_vectored(cx, bufs);
+        self.note(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        self.io.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
-        self.bound(cx, flushed)
+        let flushed = Pin::new(&mut self.io).poll_flush(cx);
+        self.note(cx, flushed)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         if this.discarded.is_none() {
-            let shut = Pin::new(&mut this.stream).poll_shutdown(cx);
-            ready!(this.bound(cx, shut))?;
+            let shut = Pin::new(&mut this.io).poll_shutdown(cx);
+            ready!(this.note(cx, shut))?;
+            if this.stall.is_none() {
+                return Poll::Ready(Ok(()));
+            }
         }
         let discarded = this.discarded.get_or_insert(0);
         let mut buffer = [MaybeUninit::uninit(); 16 << 10];
         while *discarded < MAX_DISCARDED {
             let mut part = ReadBuf::uninit(&mut buffer);
-            match Pin::new(&mut this.stream).poll_read(cx, &mut part) {
+            match Pin::new(&mut this.io).poll_read(cx, &mut part) {
                 Poll::Ready(Ok(())) if !part.filled().is_empty() => *discarded += part.filled().len(),
                 // However the peer's half ended, the connection is finished.
                 Poll::Ready(_) => return Poll::Ready(Ok(())),
@@ -230,7 +199,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for BoundedStream<S> {
 #[cfg(test)]
 mod tests {
     use tokio::{
-        io::{AsyncWriteExt, duplex},
+        io::{AsyncWriteExt, DuplexStream, duplex},
         time::Instant,
     };
 
@@ -238,10 +207,16 @@ mod tests {
 
     const STALL: Duration = Duration::from_secs(40);
 
+    fn bounded(io: DuplexStream) -> Stream {
+        let mut stream = Stream::new(io);
+        stream.bound(STALL);
+        stream
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_write_that_stands_still_fails_and_one_that_goes_on_does_not() {
         let (near, mut far) = duplex(4);
-        let mut near = BoundedStream::new(near, STALL);
+        let mut near = bounded(near);
         let reads = async {
             let mut read = [0; 4];
             for _ in 0..4 {
@@ -259,7 +234,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_a_peer_still_sends_is_read_until_it_ends() {
         let (near, mut far) = duplex(4);
-        let mut near = BoundedStream::new(near, STALL);
+        let mut near = bounded(near);
         let peer = async move {
             far.write_all(&[0; 100]).await.unwrap();
             assert_eq!(far.read(&mut [0]).await.unwrap(), 0, "nothing more comes");
@@ -275,7 +250,7 @@ mod tests {
     async fn a_peer_that_does_not_end_has_its_time() {
         let (near, mut far) = duplex(4);
         let begin = Instant::now();
-        BoundedStream::new(near, STALL).shutdown().await.unwrap();
+        bounded(near).shutdown().await.unwrap();
         assert_eq!(begin.elapsed().as_secs(), MAX_LINGER.as_secs());
         far.write_all(b"more").await.unwrap_err();
     }
@@ -292,7 +267,7 @@ mod tests {
             sent
         };
         let shut = async {
-            BoundedStream::new(near, STALL).shutdown().await.unwrap();
+            bounded(near).shutdown().await.unwrap();
         };
         let ((), sent) = tokio::join!(shut, peer);
         assert!((MAX_DISCARDED..=MAX_DISCARDED + (128 << 10)).contains(&sent), "{sent}");
