@@ -36,7 +36,7 @@ pub struct EndedJob {
     pub at: Instant,
     /// Its names besides its id.
     pub names: JobNames,
-    /// The failure; `None` if the job completed, or if the outcome says everything.
+    /// The failure; `None` if the job completed.
     pub failure: Option<Box<EndedFailure>>,
     /// Number of its kind in the pool.
     pub(super) kind: KindId,
@@ -90,7 +90,7 @@ struct Ring {
 }
 
 impl EndedJob {
-    /// A job that had a worker and did not complete.
+    /// An accepted job that did not complete.
     pub(super) fn failed(cx: &Context, failure: &Failure, at: Instant) -> Self {
         Self {
             rung: failure.rung,
@@ -100,7 +100,7 @@ impl EndedJob {
         }
     }
 
-    /// A job that ran for `run`, or never began, and ended at `at`.
+    /// A job that ran for `run`, or never began, and ended at `at`; not yet why.
     pub(super) fn new(cx: &Context, outcome: Outcome, run: Duration, at: Instant) -> Self {
         let (budget, queue) = (cx.deadline().budget(), cx.queued(at));
         Self {

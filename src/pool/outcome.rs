@@ -96,23 +96,10 @@ pub(super) fn conclude(
     })
 }
 
-/// Logs and records the failure of a job that had a worker.
+/// Logs and records the failure of an accepted job, and makes it the answer for its caller.
 pub(super) fn record(inner: &PoolInner, cx: &Context, failure: Box<Failure>) -> JobError {
     log(cx, &failure);
     inner.meters.record(EndedJob::failed(cx, &failure, Instant::now()));
-    JobError::Failed(failure)
-}
-
-/// Records a job that ended in the queue, and returns the answer for its caller.
-pub(super) fn conclude_queued(
-    inner: &PoolInner,
-    cx: &Context,
-    outcome: Outcome,
-    retry_after: Option<Duration>,
-) -> JobError {
-    inner.meters.record(EndedJob::new(cx, outcome, Duration::ZERO, Instant::now()));
-    let mut failure = Failure::of(cx, outcome);
-    failure.retry_after = retry_after;
     JobError::Failed(failure)
 }
 

@@ -1,6 +1,6 @@
 //! A queued job. Dropping it, for example when the caller leaves, takes the job out of the queue.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::{sync::oneshot, time::Instant};
@@ -10,7 +10,7 @@ use super::{
     blocking::{Done, Reports},
     inner::Shared,
     lease::Lease,
-    outcome::{conclude_queued, refuse_waiting},
+    outcome::{record, refuse_waiting},
     run::run_on_thread,
     signal::{Signal, StartOnThread, Waiter},
     ticket::{State, Ticket, run_timeout},
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     handler::Context,
-    model::{Job, JobError, JobResult, Outcome, RejectionReason},
+    model::{Failure, Job, JobError, JobResult, Outcome, RejectionReason},
     scheduler::{JobKey, Withdrawal, Withdrawn},
 };
 
@@ -109,9 +109,16 @@ impl QueuedJob {
                 Ok((State::Granted(job.expect("only a worker takes the job away")), lease))
             }
             Signal::Began => Ok((State::Blocking(ended.expect("it is a blocking job")), self.naming())),
-            Signal::Ended(outcome, retry_after) => Err(conclude_queued(&self.inner, &self.cx, outcome, retry_after)),
+            Signal::Ended(outcome, retry_after) => Err(self.ended(outcome, retry_after)),
             Signal::Refused(reason) => Err(refuse_waiting(&self.inner, &self.cx, reason)),
         }
+    }
+
+    /// The job ended before it had a worker.
+    fn ended(&self, outcome: Outcome, retry_after: Option<Duration>) -> JobError {
+        let mut failure = Failure::of(&self.cx, outcome);
+        failure.retry_after = retry_after;
+        record(&self.inner, &self.cx, failure)
     }
 
     fn naming(&self) -> Lease {
@@ -145,7 +152,7 @@ impl Drop for QueuedJob {
             (Withdrawn::Gone, Ok(Signal::Ended(outcome, _))) => outcome,
             (Withdrawn::Queued | Withdrawn::Gone, _) => Outcome::Cancelled,
         };
-        conclude_queued(&self.inner, &self.cx, outcome, None);
+        self.ended(outcome, None);
     }
 }
 
