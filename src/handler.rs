@@ -7,23 +7,27 @@
 //! `Handler` in `src/config/model.rs`, keys in `src/config/keys_and_defaults.rs`, a variant in `src/config/handler.rs`, and a line
 //! of `make` in `src/app/assemble.rs`.
 
+mod back_off;
 mod block_on;
 #[cfg(feature = "server")]
 mod builtin;
 #[cfg(feature = "programs")]
 mod child;
+mod contain;
 mod context;
 #[cfg(feature = "programs")]
 mod exec;
 mod external;
 mod function;
+mod output;
 #[cfg(feature = "programs")]
 mod process;
 #[cfg(feature = "programs")]
 pub(crate) mod protocol;
 #[cfg(feature = "server")]
 pub(crate) mod remote;
-mod run;
+mod start_mark;
+mod stop_reason;
 #[cfg(test)]
 mod tests;
 mod trace;
@@ -38,21 +42,24 @@ use crate::{
     model::{HandlerError, Job, KindLimits, Output},
     task::off_thread,
 };
+pub(crate) use back_off::back_off;
 #[cfg(feature = "server")]
 pub use builtin::Builtin;
 #[cfg(feature = "server")]
 pub(crate) use child::{for_program as program_variables, remove_left_workspaces};
+pub(crate) use contain::{Contained, contain, panic_message};
 pub use context::{Context, Site};
 #[cfg(feature = "programs")]
 pub use exec::{ExecCommand, InvalidExecCommand};
 pub(crate) use external::{External, ExternalStats};
-pub use external::{ProcessState, ProcessStats, ProgramStats};
+pub use external::{ProcessState, ProcessStats, ProgramStats, Runner};
+pub use output::Event;
 #[cfg(feature = "programs")]
 pub use process::{Processes, Recycle, WorkerProgram};
 #[cfg(feature = "server")]
 pub(crate) use remote::RemoteWorkers;
-pub(crate) use run::{Contained, back_off, contain, panic_message};
-pub use run::{Event, Runner, StopReason};
+
+pub use stop_reason::StopReason;
 
 #[doc(inline)]
 pub use crate::task::Tasks;
@@ -62,7 +69,7 @@ pub use crate::task::Tasks;
 pub use {
     context::ContextParts,
     external::{AttachedWorkerStats, NewWorker},
-    run::OutputSink,
+    output::OutputSink,
 };
 
 /// Runs jobs that mostly wait: I/O-bound work on the serving threads.

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use tokio::{sync::SetOnce, time::Instant};
 use tracing::{Instrument, Span};
 
-use super::{OutputSink, Runner, StopReason, block_on::block_on, run::StartMark};
+use super::{OutputSink, Runner, StopReason, block_on::block_on, start_mark::StartMark};
 use crate::{
     model::{
         AttemptToken, Call, Deadline, HandlerError, JobId, KindId, ProgramEnd, RequestId, RunningAttempt, TraceContext,

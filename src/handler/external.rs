@@ -1,7 +1,7 @@
 //! What runs jobs outside of the pool's own threads: the processes of a program, and attached workers. A pool knows
 //! no more of them than this trait and these figures.
 
-use std::{any::Any, collections::BTreeMap, sync::Arc};
+use std::{any::Any, collections::BTreeMap, fmt, sync::Arc};
 
 use futures_util::future::BoxFuture;
 
@@ -36,6 +36,25 @@ pub(crate) trait External: Any + Send + Sync {
 
     /// A snapshot.
     fn stats(&self) -> ExternalStats;
+}
+
+/// What runs a job outside of this process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Runner {
+    /// A process on this machine, by its id.
+    Process(u32),
+    /// An attached worker, by name and address.
+    Worker(Arc<str>),
+}
+
+impl fmt::Display for Runner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Process(pid) => write!(f, "process {pid}"),
+            Self::Worker(shown) => write!(f, "worker {shown}"),
+        }
+    }
 }
 
 /// State of an [`External`].
