@@ -13,6 +13,7 @@
 
 mod admission;
 mod core;
+mod counts;
 mod dispatch;
 mod drop_oldest;
 mod entry;
@@ -22,6 +23,7 @@ mod explain;
 mod invariants;
 mod limit;
 mod list;
+mod listing;
 mod operate;
 mod queue;
 mod snapshot;
@@ -39,14 +41,17 @@ pub(crate) use admission::Refusal;
 pub use admission::TenantRate;
 use admission::{Admission, seconds};
 pub(crate) use core::{Withdrawal, Withdrawn};
+pub use counts::Counts;
 use entry::Entry;
 pub(crate) use entry::JobKey;
 pub use explain::{Binding, Queued, Wait};
 pub use limit::LimitStats;
 use limit::Limits;
+pub(crate) use listing::{Held, Smallest, smallest};
+pub use operate::Suspension;
 use queue::Queue;
-pub(crate) use snapshot::{CoreLoad, CoreSnapshot, Held, Smallest, WorkerSnapshot, smallest};
-pub use snapshot::{Counts, SizeStats, Suspension};
+pub use snapshot::SizeStats;
+pub(crate) use snapshot::{CoreLoad, CoreSnapshot, WorkerSnapshot};
 pub(crate) use workers::{Bounds, Resized};
 use workers::{Sizing, Workers};
 
@@ -166,7 +171,7 @@ impl<H: Host> Core<H> {
             sequence: 0,
             admission: Admission::new(kinds),
             queue: Queue::new(),
-            limits: Limits::default(),
+            limits: Limits::new(),
             running: 0,
             workers: Workers::new(shards),
             sizing: Sizing::new(kinds),

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::{
     Arrival, Core, Host,
-    entry::{Entry, Names, TenantId, slot},
+    entry::{Entry, KindQueueId, Names, TenantId, slot},
     limit::{LimitWait, TIE, UNLIMITED},
 };
 use crate::model::{Criticality, KindId, Limiter, RejectionReason, WhenFull};
@@ -248,7 +248,7 @@ impl<H: Host> Core<H> {
     }
 
     /// Whether a kind may use only a part of the queue, because other kinds need capacity too.
-    fn has_kind_cap(&self, kind_queue: usize) -> bool {
+    fn has_kind_cap(&self, kind_queue: KindQueueId) -> bool {
         kind_queue != UNLIMITED && self.limits.has_others()
     }
 
@@ -269,7 +269,7 @@ impl<H: Host> Core<H> {
     fn wait(
         &self,
         class: Criticality,
-        kind_queue: usize,
+        kind_queue: KindQueueId,
         tenant: Option<TenantId>,
         names: Names<'_>,
         service: f64,
@@ -291,7 +291,7 @@ impl<H: Host> Core<H> {
     fn ahead(&self, class: Criticality, own: f64) -> f64 {
         let open = self.queue.ahead(UNLIMITED, class, own);
         let (mut all, mut pace) = (open, 0.0);
-        for kind_queue in 1..=self.limits.kind_queues() {
+        for kind_queue in self.limits.kind_queues().skip(1) {
             let service = self.admission.estimates.service(self.limits.kind(kind_queue)).max(f64::MIN_POSITIVE);
             let ahead = self.queue.ahead(kind_queue, class, own / service) * service;
             all += ahead;

@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use super::{
     Core, Effect, Grant, Host, JobKey,
     admission::seconds,
-    entry::{Entry, EntryStage, LINE},
+    entry::{Entry, EntryStage, KindQueueId, LINE},
     list::List,
 };
 use crate::model::{Criticality, Outcome, RejectionReason};
@@ -63,7 +63,7 @@ impl<H: Host> Core<H> {
     }
 
     /// Whether the limits of its kind and its key allow a job to start before all others of them.
-    pub(super) fn is_within_limits(&self, now: Instant, kind_queue: usize, limit_key: &str) -> bool {
+    pub(super) fn is_within_limits(&self, now: Instant, kind_queue: KindQueueId, limit_key: &str) -> bool {
         let first = !self.queue.has_ready(kind_queue) && self.limits.is_key_open(kind_queue, limit_key, now);
         first && self.limits.is_open(kind_queue, now)
     }

@@ -44,7 +44,7 @@ pub(super) struct Entry<H: Host> {
     pub(super) tenant: Option<TenantId>,
     pub(super) key_queue: Option<KeyQueueId>,
     /// The kind queue of its kind.
-    pub(super) kind_queue: usize,
+    pub(super) kind_queue: KindQueueId,
     /// The key limiter of its limit key, from acceptance on.
     pub(super) key_limiter: Option<KeyLimiterId>,
     /// Names of a waiting caller, kept until its job is accepted.
@@ -89,7 +89,7 @@ impl EntryStage {
 
 impl<H: Host> Entry<H> {
     /// An arrival that is neither queued nor running yet.
-    pub(super) fn new(sequence: u64, arrival: Arrival<'_, H::Job>, kind_queue: usize) -> Self {
+    pub(super) fn new(sequence: u64, arrival: Arrival<'_, H::Job>, kind_queue: KindQueueId) -> Self {
         Self {
             sequence,
             job: arrival.job,
@@ -148,8 +148,8 @@ impl<H: Host> AsRef<Links> for Entry<H> {
 }
 
 /// Kind queue and class as one number; the open kind queue comes first.
-pub(super) fn slot(kind_queue: usize, class: Criticality) -> usize {
-    kind_queue * 4 + class.rank()
+pub(super) fn slot(kind_queue: KindQueueId, class: Criticality) -> usize {
+    kind_queue.0 * 4 + class.rank()
 }
 
 /// Which of an entry's links a list uses.
@@ -195,6 +195,10 @@ pub(crate) struct TenantId(pub(crate) usize);
 /// An ordering key in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct KeyQueueId(pub(crate) usize);
+
+/// The queue of a kind with limits, or of all kinds without.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct KindQueueId(pub(crate) usize);
 
 /// A limit key of a kind that is in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

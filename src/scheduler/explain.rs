@@ -8,9 +8,9 @@ use tokio::time::Instant;
 use super::{
     Core, Host,
     admission::seconds,
-    entry::{AGE, Entry, EntryStage, LINE},
+    entry::{AGE, Entry, EntryStage, KindQueueId, LINE},
     limit::TIE,
-    snapshot::{Held, held},
+    listing::{Held, held},
 };
 use crate::model::Limiter;
 
@@ -150,7 +150,7 @@ impl<H: Host> Core<H> {
         let runs = self.entries.iter().map(|(_, other)| other).filter(|other| other.is_undecided_run());
         let runs: FxHashSet<_> = runs.filter_map(|other| other.tenant).collect();
         for (slot, tenant, flow) in self.queue.tenants.flows() {
-            let (kind_queue, class) = (slot / 4, slot % 4);
+            let (kind_queue, class) = (KindQueueId(slot / 4), slot % 4);
             let is_own = slot == own_slot && Some(tenant) == entry.tenant;
             if is_own || class > rank || (kind_queue != entry.kind_queue && !self.limits.is_open(kind_queue, now)) {
                 continue;
@@ -180,7 +180,7 @@ impl<H: Host> Core<H> {
 }
 
 impl Before {
-    fn add<H: Host>(&mut self, job: &Entry<H>, kind_queue: usize) {
+    fn add<H: Host>(&mut self, job: &Entry<H>, kind_queue: KindQueueId) {
         self.jobs += 1;
         self.in_kind_queue += usize::from(job.kind_queue == kind_queue);
     }

@@ -13,26 +13,26 @@ use tokio::time::Instant;
 
 use super::{
     Host,
-    entry::{Entry, EntryStage, KeyLimiterId, LINE},
+    entry::{Entry, EntryStage, KeyLimiterId, KindQueueId, LINE},
 };
 use crate::model::{KindId, KindLimits, Limit, Limiter};
 use key::{KeyLimiter, Used};
 pub(super) use key::{LimitWait, TIE};
 
 /// The kind queue of the kinds without limits.
-pub(super) const UNLIMITED: usize = 0;
+pub(super) const UNLIMITED: KindQueueId = KindQueueId(0);
 
 const ALL: [Limiter; 2] = [Limiter::Concurrency, Limiter::Rate];
 const PER_KEY: [Limiter; 2] = [Limiter::KeyConcurrency, Limiter::KeyRate];
 
-/// The limits of kinds and limit keys, and their use. Each kind with a limit has its own kind queue. Without limits,
-/// all of this is empty.
+/// The limits of kinds and limit keys, and their use. Each kind with a limit has its own kind queue; the others share
+/// one, which has no limits.
 #[derive(Default)]
 pub(super) struct Limits {
     /// By kind.
-    queue_of: Vec<usize>,
-    /// By kind queue, without the open one.
-    kind_queues: Vec<LimitedKind>,
+    queue_of: Vec<KindQueueId>,
+    /// By kind queue.
+    kind_limiters: Vec<KindLimiter>,
     key_limiters: Slab<KeyLimiter>,
     /// Key limiters whose next job only waits for a token, by the time of the token.
     waiting_for_token: BTreeSet<(Instant, KeyLimiterId)>,
@@ -42,7 +42,9 @@ pub(super) struct Limits {
     changed: BTreeSet<KeyLimiterId>,
 }
 
-struct LimitedKind {
+#[derive(Default)]
+struct KindLimiter {
+    /// The kind; of no use for those without limits.
     kind: KindId,
     limits: KindLimits,
     used: Used,
@@ -64,22 +66,26 @@ pub struct LimitStats {
 }
 
 impl Limits {
+    /// No kinds.
+    pub(super) fn new() -> Self {
+        Self { kind_limiters: vec![KindLimiter::default()], ..Self::default() }
+    }
+
     /// Sets the limits of all kinds; those of known kinds do not change.
     pub(super) fn extend(&mut self, kinds: &[KindLimits]) {
         for (kind, limits) in kinds.iter().enumerate().skip(self.queue_of.len()) {
-            if limits.is_set() {
-                let kind = KindId(kind);
-                let kind_queue =
-                    LimitedKind { kind, limits: *limits, used: Used::default(), by_key: FxHashMap::default() };
-                self.kind_queues.push(kind_queue);
+            if !limits.is_set() {
+                self.queue_of.push(UNLIMITED);
+                continue;
             }
-            self.queue_of.push(if limits.is_set() { self.kind_queues.len() } else { UNLIMITED });
+            self.queue_of.push(KindQueueId(self.kind_limiters.len()));
+            self.kind_limiters.push(KindLimiter { kind: KindId(kind), limits: *limits, ..KindLimiter::default() });
         }
     }
 
     /// Whether some kind has no limits.
     pub(super) fn has_others(&self) -> bool {
-        self.kind_queues.len() < self.queue_of.len()
+        self.kind_limiters.len() <= self.queue_of.len()
     }
 
     /// Number of kinds.
@@ -87,39 +93,39 @@ impl Limits {
         self.queue_of.len()
     }
 
-    /// Number of kind queues besides the open one.
-    pub(super) fn kind_queues(&self) -> usize {
-        self.kind_queues.len()
+    /// The kind queues; the open one comes first.
+    pub(super) fn kind_queues(&self) -> impl Iterator<Item = KindQueueId> + use<> {
+        (0..self.kind_limiters.len()).map(KindQueueId)
     }
 
-    pub(super) fn kind_queue(&self, kind: KindId) -> usize {
+    pub(super) fn kind_queue(&self, kind: KindId) -> KindQueueId {
         self.queue_of.get(kind.0).copied().unwrap_or(UNLIMITED)
     }
 
     /// Whether the kind's limits allow a job of the kind queue to start.
-    pub(super) fn is_open(&self, kind_queue: usize, now: Instant) -> bool {
-        let Some(limited) = self.limited(kind_queue) else { return true };
+    pub(super) fn is_open(&self, kind_queue: KindQueueId, now: Instant) -> bool {
+        let limited = &self.kind_limiters[kind_queue.0];
         limited.used.has_place(limited.limits.all, 1) && limited.used.has_token(limited.limits.all, 1, now)
     }
 
     /// Whether the key's limits allow a job to start, and no other job of the key is before it.
-    pub(super) fn is_key_open(&self, kind_queue: usize, key: &str, now: Instant) -> bool {
-        let Some(limited) = self.limited(kind_queue) else { return true };
-        let Some(key_limiter) = self.find(limited, key).map(|key_limiter| &self.key_limiters[key_limiter.0]) else {
-            return true;
-        };
-        key_limiter.throttled.is_empty() && key_limiter.admits(limited.limits.per_key, now)
+    pub(super) fn is_key_open(&self, kind_queue: KindQueueId, key: &str, now: Instant) -> bool {
+        let limited = &self.kind_limiters[kind_queue.0];
+        self.find(limited, key).is_none_or(|key_limiter| {
+            let key_limiter = &self.key_limiters[key_limiter.0];
+            key_limiter.throttled.is_empty() && key_limiter.admits(limited.limits.per_key, now)
+        })
     }
 
     /// Adds a job to the key limiter of its key, which is created for the first one. `None` if its kind has no limits
     /// per key.
-    pub(super) fn join(&mut self, kind_queue: usize, key: &str, now: Instant) -> Option<KeyLimiterId> {
-        let limits = self.limited(kind_queue)?.limits;
+    pub(super) fn join(&mut self, kind_queue: KindQueueId, key: &str, now: Instant) -> Option<KeyLimiterId> {
+        let limits = self.kind_limiters[kind_queue.0].limits;
         if !limits.per_key.is_set() {
             return None;
         }
         self.forget(now);
-        let limited = &mut self.kind_queues[kind_queue - 1];
+        let limited = &mut self.kind_limiters[kind_queue.0];
         let is_new = !limited.by_key.contains_key(key);
         let key = if is_new && limited.by_key.len() >= limits.keys { "" } else { key };
         let key_limiter = match limited.by_key.get(key) {
@@ -152,10 +158,8 @@ impl Limits {
     }
 
     /// A job starts.
-    pub(super) fn start(&mut self, kind_queue: usize, key_limiter: Option<KeyLimiterId>, now: Instant) {
-        let Some(limited) = kind_queue.checked_sub(1).map(|kind_queue| &mut self.kind_queues[kind_queue]) else {
-            return;
-        };
+    pub(super) fn start(&mut self, kind_queue: KindQueueId, key_limiter: Option<KeyLimiterId>, now: Instant) {
+        let limited = &mut self.kind_limiters[kind_queue.0];
         limited.used.start(limited.limits.all, now);
         if let Some(key_limiter) = key_limiter {
             self.key_limiters[key_limiter.0].used.start(limited.limits.per_key, now);
@@ -163,10 +167,8 @@ impl Limits {
     }
 
     /// A started job gave its worker back.
-    pub(super) fn end(&mut self, kind_queue: usize, key_limiter: Option<KeyLimiterId>) {
-        let Some(limited) = kind_queue.checked_sub(1).map(|kind_queue| &mut self.kind_queues[kind_queue]) else {
-            return;
-        };
+    pub(super) fn end(&mut self, kind_queue: KindQueueId, key_limiter: Option<KeyLimiterId>) {
+        let limited = &mut self.kind_limiters[kind_queue.0];
         limited.used.running -= 1;
         if let Some(key_limiter) = key_limiter {
             self.key_limiters[key_limiter.0].used.running -= 1;
@@ -225,7 +227,7 @@ impl Limits {
     /// Lets a job of a due key limiter pass, or records when it may pass. Returns whether it passed; the caller must
     /// then remove the job from [`KeyLimiter::throttled`].
     pub(super) fn let_through(&mut self, key_limiter: KeyLimiterId, now: Instant) -> bool {
-        let limit = self.kind_queues[self.key_limiters[key_limiter.0].kind_queue - 1].limits.per_key;
+        let limit = self.kind_limiters[self.key_limiters[key_limiter.0].kind_queue.0].limits.per_key;
         let found = &mut self.key_limiters[key_limiter.0];
         if let Some(at) = found.waiting_for_token.take() {
             self.waiting_for_token.remove(&(at, key_limiter));
@@ -247,18 +249,18 @@ impl Limits {
     }
 
     /// When time alone lets a throttled or a ready job continue. `has_ready` says whether a kind queue has a ready job.
-    pub(super) fn wake_at(&self, has_ready: impl Fn(usize) -> bool) -> Option<Instant> {
-        let kind_queues = self.kind_queues.iter().enumerate().filter_map(|(index, limited)| {
+    pub(super) fn wake_at(&self, has_ready: impl Fn(KindQueueId) -> bool) -> Option<Instant> {
+        let kind_queues = self.kind_limiters.iter().zip(self.kind_queues()).filter_map(|(limited, kind_queue)| {
             let rate = limited.limits.all.rate?;
-            let waits = limited.used.has_place(limited.limits.all, 1) && has_ready(index + 1);
+            let waits = limited.used.has_place(limited.limits.all, 1) && has_ready(kind_queue);
             limited.used.bucket.when(rate, 1).filter(|_| waits)
         });
         kind_queues.chain(self.waiting_for_token.first().map(|(at, _)| *at)).min()
     }
 
     /// When time alone lets the first job of a kind and a key start.
-    pub(super) fn opens_at(&self, kind_queue: usize, key: &str) -> Option<Instant> {
-        let limited = self.limited(kind_queue)?;
+    pub(super) fn opens_at(&self, kind_queue: KindQueueId, key: &str) -> Option<Instant> {
+        let limited = &self.kind_limiters[kind_queue.0];
         let all = limited.limits.all;
         let kind_opens = all.rate.and_then(|rate| limited.used.bucket.when(rate, 1));
         let Some(key_limiter) = self.find(limited, key).map(|key_limiter| &self.key_limiters[key_limiter.0]) else {
@@ -277,13 +279,13 @@ impl Limits {
     /// Expected wait of a job behind other jobs of its kind and of its key, if each takes `service` seconds.
     pub(super) fn wait(
         &self,
-        kind_queue: usize,
+        kind_queue: KindQueueId,
         in_kind_queue: f64,
         at_key: Option<(KeyLimiterId, usize)>,
         service: f64,
         now: Instant,
     ) -> LimitWait {
-        let Some(limited) = self.limited(kind_queue) else { return LimitWait::NONE };
+        let limited = &self.kind_limiters[kind_queue.0];
         let wait = limited.used.wait(LimitWait::NONE, limited.limits.all, ALL, (in_kind_queue, service), now);
         let Some((key_limiter, before)) = at_key else { return wait };
         self.key_limiters[key_limiter.0].used.wait(wait, limited.limits.per_key, PER_KEY, (before as f64, service), now)
@@ -291,8 +293,8 @@ impl Limits {
 
     /// The key limiter that a job with this key would join, and the number of jobs before it. Jobs that are blocked by
     /// ordering keys count only if this job would be blocked too.
-    pub(super) fn behind(&self, kind_queue: usize, key: &str, is_free: bool) -> Option<(KeyLimiterId, usize)> {
-        let key_limiter = self.find(self.limited(kind_queue)?, key)?;
+    pub(super) fn behind(&self, kind_queue: KindQueueId, key: &str, is_free: bool) -> Option<(KeyLimiterId, usize)> {
+        let key_limiter = self.find(&self.kind_limiters[kind_queue.0], key)?;
         let KeyLimiter { throttled, ready, jobs, used, .. } = &self.key_limiters[key_limiter.0];
         let before = if is_free { throttled.len() + *ready as usize } else { (jobs - used.running) as usize };
         Some((key_limiter, before))
@@ -308,43 +310,41 @@ impl Limits {
     }
 
     /// Seconds of worker time per second that the kind queue may use, if its jobs take `service` seconds.
-    pub(super) fn pace(&self, kind_queue: usize, service: f64) -> f64 {
-        let Some(Limit { concurrency, rate }) = self.limited(kind_queue).map(|limited| limited.limits.all) else {
-            return f64::INFINITY;
-        };
+    pub(super) fn pace(&self, kind_queue: KindQueueId, service: f64) -> f64 {
+        let Limit { concurrency, rate } = self.kind_limiters[kind_queue.0].limits.all;
         let max = concurrency.map_or(f64::INFINITY, |max| f64::from(max.get()));
         rate.map_or(max, |rate| max.min(service / rate.interval.as_secs_f64()))
     }
 
     /// The longest interval between two jobs under `by`, if `by` is a rate.
-    pub(super) fn interval(&self, kind_queue: usize, by: Option<Limiter>) -> f64 {
-        let Some(limited) = self.limited(kind_queue) else { return 0.0 };
+    pub(super) fn interval(&self, kind_queue: KindQueueId, by: Option<Limiter>) -> f64 {
+        let KindLimits { all, per_key, keys: _ } = self.kind_limiters[kind_queue.0].limits;
         let rate = match by {
-            Some(Limiter::Rate) => limited.limits.all.rate,
-            Some(Limiter::KeyRate) => limited.limits.per_key.rate,
+            Some(Limiter::Rate) => all.rate,
+            Some(Limiter::KeyRate) => per_key.rate,
             Some(Limiter::Concurrency | Limiter::KeyConcurrency) | None => None,
         };
         rate.map_or(0.0, |rate| rate.interval.as_secs_f64())
     }
 
     /// The kind of a kind queue with limits.
-    pub(super) fn kind(&self, kind_queue: usize) -> KindId {
-        self.kind_queues[kind_queue - 1].kind
+    pub(super) fn kind(&self, kind_queue: KindQueueId) -> KindId {
+        self.kind_limiters[kind_queue.0].kind
     }
 
     /// The first limit that is set.
-    pub(super) fn any(&self, kind_queue: usize) -> Limiter {
-        match self.limited(kind_queue).map(|limited| limited.limits) {
-            Some(KindLimits { all: Limit { concurrency: Some(_), .. }, .. }) => Limiter::Concurrency,
-            Some(KindLimits { all: Limit { rate: Some(_), .. }, .. }) => Limiter::Rate,
-            Some(KindLimits { per_key: Limit { concurrency: Some(_), .. }, .. }) => Limiter::KeyConcurrency,
+    pub(super) fn any(&self, kind_queue: KindQueueId) -> Limiter {
+        match self.kind_limiters[kind_queue.0].limits {
+            KindLimits { all: Limit { concurrency: Some(_), .. }, .. } => Limiter::Concurrency,
+            KindLimits { all: Limit { rate: Some(_), .. }, .. } => Limiter::Rate,
+            KindLimits { per_key: Limit { concurrency: Some(_), .. }, .. } => Limiter::KeyConcurrency,
             _ => Limiter::KeyRate,
         }
     }
 
     /// The limit that a ready job of the kind queue waits for.
-    pub(super) fn closed_by(&self, kind_queue: usize, now: Instant) -> Option<Limiter> {
-        let limited = self.limited(kind_queue)?;
+    pub(super) fn closed_by(&self, kind_queue: KindQueueId, now: Instant) -> Option<Limiter> {
+        let limited = &self.kind_limiters[kind_queue.0];
         if !limited.used.has_place(limited.limits.all, 1) {
             return Some(Limiter::Concurrency);
         }
@@ -354,7 +354,7 @@ impl Limits {
     /// The limit per key that a throttled job waits for.
     pub(super) fn throttled_by(&self, key_limiter: KeyLimiterId) -> Limiter {
         let key_limiter = &self.key_limiters[key_limiter.0];
-        let limit = self.kind_queues[key_limiter.kind_queue - 1].limits.per_key;
+        let limit = self.kind_limiters[key_limiter.kind_queue.0].limits.per_key;
         if key_limiter.used.has_place(limit, key_limiter.ready + 1) {
             Limiter::KeyRate
         } else {
@@ -363,20 +363,16 @@ impl Limits {
     }
 
     /// The use of each limit. `queued` counts the queued jobs of a kind queue.
-    pub(super) fn uses(&self, queued: impl Fn(usize) -> usize) -> Vec<(KindId, LimitStats)> {
-        let view = |(index, limited): (usize, &LimitedKind)| {
+    pub(super) fn uses(&self, queued: impl Fn(KindQueueId) -> usize) -> Vec<(KindId, LimitStats)> {
+        let view = |(limited, kind_queue): (&KindLimiter, KindQueueId)| {
             let (limits, running, keys) = (limited.limits, limited.used.running, limited.by_key.len());
-            (limited.kind, LimitStats { limits, running, queued: queued(index + 1), keys })
+            (limited.kind, LimitStats { limits, running, queued: queued(kind_queue), keys })
         };
-        self.kind_queues.iter().enumerate().map(view).collect()
-    }
-
-    fn limited(&self, kind_queue: usize) -> Option<&LimitedKind> {
-        kind_queue.checked_sub(1).map(|kind_queue| &self.kind_queues[kind_queue])
+        self.kind_limiters.iter().zip(self.kind_queues()).skip(1).map(view).collect()
     }
 
     /// The key limiter that a job with that key would join.
-    fn find(&self, limited: &LimitedKind, key: &str) -> Option<KeyLimiterId> {
+    fn find(&self, limited: &KindLimiter, key: &str) -> Option<KeyLimiterId> {
         let is_full = limited.by_key.len() >= limited.limits.keys;
         limited.by_key.get(key).or_else(|| limited.by_key.get("").filter(|_| is_full)).copied()
     }
@@ -393,6 +389,6 @@ impl Limits {
 
     fn remove(&mut self, key_limiter: KeyLimiterId) {
         let KeyLimiter { kind_queue, key, .. } = self.key_limiters.remove(key_limiter.0);
-        self.kind_queues[kind_queue - 1].by_key.remove(&key);
+        self.kind_limiters[kind_queue.0].by_key.remove(&key);
     }
 }

@@ -10,7 +10,28 @@ use super::{
 };
 use crate::model::{JobStage, KindLimits, Outcome, RejectionReason};
 
+/// What an operator has suspended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Suspension {
+    /// Nothing.
+    None,
+    /// Starting jobs. New jobs are accepted, and wait.
+    Paused,
+    /// Accepting jobs. The pool finishes the jobs that it has.
+    Shut,
+}
+
 impl<H: Host> Core<H> {
+    /// What an operator has suspended.
+    pub(crate) fn suspension(&self) -> Suspension {
+        match self.paused {
+            _ if self.shut => Suspension::Shut,
+            Some(_) => Suspension::Paused,
+            None => Suspension::None,
+        }
+    }
+
     /// Starts no jobs until it is [resumed](Self::resume); jobs are still accepted and queued. Returns false if the
     /// pool is shut, because a shut pool finishes its jobs.
     pub(crate) fn pause(&mut self, now: Instant) -> bool {
@@ -80,7 +101,7 @@ impl<H: Host> Core<H> {
         self.admission.estimates.extend(kinds.len());
         self.sizing.slowdown.extend(kinds.len());
         self.limits.extend(kinds);
-        self.queue.extend(self.limits.kind_queues());
+        self.queue.extend(self.limits.kind_queues().count());
         self.dispatch(now, effects);
     }
 

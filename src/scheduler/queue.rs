@@ -15,7 +15,7 @@ use slab::Slab;
 
 use super::{
     Host,
-    entry::{AGE, CLASS, Entry, EntryStage, LINE, Names, TenantId},
+    entry::{AGE, CLASS, Entry, EntryStage, KindQueueId, LINE, Names, TenantId},
     list::List,
 };
 use crate::model::Criticality;
@@ -87,9 +87,9 @@ impl Queue {
         Self { kind_queues: std::iter::repeat_with(KindQueue::default).take(4).collect(), ..Self::default() }
     }
 
-    /// Adds kind queues, up to `limited` besides the open one.
-    pub(super) fn extend(&mut self, limited: usize) {
-        self.kind_queues.resize_with(4 * (limited + 1), KindQueue::default);
+    /// Extends to `count` kind queues, the open one included.
+    pub(super) fn extend(&mut self, count: usize) {
+        self.kind_queues.resize_with(4 * count, KindQueue::default);
     }
 
     /// Load of a kind queue's jobs that start before a job of `class`, if its tenant has `own` queued, this job
@@ -97,25 +97,30 @@ impl Queue {
     ///
     /// However many jobs ordering keys or limit keys block, they use few workers. So they do not count in the classes
     /// above. The test case is `a_long_key_queue_of_a_more_important_class_keeps_no_worker_idle`.
-    pub(super) fn ahead(&self, kind_queue: usize, class: Criticality, own: f64) -> f64 {
-        let kind_queues = &self.kind_queues[4 * kind_queue..];
+    pub(super) fn ahead(&self, kind_queue: KindQueueId, class: Criticality, own: f64) -> f64 {
+        let kind_queues = self.classes_of(kind_queue);
         let above: f64 = kind_queues[..class.rank()].iter().map(|kind_queue| kind_queue.ready).sum();
         above + kind_queues[class.rank()].backlogs.up_to(own)
     }
 
+    /// A kind queue, by class.
+    fn classes_of(&self, kind_queue: KindQueueId) -> &[KindQueue; 4] {
+        &self.kind_queues.as_chunks().0[kind_queue.0]
+    }
+
     /// Queued jobs of a kind queue.
-    pub(super) fn jobs_of(&self, kind_queue: usize) -> usize {
-        self.kind_queues[4 * kind_queue..4 * kind_queue + 4].iter().map(|kind_queue| kind_queue.jobs).sum()
+    pub(super) fn jobs_of(&self, kind_queue: KindQueueId) -> usize {
+        self.classes_of(kind_queue).iter().map(|kind_queue| kind_queue.jobs).sum()
     }
 
     /// Load of the ready jobs of a kind queue.
-    pub(super) fn ready_of(&self, kind_queue: usize) -> f64 {
-        self.kind_queues[4 * kind_queue..4 * kind_queue + 4].iter().map(|kind_queue| kind_queue.ready).sum()
+    pub(super) fn ready_of(&self, kind_queue: KindQueueId) -> f64 {
+        self.classes_of(kind_queue).iter().map(|kind_queue| kind_queue.ready).sum()
     }
 
     /// Whether a job of the kind queue is ready.
-    pub(super) fn has_ready(&self, kind_queue: usize) -> bool {
-        self.kind_queues[4 * kind_queue..4 * kind_queue + 4].iter().any(|kind_queue| !kind_queue.order.is_empty())
+    pub(super) fn has_ready(&self, kind_queue: KindQueueId) -> bool {
+        self.classes_of(kind_queue).iter().any(|kind_queue| !kind_queue.order.is_empty())
     }
 
     /// A job is accepted, and counts in all sums from now on. It is blocked if its ordering key is in use.
@@ -206,7 +211,7 @@ impl Queue {
     }
 
     /// The next job to start. `is_open` says whether the limits of a kind queue allow a start.
-    pub(super) fn head(&self, is_open: impl Fn(usize) -> bool) -> Option<usize> {
+    pub(super) fn head(&self, is_open: impl Fn(KindQueueId) -> bool) -> Option<usize> {
         let rank = self.next_class(&is_open)?;
         let served = self.classes[rank].served;
         let position = |slot: &usize| (self.kind_queues[*slot].tag.max(served), self.kind_queues[*slot].tag, *slot);
@@ -249,7 +254,7 @@ impl Queue {
     }
 
     /// The most important class with a ready job, or sometimes one below it.
-    fn next_class(&self, is_open: &impl Fn(usize) -> bool) -> Option<usize> {
+    fn next_class(&self, is_open: &impl Fn(KindQueueId) -> bool) -> Option<usize> {
         let has_job = |rank: &usize| self.available(*rank, is_open).next().is_some();
         let top = (0..4).find(has_job)?;
         if self.passed + 1 < RESERVE {
@@ -261,15 +266,15 @@ impl Queue {
     }
 
     /// The slots of a class with a ready job that may start.
-    fn available(&self, rank: usize, is_open: &impl Fn(usize) -> bool) -> impl Iterator<Item = usize> {
+    fn available(&self, rank: usize, is_open: &impl Fn(KindQueueId) -> bool) -> impl Iterator<Item = usize> {
         let kind_queues = self.kind_queues.as_chunks::<4>().0.iter().enumerate();
         let has_job = move |(kind_queue, classes): &(usize, &[KindQueue; 4])| {
-            !classes[rank].order.is_empty() && is_open(*kind_queue)
+            !classes[rank].order.is_empty() && is_open(KindQueueId(*kind_queue))
         };
         kind_queues.filter(has_job).map(move |(kind_queue, _)| 4 * kind_queue + rank)
     }
 
-    fn note_start(&mut self, rank: usize, is_open: &impl Fn(usize) -> bool) {
+    fn note_start(&mut self, rank: usize, is_open: &impl Fn(KindQueueId) -> bool) {
         let mut with_jobs = (0..4).filter(|rank| self.available(*rank, is_open).next().is_some());
         let (top, lower) = (with_jobs.next(), with_jobs.next());
         if top.is_some_and(|top| rank > top) {

@@ -1,12 +1,7 @@
-//! Counters, and copies of the statistics and jobs of the scheduler. `src/pool/listing.rs` adds ended jobs to the
-//! lists.
+//! Copies of the statistics of the scheduler.
 
-use super::{
-    Bounds, Core, Host, LimitStats, TenantRate,
-    entry::EntryStage,
-    workers::{WorkerState, Workers},
-};
-use crate::model::{Criticality, JobStage, KindId, Outcome, Reason, RejectionReason};
+use super::{Bounds, Core, Counts, Host, LimitStats, workers::WorkerState};
+use crate::model::{Criticality, KindId};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -32,18 +27,6 @@ pub(crate) struct CoreSnapshot<J> {
     pub(crate) workers: Vec<WorkerSnapshot<J>>,
     /// Use of each kind with limits.
     pub(crate) limits: Vec<(KindId, LimitStats)>,
-}
-
-/// What an operator has suspended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Suspension {
-    /// Nothing.
-    None,
-    /// Starting jobs. New jobs are accepted, and wait.
-    Paused,
-    /// Accepting jobs. The pool finishes the jobs that it has.
-    Shut,
 }
 
 /// Number of workers of a pool, and what determines it.
@@ -124,15 +107,6 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// What an operator has suspended.
-    pub(crate) fn suspension(&self) -> Suspension {
-        match self.paused {
-            _ if self.shut => Suspension::Shut,
-            Some(_) => Suspension::Paused,
-            None => Suspension::None,
-        }
-    }
-
     /// Copies the statistics of the load.
     pub(crate) fn load(&self) -> CoreLoad {
         CoreLoad {
@@ -161,124 +135,4 @@ impl<H: Host> Core<H> {
         workers.sort_unstable_by_key(|worker| worker.id);
         workers
     }
-}
-
-/// Counters of jobs since the start of the pool.
-///
-/// `accepted = completed + failed + cancelled + expired + panicked + shed + queued + running`. A running job whose
-/// caller was answered, but whose handler is still stopping, counts as ended.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Counts {
-    /// Accepted jobs.
-    pub accepted: u64,
-    /// Jobs whose handler returned a result in time.
-    pub completed: u64,
-    /// Jobs whose handler returned an error or was unavailable, whose process crashed or worker was lost, or whose output
-    /// was too large.
-    pub failed: u64,
-    /// Jobs whose caller disconnected or cancelled, or that a drain stopped.
-    pub cancelled: u64,
-    /// Jobs that reached their deadline, queued or running, or their run timeout.
-    pub expired: u64,
-    /// Jobs whose handler panicked.
-    pub panicked: u64,
-    /// Jobs that were evicted for more important ones, or replaced by newer ones.
-    pub shed: u64,
-    /// Refused jobs, in the order of [`Reason::REFUSALS`].
-    pub rejected: [u64; Reason::REFUSALS.len()],
-}
-
-impl Counts {
-    /// Accepted jobs that ended.
-    #[must_use]
-    pub fn ended(&self) -> u64 {
-        self.completed + self.failed + self.cancelled + self.expired + self.panicked + self.shed
-    }
-
-    pub(super) fn count(&mut self, outcome: Outcome) {
-        *match outcome {
-            Outcome::Completed => &mut self.completed,
-            Outcome::HandlerFailed
-            | Outcome::WorkerCrashed
-            | Outcome::WorkerLost { .. }
-            | Outcome::OutputTooLarge
-            | Outcome::HandlerUnavailable => &mut self.failed,
-            Outcome::Cancelled | Outcome::CancelledByOperator | Outcome::Drained | Outcome::DrainKilled { .. } => {
-                &mut self.cancelled
-            }
-            Outcome::DeadlineExceeded | Outcome::RunTimeout | Outcome::ExpiredInQueue => &mut self.expired,
-            Outcome::HandlerPanicked => &mut self.panicked,
-            Outcome::Shed | Outcome::Replaced => &mut self.shed,
-        } += 1;
-    }
-}
-
-impl<H: Host> Core<H> {
-    /// Counts a refusal.
-    pub(crate) fn count_rejection(&mut self, reason: &RejectionReason) {
-        self.counts.rejected[reason.index()] += 1;
-    }
-}
-
-/// The stage of a job, and its worker.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Held {
-    pub(crate) stage: JobStage,
-    /// Worker of a running job.
-    pub(crate) worker: u32,
-    /// Whether the job ignores the request to stop.
-    pub(crate) is_stuck: bool,
-    /// Whether the outcome is decided; the handler is still stopping.
-    pub(crate) is_ended: bool,
-}
-
-/// The items with the smallest keys, in that order, and the number of all.
-pub(crate) type Smallest<K, T> = (Vec<(K, T)>, usize);
-
-impl<H: Host> Core<H> {
-    /// The jobs for which `key` returns a value: the first `limit` by key, and the number of all.
-    /// It scans every job.
-    pub(crate) fn list<K: Ord>(
-        &self,
-        limit: usize,
-        key: impl Fn(&H::Job, Held) -> Option<K>,
-    ) -> Smallest<K, (H::Job, Held)> {
-        let keyed = self.entries.iter().filter_map(|(_, entry)| {
-            let held = held(&self.workers, entry.stage);
-            Some((key(&entry.job, held)?, (&entry.job, held)))
-        });
-        let (smallest, all) = smallest(keyed, limit);
-        (smallest.into_iter().map(|(key, (job, held))| (key, (job.clone(), held))).collect(), all)
-    }
-
-    /// The tenants with the highest request rates, highest first.
-    pub(crate) fn tenant_rates(&self, now: Instant) -> Vec<TenantRate> {
-        self.admission.demand.rates(self.admission.window_at(now))
-    }
-}
-
-pub(super) fn held<S>(workers: &Workers<S>, stage: EntryStage) -> Held {
-    let (worker, is_ended) = match stage {
-        EntryStage::Running { worker, ended } => (Some(workers.state(worker)), ended),
-        EntryStage::Waiting | EntryStage::Ready | EntryStage::Blocked | EntryStage::Throttled => (None, false),
-    };
-    Held {
-        stage: stage.stage(),
-        worker: worker.map_or(0, |(id, _)| id),
-        is_stuck: matches!(worker, Some((_, WorkerState::Stuck(_)))),
-        is_ended,
-    }
-}
-
-/// The first `limit` items by key, and the number of all.
-pub(crate) fn smallest<K: Ord, T>(items: impl Iterator<Item = (K, T)>, limit: usize) -> Smallest<K, T> {
-    let mut items: Vec<_> = items.collect();
-    let all = items.len();
-    if all > limit {
-        items.select_nth_unstable_by(limit, |(a, _), (b, _)| a.cmp(b));
-        items.truncate(limit);
-    }
-    items.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
-    (items, all)
 }

@@ -1,6 +1,6 @@
 //! The limits of one limit key, and the token bucket of a rate.
 
-use super::super::list::List;
+use super::super::{entry::KindQueueId, list::List};
 use crate::model::{Limit, Limiter, Rate};
 use std::num::NonZeroU32;
 use tokio::time::Instant;
@@ -11,7 +11,7 @@ pub(crate) const TIE: f64 = 1e-9;
 /// One limit key of one kind. Its jobs become ready in order of arrival, as far as the limits per key allow. The other
 /// jobs wait here.
 pub(crate) struct KeyLimiter {
-    pub(crate) kind_queue: usize,
+    pub(crate) kind_queue: KindQueueId,
     pub(crate) key: Box<str>,
     pub(crate) throttled: List,
     /// Jobs that passed and have not started. Each has a token, and counts as running.
@@ -84,7 +84,7 @@ impl Used {
 }
 
 impl KeyLimiter {
-    pub(crate) fn new(kind_queue: usize, key: &str) -> Self {
+    pub(crate) fn new(kind_queue: KindQueueId, key: &str) -> Self {
         Self {
             kind_queue,
             key: key.into(),

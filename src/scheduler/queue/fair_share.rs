@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use super::{Queue, nanos, tenant_of};
 use crate::scheduler::Host;
-use crate::scheduler::entry::Entry;
+use crate::scheduler::entry::{Entry, KindQueueId};
 
 impl Queue {
     /// A ready job starts. Call this before it is [removed](Self::remove), and before its limits count it.
-    pub(in crate::scheduler) fn start<H: Host>(&mut self, entry: &Entry<H>, is_open: impl Fn(usize) -> bool) {
+    pub(in crate::scheduler) fn start<H: Host>(&mut self, entry: &Entry<H>, is_open: impl Fn(KindQueueId) -> bool) {
         let (slot, tenant) = (entry.slot(), tenant_of(entry));
         self.note_start(entry.class.rank(), &is_open);
         let charge = nanos(entry.work);

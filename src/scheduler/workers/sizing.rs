@@ -109,7 +109,7 @@ impl<H: Host> Core<H> {
 
     /// Seconds of queued work that only waits for a worker, over all classes and tenants.
     fn backlog(&self, now: Instant) -> f64 {
-        let kind_queues = (0..=self.limits.kind_queues()).filter(|kind_queue| self.limits.is_open(*kind_queue, now));
+        let kind_queues = self.limits.kind_queues().filter(|kind_queue| self.limits.is_open(*kind_queue, now));
         let ready = kind_queues.map(|kind_queue| {
             let unit = if kind_queue == UNLIMITED {
                 1.0

@@ -1,4 +1,7 @@
-use super::{super::entry::KeyLimiterId, Limits};
+use super::{
+    super::entry::{KeyLimiterId, KindQueueId},
+    Limits,
+};
 
 impl Limits {
     pub(in super::super) fn throttled(&self) -> usize {
@@ -7,7 +10,7 @@ impl Limits {
 
     /// Checks that a key is kept only for its jobs, or until its bucket is full. Only keys with a job have a wake-up time.
     pub(in super::super) fn assert_bounded(&self, jobs: &[KeyLimiterId]) {
-        let keys: usize = self.kind_queues.iter().map(|limited| limited.by_key.len()).sum();
+        let keys: usize = self.kind_limiters.iter().map(|limited| limited.by_key.len()).sum();
         assert_eq!(keys, self.key_limiters.len(), "each key has one key limiter");
         for (index, key_limiter) in &self.key_limiters {
             let index = KeyLimiterId(index);
@@ -40,9 +43,9 @@ impl Limits {
     }
 
     /// Checks the limits against the running jobs, given by kind queue and key limiter.
-    pub(in super::super) fn assert_kept(&self, running: &[(usize, Option<KeyLimiterId>)]) {
-        for (index, limited) in self.kind_queues.iter().enumerate() {
-            let count = running.iter().filter(|(kind_queue, _)| *kind_queue == index + 1).count();
+    pub(in super::super) fn assert_kept(&self, running: &[(KindQueueId, Option<KeyLimiterId>)]) {
+        for (index, limited) in self.kind_limiters.iter().enumerate() {
+            let count = running.iter().filter(|(kind_queue, _)| kind_queue.0 == index).count();
             assert_eq!(limited.used.running as usize, count, "running jobs of a kind");
             assert!(limited.used.has_place(limited.limits.all, 0), "a kind within its limit");
             assert!(limited.by_key.len() <= limited.limits.keys + 1, "keys within their cap");
@@ -51,7 +54,7 @@ impl Limits {
             let index = KeyLimiterId(index);
             let count = running.iter().filter(|(_, key_limiter)| *key_limiter == Some(index)).count();
             assert_eq!(key_limiter.used.running as usize, count, "running jobs of a key");
-            let limit = self.kind_queues[key_limiter.kind_queue - 1].limits.per_key;
+            let limit = self.kind_limiters[key_limiter.kind_queue.0].limits.per_key;
             assert!(key_limiter.used.has_place(limit, key_limiter.ready), "a key within its limit");
         }
     }
