@@ -1,9 +1,9 @@
 //! Authentication, authorization and quotas: identifies the caller of each call, and decides which calls and how many
 //! are allowed.
 //!
-//! A [`Authenticator`] turns a client certificate or a bearer token into a [`Caller`] with the rules that name it. Calls that no
-//! rule allows are denied. [`Quotas`] limit the jobs of each tenant. This module is independent of HTTP: it gets
-//! headers as text and returns a [`Denial`], which `src/rpc/access_control.rs` turns into a status.
+//! A [`Authenticator`] turns a client certificate or a bearer token into a [`Caller`] with the rules that name it.
+//! Calls that no rule allows are denied. [`Quotas`] limit the jobs of each tenant. This module is independent of HTTP:
+//! it gets headers as text and returns a [`Denial`], which `src/rpc/access_control.rs` turns into a status.
 
 mod algorithms;
 mod authenticator;
@@ -24,7 +24,7 @@ pub use certificate::Certificate;
 pub use denial::{CertificateFault, Denial, TokenFault};
 pub use jwks::{KeysError, check as check_keys};
 pub use quota::{Hold, OverQuota, Quotas};
-pub use rule::{Pattern, PrincipalPattern, Rpc, Rpcs, Rule};
+pub use rule::{Pattern, PrincipalPattern, Rpc, Rule};
 
 use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 

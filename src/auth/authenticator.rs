@@ -163,13 +163,13 @@ fn bearer<'a>(mut values: impl Iterator<Item = &'a [u8]>) -> Result<Option<&'a [
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::auth::{Rpc, Rpcs};
+    use crate::auth::Rpc;
 
     fn authenticator(principals: &[&str]) -> Authenticator {
         let rule = Rule {
             name: "one".into(),
             principals: principals.iter().map(|one| PrincipalPattern::parse(one).expect("a pattern")).collect(),
-            rpcs: Rpcs::default().with(Rpc::Stats),
+            rpcs: vec![Rpc::Stats],
             kinds: Vec::new(),
             tenant: None,
             max_criticality: crate::model::Criticality::Critical,

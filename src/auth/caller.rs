@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
-use super::{Denial, Rpc, Rpcs, Rule, token::Credentials};
+use super::{Denial, Rpc, Rule, token::Credentials};
 use crate::model::{Job, MAX_TENANT, Reason, WhenFull};
 
 /// Maximum bytes of a principal that each job keeps.
@@ -16,7 +16,6 @@ pub struct Caller {
     principal: String,
     /// The principal, cut to the length that each job keeps.
     name: Arc<str>,
-    rpcs: Rpcs,
     grants: Vec<Grant>,
     /// The token's credentials; `None` with a certificate or without credentials.
     credentials: Option<Credentials>,
@@ -35,10 +34,9 @@ impl Caller {
     pub(super) fn new(principal: String, own_tenant: Option<String>, rules: impl Iterator<Item = Arc<Rule>>) -> Self {
         let own = short(own_tenant.as_ref().unwrap_or(&principal));
         let grant = |rule: Arc<Rule>| Grant { tenant: rule.tenant.clone().unwrap_or_else(|| own.clone()), rule };
-        let grants: Vec<_> = rules.map(grant).collect();
-        let rpcs = grants.iter().fold(Rpcs::default(), |rpcs, grant| rpcs.or(grant.rule.rpcs));
+        let grants = rules.map(grant).collect();
         let name = Arc::from(&principal[..principal.floor_char_boundary(MAX_NAME)]);
-        Self { principal, name, rpcs, grants, credentials: None }
+        Self { principal, name, grants, credentials: None }
     }
 
     /// The same caller, authenticated by a token.
@@ -73,7 +71,8 @@ impl Caller {
     /// # Errors
     /// [`Denial::Forbidden`] if no rule does.
     pub fn may_call(&self, rpc: Rpc) -> Result<(), Denial> {
-        if self.rpcs.has(rpc) { Ok(()) } else { Err(self.denied(rpc.name())) }
+        let is_allowed = self.grants.iter().any(|grant| grant.rule.rpcs.contains(&rpc));
+        if is_allowed { Ok(()) } else { Err(self.denied(rpc.name())) }
     }
 
     /// The denial of an RPC that no rule covers.
@@ -95,10 +94,7 @@ impl Caller {
 
     /// The first rule that allows `rpc` for `kind`.
     fn grant(&self, rpc: Rpc, kind: &str) -> Option<&Grant> {
-        self.grants.iter().find(|grant| {
-            let Rule { rpcs, kinds, .. } = &*grant.rule;
-            rpcs.has(rpc) && (kinds.is_empty() || kinds.iter().any(|allowed| allowed.matches(kind)))
-        })
+        self.grants.iter().find(|grant| grant.rule.allows(rpc, Some(kind)))
     }
 
     /// The tenant whose jobs the caller may read or change by `rpc`. The first rule that allows it decides: for jobs of
@@ -107,10 +103,7 @@ impl Caller {
     /// # Errors
     /// [`Denial::Forbidden`] if no rule allows the kind, or none allows it for that tenant.
     pub fn tenant_of_jobs(&self, rpc: Rpc, kind: Option<&str>, tenant: Option<&str>) -> Result<&str, Denial> {
-        let allowed = self.grants.iter().filter(|Grant { rule, .. }| {
-            let kinds = &rule.kinds;
-            rule.rpcs.has(rpc) && (kinds.is_empty() || kind.is_some_and(|kind| kinds.iter().any(|it| it.matches(kind))))
-        });
+        let allowed = self.grants.iter().filter(|grant| grant.rule.allows(rpc, kind));
         let mut tenants = allowed.map(|grant| grant.tenant.as_str()).peekable();
         let first = tenants.peek().copied().ok_or_else(|| self.kind_denied(rpc, kind.unwrap_or("*")))?;
         let wanted = tenant.unwrap_or(first);
@@ -167,7 +160,7 @@ mod tests {
         Arc::new(Rule {
             name: name.into(),
             principals: Vec::new(),
-            rpcs: rpcs.iter().fold(Rpcs::default(), |set, rpc| set.with(*rpc)),
+            rpcs: rpcs.to_vec(),
             kinds: kinds.iter().map(|kind| Pattern::new(kind)).collect(),
             tenant: tenant.map(str::to_owned),
             max_criticality: Criticality::Critical,

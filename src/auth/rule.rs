@@ -11,7 +11,7 @@ pub struct Rule {
     /// Callers that the rule applies to.
     pub principals: Vec<PrincipalPattern>,
     /// RPCs that it allows.
-    pub rpcs: Rpcs,
+    pub rpcs: Vec<Rpc>,
     /// Kinds of jobs that it allows. Empty allows all.
     pub kinds: Vec<Pattern>,
     /// Tenant of the jobs. If `None`, the tenant claim of the token, or else the principal.
@@ -66,10 +66,6 @@ rpcs! {
     }
 }
 
-/// A set of RPCs.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Rpcs(u32);
-
 impl Rpc {
     /// Its name.
     #[must_use]
@@ -77,10 +73,9 @@ impl Rpc {
         Self::NAMES[self as usize].0
     }
 
-    /// The RPC of this name.
-    #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
-        Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, rpc)| *rpc)
+    /// The RPC of this name; all of them for `*`.
+    pub fn named(name: &str) -> impl Iterator<Item = Self> {
+        Self::NAMES.into_iter().filter(move |(known, _)| *known == name || name == "*").map(|(_, rpc)| rpc)
     }
 
     /// The service with its package.
@@ -106,41 +101,17 @@ impl Rpc {
     }
 }
 
-impl Rpcs {
-    /// All RPCs: `*`.
-    pub const ALL: Self = Self((1 << Rpc::NAMES.len()) - 1);
-
-    /// The set with one more RPC.
-    #[must_use]
-    pub fn with(self, rpc: Rpc) -> Self {
-        Self(self.0 | 1 << rpc as u32)
-    }
-
-    /// The RPCs of both sets.
-    #[must_use]
-    pub fn or(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-
-    /// Whether the set contains it.
-    #[must_use]
-    pub fn has(self, rpc: Rpc) -> bool {
-        self.0 & 1 << rpc as u32 != 0
+impl Rule {
+    /// Whether the rule allows `rpc` for jobs of `kind`, or of all kinds if `None`.
+    pub(super) fn allows(&self, rpc: Rpc, kind: Option<&str>) -> bool {
+        let has_kind = |kind: &str| self.kinds.iter().any(|allowed| allowed.matches(kind));
+        self.rpcs.contains(&rpc) && (self.kinds.is_empty() || kind.is_some_and(has_kind))
     }
 }
 
 /// A name with wildcards: `*` matches any characters except `/`, and `**` matches any characters.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Pattern(Vec<Part>);
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Part {
-    Text(String),
-    /// `*`
-    Segment,
-    /// `**`
-    Rest,
-}
+pub struct Pattern(String);
 
 /// Callers that a rule applies to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -152,65 +123,36 @@ pub enum PrincipalPattern {
 }
 
 impl Pattern {
-    /// Parses a pattern. Every text is valid.
+    /// Every text is a valid pattern.
     #[must_use]
     pub fn new(text: &str) -> Self {
-        let mut parts = Vec::new();
-        let mut rest = text;
-        while let Some(at) = rest.find('*') {
-            if at > 0 {
-                parts.push(Part::Text(rest[..at].to_owned()));
-            }
-            let stars = rest[at..].len() - rest[at..].trim_start_matches('*').len();
-            parts.push(if stars == 1 { Part::Segment } else { Part::Rest });
-            rest = &rest[at + stars..];
-        }
-        if !rest.is_empty() {
-            parts.push(Part::Text(rest.to_owned()));
-        }
-        Self(parts)
+        Self(text.to_owned())
     }
 
     /// Whether the pattern matches all of `name`.
     #[must_use]
     pub fn matches(&self, name: &str) -> bool {
-        match self.0.as_slice() {
-            [] => return name.is_empty(),
-            [Part::Text(text)] => return text == name,
-            [Part::Rest] => return true,
-            _ => {}
+        if !self.0.contains('*') {
+            return self.0 == name;
         }
-        // Positions in `name` that the parts so far can reach. The work is at most the length of the name times the
-        // number of parts.
+        let (mut rest, name) = (self.0.as_bytes(), name.as_bytes());
+        // Whether what was read of the pattern matches that many bytes of the name. The work is at most the product of
+        // both lengths.
         let mut ends = vec![false; name.len() + 1];
         ends[0] = true;
-        for part in &self.0 {
-            ends = match part {
-                Part::Text(text) => after_text(&ends, name.as_bytes(), text.as_bytes()),
-                Part::Segment => after_wildcard(&ends, name.as_bytes(), |byte| byte != b'/'),
-                Part::Rest => after_wildcard(&ends, name.as_bytes(), |_| true),
-            };
+        while let [first, after @ ..] = rest {
+            let stars = rest.iter().take_while(|byte| **byte == b'*').count();
+            if stars > 0 {
+                (0..name.len()).for_each(|at| ends[at + 1] |= ends[at] && (stars > 1 || name[at] != b'/'));
+                rest = &rest[stars..];
+            } else {
+                (0..name.len()).rev().for_each(|at| ends[at + 1] = ends[at] && name[at] == *first);
+                ends[0] = false;
+                rest = after;
+            }
         }
         ends[name.len()]
     }
-}
-
-fn after_text(ends: &[bool], name: &[u8], text: &[u8]) -> Vec<bool> {
-    let mut next = vec![false; ends.len()];
-    for (at, _) in ends.iter().enumerate().filter(|(_, end)| **end) {
-        if name[at..].starts_with(text) {
-            next[at + text.len()] = true;
-        }
-    }
-    next
-}
-
-fn after_wildcard(ends: &[bool], name: &[u8], takes: impl Fn(u8) -> bool) -> Vec<bool> {
-    let mut next = ends.to_vec();
-    for at in 0..name.len() {
-        next[at + 1] |= next[at] && takes(name[at]);
-    }
-    next
 }
 
 impl PrincipalPattern {
@@ -238,14 +180,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_stands_at_its_place_and_in_its_set_alone() {
+    fn every_name_stands_at_its_place_and_names_one_rpc() {
         for (name, rpc) in Rpc::NAMES {
-            assert_eq!((rpc.name(), Rpc::named(name)), (name, Some(rpc)));
+            assert_eq!((rpc.name(), Rpc::named(name).collect()), (name, vec![rpc]));
             assert_eq!(Rpc::at(&format!("/{}", rpc.path())), Some(rpc));
-            let only = Rpcs::default().with(rpc);
-            assert!(Rpc::NAMES.iter().all(|(_, other)| only.has(*other) == (*other == rpc)));
-            assert!(Rpcs::ALL.has(rpc) && !Rpcs::default().has(rpc));
+            assert!(Rpc::named("*").any(|other| other == rpc));
         }
+        assert_eq!(Rpc::named("Submi").count(), 0);
     }
 
     #[test]

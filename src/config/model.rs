@@ -13,7 +13,7 @@ use serde::Deserialize;
 
 use super::{handler, values::Values};
 use crate::{
-    auth::{self, Jwt, Pattern, PrincipalPattern, QuotaConfig, Rpc, Rpcs, Rule},
+    auth::{self, Jwt, Pattern, PrincipalPattern, QuotaConfig, Rpc, Rule},
     detached::Schedule,
     handler::{Builtin, ExecCommand, KindOptions, WorkerProgram},
     memory::MemoryLimits,
@@ -280,13 +280,9 @@ fn auth(values: &Values) -> Option<auth::Config> {
 fn rule(values: &Values, name: String) -> Rule {
     let key = |key: &str| format!("auth.rule.{name}.{key}");
     let texts = |name| values.required::<Vec<String>>(&key(name));
-    let rpcs = texts("rpcs").iter().fold(Rpcs::default(), |rpcs, name| match Rpc::named(name) {
-        Some(rpc) => rpcs.with(rpc),
-        None => Rpcs::ALL,
-    });
     Rule {
         principals: texts("principals").iter().filter_map(|text| PrincipalPattern::parse(text)).collect(),
-        rpcs,
+        rpcs: texts("rpcs").iter().flat_map(|name| Rpc::named(name)).collect(),
         kinds: texts("kinds").iter().map(|kind| Pattern::new(kind)).collect(),
         tenant: values.get(&key("tenant")),
         max_criticality: values.required(&key("max_criticality")),

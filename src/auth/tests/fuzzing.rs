@@ -6,7 +6,7 @@ use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use jsonwebtoken::{Algorithm, EncodingKey, crypto::sign, decode, get_current_timestamp, jwk::Jwk};
 use serde_json::{Map, Value, json};
 
-use super::{Authenticator, Config, Jwt, PrincipalPattern, Rpc, Rpcs, Rule, jwks::Keys};
+use super::{Authenticator, Config, Jwt, PrincipalPattern, Rpc, Rule, jwks::Keys};
 
 const ISSUER: &str = "https://issuer.test";
 const AUDIENCE: &str = "waterwheel";
@@ -50,7 +50,7 @@ impl Trusted {
         let everyone = Rule {
             name: "all".into(),
             principals: vec![PrincipalPattern::parse("**").expect("a pattern")],
-            rpcs: Rpcs::ALL,
+            rpcs: Rpc::named("*").collect(),
             kinds: Vec::new(),
             tenant: None,
             max_criticality: crate::model::Criticality::Critical,

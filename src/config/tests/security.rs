@@ -34,7 +34,7 @@ fn what_is_configured_reads_as_it_is() {
         ok(&text(&dir, &format!("{RULE}[quota]\nrate = 5\n[quota.tenant.big]\nin_flight = 7")), &[], &[]).config;
     let auth = config.auth.unwrap();
     assert_eq!(auth.jwt.unwrap().audience, ["a"]);
-    assert!(Rpc::NAMES.iter().all(|(_, rpc)| auth.rules[0].rpcs.has(*rpc)));
+    assert!(Rpc::NAMES.iter().all(|(_, rpc)| auth.rules[0].rpcs.contains(rpc)));
     assert_eq!(config.quota.each.rate.unwrap().get(), 5);
     let big = TenantQuota { in_flight: Some(7), ..TenantQuota::default() };
     assert_eq!(config.quota.named, [("big".to_owned(), big)]);
