@@ -18,6 +18,10 @@ use crate::{
 /// Largest configuration file, in bytes.
 const MAX_BYTES: u64 = 4 << 20;
 
+/// What `dev` sets: its drain has no notice phase, because there is no load balancer.
+const NO_NOTICE: (&str, &str) = ("drain.notice", "\"0s\"");
+const STORE: (&str, &str) = ("store.path", "\"waterwheel.db\"");
+
 /// Show the configuration, or print one to start from.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  waterwheel config show --origin --config waterwheel.toml")]
@@ -59,8 +63,7 @@ pub(super) async fn run(args: ConfigCommand, console: &mut Console<'_>) -> Resul
 
 /// The output.
 fn show(args: &ShowArgs, format: Format, sources: Sources) -> Result<String, Faults> {
-    let loaded =
-        if args.dev { args.config.load_dev(sources, starter::dev_file())? } else { args.config.load(sources, None)? };
+    let loaded = if args.dev { args.config.load_dev(sources, "")? } else { args.config.load(sources, None)? };
     let settings = loaded.settings;
     Ok(match format {
         Format::Json => format!("{}\n", to_json(&settings)),
@@ -123,12 +126,17 @@ impl ConfigArgs {
         load(&Sources { file: self.file()?.or(built_in), flags: self.flags(), ..sources })
     }
 
-    /// As [`load`](Self::load), for `dev`: unless variables or flags name another store, detached jobs are in the working
-    /// directory.
-    pub(crate) fn load_dev(&self, sources: Sources, built_in: SourceFile) -> Result<Loaded, Faults> {
-        match self.load(sources.clone(), Some(built_in.clone())) {
+    /// As [`load`](Self::load), for `dev`: the built-in file with the sections in `more`. Unless variables or flags
+    /// name another store, detached jobs are in the working directory.
+    pub(crate) fn load_dev(&self, sources: Sources, more: &str) -> Result<Loaded, Faults> {
+        let load = |set| {
+            let mut file = starter::file_with(set);
+            file.text += more;
+            self.load(sources.clone(), Some(file))
+        };
+        match load(&[NO_NOTICE]) {
             Ok(loaded) if loaded.config.store.is_some() => Ok(loaded),
-            _ => self.load(sources, Some(starter::with_store(built_in))),
+            _ => load(&[NO_NOTICE, STORE]),
         }
     }
 
@@ -243,7 +251,7 @@ mod tests {
             "--set",
             "pool.io.workers = 5",
         ]);
-        let loaded = args.unwrap().load(variables(), Some(starter::file()));
+        let loaded = args.unwrap().load(variables(), Some(starter::file_with(&[])));
         let config = loaded.unwrap().config;
         assert_eq!(config.server.listen[0].to_string(), "127.0.0.1:2");
         assert_eq!(config.server.ops_listen[0].to_string(), "127.0.0.1:4");

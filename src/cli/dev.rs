@@ -11,10 +11,9 @@ use tonic::Request;
 
 use super::{
     config::{ConfigArgs, sources},
-    console::complain,
     failure::Exit,
     output,
-    serve::{HangUp, announcement, print, run_until},
+    serve::{HangUp, announcement, print, refuse, run_until},
     worker::{WorkerFile, on_path},
 };
 use crate::{
@@ -32,12 +31,13 @@ const USUAL: &str = "http://127.0.0.1:7070";
 
 /// Start a server to try, with built-in kinds, and run a first job.
 ///
-/// It needs no file. It serves the kinds sha256, gzip, sleep and echo in the pools cpu and io, and the kind upper, a worker
-/// in Python, where python3 is installed: callers on 127.0.0.1:7070, operators on 127.0.0.1:7071. A file, variables and flags change that, as they do for "waterwheel
-/// serve". Ctrl-C drains it, and so does the end of its terminal.
+/// It needs no file. It serves the kinds sha256, gzip, sleep and echo in the pools cpu and io, and the kind upper, a
+/// worker in Python, where python3 is installed: callers on 127.0.0.1:7070, operators on 127.0.0.1:7071. A file,
+/// variables and flags change that, as they do for "waterwheel serve". Ctrl-C drains it, and so does the end of its
+/// terminal.
 ///
-/// Without a configuration, detached jobs are in waterwheel.db in the working directory, where the next "waterwheel dev"
-/// finds them. "--set store.memory=true" keeps them in memory.
+/// Without a configuration, detached jobs are in waterwheel.db in the working directory, where the next "waterwheel
+/// dev" finds them. "--set store.memory=true" keeps them in memory.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
   waterwheel dev --max-payload 32MiB
@@ -55,19 +55,15 @@ pub(super) fn run(args: &DevArgs) -> Exit {
     let worker = args.worker.as_deref().map(|path| WorkerFile::find(path).map_err(|fault| unusable(path, fault)));
     let worker = match worker.transpose() {
         Ok(worker) => worker,
-        Err(faults) => {
-            complain(&faults.styled());
-            return Exit::Usage;
-        }
+        Err(faults) => return refuse(&faults),
     };
     let (args, served) = (args.config.clone(), worker.clone());
     let load = move || {
-        let mut file = starter::dev_file();
-        match &served {
-            Some(worker) => file.text += &worker.sections(&file.text).map_err(|fault| unusable(&worker.path, fault))?,
-            None => file.text += &on_path("python3").map(|python| python_kind(&python)).unwrap_or_default(),
-        }
-        args.load_dev(sources(), file)
+        let more = match &served {
+            Some(worker) => worker.sections(&starter::text()).map_err(|fault| unusable(&worker.path, fault))?,
+            None => on_path("python3").map(|python| python_kind(&python)).unwrap_or_default(),
+        };
+        args.load_dev(sources(), &more)
     };
     run_until(HangUp::Drain, load, Vec::new(), async |app, config| {
         if let Some(WorkerFile { path, .. }) = worker {

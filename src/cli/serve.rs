@@ -52,6 +52,8 @@ pub(super) fn run(args: &ServeArgs) -> Exit {
 #[derive(Debug, thiserror::Error)]
 enum ServerError {
     #[error(transparent)]
+    Config(#[from] Faults),
+    #[error(transparent)]
     Telemetry(#[from] TelemetryError),
     #[error(transparent)]
     Start(#[from] StartError),
@@ -92,21 +94,21 @@ pub(super) fn run_until(
     own: Vec<OwnKind>,
     greet: impl AsyncFnOnce(&App, &Config) -> io::Result<()>,
 ) -> Exit {
-    let loaded = match load() {
-        Ok(loaded) => loaded,
-        Err(faults) => {
-            complain(&faults.styled());
-            return Exit::Usage;
-        }
-    };
-    match serve(hang_up, loaded, load, own, greet) {
+    match serve(hang_up, load, own, greet) {
         Ok(receipt) if receipt.is_clean() => Exit::Done,
         Ok(_) => Exit::JobsLost,
+        Err(ServerError::Config(faults)) => refuse(&faults),
         Err(error) => {
             complain(&format!("error: {error}"));
             Exit::Failed
         }
     }
+}
+
+/// Prints why the configuration cannot be served.
+pub(super) fn refuse(faults: &Faults) -> Exit {
+    complain(&faults.styled());
+    Exit::Usage
 }
 
 /// The addresses, for scripts and people.
@@ -125,11 +127,11 @@ fn all(addresses: &[ListenAddress]) -> String {
 
 fn serve(
     hang_up: HangUp,
-    loaded: Loaded,
     load: impl Fn() -> Result<Loaded, Faults> + Send + Sync + 'static,
     own: Vec<OwnKind>,
     greet: impl AsyncFnOnce(&App, &Config) -> io::Result<()>,
 ) -> Result<Receipt, ServerError> {
+    let loaded = load()?;
     let config = &loaded.config;
     let telemetry = telemetry::init(&config.telemetry)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

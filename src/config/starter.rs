@@ -13,33 +13,27 @@ pub const NAME: &str = "built-in";
 
 /// A commented configuration to start from: two pools, the built-in kinds, every default.
 pub fn text() -> String {
+    text_with(&[])
+}
+
+/// The same as a source, which variables and flags override. It sets these keys, too, to values in TOML.
+pub fn file_with(set: &[(&str, &str)]) -> SourceFile {
+    SourceFile { name: NAME.to_owned(), text: text_with(set) }
+}
+
+fn text_with(set: &[(&str, &str)]) -> String {
     let mut text = String::new();
     for line in TEMPLATE.lines() {
         match line.strip_prefix("#= ") {
-            Some(table) => text += &KEYS.iter().filter_map(|key| shown(key, table, &text)).collect::<String>(),
+            Some(table) => text += &KEYS.iter().filter_map(|key| shown(key, table, &text, set)).collect::<String>(),
             None => text += &format!("{line}\n"),
         }
     }
     text
 }
 
-/// The text as a source, which variables and flags override.
-pub fn file() -> SourceFile {
-    SourceFile { name: NAME.to_owned(), text: text() }
-}
-
-/// The configuration of `dev`: its drain has no notice phase, because there is no load balancer.
-pub fn dev_file() -> SourceFile {
-    SourceFile { text: text().replace("# notice = \"5s\"", "notice = \"0s\"  "), ..file() }
-}
-
-/// The same configuration, with detached jobs in the working directory.
-pub fn with_store(file: SourceFile) -> SourceFile {
-    SourceFile { text: file.text.replace("## path = \"waterwheel.db\"", "path = \"waterwheel.db\"   "), ..file }
-}
-
-/// A key of a table as a comment: one `#` before its default, or two before an example.
-fn shown(key: &Key, table: &str, above: &str) -> Option<String> {
+/// A key of a table, if it is in `set`; or as a comment: one `#` before its default, or two before an example.
+fn shown(key: &Key, table: &str, above: &str, set: &[(&str, &str)]) -> Option<String> {
     let name = key.path.strip_prefix(table)?.strip_prefix('.')?;
     let section = above.rfind("\n[").map_or(above, |at| &above[at..]);
     let is_set = section.contains(&format!("\n{name} = "));
@@ -47,8 +41,11 @@ fn shown(key: &Key, table: &str, above: &str) -> Option<String> {
     if name.contains('*') || is_set || is_part {
         return None;
     }
-    let sign = if key.default.is_some() { "#" } else { "##" };
-    let value = key.default.map_or_else(|| key.example(), |default| default.replace('\'', "\""));
+    let (sign, value) = match (set.iter().find(|(path, _)| *path == key.path), key.default) {
+        (Some((_, value)), _) => ("", (*value).to_owned()),
+        (None, Some(default)) => ("# ", default.replace('\'', "\"")),
+        (None, None) => ("## ", key.example()),
+    };
     let doc = key.doc().split_once(". ").map_or(key.doc(), |(first, _)| first).trim_end_matches('.');
-    Some(format!("{:<38}  # {doc}\n", format!("{sign} {name} = {value}")))
+    Some(format!("{:<38}  # {doc}\n", format!("{sign}{name} = {value}")))
 }
