@@ -19,8 +19,8 @@ const CHUNK: usize = 64;
 pub struct RunningAttempt {
     /// Its token.
     pub token: AttemptToken,
-    /// How often in a row its worker has crashed or was lost. After some, it runs alone there, which shows whether the job
-    /// or one beside it was the cause.
+    /// How often in a row its worker has crashed or was lost. After some, it runs alone there, which shows whether the
+    /// job or one beside it was the cause.
     pub crashes: u32,
     shared_crash: AtomicBool,
     events: watch::Sender<Replay>,

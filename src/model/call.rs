@@ -1,9 +1,11 @@
 //! State that the jobs of one gRPC call share: request id, caller and trace (`src/rpc/context.rs`), and the other end
 //! of the connection (`src/net/connection.rs`).
 
-use super::{RequestId, RunningAttempt};
 use std::{fmt, net::SocketAddr, sync::Arc};
+
 use tracing::Span;
+
+use super::{RequestId, RunningAttempt};
 
 /// State that the jobs of one call share: their identity in logs, and their trace.
 #[derive(Debug, Clone)]

@@ -59,8 +59,8 @@ pub struct Job {
     pub criticality: Criticality,
     /// Tenant that the job is charged to; empty is the shared default tenant. At most 128 bytes.
     pub tenant: String,
-    /// Jobs of one tenant with the same key run one at a time in a pool, in order of acceptance; empty means unordered. At
-    /// most 256 bytes.
+    /// Jobs of one tenant with the same key run one at a time in a pool, in order of acceptance; empty means unordered.
+    /// At most 256 bytes.
     pub ordering_key: String,
     /// Jobs of one kind with the same key share the limits that the kind sets per key. The empty key is a key like any
     /// other. At most 256 bytes.
@@ -73,6 +73,18 @@ pub struct Job {
     pub deadline: Option<Deadline>,
     /// The call of the job. `None` means no request id, and the tracing span that is current at submission.
     pub call: Option<Arc<Call>>,
+}
+
+/// For each field, the method that sets it.
+macro_rules! setters {
+    ($($(#[$doc:meta])+ $field:ident: $value:ty;)+) => {$(
+        $(#[$doc])+
+        #[must_use]
+        pub fn $field(mut self, $field: $value) -> Self {
+            self.$field = $field.into();
+            self
+        }
+    )+};
 }
 
 impl Job {
@@ -97,67 +109,25 @@ impl Job {
         }
     }
 
-    /// Sets the media type of the payload.
-    #[must_use]
-    pub fn content_type(mut self, content_type: impl Into<String>) -> Self {
-        self.content_type = content_type.into();
-        self
-    }
-
-    /// Sets the timeout.
-    #[must_use]
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = Some(timeout);
-        self
-    }
-
-    /// Sets the longest run.
-    #[must_use]
-    pub fn run_timeout(mut self, timeout: Duration) -> Self {
-        self.run_timeout = Some(timeout);
-        self
-    }
-
-    /// Sets the longest wait in the queue.
-    #[must_use]
-    pub fn queue_timeout(mut self, timeout: Duration) -> Self {
-        self.queue_timeout = Some(timeout);
-        self
-    }
-
-    /// Sets the importance.
-    #[must_use]
-    pub fn criticality(mut self, criticality: Criticality) -> Self {
-        self.criticality = criticality;
-        self
-    }
-
-    /// Sets the tenant.
-    #[must_use]
-    pub fn tenant(mut self, tenant: impl Into<String>) -> Self {
-        self.tenant = tenant.into();
-        self
-    }
-
-    /// Sets the ordering key.
-    #[must_use]
-    pub fn ordering_key(mut self, key: impl Into<String>) -> Self {
-        self.ordering_key = key.into();
-        self
-    }
-
-    /// Sets the key of the kind's limits per key.
-    #[must_use]
-    pub fn limit_key(mut self, key: impl Into<String>) -> Self {
-        self.limit_key = key.into();
-        self
-    }
-
-    /// Sets what to do when the pool is full.
-    #[must_use]
-    pub fn when_full(mut self, policy: WhenFull) -> Self {
-        self.when_full = Some(policy);
-        self
+    setters! {
+        /// Sets the media type of the payload.
+        content_type: impl Into<String>;
+        /// Sets the timeout.
+        timeout: Duration;
+        /// Sets the longest run.
+        run_timeout: Duration;
+        /// Sets the longest wait in the queue.
+        queue_timeout: Duration;
+        /// Sets the importance.
+        criticality: Criticality;
+        /// Sets the tenant.
+        tenant: impl Into<String>;
+        /// Sets the ordering key.
+        ordering_key: impl Into<String>;
+        /// Sets the key of the kind's limits per key.
+        limit_key: impl Into<String>;
+        /// Sets what to do when the pool is full.
+        when_full: WhenFull;
     }
 
     /// Adds a label.
@@ -214,8 +184,8 @@ pub enum WhenFull {
     /// Refuse at once.
     #[default]
     Reject,
-    /// Wait for capacity until the deadline. More important classes go first, then earlier arrivals. Callers whose tenant
-    /// has used up its share of the queue are skipped.
+    /// Wait for capacity until the deadline. More important classes go first, then earlier arrivals. Callers whose
+    /// tenant has used up its share of the queue are skipped.
     Wait,
     /// Evict the newest queued job of the lowest class below the arriving one. Refuse the arriving job if there is
     /// none.
@@ -243,8 +213,8 @@ pub enum JobStage {
 
 /// Identifies a job in answers, logs, traces and receipts; unique across restarts.
 ///
-/// The text form is two hexadecimal numbers: one of the process, chosen with its first id, and one of the job in it. The
-/// numbers that one thread assigns increase.
+/// The text form is two hexadecimal numbers: one of the process, chosen with its first id, and one of the job in it.
+/// The numbers that one thread assigns increase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct JobId {
     process: u64,
@@ -305,24 +275,8 @@ impl fmt::Display for JobId {
 const MAX_ID_LENGTH: usize = 33;
 
 fn hex(number: u64) -> [u8; 16] {
-    let mut digits = [0; 16];
-    for (pair, byte) in digits.as_chunks_mut::<2>().0.iter_mut().zip(number.to_be_bytes()) {
-        *pair = HEX[usize::from(byte)];
-    }
-    digits
+    std::array::from_fn(|at| b"0123456789abcdef"[(number >> (60 - 4 * at)) as usize & 0xF])
 }
-
-/// The two digits of each byte.
-const HEX: [[u8; 2]; 256] = {
-    let digits = b"0123456789abcdef";
-    let mut pairs = [[0; 2]; 256];
-    let mut byte = 0;
-    while byte < 256 {
-        pairs[byte] = [digits[byte >> 4], digits[byte & 15]];
-        byte += 1;
-    }
-    pairs
-};
 
 /// The text is not a job id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

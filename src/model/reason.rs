@@ -1,62 +1,56 @@
 //! The table of reasons: the name, code, message and help of each. Statuses, metrics, logs, docs and the command line
 //! use it.
 
-/// A gRPC status code, by its number on the wire.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Code {
-    /// A success.
-    Ok = 0,
-    /// The job was cancelled.
-    Cancelled = 1,
-    /// The handler gave no better code.
-    Unknown = 2,
-    /// The call is invalid, whatever the state of the server.
-    InvalidArgument = 3,
-    /// The deadline passed.
-    DeadlineExceeded = 4,
-    /// Something that the call refers to does not exist.
-    NotFound = 5,
-    /// Something that the call would create exists already.
-    AlreadyExists = 6,
-    /// The caller may not do that.
-    PermissionDenied = 7,
-    /// The pool or the server is full.
-    ResourceExhausted = 8,
-    /// The server is not in the state that the call needs.
-    FailedPrecondition = 9,
-    /// The work was interrupted.
-    Aborted = 10,
-    /// The server does not support the operation.
-    Unimplemented = 12,
-    /// The server, or a handler, failed.
-    Internal = 13,
-    /// The server is temporarily unable to do it.
-    Unavailable = 14,
-    /// The caller is not authenticated.
-    Unauthenticated = 16,
+macro_rules! codes {
+    ($($(#[$doc:meta])+ $code:ident $name:literal,)+) => {
+        /// A gRPC status code, by its number on the wire.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub enum Code {
+            $($(#[$doc])+ $code,)+
+        }
+
+        /// The names of gRPC's codes, by number.
+        pub const CODE_NAMES: [&str; 17] = [$($name),+];
+    };
 }
 
-/// The names of gRPC's codes, by number.
-pub const CODE_NAMES: [&str; 17] = [
-    "OK",
-    "CANCELLED",
-    "UNKNOWN",
-    "INVALID_ARGUMENT",
-    "DEADLINE_EXCEEDED",
-    "NOT_FOUND",
-    "ALREADY_EXISTS",
-    "PERMISSION_DENIED",
-    "RESOURCE_EXHAUSTED",
-    "FAILED_PRECONDITION",
-    "ABORTED",
-    "OUT_OF_RANGE",
-    "UNIMPLEMENTED",
-    "INTERNAL",
-    "UNAVAILABLE",
-    "DATA_LOSS",
-    "UNAUTHENTICATED",
-];
+codes! {
+    /// A success.
+    Ok "OK",
+    /// The job was cancelled.
+    Cancelled "CANCELLED",
+    /// The handler gave no better code.
+    Unknown "UNKNOWN",
+    /// The call is invalid, whatever the state of the server.
+    InvalidArgument "INVALID_ARGUMENT",
+    /// The deadline passed.
+    DeadlineExceeded "DEADLINE_EXCEEDED",
+    /// Something that the call refers to does not exist.
+    NotFound "NOT_FOUND",
+    /// Something that the call would create exists already.
+    AlreadyExists "ALREADY_EXISTS",
+    /// The caller may not do that.
+    PermissionDenied "PERMISSION_DENIED",
+    /// The pool or the server is full.
+    ResourceExhausted "RESOURCE_EXHAUSTED",
+    /// The server is not in the state that the call needs.
+    FailedPrecondition "FAILED_PRECONDITION",
+    /// The work was interrupted.
+    Aborted "ABORTED",
+    /// The call refers to a position outside of the valid range.
+    OutOfRange "OUT_OF_RANGE",
+    /// The server does not support the operation.
+    Unimplemented "UNIMPLEMENTED",
+    /// The server, or a handler, failed.
+    Internal "INTERNAL",
+    /// The server is temporarily unable to do it.
+    Unavailable "UNAVAILABLE",
+    /// Data was lost or damaged.
+    DataLoss "DATA_LOSS",
+    /// The caller is not authenticated.
+    Unauthenticated "UNAUTHENTICATED",
+}
 
 /// One row of the table.
 struct Row {
@@ -90,7 +84,8 @@ macro_rules! reasons {
     };
 }
 
-// Name, code, message, and advice for the caller; the advice is empty if the message of the call includes it.
+// Name, code, message, and advice for the caller; the advice is empty if the message of the call includes it. The first
+// ten are the reasons of refusals.
 reasons! {
     QueueFull "QUEUE_FULL" ResourceExhausted
         "the pool is full"
@@ -240,18 +235,7 @@ reasons! {
 
 impl Reason {
     /// Reasons of refused jobs, in the order of the pools' counters.
-    pub const REFUSALS: [Self; 10] = [
-        Self::QueueFull,
-        Self::DeadlineUnreachable,
-        Self::QuotaExceeded,
-        Self::Draining,
-        Self::UnknownKind,
-        Self::InvalidField,
-        Self::PayloadTooLarge,
-        Self::LimitExceeded,
-        Self::TenantShare,
-        Self::NoWorkers,
-    ];
+    pub const REFUSALS: [Self; 10] = *Self::ALL.first_chunk().expect("the table begins with them");
 
     /// The reason with this name.
     #[must_use]

@@ -17,8 +17,8 @@ pub(crate) fn message(text: String) -> String {
     bounded(text, MAX_MESSAGE, &['\n', '\t'])
 }
 
-/// A text in at most `max` bytes, without other control characters than those of `kept`. A long one loses its middle: it
-/// begins with what failed, and the output of a program ends with the reason.
+/// A text in at most `max` bytes, without other control characters than those of `kept`. A long one loses its middle:
+/// it begins with what failed, and the output of a program ends with the reason.
 fn bounded(text: String, max: usize, kept: &[char]) -> String {
     let is_fine = |c: char| !c.is_control() || kept.contains(&c);
     if text.len() <= max && text.chars().all(is_fine) {
