@@ -183,94 +183,61 @@ fn process(families: &mut Families<'_>, state: &OpsState) {
     let health = |name| ([("service", name)], f64::from(u8::from(state.health.is_serving(name))));
     let names = ["liveness", "readiness", "capacity"].into_iter().chain(state.detached.as_ref().map(|_| "store"));
     let lost = [&STDERR, &STDOUT].map(|lines| ([("stream", lines.name())], lines.lost()));
-    families.counters(
-        "waterwheel_output_lost_lines",
-        "Lines that standard error or standard output did not take",
-        lost,
-    );
+    let help = "Lines that standard error or standard output did not take";
+    families.counters("waterwheel_output_lost_lines", help, lost);
     families.gauges("waterwheel_health", "1 if grpc.health.v1 reports SERVING for this name", names.map(health));
 }
 
 fn runtimes(families: &mut Families<'_>, runtimes: &[(String, RuntimeMetrics)]) {
-    let all = || runtimes.iter().map(|(name, runtime)| ([("runtime", name.as_str())], runtime));
-    let workers = |runtime: &RuntimeMetrics| 0..runtime.num_workers();
-    families.gauges(
-        "tokio_runtime_alive_tasks",
-        "Tasks of a runtime",
-        all().map(|(labels, runtime)| (labels, runtime.num_alive_tasks() as f64)),
-    );
-    families.gauges(
-        "tokio_runtime_global_queue_depth",
-        "Tasks in the global queue of a runtime",
-        all().map(|(labels, runtime)| (labels, runtime.global_queue_depth() as f64)),
-    );
-    families.counters(
-        "tokio_runtime_busy_seconds",
-        "Time for which a runtime ran tasks",
-        all().map(|(labels, runtime)| {
-            let busy: Duration = workers(runtime).map(|worker| runtime.worker_total_busy_duration(worker)).sum();
-            (labels, busy.as_secs_f64())
-        }),
-    );
-    families.counters(
-        "tokio_runtime_parks",
-        "Times that a thread of a runtime parked, mostly because it had no task",
-        all().map(|(labels, runtime)| {
-            (labels, workers(runtime).map(|worker| runtime.worker_park_count(worker)).sum::<u64>())
-        }),
-    );
+    fn each<T>(
+        runtimes: &[(String, RuntimeMetrics)],
+        read: fn(&RuntimeMetrics) -> T,
+    ) -> impl Iterator<Item = ([(&'static str, &str); 1], T)> {
+        runtimes.iter().map(move |(name, runtime)| ([("runtime", name.as_str())], read(runtime)))
+    }
+    let tasks = each(runtimes, |it| it.num_alive_tasks() as f64);
+    families.gauges("tokio_runtime_alive_tasks", "Tasks of a runtime", tasks);
+    let depth = each(runtimes, |it| it.global_queue_depth() as f64);
+    families.gauges("tokio_runtime_global_queue_depth", "Tasks in the global queue of a runtime", depth);
+    let busy = |it: &RuntimeMetrics| (0..it.num_workers()).map(|worker| it.worker_total_busy_duration(worker)).sum();
+    let busy = each::<Duration>(runtimes, busy).map(|(labels, busy)| (labels, busy.as_secs_f64()));
+    families.counters("tokio_runtime_busy_seconds", "Time for which a runtime ran tasks", busy);
+    let parks = |it: &RuntimeMetrics| (0..it.num_workers()).map(|worker| it.worker_park_count(worker)).sum::<u64>();
+    let help = "Times that a thread of a runtime parked, mostly because it had no task";
+    families.counters("tokio_runtime_parks", help, each(runtimes, parks));
 }
 
 fn calls(families: &mut Families<'_>, state: &OpsState) {
     let calls = state.calls.read();
-    families.durations(
-        "rpc_server_call_duration",
-        "Duration of calls, from arrival to the end of the work or of the stream",
-        calls.iter().map(|call| {
-            let labels = [("rpc_method", call.method), ("kind", &call.kind), ("rpc_status_code", call.status)];
-            (labels, &call.durations)
-        }),
-    );
+    let calls = calls.iter().map(|call| {
+        let labels = [("rpc_method", call.method), ("kind", &call.kind), ("rpc_status_code", call.status)];
+        (labels, &call.durations)
+    });
+    let help = "Duration of calls, from arrival to the end of the work or of the stream";
+    families.durations("rpc_server_call_duration", help, calls);
 }
 
 fn connections(families: &mut Families<'_>, state: &OpsState) {
     let listeners = state.listeners.get().map_or(&[][..], Vec::as_slice);
-    families.gauges(
-        "waterwheel_connections",
-        "Open connections",
-        listeners.iter().map(|of| ([("listener", of.name)], of.connections.open() as f64)),
-    );
-    families.counters(
-        "waterwheel_connections_accepted",
-        "Accepted connections",
-        listeners.iter().map(|of| ([("listener", of.name)], of.connections.accepted())),
-    );
-    families.counters(
-        "waterwheel_connections_refused",
-        "Refused connections, by reason",
-        listeners.iter().flat_map(|of| {
-            Refused::ALL
-                .iter()
-                .map(|reason| ([("listener", of.name), ("reason", reason.as_str())], of.connections.refused(*reason)))
-        }),
-    );
-    families.gauges(
-        "waterwheel_held_bytes",
-        "Bytes of incomplete messages and unread answers",
-        listeners.iter().flat_map(|of| {
-            [("uploads", of.memory.uploads()), ("answers", of.memory.answers())]
-                .map(|(what, bytes)| ([("listener", of.name), ("what", what)], bytes as f64))
-        }),
-    );
-    families.counters(
-        "waterwheel_connections_closed",
-        "Accepted connections that were closed, by reason",
-        listeners.iter().flat_map(|of| {
-            Closed::ALL
-                .iter()
-                .map(|reason| ([("listener", of.name), ("reason", reason.as_str())], of.connections.closed(*reason)))
-        }),
-    );
+    let open = listeners.iter().map(|of| ([("listener", of.name)], of.connections.open() as f64));
+    families.gauges("waterwheel_connections", "Open connections", open);
+    let accepted = listeners.iter().map(|of| ([("listener", of.name)], of.connections.accepted()));
+    families.counters("waterwheel_connections_accepted", "Accepted connections", accepted);
+    let refused = listeners.iter().flat_map(|of| {
+        let row = |it: &Refused| ([("listener", of.name), ("reason", it.as_str())], of.connections.refused(*it));
+        Refused::ALL.iter().map(row)
+    });
+    families.counters("waterwheel_connections_refused", "Refused connections, by reason", refused);
+    let held = listeners.iter().flat_map(|of| {
+        [("uploads", of.memory.uploads()), ("answers", of.memory.answers())]
+            .map(|(what, bytes)| ([("listener", of.name), ("what", what)], bytes as f64))
+    });
+    families.gauges("waterwheel_held_bytes", "Bytes of incomplete messages and unread answers", held);
+    let closed = listeners.iter().flat_map(|of| {
+        let row = |it: &Closed| ([("listener", of.name), ("reason", it.as_str())], of.connections.closed(*it));
+        Closed::ALL.iter().map(row)
+    });
+    families.counters("waterwheel_connections_closed", "Accepted connections that were closed, by reason", closed);
 }
 
 /// The store and its jobs, by kind. A served kind has series even if it has no jobs.
@@ -285,25 +252,15 @@ fn detached(families: &mut Families<'_>, state: &OpsState) {
     for kind in state.pools.kinds() {
         depths.entry(kind.to_string()).or_default();
     }
-    families.gauges(
-        "waterwheel_detached_jobs",
-        "Detached jobs by state",
-        depths.iter().flat_map(|(kind, depth)| {
-            [
-                ("scheduled", depth.scheduled),
-                ("ready", depth.ready),
-                ("blocked", depth.blocked),
-                ("running", depth.leased),
-                ("dead", depth.dead),
-            ]
-            .map(|(state, jobs)| ([("kind", &**kind), ("state", state)], jobs as f64))
-        }),
-    );
-    families.gauges(
-        "waterwheel_detached_oldest_ready_age_seconds",
-        "Age of the detached job that has been ready for the longest time",
-        depths.iter().map(|(kind, depth)| ([("kind", &**kind)], depth.oldest_ready.unwrap_or_default().as_secs_f64())),
-    );
+    let jobs = depths.iter().flat_map(|(kind, of)| {
+        let states = [("scheduled", of.scheduled), ("ready", of.ready), ("blocked", of.blocked)];
+        let states = states.into_iter().chain([("running", of.leased), ("dead", of.dead)]);
+        states.map(|(state, jobs)| ([("kind", &**kind), ("state", state)], jobs as f64))
+    });
+    families.gauges("waterwheel_detached_jobs", "Detached jobs by state", jobs);
+    let ages = depths.iter().map(|(kind, of)| ([("kind", &**kind)], of.oldest_ready.unwrap_or_default().as_secs_f64()));
+    let help = "Age of the detached job that has been ready for the longest time";
+    families.gauges("waterwheel_detached_oldest_ready_age_seconds", help, ages);
 }
 
 /// Denied calls, quotas, and reloads of certificates and keys.
@@ -330,13 +287,9 @@ fn security(families: &mut Families<'_>, state: &OpsState) {
         families.gauge("waterwheel_quota_tenants", help, quotas.tenants() as f64);
     }
     if !changes.is_empty() {
-        families.counters(
-            "waterwheel_file_changes",
-            "Reloads of changed files, by outcome",
-            changes.iter().flat_map(|(files, [done, failed])| {
-                [("taken", *done), ("broken", *failed)]
-                    .map(|(outcome, count)| ([("files", *files), ("outcome", outcome)], count))
-            }),
-        );
+        let changes = changes.iter().flat_map(|(files, [done, failed])| {
+            [("taken", done), ("broken", failed)].map(|(how, count)| ([("files", *files), ("outcome", how)], *count))
+        });
+        families.counters("waterwheel_file_changes", "Reloads of changed files, by outcome", changes);
     }
 }

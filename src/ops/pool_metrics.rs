@@ -38,6 +38,17 @@ const LEVELS: [Level; 16] = [
     ),
 ];
 
+/// A counter of every pool: name, help, and function that reads it.
+type Count = (&'static str, &'static str, fn(&PoolStats) -> u64);
+
+const COUNTS: [Count; 3] = [
+    ("waterwheel_slow_polls", "Handler polls that blocked their thread for too long", |pool| pool.slow_polls),
+    ("waterwheel_late_messages", "Messages of workers about jobs that were over, which were dropped", |pool| {
+        pool.late_messages
+    }),
+    ("waterwheel_jobs_accepted", "Accepted jobs", |pool| pool.counts.accepted),
+];
+
 /// A gauge of every kind with limits: name, help, and function that reads it. `None` if that limit is not set.
 type LimitLevel = (&'static str, &'static str, fn(&LimitStats) -> Option<f64>);
 
@@ -82,17 +93,13 @@ pub(super) fn write(families: &mut Families<'_>, pools: &Pools) {
     for (name, help, read) in LEVELS {
         families.gauges(name, help, stats.iter().map(|pool| ([("pool", &*pool.name)], read(pool))));
     }
+    for (name, help, read) in COUNTS {
+        families.counters(name, help, stats.iter().map(|pool| ([("pool", &*pool.name)], read(pool))));
+    }
     workers(families, &stats);
     programs(families, &stats);
     attached(families, &stats);
     limits(families, &stats);
-    families.gauges(
-        "waterwheel_kind_expected_wait_seconds",
-        "Expected wait of a job of a limited kind, of the default class, that arrives now",
-        kinds(&stats)
-            .filter(|(_, kind)| kind.limit.is_some())
-            .map(|(labels, kind)| (labels, kind.expected_wait.as_secs_f64())),
-    );
     counts(families, &stats);
     families.counter("waterwheel_jobs_unknown_kind", "Jobs of unknown kinds", pools.unknown_kinds());
     durations(families, pools);
@@ -100,27 +107,15 @@ pub(super) fn write(families: &mut Families<'_>, pools: &Pools) {
 
 fn durations(families: &mut Families<'_>, pools: &Pools) {
     let drains: Vec<_> = pools.all().iter().map(|pool| (pool.name(), pool.drain_durations())).collect();
-    families.durations(
-        "waterwheel_drain_duration",
-        "Duration of drains, until no job was left",
-        drains.iter().map(|(pool, drains)| ([("pool", &***pool)], drains)),
-    );
-    let pools: Vec<_> = pools.all().iter().map(|pool| (pool.name(), pool.durations())).collect();
-    let kinds = || {
-        pools
-            .iter()
-            .flat_map(|(pool, kinds)| kinds.iter().map(move |kind| ([("pool", &***pool), ("kind", &*kind.kind)], kind)))
-    };
-    families.durations(
-        "waterwheel_job_queue_wait",
-        "Time from arrival to the start, of jobs that ran",
-        kinds().map(|(labels, kind)| (labels, &kind.queue_wait)),
-    );
-    families.durations(
-        "waterwheel_job_run_time",
-        "Run time of jobs",
-        kinds().map(|(labels, kind)| (labels, &kind.run_time)),
-    );
+    let drains = drains.iter().map(|(pool, drains)| ([("pool", &***pool)], drains));
+    families.durations("waterwheel_drain_duration", "Duration of drains, until no job was left", drains);
+    let kinds: Vec<_> = pools.all().iter().map(|pool| (pool.name(), pool.durations())).collect();
+    let kinds = kinds.iter().flat_map(|(pool, kinds)| kinds.iter().map(move |kind| (pool, kind)));
+    let kinds = kinds.map(|(pool, kind)| ([("pool", &***pool), ("kind", &*kind.kind)], kind));
+    let waits = kinds.clone().map(|(labels, kind)| (labels, &kind.queue_wait));
+    families.durations("waterwheel_job_queue_wait", "Time from arrival to the start, of jobs that ran", waits);
+    let runs = kinds.map(|(labels, kind)| (labels, &kind.run_time));
+    families.durations("waterwheel_job_run_time", "Run time of jobs", runs);
 }
 
 /// Each kind, with its labels.
@@ -129,87 +124,52 @@ fn kinds(stats: &[PoolStats]) -> impl Iterator<Item = ([(&'static str, &str); 2]
 }
 
 fn workers(families: &mut Families<'_>, stats: &[PoolStats]) {
-    families.gauges(
-        "waterwheel_workers",
-        "Workers by state",
-        stats.iter().flat_map(|pool| {
-            let mut states: BTreeMap<String, u32> = ["idle", "busy", "stuck"].map(|name| (name.to_owned(), 0)).into();
-            pool.workers.iter().for_each(|worker| *states.entry(lower(worker.state)).or_default() += 1);
-            states
-                .into_iter()
-                .map(|(state, count)| ([("pool", pool.name.to_string()), ("state", state)], f64::from(count)))
-        }),
-    );
-    families.counters(
-        "waterwheel_factory_failures",
-        "Failed attempts to create a handler",
-        kinds(stats).map(|(labels, kind)| (labels, kind.factory.failures)),
-    );
-    families.counters(
-        "waterwheel_slow_polls",
-        "Handler polls that blocked their thread for too long",
-        stats.iter().map(|pool| ([("pool", &*pool.name)], pool.slow_polls)),
-    );
-    families.counters(
-        "waterwheel_late_messages",
-        "Messages of workers about jobs that were over, which were dropped",
-        stats.iter().map(|pool| ([("pool", &*pool.name)], pool.late_messages)),
-    );
+    let states = stats.iter().flat_map(|pool| {
+        let mut states: BTreeMap<String, u32> = ["idle", "busy", "stuck"].map(|name| (name.to_owned(), 0)).into();
+        pool.workers.iter().for_each(|worker| *states.entry(lower(worker.state)).or_default() += 1);
+        let row = |(state, count)| ([("pool", pool.name.to_string()), ("state", state)], f64::from(count));
+        states.into_iter().map(row)
+    });
+    families.gauges("waterwheel_workers", "Workers by state", states);
+    let failures = kinds(stats).map(|(labels, kind)| (labels, kind.factory.failures));
+    families.counters("waterwheel_factory_failures", "Failed attempts to create a handler", failures);
 }
 
 /// The processes of long-running programs.
 fn programs(families: &mut Families<'_>, stats: &[PoolStats]) {
-    let programs = || {
-        stats.iter().flat_map(|pool| {
-            pool.programs.iter().map(|program| ([("pool", &*pool.name), ("program", &*program.name)], program))
+    let programs = stats.iter().flat_map(|pool| {
+        pool.programs.iter().map(|program| ([("pool", &*pool.name), ("program", &*program.name)], program))
+    });
+    let processes = programs.clone().flat_map(|([pool, name], program)| {
+        ProcessState::ALL.into_iter().map(move |state| {
+            let count = program.processes.iter().filter(|process| process.state == state).count();
+            ([pool, name, ("state", state.name())], count as f64)
         })
-    };
-    families.gauges(
-        "waterwheel_program_processes",
-        "Processes of a program by state",
-        programs().flat_map(|([pool, name], program)| {
-            ProcessState::ALL.into_iter().map(move |state| {
-                let count = program.processes.iter().filter(|process| process.state == state).count();
-                ([pool, name, ("state", state.name())], count as f64)
-            })
-        }),
-    );
-    families.gauges(
-        "waterwheel_program_memory_bytes",
-        "Resident memory of the processes of a program",
-        programs().map(|(labels, program)| {
-            let memory: u64 = program.processes.iter().map(|process| process.memory).sum();
-            (labels, memory as f64)
-        }),
-    );
-    families.counters(
-        "waterwheel_program_starts",
-        "Processes of a program that were started",
-        programs().map(|(labels, program)| (labels, program.starts)),
-    );
-    families.counters(
-        "waterwheel_program_failures",
-        "Processes of a program that ended although the server had not asked them to",
-        programs().map(|(labels, program)| (labels, program.failures)),
-    );
+    });
+    families.gauges("waterwheel_program_processes", "Processes of a program by state", processes);
+    let memory = programs.clone().map(|(labels, program)| {
+        let memory: u64 = program.processes.iter().map(|process| process.memory).sum();
+        (labels, memory as f64)
+    });
+    families.gauges("waterwheel_program_memory_bytes", "Resident memory of the processes of a program", memory);
+    let starts = programs.clone().map(|(labels, program)| (labels, program.starts));
+    families.counters("waterwheel_program_starts", "Processes of a program that were started", starts);
+    let failures = programs.map(|(labels, program)| (labels, program.failures));
+    let help = "Processes of a program that ended although the server had not asked them to";
+    families.counters("waterwheel_program_failures", help, failures);
 }
 
 /// Attached workers. They choose their own names, so names are not labels.
 fn attached(families: &mut Families<'_>, stats: &[PoolStats]) {
-    let pools = || stats.iter().filter_map(|pool| Some(([("pool", &*pool.name)], pool.attached.as_ref()?)));
-    families.gauges(
-        "waterwheel_attached_workers",
-        "Attached workers",
-        pools().map(|(labels, workers)| (labels, workers.len() as f64)),
-    );
-    families.gauges(
-        "waterwheel_attached_abandoned_jobs",
-        "Jobs that attached workers still run although their callers have been answered",
-        pools().map(|(labels, workers)| {
-            let abandoned: usize = workers.iter().map(|worker| worker.abandoned).sum();
-            (labels, abandoned as f64)
-        }),
-    );
+    let pools = stats.iter().filter_map(|pool| Some(([("pool", &*pool.name)], pool.attached.as_ref()?)));
+    let count = pools.clone().map(|(labels, workers)| (labels, workers.len() as f64));
+    families.gauges("waterwheel_attached_workers", "Attached workers", count);
+    let abandoned = pools.map(|(labels, workers)| {
+        let abandoned: usize = workers.iter().map(|worker| worker.abandoned).sum();
+        (labels, abandoned as f64)
+    });
+    let help = "Jobs that attached workers still run although their callers have been answered";
+    families.gauges("waterwheel_attached_abandoned_jobs", help, abandoned);
 }
 
 /// Use and size of the limits of kinds. Kinds without limits, and unset limits, have no series. Keys are counted, but
@@ -219,36 +179,29 @@ fn limits(families: &mut Families<'_>, stats: &[PoolStats]) {
         let limited = kinds(stats).filter_map(|(labels, kind)| Some((labels, kind.limit.as_ref().and_then(read)?)));
         families.gauges(name, help, limited);
     }
+    let limited = kinds(stats).filter(|(_, kind)| kind.limit.is_some());
+    let waits = limited.map(|(labels, kind)| (labels, kind.expected_wait.as_secs_f64()));
+    let help = "Expected wait of a job of a limited kind, of the default class, that arrives now";
+    families.gauges("waterwheel_kind_expected_wait_seconds", help, waits);
 }
 
 fn counts(families: &mut Families<'_>, stats: &[PoolStats]) {
-    families.counters(
-        "waterwheel_jobs_accepted",
-        "Accepted jobs",
-        stats.iter().map(|pool| ([("pool", &*pool.name)], pool.counts.accepted)),
-    );
-    families.counters(
-        "waterwheel_jobs_ended",
-        "Ended jobs, by outcome",
-        stats.iter().flat_map(|pool| {
-            let counts = &pool.counts;
-            [
-                ("completed", counts.completed),
-                ("failed", counts.failed),
-                ("cancelled", counts.cancelled),
-                ("expired", counts.expired),
-                ("panicked", counts.panicked),
-                ("shed", counts.shed),
-            ]
-            .map(|(outcome, count)| ([("pool", &*pool.name), ("outcome", outcome)], count))
-        }),
-    );
-    families.counters(
-        "waterwheel_jobs_rejected",
-        "Refused jobs, by reason",
-        stats.iter().flat_map(|pool| {
-            let reasons = Reason::REFUSALS.map(Reason::name).into_iter().zip(pool.counts.rejected);
-            reasons.map(|(reason, count)| ([("pool", &*pool.name), ("reason", reason)], count))
-        }),
-    );
+    let ended = stats.iter().flat_map(|pool| {
+        let counts = &pool.counts;
+        [
+            ("completed", counts.completed),
+            ("failed", counts.failed),
+            ("cancelled", counts.cancelled),
+            ("expired", counts.expired),
+            ("panicked", counts.panicked),
+            ("shed", counts.shed),
+        ]
+        .map(|(outcome, count)| ([("pool", &*pool.name), ("outcome", outcome)], count))
+    });
+    families.counters("waterwheel_jobs_ended", "Ended jobs, by outcome", ended);
+    let rejected = stats.iter().flat_map(|pool| {
+        let reasons = Reason::REFUSALS.map(Reason::name).into_iter().zip(pool.counts.rejected);
+        reasons.map(|(reason, count)| ([("pool", &*pool.name), ("reason", reason)], count))
+    });
+    families.counters("waterwheel_jobs_rejected", "Refused jobs, by reason", rejected);
 }
