@@ -189,6 +189,14 @@ pub(crate) fn message_json<M: Name>(message: &M) -> io::Result<String> {
     String::from_utf8(line).map_err(io::Error::other)
 }
 
+/// The cells of a row, from anything that can be displayed.
+macro_rules! row {
+    ($($cell:expr),+ $(,)?) => {
+        vec![$($cell.to_string()),+]
+    };
+}
+pub(crate) use row;
+
 /// Smallest width of a shortened column.
 const MIN_WIDTH: usize = 6;
 

@@ -8,7 +8,7 @@ use crate::{
     cli::{
         console::{FAINT, STRONG, paint},
         jobs,
-        output::{duration, sanitized, short, short_duration, table},
+        output::{duration, row, sanitized, short, short_duration, table},
     },
     proto::{JobCounts, ListJobsResponse, Phase, PoolStats, Stats, TenantRate},
 };
@@ -97,16 +97,12 @@ fn pool(pool: &PoolStats, before: Option<&PoolStats>, time: Duration) -> Vec<Str
     let rates = before.map(flow).map(|before| {
         [0, 1, 2].map(|at| format!("{:.1}", now[at].saturating_sub(before[at]) as f64 / time.as_secs_f64()))
     });
-    let mut row = vec![
-        sanitized(&pool.name),
-        state,
-        format!("{}/{}", pool.in_flight, pool.size.unwrap_or_default().workers),
-        format!("{}/{}", queue.jobs, queue.jobs_capacity),
-    ];
-    row.extend(rates.unwrap_or_else(|| ["-", "-", "-"].map(str::to_owned)));
+    let [arrived, ended, refused] = rates.unwrap_or_else(|| ["-", "-", "-"].map(str::to_owned));
+    let busy = format!("{}/{}", pool.in_flight, pool.size.unwrap_or_default().workers);
+    let queued = format!("{}/{}", queue.jobs, queue.jobs_capacity);
     let waits = pool.kinds.iter().map(|kind| duration(kind.expected_wait));
-    row.push(short_duration(waits.fold(duration(queue.expected_wait), Duration::max)));
-    row
+    let wait = short_duration(waits.fold(duration(queue.expected_wait), Duration::max));
+    row![sanitized(&pool.name), state, busy, queued, arrived, ended, refused, wait]
 }
 
 /// Jobs since the start: arrived, ended and refused.
@@ -124,7 +120,7 @@ fn tenants(tenants: &[TenantRate]) -> Vec<String> {
     }
     let row = |rate: &TenantRate| {
         let name = if rate.tenant.is_empty() { "(default)".to_owned() } else { sanitized(&rate.tenant) };
-        vec![name, format!("{:.1}", rate.asks), format!("{:.1}", rate.refusals)]
+        row![name, format!("{:.1}", rate.asks), format!("{:.1}", rate.refusals)]
     };
     let rows = tenants.iter().take(MAX_TENANTS).map(row);
     table(&["tenants that ask most", ">ask/s", ">refuse/s"], rows.collect())

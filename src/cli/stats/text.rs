@@ -1,12 +1,10 @@
 //! A snapshot of `stats` as text.
 
-use std::fmt::Write;
-
 use crate::{
     cli::{
         console::{BAD, FAINT, GOOD, STRONG, WARN, paint},
         operate,
-        output::{bytes, percent, pluralized, sanitized, short, table},
+        output::{bytes, percent, pluralized, row, sanitized, short, table},
     },
     proto::{
         AttachedWorkerStats, DetachedStats, Distribution, FactoryStats, JobCounts, KindStats, LimitBound, LimitStats,
@@ -27,45 +25,37 @@ pub(super) fn snapshot(stats: &Stats) -> String {
 }
 
 fn pool_block(pool: &PoolStats) -> Vec<String> {
-    let workers = live_workers(pool);
-    let mut lines = vec![
-        format!(
-            "{}  {}  {} of {workers} workers busy, {}",
-            paint(STRONG, format!("pool {}", sanitized(&pool.name))),
-            phase(pool.phase()),
-            pool.in_flight,
-            percent(pool.utilization),
-        ),
-        format!("  queue    {}", queue(&pool.queue.unwrap_or_default())),
-    ];
-    if let Some(paused) = &pool.paused {
-        let paused = format!("for {}: no job starts until \"waterwheel resume\"", short(Some(*paused)));
-        lines.push(format!("  paused   {}", paint(WARN, paused)));
-    }
-    if let Some(size) = pool.size.as_ref().filter(|size| size.min < size.max || size.retiring > 0) {
-        lines.push(format!("  size     {}", operate::size(size)));
-    }
-    let jobs = pool.jobs.clone().unwrap_or_default();
-    lines.push(format!("  jobs     {}", ends(&jobs)));
-    if !jobs.rejected.is_empty() {
-        lines.push(format!("  refused  {}", refusals(&jobs)));
-    }
-    if pool.stale > 0 {
-        let stale = format!("{}; see \"waterwheel jobs --stale\"", pluralized(pool.stale, "running job"));
-        lines.push(format!("  stale    {}", paint(WARN, stale)));
-    }
-    if pool.slow_polls > 0 {
-        let polls = format!("{} handler polls blocked their thread for too long", pool.slow_polls);
-        lines.push(format!("  slow     {}", paint(WARN, polls)));
-    }
+    let (name, workers) = (paint(STRONG, format!("pool {}", sanitized(&pool.name))), live_workers(pool));
+    let (phase, busy) = (phase(pool.phase()), percent(pool.utilization));
+    let mut lines = vec![format!("{name}  {phase}  {} of {workers} workers busy, {busy}", pool.in_flight)];
+    lines.extend(figures(pool).into_iter().filter_map(|(what, text)| Some(format!("  {what:<7}  {}", text?))));
     lines.extend(pool.kinds.iter().filter_map(factory));
     lines.extend(indented(kinds(&pool.kinds)));
     lines.extend(indented(detached(&pool.kinds)));
     lines.extend(indented(limits(&pool.kinds).collect()));
-    lines.extend(indented(programs(&pool.programs)));
+    lines.extend(indented(pool.programs.iter().flat_map(program).collect()));
     lines.extend(indented(attached(&pool.attached)));
     lines.extend(indented(workers_table(&pool.workers)));
     lines
+}
+
+/// The figures of the pool itself, by name. `None` if there is nothing to report.
+fn figures(pool: &PoolStats) -> [(&'static str, Option<String>); 7] {
+    let warning = |text| paint(WARN, text);
+    let paused = |time| format!("for {}: no job starts until \"waterwheel resume\"", short(Some(time)));
+    let size = pool.size.as_ref().filter(|size| size.min < size.max || size.retiring > 0);
+    let jobs = pool.jobs.clone().unwrap_or_default();
+    let stale = || format!("{}; see \"waterwheel jobs --stale\"", pluralized(pool.stale, "running job"));
+    let slow = || format!("{} handler polls blocked their thread for too long", pool.slow_polls);
+    [
+        ("queue", Some(queue(&pool.queue.unwrap_or_default()))),
+        ("paused", pool.paused.map(paused).map(warning)),
+        ("size", size.map(operate::size)),
+        ("jobs", Some(ends(&jobs))),
+        ("refused", (!jobs.rejected.is_empty()).then(|| refusals(&jobs))),
+        ("stale", (pool.stale > 0).then(stale).map(warning)),
+        ("slow", (pool.slow_polls > 0).then(slow).map(warning)),
+    ]
 }
 
 fn factory(kind: &KindStats) -> Option<String> {
@@ -87,39 +77,27 @@ fn phase(phase: Phase) -> String {
 }
 
 fn queue(queue: &QueueStats) -> String {
-    let mut text =
-        format!("{}/{} jobs  {}/{}", queue.jobs, queue.jobs_capacity, bytes(queue.bytes), bytes(queue.bytes_capacity),);
-    if queue.waiting > 0 {
-        let waiting = format!("  {}/{} waiting", queue.waiting, queue.waiting_capacity);
-        text.push_str(&waiting);
-    }
-    let oldest = short(queue.oldest_age);
-    let expected = short(queue.expected_wait);
-    text.push_str(&format!("  oldest {oldest}  expected wait {expected}"));
-    text
+    let QueueStats { jobs, jobs_capacity, waiting, waiting_capacity, .. } = queue;
+    let [held, capacity] = [queue.bytes, queue.bytes_capacity].map(bytes);
+    let waiting = if *waiting > 0 { format!("  {waiting}/{waiting_capacity} waiting") } else { String::new() };
+    let [oldest, expected] = [queue.oldest_age, queue.expected_wait].map(short);
+    format!("{jobs}/{jobs_capacity} jobs  {held}/{capacity}{waiting}  oldest {oldest}  expected wait {expected}")
 }
 
 fn ends(jobs: &JobCounts) -> String {
     let JobCounts { accepted, completed, failed, cancelled, expired, panicked, shed, rejected: _ } = jobs;
-    let bad = |count: &u64, name| {
-        let text = format!("{count} {name}");
-        if *count > 0 { paint(WARN, text) } else { text }
-    };
-    [
-        format!("{accepted} accepted"),
-        format!("{completed} completed"),
-        bad(failed, "failed"),
-        bad(cancelled, "cancelled"),
-        bad(expired, "expired"),
-        bad(panicked, "panicked"),
-        bad(shed, "shed"),
-    ]
-    .join("  ")
+    let bad =
+        [(failed, "failed"), (cancelled, "cancelled"), (expired, "expired"), (panicked, "panicked"), (shed, "shed")];
+    let bad = bad.map(|(count, name)| match count {
+        0 => format!("0 {name}"),
+        _ => paint(WARN, format!("{count} {name}")),
+    });
+    format!("{accepted} accepted  {completed} completed  {}", bad.join("  "))
 }
 
 fn refusals(jobs: &JobCounts) -> String {
-    let one = |(reason, count): (&str, u64)| paint(WARN, format!("{count} {}", sanitized(reason)));
-    jobs.rejected.iter().map(|it| one((&it.reason, it.count))).collect::<Vec<_>>().join("  ")
+    let rejected = jobs.rejected.iter().map(|it| paint(WARN, format!("{} {}", it.count, sanitized(&it.reason))));
+    rejected.collect::<Vec<_>>().join("  ")
 }
 
 fn kinds(kinds: &[KindStats]) -> Vec<String> {
@@ -159,12 +137,8 @@ fn bound(LimitBound { concurrency, rate, burst }: LimitBound) -> String {
 
 fn distribution(kind: &str, time: &str, distribution: Option<Distribution>) -> Vec<String> {
     let Distribution { count, p50, p90, p99, max } = distribution.unwrap_or_default();
-    let mut row = vec![kind.to_owned(), time.to_owned(), count.to_string()];
-    row.extend([p50, p90, p99, max].map(|it| match count {
-        0 => "-".to_owned(),
-        _ => short(it),
-    }));
-    row
+    let [p50, p90, p99, max] = [p50, p90, p99, max].map(|it| if count == 0 { "-".to_owned() } else { short(it) });
+    row![kind, time, count, p50, p90, p99, max]
 }
 
 /// Workers with something to report, and one line for all idle ones.
@@ -183,26 +157,16 @@ fn workers_table(workers: &[WorkerStats]) -> Vec<String> {
 }
 
 fn worker(worker: &WorkerStats) -> Vec<String> {
-    let since = short(worker.since_progress);
     let job = match worker.job_id.as_str() {
         "" => String::new(),
-        id => {
-            let age = short(worker.job_age);
-            format!("{} for {age}", sanitized(id))
-        }
+        id => format!("{} for {}", sanitized(id), short(worker.job_age)),
     };
-    vec![
-        worker.id.to_string(),
-        state(worker.state()),
-        worker.completed.to_string(),
-        worker.failed.to_string(),
-        match worker.completed + worker.failed {
-            0 => "-".to_owned(),
-            _ => short(worker.mean_run_time),
-        },
-        format!("{since} ago"),
-        job,
-    ]
+    let mean = match worker.completed + worker.failed {
+        0 => "-".to_owned(),
+        _ => short(worker.mean_run_time),
+    };
+    let progress = format!("{} ago", short(worker.since_progress));
+    row![worker.id, state(worker.state()), worker.completed, worker.failed, mean, progress, job]
 }
 
 fn state(state: WorkerState) -> String {
@@ -231,32 +195,24 @@ fn indented(lines: Vec<String>) -> impl Iterator<Item = String> {
     lines.into_iter().map(|line| format!("  {line}"))
 }
 
-/// A line for each program, and one for how its last process failed.
-fn programs(programs: &[ProgramStats]) -> Vec<String> {
-    programs.iter().flat_map(program).collect()
-}
-
+/// A line for a program, and one for how its last process failed.
 fn program(program: &ProgramStats) -> Vec<String> {
+    use ProcessState::{Busy, Failing, Idle, Leaving, Starting};
     let ProgramStats { name, processes, starts, failures, last_failure } = program;
     let (jobs, memory) = processes.iter().fold((0, 0), |sum, it| (sum.0 + it.jobs, sum.1 + it.memory_bytes));
-    let mut line = format!("program {}  ", sanitized(name));
-    for state in
-        [ProcessState::Starting, ProcessState::Idle, ProcessState::Busy, ProcessState::Leaving, ProcessState::Failing]
-    {
-        let count = processes.iter().filter(|process| process.state() == state).count();
+    let mut parts = vec![format!("program {}", sanitized(name))];
+    for state in [Starting, Idle, Busy, Leaving, Failing] {
         let word = state.as_str_name().trim_start_matches("PROCESS_STATE_").to_ascii_lowercase();
-        let text = format!("{count} {word}");
-        match (count, state) {
-            (0, _) => continue,
-            (_, ProcessState::Failing) => line.push_str(&paint(BAD, text)),
-            _ => line.push_str(&text),
+        match processes.iter().filter(|process| process.state() == state).count() {
+            0 => {}
+            count if state == Failing => parts.push(paint(BAD, format!("{count} {word}"))),
+            count => parts.push(format!("{count} {word}")),
         }
-        line.push_str("  ");
     }
-    write!(line, "{jobs} jobs  {}  {starts} started", bytes(memory)).expect("a string takes all");
-    let failure =
-        (*failures > 0).then(|| paint(WARN, format!("{failures} failed, the last one: {}", sanitized(last_failure))));
-    [line].into_iter().chain(failure.map(|failure| format!("  {failure}"))).collect()
+    parts.extend([format!("{jobs} jobs"), bytes(memory), format!("{starts} started")]);
+    let failure = format!("{failures} failed, the last one: {}", sanitized(last_failure));
+    let failure = (*failures > 0).then(|| format!("  {}", paint(WARN, failure)));
+    [parts.join("  ")].into_iter().chain(failure).collect()
 }
 
 /// A table of the workers that are attached.
@@ -268,7 +224,7 @@ fn attached(workers: &[AttachedWorkerStats]) -> Vec<String> {
             (false, 0) => String::new(),
             (false, given_up) => paint(WARN, format!("{given_up} ignored a cancel")),
         };
-        vec![sanitized(name), sanitized(peer), concurrency.to_string(), running.to_string(), jobs.to_string(), note]
+        row![sanitized(name), sanitized(peer), concurrency, running, jobs, note]
     };
     table(&["attached", "peer", ">slots", ">running", ">jobs", ""], workers.iter().map(row).collect())
 }
@@ -278,11 +234,9 @@ pub(super) fn detached<'a>(kinds: impl IntoIterator<Item = &'a KindStats>) -> Ve
     let row = |kind: &KindStats| {
         let jobs = kind.detached.filter(|it| *it != DetachedStats::default())?;
         let DetachedStats { scheduled, ready, blocked, running, dead, oldest_ready_age } = jobs;
-        let mut row = vec![sanitized(&kind.name)];
-        row.extend([scheduled, ready, blocked, running].map(|count| count.to_string()));
-        row.push(if dead > 0 { paint(WARN, dead) } else { dead.to_string() });
-        row.push(oldest_ready_age.map_or_else(|| "-".to_owned(), |age| short(Some(age))));
-        Some(row)
+        let dead = if dead > 0 { paint(WARN, dead) } else { dead.to_string() };
+        let oldest = oldest_ready_age.map_or_else(|| "-".to_owned(), |age| short(Some(age)));
+        Some(row![sanitized(&kind.name), scheduled, ready, blocked, running, dead, oldest])
     };
     let heads = ["detached", ">scheduled", ">ready", ">blocked", ">running", ">dead", ">oldest ready"];
     table(&heads, kinds.into_iter().filter_map(row).collect())
