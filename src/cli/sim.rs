@@ -33,28 +33,17 @@ const MAX_RUN: Duration = Duration::from_secs(8 * 24 * 3600);
 /// Bounds of loads and other factors.
 const TIMES: RangeInclusive<f64> = 0.01..=100.0;
 /// Columns of the table. `tries` are submissions per job.
-const HEADS: [&str; 11] = [
-    "service",
-    "arrivals",
-    ">load",
-    ">useful",
-    ">missed",
-    ">refused",
-    ">wait p99",
-    ">recovery",
-    ">tries",
-    ">others served",
-    ">others p99",
-];
-/// The last columns, for the tenants that do not flood the workers, are for `--flood`.
-const OTHERS: usize = 2;
+const HEADS: [&str; 9] =
+    ["service", "arrivals", ">load", ">useful", ">missed", ">refused", ">wait p99", ">recovery", ">tries"];
+/// Further columns of `--flood`, for the tenants that do not flood the workers.
+const OTHERS: [&str; 2] = [">others served", ">others p99"];
 
 /// Simulate a pool under load, on virtual time.
 ///
-/// Runs the scheduler of the server with random arrivals, and prints for each load: the useful share (worker time of jobs
-/// that ended in time, divided by all worker time, or by the demand if that is less); the share of accepted jobs that
-/// missed their deadline; the share of refused jobs; the 99th percentile of the wait; the time until nearly all jobs are
-/// served again after the load falls; and the submissions per job.
+/// Runs the scheduler of the server with random arrivals, and prints for each load: the useful share (worker time of
+/// jobs that ended in time, divided by all worker time, or by the demand if that is less); the share of accepted jobs
+/// that missed their deadline; the share of refused jobs; the 99th percentile of the wait; the time until nearly all
+/// jobs are served again after the load falls; and the submissions per job.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  waterwheel sim --load 2 --seeds 2 --duration 5s")]
 pub(super) struct SimArgs {
@@ -92,8 +81,8 @@ pub(super) struct SimArgs {
     /// Number of tenants, with equal shares of the load.
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..))]
     tenants: u16,
-    /// Add one tenant that alone sends this multiple of the workers' capacity, and print the results of the others, which
-    /// share --load.
+    /// Add one tenant that alone sends this multiple of the workers' capacity, and print the results of the others,
+    /// which share --load.
     #[arg(long, value_name = "TIMES", value_parser = number_in(TIMES))]
     flood: Option<f64>,
     /// Draw the criticality of each job from the four classes.
@@ -225,8 +214,8 @@ pub(super) async fn run(args: SimArgs, console: &mut Console<'_>) -> Result<Exit
         rows.push(row(&figures));
     }
     if console.format == Format::Text {
-        let heads = if args.flood.is_some() { &HEADS[..] } else { &HEADS[..HEADS.len() - OTHERS] };
-        console.out.line(&table(heads, rows).join("\n")).await?;
+        let others = args.flood.map_or(&[][..], |_| &OTHERS);
+        console.out.line(&table(&[&HEADS, others].concat(), rows).join("\n")).await?;
     }
     Ok(Exit::Done)
 }

@@ -160,8 +160,8 @@ const STEP: Duration = Duration::from_millis(100);
 /// The largest useful worker time that any policy could reach under a load.
 ///
 /// It treats work as a fluid: each tenth of a second serves what has arrived, and work beyond what the workers can do
-/// within the longest deadline is lost. Under a steady load this is `min(demand, capacity)`. Under a varying load, a lull
-/// cannot serve work that has missed its deadline.
+/// within the longest deadline is lost. Under a steady load this is `min(demand, capacity)`. Under a varying load, a
+/// lull cannot serve work that has missed its deadline.
 #[derive(Debug, Clone, Default)]
 struct Bound {
     /// Demanded worker seconds, by step of arrival.

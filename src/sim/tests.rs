@@ -1,4 +1,4 @@
-//! The claims of the admission policy, on a few seeds each.
+//! Tests of the admission policy under simulated loads, with a few seeds each.
 
 use std::time::Duration;
 
@@ -14,16 +14,16 @@ const SEEDS: u64 = 4;
 /// Runs a load against one policy.
 type Run = fn(&Load) -> Outcome;
 
-/// A queue of bounded length, and workers that know of no deadline: what most people write.
+/// A bounded queue, and workers that ignore deadlines.
 const FIFO: Run = |load| run_with(Box::new(Fifo::new(load.workers, load.queue, Expired::Run)), load);
-/// The same, without the jobs that have expired when a worker is free for them.
+/// The same, but jobs that have expired in the queue are dropped.
 const FIFO_EXPIRY: Run = |load| run_with(Box::new(Fifo::new(load.workers, load.queue, Expired::Dropped)), load);
-/// Controlled delay, and last in first out while the queue does not empty.
+/// Controlled delay (CoDel); last in, first out while the queue is not empty.
 const CODEL_LIFO: Run = |load| run_with(Box::new(CodelLifo::new(load.workers, load.queue)), load);
-/// Accepts where the expected wait is at most half of the budget, without a margin that learns.
+/// Accepts a job if its expected wait is at most half of its budget, without an adaptive margin.
 const HALF_BUDGET: Run = |load| run_with(Box::new(HalfBudget::new(load.workers, load.queue)), load);
 
-/// Useful share and admitted-then-missed, as means over the seeds.
+/// The useful share, and the share of admitted jobs that missed their deadline: means over the seeds.
 fn means(load: impl Fn(u64) -> Load) -> (f64, f64) {
     means_of(run, load)
 }
@@ -35,7 +35,7 @@ fn means_of(run: Run, load: impl Fn(u64) -> Load) -> (f64, f64) {
 }
 
 #[test]
-fn overload_leaves_nearly_all_of_the_work_useful() {
+fn under_overload_nearly_all_work_is_useful() {
     let cases = [(Service::Exponential, 2.0, 0.95), (Service::Exponential, 10.0, 0.95)];
     let lognormal = [(Service::Lognormal, 2.0, 0.88), (Service::Lognormal, 10.0, 0.88)];
     for (service, times, least) in cases.into_iter().chain(lognormal) {
@@ -43,27 +43,27 @@ fn overload_leaves_nearly_all_of_the_work_useful() {
             let tenants = vec![(1.0, Some(Criticality::Critical)); tenants];
             let load = |seed| Load { tenants: tenants.clone(), ..Load::steady(times, 60, service, seed) };
             let (useful, missed) = means(load);
-            let told = format!("{service:?} at {times}, {} tenants", tenants.len());
-            assert!(useful >= least, "{told}: {useful:.3} useful");
-            assert!(missed <= 0.028, "{told}: {missed:.4} missed");
+            let case = format!("{service:?} at {times}, {} tenants", tenants.len());
+            assert!(useful >= least, "{case}: {useful:.3} useful");
+            assert!(missed <= 0.028, "{case}: {missed:.4} missed");
         }
     }
 }
 
 #[test]
-fn a_pool_that_is_not_overloaded_refuses_nobody() {
+fn without_overload_nearly_all_jobs_complete() {
     let (useful, missed) = means(|seed| Load::steady(0.7, 40, Service::Exponential, seed));
     assert!(useful > 0.995 && missed < 0.005, "{useful:.3} useful, {missed:.4} missed");
 }
 
 #[test]
-fn a_bounded_queue_alone_wastes_the_workers() {
+fn a_bounded_queue_alone_wastes_nearly_all_worker_time() {
     let (useful, missed) = means_of(FIFO, |seed| Load::steady(2.0, 40, Service::Exponential, seed));
     assert!(useful < 0.1 && missed > 0.8, "{useful:.3} useful, {missed:.4} missed");
 }
 
 #[test]
-fn the_more_important_classes_come_first_and_the_others_still_move() {
+fn important_classes_are_served_first_and_the_others_still_run() {
     let load = |seed| Load { tenants: vec![(1.0, None)], ..Load::steady(2.0, 40, Service::Exponential, seed) };
     let outcomes: Vec<Outcome> = (0..SEEDS).map(|seed| run(&load(seed))).collect();
     let served = [0, 1, 2, 3].map(|rank| {
@@ -76,59 +76,59 @@ fn the_more_important_classes_come_first_and_the_others_still_move() {
     assert!(outcomes.iter().all(|outcome| outcome.admitted_then_missed <= 0.05));
 }
 
-/// One tenant with ten times what the workers can do, beside nine with a twentieth each.
-fn flood(workers: usize, seed: u64) -> Load {
+/// One tenant sends ten times the capacity of the workers; nine others send a twentieth of it each.
+fn flooded(workers: usize, seed: u64) -> Load {
     let class = Some(Criticality::Critical);
     let tenants = std::iter::once((10.0, class)).chain((0..9).map(|_| (0.05, class))).collect();
-    Load { tenants, ..nine(workers, 10.45, seed) }
+    Load { tenants, ..nine_tenants(workers, 10.45, seed) }
 }
 
-/// The nine alone, where the load is 0.45.
-fn nine(workers: usize, times: f64, seed: u64) -> Load {
+/// The nine tenants alone; together they send `times` the capacity.
+fn nine_tenants(workers: usize, times: f64, seed: u64) -> Load {
     let deadline = Duration::from_secs(8) / u32::try_from(workers.min(8)).expect("a few");
     let tenants = vec![(1.0, Some(Criticality::Critical)); 9];
     Load { tenants, workers, deadline, ..Load::steady(times, 60, Service::Exponential, seed) }
 }
 
-/// The 99th of a hundred waits of the nine, in milliseconds, and the share of their jobs that was served.
-fn of_the_nine(load: impl Fn(u64) -> Load) -> (f64, f64) {
+/// For the nine tenants: the 99th percentile of their waits, in milliseconds, and the served share of their jobs.
+fn nine_tenants_of(load: impl Fn(u64) -> Load) -> (f64, f64) {
     let (mut waits, mut arrived) = (Vec::new(), 0);
     for seed in 0..SEEDS {
         let outcome = run(&load(seed));
-        let nine = outcome.tally.tenants.len() - 9;
-        arrived += outcome.tally.tenants[nine..].iter().map(|tenant| tenant.0).sum::<u64>();
-        waits.extend(outcome.tally.waits[nine..].concat());
+        let first = outcome.tally.tenants.len() - 9;
+        arrived += outcome.tally.tenants[first..].iter().map(|tenant| tenant.0).sum::<u64>();
+        waits.extend(outcome.tally.waits[first..].concat());
         assert!(outcome.admitted_then_missed <= 0.05, "{:.3} missed", outcome.admitted_then_missed);
     }
     waits.sort_by(f64::total_cmp);
     (waits[waits.len() * 99 / 100], waits.len() as f64 / arrived as f64)
 }
 
-/// No job is taken from a worker, so that even one that goes before all others waits for an end, and for those of its
-/// own sort: with `n` workers, exponential runs of mean `S` and a share `a` of them asked for, such waits are exponential
-/// with mean `S / n / (1 - a)` (Cobham, Priority assignment in waiting line problems, 1954).
+/// Running jobs are not interrupted. So even a job of the highest priority waits until a worker is free, and for other
+/// jobs of that priority. With `n` workers, exponential run times of mean `S`, and a load `a` of such jobs, their waits
+/// are exponential with mean `S / n / (1 - a)` (Cobham, "Priority assignment in waiting line problems", 1954).
 #[test]
-fn a_tenant_that_asks_for_too_much_takes_nothing_from_the_others() {
+fn a_flooding_tenant_hardly_delays_the_others() {
     for workers in [1, 2, 4, 8, 16] {
-        let (wait, served) = of_the_nine(|seed| flood(workers, seed));
-        let (quiet, _) = of_the_nine(|seed| nine(workers, 0.45, seed));
-        let first = 50.0 / workers as f64 / 0.55 * 100_f64.ln();
-        assert!(served >= 0.995, "{workers} workers: {served:.4} of the quiet tenants' jobs were served");
-        let told = format!("p99 of a wait is {wait:.0} ms, {quiet:.0} without the flood, of who goes first {first:.0}");
-        assert!(quiet < wait && wait < 2.1 * first, "{workers} workers: {told}");
+        let (wait, served) = nine_tenants_of(|seed| flooded(workers, seed));
+        let (quiet, _) = nine_tenants_of(|seed| nine_tenants(workers, 0.45, seed));
+        let ideal = 50.0 / workers as f64 / 0.55 * 100_f64.ln();
+        assert!(served >= 0.995, "{workers} workers: {served:.4} of the other tenants' jobs were served");
+        let waits = format!("the p99 is {wait:.0} ms, without the flood {quiet:.0} ms, with priority {ideal:.0} ms");
+        assert!(quiet < wait && wait < 2.1 * ideal, "{workers} workers: {waits}");
     }
-    // Ten mean runs to the deadline: those who ask for too much miss theirs, which is no reason to refuse the nine.
+    // A deadline of ten mean run times: jobs of the flooding tenant miss it, but those of the others are accepted.
     for (workers, least) in [(2, 0.975), (4, 0.995), (8, 0.995)] {
         let deadline = Duration::from_millis(500);
-        let (_, served) = of_the_nine(|seed| Load { deadline, ..flood(workers, seed) });
-        assert!(served >= least, "{workers} workers, 500 ms: {served:.4} of the quiet tenants' jobs were served");
+        let (_, served) = nine_tenants_of(|seed| Load { deadline, ..flooded(workers, seed) });
+        assert!(served >= least, "{workers} workers, 500 ms: {served:.4} of the other tenants' jobs were served");
     }
-    let useful = run(&flood(8, 0)).useful_share;
+    let useful = run(&flooded(8, 0)).useful_share;
     assert!(useful > 0.95, "{useful:.3}");
 }
 
 #[test]
-fn all_is_well_again_soon() {
+fn the_pool_recovers_soon_after_a_disturbance() {
     let (from, until) = (Duration::from_secs(10), Duration::from_secs(20));
     let slow = Some(Disturbance { from, until, what: 4.0 });
     let lost = Some(Disturbance { from, until, what: 4 });
@@ -149,22 +149,19 @@ fn all_is_well_again_soon() {
 }
 
 #[test]
-fn other_policies_do_what_is_known_of_them() {
+fn other_policies_show_their_known_results() {
     let at = |policy, times| means_of(policy, |seed| Load::steady(times, 20, Service::Exponential, seed));
     let (useful, missed) = at(CODEL_LIFO, 2.0);
     assert!(useful > 0.97 && (0.45..0.55).contains(&missed), "CoDel: {useful:.3} useful, {missed:.3} missed");
     let (useful, missed) = at(FIFO_EXPIRY, 2.0);
     assert!((0.3..0.45).contains(&useful) && (0.45..0.55).contains(&missed), "FIFO: {useful:.3}, {missed:.3}");
     let (useful, missed) = at(HALF_BUDGET, 4.0);
-    let (ours, our_missed) = at(run, 4.0);
-    assert!(
-        ours > useful && our_missed < missed,
-        "{ours:.3} {our_missed:.4}, without a margin {useful:.3} {missed:.4}"
-    );
+    let (own, own_missed) = at(run, 4.0);
+    assert!(own > useful && own_missed < missed, "{own:.3} {own_missed:.4}, without a margin {useful:.3} {missed:.4}");
 }
 
 #[test]
-fn a_queue_that_knows_no_deadline_stays_full_of_the_past() {
+fn a_queue_without_deadlines_recovers_slowly() {
     let then = Some((0.7, Duration::from_secs(5)));
     let outcome = FIFO(&Load { then, ..Load::steady(2.0, 20, Service::Exponential, 1) });
     assert!(outcome.recovery.is_none_or(|recovery| recovery > Duration::from_secs(3)), "{:?}", outcome.recovery);
@@ -196,7 +193,7 @@ fn figures_of_five_policies() {
 }
 
 #[test]
-fn rushes_and_lulls_leave_nearly_all_of_the_work_useful() {
+fn under_bursty_overload_most_work_is_useful() {
     for (pattern, least) in [(Pattern::OnOff, 0.77), (Pattern::Bursts, 0.88)] {
         let source = Source::Drawn { pattern, mean: Duration::from_millis(50), service: Service::Exponential };
         for tenants in [1, 10] {
@@ -204,14 +201,14 @@ fn rushes_and_lulls_leave_nearly_all_of_the_work_useful() {
             let steady = |seed| Load::steady(2.0, 40, Service::Exponential, seed);
             let load = |seed| Load { source: source.clone(), tenants: tenants.clone(), ..steady(seed) };
             let (useful, missed) = means(load);
-            let told = format!("{pattern:?}, {} tenants", tenants.len());
-            assert!(useful >= least && missed <= 0.045, "{told}: {useful:.3} useful, {missed:.4} missed");
+            let case = format!("{pattern:?}, {} tenants", tenants.len());
+            assert!(useful >= least && missed <= 0.045, "{case}: {useful:.3} useful, {missed:.4} missed");
         }
     }
 }
 
 #[test]
-fn retries_take_nothing_from_the_work_whether_callers_do_as_they_are_told_or_not() {
+fn retries_do_not_reduce_the_useful_work() {
     let tries = |retry| {
         let outcome = run(&Load { retry, ..Load::steady(2.0, 30, Service::Exponential, 5) });
         let (useful, missed) = (outcome.useful_share, outcome.admitted_then_missed);
@@ -224,7 +221,7 @@ fn retries_take_nothing_from_the_work_whether_callers_do_as_they_are_told_or_not
 }
 
 #[test]
-fn a_thousand_tenants_are_served_alike() {
+fn a_thousand_tenants_get_similar_shares() {
     let tenants = vec![(1.0, Some(Criticality::Critical)); 1000];
     let load = Load { tenants, ..Load::steady(2.0, 60, Service::Exponential, 2) };
     let outcome = run(&load);
@@ -233,10 +230,10 @@ fn a_thousand_tenants_are_served_alike() {
 }
 
 #[test]
-fn one_seed_is_one_story() {
-    let tell = || {
+fn the_same_seed_gives_the_same_results() {
+    let results = || {
         let outcome = run(&Load::steady(2.0, 10, Service::HeavyTailed, 7));
         (outcome.tally.arrived, outcome.tally.admitted, outcome.tally.missed, outcome.tally.useful)
     };
-    assert_eq!(tell(), tell());
+    assert_eq!(results(), results());
 }

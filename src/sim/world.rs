@@ -1,4 +1,5 @@
-//! Runs a load against a policy on virtual time: that of the pool's scheduler, and in tests those that it is compared with.
+//! Runs a load against a policy on virtual time: that of the pool's scheduler, and in tests those that it is compared
+//! with.
 
 use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
 
@@ -113,9 +114,9 @@ impl World<'_> {
     }
 
     fn offer(&mut self, now: Duration, index: usize) {
+        self.tally.attempts += self.counts(index);
         let job = &mut self.jobs[index];
         job.attempts += 1;
-        self.tally.attempts += u64::from(job.arrival.at < self.load.lasts);
         let left = job.arrival.at + job.arrival.deadline - now;
         let offered = Arrival { at: now, deadline: left, ..job.arrival };
         let decisions = self.policy.offer(now, index, &offered);
@@ -190,7 +191,7 @@ impl World<'_> {
             match *decision {
                 Decision::Refuse { job, retry_after } => self.refuse(now, job, retry_after),
                 Decision::Queue { job } => {
-                    self.admit(job);
+                    self.tally.admitted += self.counts(job);
                     self.jobs[job].state = State::Queued;
                     let arrival = self.jobs[job].arrival;
                     self.at(arrival.at + arrival.deadline, Event::Expire(job));
@@ -205,13 +206,14 @@ impl World<'_> {
         }
     }
 
-    fn admit(&mut self, index: usize) {
-        self.tally.admitted += u64::from(self.jobs[index].arrival.at < self.load.lasts);
+    /// Whether a job counts in the tally: it arrived during the main load.
+    fn counts(&self, index: usize) -> u64 {
+        u64::from(self.jobs[index].arrival.at < self.load.lasts)
     }
 
     fn start(&mut self, now: Duration, index: usize) {
         if self.jobs[index].state == State::Arrived {
-            self.admit(index);
+            self.tally.admitted += self.counts(index);
         }
         self.jobs[index].state = State::Running { since: now };
         if self.load.lost.is_some_and(|lost| lost.holds(now)) && self.to_hold > 0 {
@@ -229,7 +231,7 @@ impl World<'_> {
     }
 
     fn refuse(&mut self, now: Duration, index: usize, retry_after: Option<Duration>) {
-        self.tally.refused += u64::from(self.jobs[index].arrival.at < self.load.lasts);
+        self.tally.refused += self.counts(index);
         let Job { arrival, attempts, .. } = self.jobs[index];
         let tokens = &mut self.tokens[arrival.tenant];
         *tokens = (*tokens - 1.0).max(0.0);
@@ -369,11 +371,9 @@ impl Policy for PoolPolicy {
     }
 
     fn end(&mut self, now: Duration, job: usize, in_time: bool, ran: Duration) -> Vec<Decision> {
-        let mut effects = Vec::new();
         let ending = if in_time { model::Outcome::Completed } else { model::Outcome::DeadlineExceeded };
         self.core.end(self.origin + now, self.key(job), ending, ran);
-        self.core.release(self.origin + now, self.key(job), (), &mut effects);
-        decisions(effects).collect()
+        self.give_back(now, job)
     }
 
     fn hold(&mut self, job: usize, ran: Duration) {

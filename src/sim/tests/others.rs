@@ -14,12 +14,12 @@ struct Queued {
     until: Duration,
 }
 
-/// What becomes of a job whose deadline is over when its turn comes.
+/// What happens to a queued job that has expired when a worker is free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Expired {
-    /// It runs all the same, to its end: neither queue nor worker knows of deadlines.
+    /// It runs to its end: queue and workers ignore deadlines.
     Run,
-    /// It is dropped; and a job that runs is stopped at its deadline.
+    /// It is dropped, and a running job is stopped at its deadline.
     Dropped,
 }
 
@@ -79,14 +79,14 @@ impl Policy for Fifo {
     }
 
     fn expire(&mut self, _: Duration, _: usize) -> Vec<Decision> {
-        // It finds out when its turn comes.
+        // It is noticed when its turn comes.
         Vec::new()
     }
 }
 
-/// Controlled delay with adaptive LIFO, as Facebook describes it (Maurer, "Fail at Scale", 2015): a job that comes while
-/// the queue has not been empty for 100 ms may be queued for 5 ms, any other for 100 ms; and while the queue has not been
-/// empty for so long, the newest goes first.
+/// Controlled delay with adaptive LIFO, as Facebook describes it (Maurer, "Fail at Scale", 2015): a job that arrives
+/// while the queue has not been empty for 100 ms may wait for 5 ms, any other for 100 ms. While the queue has not been
+/// empty for that long, the newest job goes first.
 pub(super) struct CodelLifo {
     idle: usize,
     queue: VecDeque<Queued>,
@@ -160,7 +160,7 @@ impl Policy for CodelLifo {
     }
 }
 
-/// Accepts where the expected wait, from the mean service time, is at most half of the budget; without a margin.
+/// Accepts a job if its expected wait, by the mean service time, is at most half of its budget.
 pub(super) struct HalfBudget {
     workers: usize,
     queue: Fifo,
