@@ -1,12 +1,12 @@
 //! Builds the pools from the configuration and from Rust handlers.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 
 use crate::{
     config::{self, Config},
-    handler::{ExecCommand, InvalidExecCommand, Kind, KindOptions, Processes, RemoteWorkers, WorkerProgram},
+    handler::{ExecCommand, InvalidExecCommand, Kind, KindOptions, Processes, RemoteWorkers},
     pool::{Pool, PoolBuilder},
 };
 
@@ -123,18 +123,6 @@ impl Shared {
         let remote = pools.iter().filter_map(|pool| Some((name(pool), pool.remote_workers()?)));
         Self { processes: Mutex::new(processes.collect()), remote: Mutex::new(remote.collect()) }
     }
-
-    fn processes(&self, pool: &str, program: &WorkerProgram) -> Arc<Processes> {
-        let is_same = |it: &Processes| it.program() == program;
-        known(&mut self.processes.lock(), pool, is_same, || Processes::new(program.clone()))
-    }
-
-    fn remote(&self, pool: &str, kinds: &BTreeSet<String>, cancel_grace: Duration) -> Arc<RemoteWorkers> {
-        let is_same = |it: &RemoteWorkers| it.kinds() == kinds;
-        let workers = known(&mut self.remote.lock(), pool, is_same, || RemoteWorkers::new(kinds.clone(), cancel_grace));
-        workers.set_cancel_grace(cancel_grace);
-        workers
-    }
 }
 
 /// The existing entry of `pool` that is the same, or else a new one.
@@ -163,11 +151,16 @@ pub(super) fn make(kind: &config::Kind, shared: &Shared) -> Result<Kind, Assembl
             Ok(kind.options(KindOptions { cancel_grace: Some(command.kill_grace), ..options.clone() }))
         }
         config::Handler::Program(program) => {
+            let is_same = |it: &Processes| it.program() == program;
+            let processes = known(&mut shared.processes.lock(), pool, is_same, || Processes::new(program.clone()));
             let cancel_grace = Some(program.cancel_grace);
-            Ok(shared.processes(pool, program).kind(name).options(KindOptions { cancel_grace, ..options.clone() }))
+            Ok(processes.kind(name).options(KindOptions { cancel_grace, ..options.clone() }))
         }
         config::Handler::Remote { kinds, cancel_grace } => {
-            Ok(shared.remote(pool, kinds, *cancel_grace).kind(name).options(options.clone()))
+            let (is_same, grace) = (|it: &RemoteWorkers| it.kinds() == kinds, *cancel_grace);
+            let workers = known(&mut shared.remote.lock(), pool, is_same, || RemoteWorkers::new(kinds.clone(), grace));
+            workers.set_cancel_grace(grace);
+            Ok(workers.kind(name).options(options.clone()))
         }
     }
 }

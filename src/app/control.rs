@@ -43,14 +43,13 @@ pub(super) struct Begin {
 
 impl Control {
     pub(super) fn new(pools: Pools, phase: PhaseCell, plan: Drain, detached: Option<Detached>) -> Self {
-        let tokens = (CancellationToken::new(), CancellationToken::new());
         Self(Arc::new(Inner {
             pools,
             phase,
             plan,
             detached,
-            drain: tokens.0,
-            hurry: tokens.1,
+            drain: CancellationToken::new(),
+            hurry: CancellationToken::new(),
             begin: OnceLock::new(),
             reloading: OnceLock::new(),
             cut: watch::Sender::default(),

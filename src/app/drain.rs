@@ -132,8 +132,8 @@ impl Receipt {
     }
 
     /// One line of JSON: `event` (`"drained"`), `elapsed_ms`, `finished`, and `lost`, a list of objects with `job`,
-    /// `request_id`, `kind`, `pool` and `while` (`"queued"`: it had not begun, `"running"`, or `"storing"`: it had ended,
-    /// and its result was not stored), `given_back`, a list of such objects, and `cut`, a list of objects with
+    /// `request_id`, `kind`, `pool` and `while` (`"queued"`: it had not begun, `"running"`, or `"storing"`: it had
+    /// ended, and its result was not stored), `given_back`, a list of such objects, and `cut`, a list of objects with
     /// `request_id`, `peer` and `unsent_bytes`.
     #[must_use]
     pub fn to_json(&self) -> String {

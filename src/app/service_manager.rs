@@ -13,7 +13,6 @@ use std::{
             net::{SocketAddr, UnixDatagram},
         },
     },
-    sync::mpsc::sync_channel,
     time::Duration,
 };
 
@@ -22,10 +21,8 @@ use sd_notify::NotifyState;
 use tokio::time::sleep;
 
 use super::Control;
-use crate::{net::Liveness, phase::Phase, rpc::DrainControl, task::spawn_thread};
+use crate::{net::Liveness, phase::Phase, rpc::DrainControl};
 
-/// Messages that may wait to be sent.
-const BACKLOG: usize = 16;
 /// Time between two notifications during a drain.
 const TICK: Duration = Duration::from_secs(1);
 /// Extra time that each notification requests. A late notification still arrives in time.
@@ -42,30 +39,22 @@ pub struct ServiceManager {
 impl ServiceManager {
     /// The service manager from the environment. Without one, messages are dropped.
     ///
-    /// A separate thread sends the messages, so that a service manager that does not read delays nothing else.
+    /// Messages are sent without waiting, so that a service manager that does not read delays nothing.
     ///
     /// # Errors
-    /// If the system has no free thread.
+    /// If the system has no free socket.
     pub fn from_env() -> io::Result<Self> {
-        let (sender, receiver) = sync_channel::<String>(BACKLOG);
         #[expect(clippy::disallowed_methods, reason = "the variable of the protocol, which is no configuration")]
-        let abstract_socket = env::var_os("NOTIFY_SOCKET").as_deref().and_then(abstract_socket);
-        let forward = move || {
-            while let Ok(message) = receiver.recv() {
-                let sent = match &abstract_socket {
-                    Some(address) => send_to(address, &message),
-                    None => sd_notify::notify(&[NotifyState::Custom(&message)]),
-                };
-                if let Err(error) = sent {
-                    tracing::debug!(%error, "the service manager cannot be reached");
-                }
-            }
-        };
-        spawn_thread("notify".to_owned(), forward)?;
+        let manager = env::var_os("NOTIFY_SOCKET").as_deref().and_then(address);
+        let socket = UnixDatagram::unbound()?;
+        socket.set_nonblocking(true)?;
         let send = move |states: &[NotifyState<'_>]| {
-            let lines: Vec<String> = states.iter().map(ToString::to_string).collect();
-            // Drops the message if the channel is full.
-            let _ = sender.try_send(lines.join("\n"));
+            let Some(manager) = &manager else { return };
+            let lines: String = states.iter().map(|state| format!("{state}\n")).collect();
+            // If the socket is full, the message is dropped.
+            if let Err(error) = socket.send_to_addr(lines.as_bytes(), manager) {
+                tracing::debug!(%error, "the service manager cannot be reached");
+            }
         };
         Ok(Self::new(send, sd_notify::watchdog_enabled()))
     }
@@ -113,11 +102,10 @@ impl ServiceManager {
     }
 }
 
-/// The socket of a name that begins with `@`, which is in no directory, and which the library cannot reach.
-fn abstract_socket(name: &OsStr) -> Option<SocketAddr> {
-    SocketAddr::from_abstract_name(name.as_bytes().strip_prefix(b"@")?).ok()
-}
-
-fn send_to(address: &SocketAddr, message: &str) -> io::Result<()> {
-    UnixDatagram::unbound()?.send_to_addr(message.as_bytes(), address).map(drop)
+/// A path, or after `@` the name of a socket that is in no directory.
+fn address(name: &OsStr) -> Option<SocketAddr> {
+    match name.as_bytes().strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name).ok(),
+        None => SocketAddr::from_pathname(name).ok(),
+    }
 }

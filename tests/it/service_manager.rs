@@ -96,7 +96,7 @@ async fn a_service_manager_with_an_abstract_socket_is_notified() {
     let name = format!("waterwheel-test-{}", std::process::id());
     let systemd = Systemd::at(&SocketAddr::from_abstract_name(&name).unwrap());
     let process = Process::serve_with(CONFIG, &[("NOTIFY_SOCKET", &format!("@{name}"))]).await;
-    assert_eq!(systemd.message().await, "READY=1\nSTATUS=serving");
+    assert_eq!(systemd.message().await, "READY=1\nSTATUS=serving\n");
     process.signal(Signal::TERM);
     systemd.until("STOPPING=1").await;
     assert_eq!(process.ended().await.code, Some(0));
