@@ -44,7 +44,7 @@ use super::{
 };
 use crate::{
     file::explain,
-    model::Reason,
+    model::{InvalidRequestId, Reason, RequestId},
     proto::{
         admin_service_client::AdminServiceClient, health::health_client::HealthClient,
         job_service_client::JobServiceClient, worker_pool_service_client::WorkerPoolServiceClient,
@@ -328,13 +328,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for FirstByte<S> {
     }
 }
 
-fn request_id(text: &str) -> Result<MetadataValue<Ascii>, String> {
-    const MAX: usize = 128;
-    let visible = text.bytes().all(|byte| byte.is_ascii_graphic());
-    if text.is_empty() || text.len() > MAX || !visible {
-        return Err(format!("pass 1 to {MAX} visible ASCII characters"));
-    }
-    text.parse().map_err(|_| "pass visible ASCII characters".to_owned())
+fn request_id(text: &str) -> Result<MetadataValue<Ascii>, InvalidRequestId> {
+    text.parse::<RequestId>()?.as_str().parse().map_err(|_| InvalidRequestId)
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Why a command failed, how to correct it, and the exit codes of all commands. `failure/status.rs` describes failed calls.
+//! Why a command failed, how to correct it, and the exit codes of all commands. `failure/status.rs` describes failed
+//! calls.
 
 mod status;
 

@@ -1,4 +1,5 @@
-//! `waterwheel pause`, `resume`, `resize`, `cancel`, `reload` and `restart`, and the flags of all commands for operators.
+//! `waterwheel pause`, `resume`, `resize`, `cancel`, `reload` and `restart`, and the flags of all commands for
+//! operators.
 
 use clap::{Args, builder::UnknownArgumentValueParser};
 use tonic::{Response, Status};
@@ -128,23 +129,20 @@ impl OperatorArgs {
 
 pub(super) async fn pause(args: PoolArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
     let PoolArgs { pool, change: ChangeArgs { reason, operator } } = args;
-    let request = PauseRequest { pool, reason };
-    let answer = operator.ask(async |server| server.admin().pause(request).await).await?;
+    let answer = operator.ask(async |server| server.admin().pause(PauseRequest { pool, reason }).await).await?;
     show(answer.pool, &operator, console).await
 }
 
 pub(super) async fn resume(args: PoolArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
     let PoolArgs { pool, change: ChangeArgs { reason, operator } } = args;
-    let request = ResumeRequest { pool, reason };
-    let answer = operator.ask(async |server| server.admin().resume(request).await).await?;
+    let answer = operator.ask(async |server| server.admin().resume(ResumeRequest { pool, reason }).await).await?;
     show(answer.pool, &operator, console).await
 }
 
 pub(super) async fn restart(args: PoolArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
     let PoolArgs { pool, change: ChangeArgs { reason, operator } } = args;
-    let request = RestartRequest { pool, reason };
     let call = operator.call(CallArgs::default()).await?;
-    let answer = call.ask(async |server| server.admin().restart(request).await).await?;
+    let answer = call.ask(async |server| server.admin().restart(RestartRequest { pool, reason }).await).await?;
     show(answer.pool, &operator, console).await
 }
 

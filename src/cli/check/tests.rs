@@ -5,8 +5,8 @@ use tempfile::TempDir;
 use super::*;
 use crate::config::{SourceFile, Sources, load, starter};
 
-/// The starter configuration with more lines: a drain of 40 s, pools for 4 × 64 + 8 + 256 MiB of payloads and 8 + 256 MiB
-/// of results, 256 MiB of unfinished messages, and 4096 connections.
+/// The starter configuration with more lines: a drain of 40 s, pools for 4 × 64 + 8 + 256 MiB of payloads and 8 + 256
+/// MiB of results, 256 MiB of unfinished messages, and 4096 connections.
 fn config(more: &str) -> Config {
     let file = SourceFile { name: "ww.toml".into(), text: format!("{}\n{more}", starter::text()) };
     load(&Sources { file: Some(file), cpus: 2, ..Sources::default() })

@@ -10,6 +10,7 @@ use tokio::time::{Instant, timeout};
 use super::peer::{Answer, AttachPoint, Peer};
 use crate::{
     cli::{
+        access::read,
         config::sources,
         console::{BAD, Console, FAINT, GOOD, paint},
         failure::{Exit, Failure},
@@ -35,17 +36,19 @@ Example:
 const KIND: &str = "conformance";
 /// Jobs that are run one after the other.
 const MANY: usize = 1000;
+/// Largest file with a payload, in bytes.
+const MAX_PAYLOAD: u64 = 1 << 30;
 /// Size of a payload that no handler expects.
 const ODD_BYTES: usize = 20_000;
 
 /// Test whether a worker keeps the protocol.
 ///
 /// It starts the command as a server does, with PATH, LANG and the variables of --pass-env, and runs jobs of the kind
-/// "conformance" on it, which every worker of "waterwheel worker new" serves. For one that does not, those tests are left
-/// out. With --payload it also runs a kind of the worker's own: with that file, without bytes, and with bytes that are no
-/// text. The handler may say no to the last two, but each job must get an answer. What the worker prints goes to
-/// standard error. With --attach it starts the command with all variables and an address in WATERWHEEL_ADDRESS, where the
-/// worker is to attach.
+/// "conformance" on it, which every worker of "waterwheel worker new" serves. For one that does not, those tests are
+/// left out. With --payload it also runs a kind of the worker's own: with that file, without bytes, and with bytes that
+/// are no text. The handler may say no to the last two, but each job must get an answer. What the worker prints goes to
+/// standard error. With --attach it starts the command with all variables and an address in WATERWHEEL_ADDRESS, where
+/// the worker is to attach.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub(super) struct TestArgs {
@@ -84,10 +87,7 @@ struct Kit<'a, 'console> {
 type Seen = Result<String, String>;
 
 pub(super) async fn run(args: &TestArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
-    let payload = args.payload.as_ref().map(|path| {
-        let unread = |error| Failure::usage(format!("cannot read {}: {error}", path.display()), "name another file");
-        std::fs::read(path).map_err(unread)
-    });
+    let payload = args.payload.as_ref().map(|path| read(path, MAX_PAYLOAD));
     let payload = payload.transpose()?.map(Bytes::from);
     let passed = sources().env.into_iter().filter(|(name, _)| args.pass_env.contains(name)).collect();
     let variables = (!args.attach).then(|| program_variables(&passed));

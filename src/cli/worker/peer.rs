@@ -153,9 +153,7 @@ impl Peer {
 
     /// Starts one job, and cancels it.
     pub(super) async fn cancel(&mut self, kind: &str, task: &str) -> Result<Answer, String> {
-        let job = self.job(kind, Some(task));
-        let id = job.id.clone();
-        send(self.requests.clone(), ToWorker::Run(job), Bytes::new()).await?;
+        let id = self.begin(kind, task).await?;
         let cancel = ToWorker::Cancel { id: id.clone(), reason: "DEADLINE".into(), grace_ms: 1000 };
         send(self.requests.clone(), cancel, Bytes::new()).await?;
         self.answer(&id).await
@@ -202,9 +200,16 @@ impl Peer {
 
     /// Starts a job that ends the process. Returns the exit code.
     pub(super) async fn crash(&mut self, kind: &str, task: &str) -> Result<Option<i32>, String> {
-        let job = self.job(kind, Some(task));
-        send(self.requests.clone(), ToWorker::Run(job), Bytes::new()).await?;
+        self.begin(kind, task).await?;
         self.exit().await
+    }
+
+    /// Starts one job without a payload. Returns its id.
+    async fn begin(&mut self, kind: &str, task: &str) -> Result<String, String> {
+        let job = self.job(kind, Some(task));
+        let id = job.id.clone();
+        send(self.requests.clone(), ToWorker::Run(job), Bytes::new()).await?;
+        Ok(id)
     }
 
     fn job(&mut self, kind: &str, task: Option<&str>) -> Run {
@@ -259,8 +264,8 @@ impl Peer {
         }
     }
 
-    /// Reads until descriptor 4 is closed or the call ends, and waits for the exit. Returns the exit code, unless a signal
-    /// ended the process.
+    /// Reads until descriptor 4 is closed or the call ends, and waits for the exit. Returns the exit code, unless a
+    /// signal ended the process.
     async fn exit(&mut self) -> Result<Option<i32>, String> {
         let read = async {
             while self.responses.next().await.is_some() {}
