@@ -1,7 +1,7 @@
 //! Logs and traces of the process.
 //!
-//! Log lines go to stderr, by a thread of their own: text on a terminal, otherwise one JSON object per line. Each line of a job has its
-//! `request_id`, `job` and `kind`, from the span of the job.
+//! Log lines go to stderr, by a thread of their own: text on a terminal, otherwise one JSON object per line. Each line
+//! of a job has its `request_id`, `job` and `kind`, from the span of the job.
 //!
 //! Spans go to an OpenTelemetry collector if one is configured. [`Sampler`](crate::rpc::trace::Sampler) selects the
 //! traced calls before their spans exist. The pipeline here exports every span that it gets.
@@ -25,7 +25,7 @@ use rustix::{
     stdio::{stderr, stdout},
 };
 use tokio::runtime::Runtime;
-use tracing::{Dispatch, Metadata, error};
+use tracing::{Dispatch, error};
 use tracing_subscriber::{
     Layer, Registry,
     fmt::{self, MakeWriter, time::SystemTime, writer::BoxMakeWriter},
@@ -142,9 +142,9 @@ impl Default for Config {
 /// Installs logs and traces for the whole process, and logs panics.
 ///
 /// It works inside and outside of a runtime. [`STDERR`] and [`STDOUT`] have a thread each, which writes what waits in a
-/// bounded queue. The exporter has two threads of its own: one collects spans, and one drives its connection. Nothing is
-/// sent before the first span ends. If the collector is unreachable, spans are lost which is logged at most every ten
-/// seconds, but no call fails.
+/// bounded queue. The exporter has two threads of its own: one collects spans, and one drives its connection. Nothing
+/// is sent before the first span ends. If the collector is unreachable, spans are lost which is logged at most every
+/// ten seconds, but no call fails.
 ///
 /// # Errors
 /// [`TelemetryError`] if a part of `config` is not usable, or a subscriber is already installed.
@@ -197,8 +197,8 @@ impl Telemetry {
         self.log.clone()
     }
 
-    /// Sends the pending spans and stops the export, then writes the pending log lines. Spans that end later are dropped;
-    /// logging continues.
+    /// Sends the pending spans and stops the export, then writes the pending log lines. Spans that end later are
+    /// dropped; logging continues.
     ///
     /// Blocks for up to `timeout`, twice. Call it last, and never on a serving thread.
     pub fn shutdown(mut self, timeout: Duration) {
@@ -258,10 +258,6 @@ impl<'writer, W: MakeWriter<'writer>> MakeWriter<'writer> for OneLine<W> {
 
     fn make_writer(&'writer self) -> Self::Writer {
         OneLine(self.0.make_writer())
-    }
-
-    fn make_writer_for(&'writer self, metadata: &Metadata<'_>) -> Self::Writer {
-        OneLine(self.0.make_writer_for(metadata))
     }
 }
 

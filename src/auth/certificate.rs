@@ -125,14 +125,8 @@ fn write_attribute(
     text: &mut String,
     AttributeTypeAndValue { oid, value: given }: &AttributeTypeAndValue,
 ) -> Result<(), CertificateFault> {
-    let texts = [
-        Tag::Utf8String,
-        Tag::PrintableString,
-        Tag::Ia5String,
-        Tag::TeletexString,
-        Tag::VisibleString,
-        Tag::NumericString,
-    ];
+    use Tag::{Ia5String, NumericString, PrintableString, TeletexString, Utf8String, VisibleString};
+    let texts = [Utf8String, PrintableString, Ia5String, TeletexString, VisibleString, NumericString];
     let value = str::from_utf8(given.value()).ok().filter(|_| texts.contains(&given.tag()));
     let value = value.ok_or(CertificateFault::Malformed)?;
     if value.chars().any(char::is_control) {
@@ -164,8 +158,8 @@ mod tests {
     use super::*;
 
     /// Made and shown by OpenSSL 3.0:
-    /// `openssl req -x509 -newkey ed25519 -utf8 -subj '/C=DE/ST= Süd /O=Acme, Inc. <#1> "x"\+y=z/OU=#jobs+CN=a\\b; /DC=…'`,
-    /// and `openssl x509 -noout -subject -nameopt RFC2253,-esc_msb,utf8`.
+    /// `openssl req -x509 -newkey ed25519 -utf8 -subj '/C=DE/ST= Süd /O=Acme, Inc. <#1> "x"\+y=z/OU=#jobs+CN=a\\b;
+    /// /DC=…'`, and `openssl x509 -noout -subject -nameopt RFC2253,-esc_msb,utf8`.
     const OF_OPENSSL: &str = "\
         MIICgzCCAjWgAwIBAgIUUiRieKJIXcshwhBUlNqYGuHB33IwBQYDK2VwMIG1MQswCQYDVQQGEwJERTEPMA0GA1UECAwGIFPDvGQg\
         MSAwHgYDVQQKDBdBY21lLCBJbmMuIDwjMT4gIngiK3k9ejEcMAwGA1UEAwwFYVxiOyAwDAYDVQQLDAUjam9iczEXMBUGCgmSJomT\

@@ -1,4 +1,5 @@
-//! Why a call or a job is denied, with the text for its caller. `src/rpc/access_control.rs` turns denials into statuses.
+//! Why a call or a job is denied, with the text for its caller. `src/rpc/access_control.rs` turns denials into
+//! statuses.
 
 use std::iter;
 

@@ -16,11 +16,10 @@ use rand::RngExt;
 use rustc_hash::FxBuildHasher;
 use tokio::time::Instant;
 
-/// Longest time for which retry times are reserved, and about the longest that a refused caller gets.
-const MAX_RESERVED: Duration = Duration::from_secs(5);
-
 use super::{QuotaConfig, TenantQuota};
 
+/// Longest time for which retry times are reserved, and about the longest that a refused caller gets.
+const MAX_RESERVED: Duration = Duration::from_secs(5);
 const SHARDS: usize = 16;
 const NANOS: u64 = 1_000_000_000;
 /// Shortest time between two sweeps of a full shard.
@@ -193,8 +192,8 @@ impl Tenant {
         drawn.map(drop).map_err(|full_at| Duration::from_nanos(full_at - now - max))
     }
 
-    /// The next retry time that no other caller got, as a delay from `now`. Only seconds are reserved ahead, because in a
-    /// flood most of those callers do not return, and one that would should not wait for them.
+    /// The next retry time that no other caller got, as a delay from `now`. Only seconds are reserved ahead, because in
+    /// a flood most of those callers do not return, and one that would should not wait for them.
     fn promise(&self, now: Duration, refill: Duration, rate: NonZeroU32) -> Duration {
         let (next, latest) = (nanos(now + refill), nanos(now + MAX_RESERVED));
         let step = NANOS / u64::from(rate.get());

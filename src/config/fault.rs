@@ -7,12 +7,13 @@ use std::{
     path::Path,
 };
 
-use annotate_snippets::{Annotation, AnnotationKind, Group, Level, Renderer, Snippet};
-
+use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 use serde_json::json;
 
-use super::redact::{self, Excerpt};
-use super::source::{Medium, Span, Texts};
+use super::{
+    redact::{self, Excerpt},
+    source::{Medium, Span, Texts},
+};
 use crate::model::without_userinfo;
 
 /// Byte ranges of the secrets in each text.
@@ -135,7 +136,8 @@ impl Faults {
             let ranges: Vec<_> = places.iter().map(|(_, place)| place.range.clone()).collect();
             let line = places.iter().map(|(_, place)| text.line(place)).min().unwrap_or_default();
             let Excerpt { text: lines, places: ranges } = redact::excerpt(&text.text, &ranges, &secrets[&first.text]);
-            let annotations = places.iter().zip(ranges).map(|((index, _), range)| annotation(*index, range));
+            let kind = |index| if index == 0 { AnnotationKind::Primary } else { AnnotationKind::Context };
+            let annotations = places.iter().zip(ranges).map(|((index, _), range)| kind(*index).span(range));
             let snippet = Snippet::source(lines).line_start(line).annotations(annotations);
             group = match &text.medium {
                 Medium::File(name) => group.element(snippet.path(name)),
@@ -145,11 +147,6 @@ impl Faults {
         }
         group.element(Level::HELP.message(without_userinfo(&fault.help).into_owned()))
     }
-}
-
-fn annotation<'a>(index: usize, range: Range<usize>) -> Annotation<'a> {
-    let kind = if index == 0 { AnnotationKind::Primary } else { AnnotationKind::Context };
-    kind.span(range)
 }
 
 /// Help that suggests the most similar value, or lists all values.

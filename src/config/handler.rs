@@ -137,23 +137,17 @@ pub(super) fn report_program(table: &str, command: &str, values: &mut Values, se
     let mut names: BTreeSet<String> = values.section::<BTreeMap<_, String>>(&env).into_keys().collect();
     let (what, owner) = table.split_once('.').expect("a path such as kind.NAME");
     for (name, span) in words(&format!("{table}.pass_env"), values) {
-        let is_set = server_env.iter().any(|(other, _)| *other == name);
-        let (message, help) = if names.contains(&name) {
-            (
-                format!("variable `{name}` of {what} `{owner}` is given twice"),
-                "name it once, in `env` or in `pass_env`".to_owned(),
-            )
-        } else if is_set {
+        if names.contains(&name) {
+            let message = format!("variable `{name}` of {what} `{owner}` is given twice");
+            values.contradiction_at(&[span], message, "name it once, in `env` or in `pass_env`");
+        } else if server_env.iter().any(|(other, _)| *other == name) {
             names.insert(name);
-            continue;
         } else {
             let name = shown(&name);
-            let help = format!(
-                "set `{name}` before the server starts, give it a value in `env`, or remove it from `pass_env`"
-            );
-            (format!("`{name}` is not set in the server's environment"), help)
-        };
-        values.contradiction_at(&[span], message, help);
+            let remedies = "before the server starts, give it a value in `env`, or remove it from `pass_env`";
+            let message = format!("`{name}` is not set in the server's environment");
+            values.contradiction_at(&[span], message, format!("set `{name}` {remedies}"));
+        }
     }
 }
 

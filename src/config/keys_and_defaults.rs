@@ -1,5 +1,6 @@
 //! The table of keys: the type, default, example and purpose of each. It is the source of the checks of single values,
-//! of `config init`, of `config show` and of docs/configuration.md. A new key needs a row here and a field in the settings.
+//! of `config init`, of `config show` and of docs/configuration.md. A new key needs a row here and a field in the
+//! settings.
 
 mod bounds;
 
@@ -94,7 +95,8 @@ keys! {
     "server.threads": Count(256), default "'cpus'", like "8";
     /// Largest payload of one job.
     "server.max_payload": MESSAGE, default "'4MiB'";
-    /// Largest output of one unary result. The default fits in 4 MiB, the largest message that clients accept by default.
+    /// Largest output of one unary result. The default fits in 4 MiB, the largest message that clients accept by
+    /// default.
     "server.max_output": MESSAGE, default "'4032KiB'";
     /// Jobs in flight on one SubmitMany call.
     "server.submit_many_window": Integer(1, 65_536), default "256";
@@ -162,8 +164,8 @@ keys! {
     "deadline.default": RUN, default "'30s'";
     /// Longest deadline of any job. A longer one from the caller is cut to it.
     "deadline.max": RUN, default "'10m'";
-    /// How long before the deadline the answer is sent, so that it arrives before the caller gives up. A hundredth of the
-    /// job's time is added. The sum is at most a tenth of that time.
+    /// How long before the deadline the answer is sent, so that it arrives before the caller gives up. A hundredth of
+    /// the job's time is added. The sum is at most a tenth of that time.
     "deadline.reply_margin": Duration(Time::ZERO, SECOND), default "'10ms'";
 
     /// Phase of a drain in which health is NOT_SERVING and jobs are still accepted.
@@ -225,7 +227,8 @@ keys! {
     /// Bytes of payloads and outputs of stored detached jobs, those of ended ones included.
     "quota.tenant.*.stored_bytes": MEMORY, like "'1GiB'";
 
-    /// File of the detached jobs (SQLite). If none of `path`, `url` and `memory` is set, `JobService` refuses all calls.
+    /// File of the detached jobs (SQLite). If none of `path`, `url` and `memory` is set, `JobService` refuses all
+    /// calls.
     "store.path": Path, like "'waterwheel.db'";
     /// Database of the detached jobs (PostgreSQL), which replicas share.
     "store.url": Text(DATABASE), like "'postgres://waterwheel@db.example/jobs?sslmode=require'";
@@ -241,10 +244,11 @@ keys! {
     "store.ca_file": Path, like "'database.crt'";
     /// Keep detached jobs in memory if there is no `path` and no `url`. They end with the process.
     "store.memory": Boolean, default "false";
-    /// Maximum number of detached jobs that have not ended. A tenant with a name may hold three times as many as are free.
+    /// Maximum number of detached jobs that have not ended. A tenant with a name may hold three times as many as are
+    /// free.
     "store.max_jobs": Integer(1, 1_000_000_000), default "10000000";
-    /// Maximum bytes of payloads and outputs of detached jobs, those of ended ones included. A tenant with a name may hold three
-    /// times as many as are free.
+    /// Maximum bytes of payloads and outputs of detached jobs, those of ended ones included. A tenant with a name may
+    /// hold three times as many as are free.
     "store.max_bytes": MEMORY, default "'16GiB'";
 
     /// When the job runs, in cron syntax: minute, hour, day, month and weekday. With six fields, the first is seconds.
@@ -287,8 +291,8 @@ keys! {
     "pool.*.queue.bytes": MEMORY, default "'64MiB'";
     /// Maximum number of callers that wait for capacity.
     "pool.*.queue.waiting": Integer(0, ENTRIES), default "1024";
-    /// What a full queue does with a job: refuse it, let its caller wait, drop a less important one, or replace the oldest
-    /// one of its tenant that has this policy too.
+    /// What a full queue does with a job: refuse it, let its caller wait, drop a less important one, or replace the
+    /// oldest one of its tenant that has this policy too.
     "pool.*.when_full": Text(OneOf(&["reject", "wait", "shed", "drop_oldest"])), default "'reject'";
     /// Time between asking a job to stop and forcing it.
     "pool.*.cancel_grace": GRACE, default "'1s'";
@@ -298,8 +302,8 @@ keys! {
     "pool.*.tenant_share": Share, default "0.25";
     /// Ended jobs that the pool remembers, 0.3 to 5 KiB each. Half are for failures.
     "pool.*.ended_jobs": Integer(0, 1 << 20), default "1024";
-    /// Run time from which a job counts as stale: it is logged once, counted, and shown by `waterwheel jobs --stale`. By
-    /// default none is.
+    /// Run time from which a job counts as stale: it is logged once, counted, and shown by `waterwheel jobs --stale`.
+    /// By default none is.
     "pool.*.stale_after": RUN, like "'5m'";
 
     /// Long-running program, with its arguments. It runs the jobs of each kind that names it. `{config_dir}` is the

@@ -1,5 +1,5 @@
-//! Redacts secrets: values below a key `env`, those of URLs of databases, and the userinfo of other URLs. Faults end up in logs, and the output of
-//! `config show` in tickets.
+//! Redacts secrets: values below a key `env`, those of URLs of databases, and the userinfo of other URLs. Faults end up
+//! in logs, and the output of `config show` in tickets.
 
 use std::ops::Range;
 
@@ -70,7 +70,8 @@ pub(super) fn secrets(source: &Text) -> Vec<Range<usize>> {
     found.into_iter().map(|range| range.start + start..range.end + start).collect()
 }
 
-/// The lines of `text` from the first to the last of `places`. `(withheld)` replaces each of `secrets`, which are sorted.
+/// The lines of `text` from the first to the last of `places`. `(withheld)` replaces each of `secrets`, which are
+/// sorted.
 pub(super) fn excerpt(text: &str, places: &[Range<usize>], secrets: &[Range<usize>]) -> Excerpt {
     let first = places.iter().map(|place| place.start).min().unwrap_or_default();
     let last = places.iter().map(|place| place.end).max().unwrap_or_default();

@@ -1,4 +1,5 @@
-//! Tables of cases, and what they are checked with. Files that are shown to users, and the keys in docs/configuration.md.
+//! Tables of cases, and what they are checked with. Files that are shown to users, and the keys in
+//! docs/configuration.md.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -338,7 +339,8 @@ fn every_key_of_exec_is_documented() {
     }
 }
 
-/// A key without a field in the settings would be accepted, and have no effect. Keys that can be changed alone are tried.
+/// A key without a field in the settings would be accepted, and have no effect. Keys that can be changed alone are
+/// tried.
 #[test]
 fn changing_a_default_changes_the_settings() {
     let program = "[program.worker]\ncommand = [\"/bin/sh\"]\n[kind.work]\npool = \"base\"\nprogram = \"worker\"\n";

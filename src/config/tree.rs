@@ -1,11 +1,11 @@
 //! A tree of values with their positions in the sources, and the rules for overriding values.
 
-use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use toml::{
+    Spanned,
+    de::{DeTable, DeValue},
+};
 
-use super::fault::Fault;
-use super::redact;
-use super::source::Span;
+use super::{fault::Fault, redact, source::Span};
 
 /// A value and its position.
 #[derive(Clone, Debug)]

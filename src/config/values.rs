@@ -1,4 +1,5 @@
-//! Reads and checks the values of all keys by the table in `keys_and_defaults.rs`. Reports invalid values and unknown keys.
+//! Reads and checks the values of all keys by the table in `keys_and_defaults.rs`. Reports invalid values and unknown
+//! keys.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -11,7 +11,8 @@ use crate::model::WITHHELD;
 /// A valid pool and a valid kind.
 const VALID: &str = "[pool.base]\n[kind.echo]\npool = \"base\"\nbuiltin = \"echo\"\n";
 
-/// Loads the input as a file. Checks that the result can be displayed: as a configuration that loads again, or as faults.
+/// Loads the input as a file. Checks that the result can be displayed: as a configuration that loads again, or as
+/// faults.
 pub(crate) fn config(data: &[u8]) {
     let Ok(text) = str::from_utf8(data) else { return };
     check(load(&sources(text.to_owned())));

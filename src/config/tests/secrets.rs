@@ -1,6 +1,5 @@
-//! Neither `config show` nor a fault prints a secret: a value below `env`, or the userinfo of a URL. A fault prints nothing
-//! of the URL of a database. This holds for
-//! invalid configurations, too.
+//! Neither `config show` nor a fault prints a secret: a value below `env`, or the userinfo of a URL. A fault prints
+//! nothing of the URL of a database. This holds for invalid configurations, too.
 
 use proptest::prelude::*;
 
