@@ -218,37 +218,31 @@ impl App {
     }
 
     /// The first address for callers.
-    #[must_use]
     pub fn address(&self) -> &ListenAddress {
         self.addresses().first().expect("there is a listener")
     }
 
     /// The addresses for callers.
-    #[must_use]
     pub fn addresses(&self) -> &[ListenAddress] {
         self.public.addresses()
     }
 
     /// The first address for operators.
-    #[must_use]
     pub fn ops_address(&self) -> &ListenAddress {
         self.ops_addresses().first().expect("there is a listener")
     }
 
     /// The addresses for operators.
-    #[must_use]
     pub fn ops_addresses(&self) -> &[ListenAddress] {
         self.ops.addresses()
     }
 
     /// The callers' connections.
-    #[must_use]
     pub fn connections(&self) -> &ConnectionTracker {
         self.public.tracker()
     }
 
     /// A handle that starts and speeds up the drain.
-    #[must_use]
     pub fn control(&self) -> Control {
         self.control.clone()
     }

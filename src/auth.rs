@@ -90,7 +90,6 @@ pub struct TenantQuota {
 
 impl TenantQuota {
     /// Whether any limit is set.
-    #[must_use]
     pub fn is_bound(&self) -> bool {
         self.rate.is_some() || self.in_flight.is_some()
     }
@@ -98,7 +97,6 @@ impl TenantQuota {
 
 impl QuotaConfig {
     /// Whether any tenant has a limit.
-    #[must_use]
     pub fn is_bound(&self) -> bool {
         self.each.is_bound() || self.named.iter().any(|(_, quota)| quota.is_bound())
     }

@@ -104,13 +104,11 @@ pub struct AnswersFull;
 
 impl Memory {
     /// An empty account.
-    #[must_use]
     pub fn new(limits: MemoryLimits) -> Self {
         Self(Arc::new(Account { limits, ..Account::default() }))
     }
 
     /// The limits.
-    #[must_use]
     pub fn limits(&self) -> MemoryLimits {
         self.0.limits
     }
@@ -131,13 +129,11 @@ impl Memory {
     }
 
     /// Bytes of incomplete messages.
-    #[must_use]
     pub fn uploads(&self) -> usize {
         self.0.uploads.lock().bytes()
     }
 
     /// Bytes of unsent answers.
-    #[must_use]
     pub fn answers(&self) -> usize {
         self.0.answers.load(Relaxed)
     }
@@ -204,7 +200,6 @@ impl ConnectionMemory {
     }
 
     /// The current limits of the transport. `waker` is woken when they change.
-    #[must_use]
     pub fn grant(&self, waker: &Waker) -> Grant {
         self.transport.register(waker);
         let held = self.held.load(Relaxed);

@@ -93,7 +93,6 @@ pub struct Listener {
 }
 
 /// The pages about `state` that `options` enable.
-#[must_use]
 pub fn pages(options: Options, state: OpsState) -> Pages {
     let Options { probes, metrics, debug_tasks } = options;
     let mut router = Router::new();

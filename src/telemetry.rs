@@ -186,13 +186,11 @@ where
 
 impl Telemetry {
     /// Share of the calls to trace; `None` if nothing is exported.
-    #[must_use]
     pub fn sample_ratio(&self) -> Option<f64> {
         self.traces.as_ref().map(|_| self.sample_ratio)
     }
 
     /// A handle that replaces the filter of log lines.
-    #[must_use]
     pub fn log(&self) -> LogControl {
         self.log.clone()
     }

@@ -60,7 +60,6 @@ pub struct OwnKind {
 
 impl OwnKind {
     /// Runs `kind` in the pool named `pool`.
-    #[must_use]
     pub fn new(pool: impl Into<String>, kind: Kind) -> Self {
         Self { pool: pool.into(), kind }
     }

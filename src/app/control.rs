@@ -70,7 +70,6 @@ impl Control {
     }
 
     /// The served pools.
-    #[must_use]
     pub fn pools(&self) -> &Pools {
         &self.0.pools
     }

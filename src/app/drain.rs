@@ -126,7 +126,6 @@ async fn emptied(pools: &[Pool]) {
 
 impl Receipt {
     /// Whether no job was lost, and no answer cut.
-    #[must_use]
     pub fn is_clean(&self) -> bool {
         self.lost.is_empty() && self.lost_runs.is_empty() && self.cut.is_empty()
     }
@@ -135,7 +134,6 @@ impl Receipt {
     /// `request_id`, `kind`, `pool` and `while` (`"queued"`: it had not begun, `"running"`, or `"storing"`: it had
     /// ended, and its result was not stored), `given_back`, a list of such objects, and `cut`, a list of objects with
     /// `request_id`, `peer` and `unsent_bytes`.
-    #[must_use]
     pub fn to_json(&self) -> String {
         let entry = |job: &str, request_id: &str, kind: &str, pool: &str, lost_while: LostWhile| {
             let stage = match lost_while {
@@ -165,7 +163,6 @@ impl Receipt {
     }
 
     /// Longest time to flush telemetry within the planned time of the drain: 50 ms to 2 s.
-    #[must_use]
     pub fn flush_within(&self) -> Duration {
         let left = self.end.saturating_duration_since(Instant::now());
         left.clamp(Duration::from_millis(50), Duration::from_secs(2))

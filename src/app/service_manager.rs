@@ -60,7 +60,6 @@ impl ServiceManager {
     }
 
     /// Uses `send` to send messages. The manager considers the process dead after `watchdog` without a message.
-    #[must_use]
     pub fn new(send: impl Fn(&[NotifyState<'_>]) + Send + Sync + 'static, watchdog: Option<Duration>) -> Self {
         Self { send: Box::new(send), watchdog }
     }

@@ -62,7 +62,6 @@ impl Authenticator {
     }
 
     /// Whether the rules cover the operators' listener.
-    #[must_use]
     pub fn guards_ops(&self) -> bool {
         self.ops
     }
@@ -115,19 +114,16 @@ impl Authenticator {
     }
 
     /// Calls whose credentials were missing or invalid.
-    #[must_use]
     pub fn unauthenticated(&self) -> u64 {
         self.unauthenticated.load(Ordering::Relaxed)
     }
 
     /// Calls and jobs that no rule allows.
-    #[must_use]
     pub fn denied(&self) -> u64 {
         self.denied.load(Ordering::Relaxed)
     }
 
     /// Reloads of the keys; `None` if no tokens are configured.
-    #[must_use]
     pub fn reloads(&self) -> Option<&Reloads> {
         self.tokens.as_ref().map(Tokens::reloads)
     }

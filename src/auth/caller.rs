@@ -49,19 +49,16 @@ impl Caller {
     }
 
     /// Its name: `spiffe://…`, `subject:…`, `jwt:…` or `anonymous`.
-    #[must_use]
     pub fn principal(&self) -> &str {
         &self.principal
     }
 
     /// Its tenant: that of its first rule.
-    #[must_use]
     pub fn tenant(&self) -> &str {
         self.grants.first().map_or(&self.name, |grant| &grant.tenant)
     }
 
     /// The principal, cut to 256 bytes.
-    #[must_use]
     pub fn name(&self) -> &Arc<str> {
         &self.name
     }
@@ -76,7 +73,6 @@ impl Caller {
     }
 
     /// The denial of an RPC that no rule covers.
-    #[must_use]
     pub fn denied(&self, rpc: &str) -> Denial {
         self.forbidden(Reason::RpcDenied, &[("rpc", rpc)])
     }

@@ -44,7 +44,6 @@ pub struct Certificate {
 
 impl Certificate {
     /// Reads the name in a verified certificate: its SPIFFE ID, or else its subject.
-    #[must_use]
     pub fn read(der: &[u8]) -> Self {
         Self { principal: principal(der), caller: Mutex::default() }
     }

@@ -101,7 +101,6 @@ pub enum CertificateFault {
 
 impl Denial {
     /// Whether other credentials could help.
-    #[must_use]
     pub fn is_unauthenticated(&self) -> bool {
         self.reason().code() == Code::Unauthenticated
     }
@@ -115,7 +114,6 @@ impl Denial {
     }
 
     /// The denial of a job that claims a higher class than allowed.
-    #[must_use]
     pub fn criticality(principal: &str, claimed: Criticality, max: Criticality) -> Self {
         let [claimed, max] = [claimed, max].map(|class| Criticality::NAMES[class.rank()]);
         let facts = [("criticality", claimed), ("max_criticality", max)];
@@ -123,7 +121,6 @@ impl Denial {
     }
 
     /// The reason in the status.
-    #[must_use]
     pub fn reason(&self) -> Reason {
         match self {
             Self::NoCredentials { .. } => Reason::NoCredentials,
@@ -135,7 +132,6 @@ impl Denial {
     }
 
     /// Figures for the status, by name.
-    #[must_use]
     pub fn facts(&self) -> Vec<(&'static str, &str)> {
         use CertificateRequest::{NoRoots, Sent, Unconfigured};
         match self {

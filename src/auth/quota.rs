@@ -81,7 +81,6 @@ struct Tenant {
 
 impl Quotas {
     /// The quotas; `None` if no tenant has limits.
-    #[must_use]
     pub fn new(config: &QuotaConfig) -> Option<Self> {
         let QuotaConfig { each, tenants, named } = config;
         if !config.is_bound() {
@@ -118,13 +117,11 @@ impl Quotas {
     }
 
     /// Jobs that were over a quota.
-    #[must_use]
     pub fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
 
     /// Tenants in the table.
-    #[must_use]
     pub fn tenants(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().tenants.len()).sum()
     }

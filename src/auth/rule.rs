@@ -39,7 +39,6 @@ macro_rules! rpcs {
                 [$($((rpcs!(@name $rpc $($name)?), Self::$rpc)),+),+];
 
             /// Service and method, as in a path, but without the first slash.
-            #[must_use]
             pub fn path(self) -> &'static str {
                 match self {
                     $($(Self::$rpc => concat!($service, "/", rpcs!(@name $rpc $($method)?)),)+)+
@@ -68,7 +67,6 @@ rpcs! {
 
 impl Rpc {
     /// Its name.
-    #[must_use]
     pub fn name(self) -> &'static str {
         Self::NAMES[self as usize].0
     }
@@ -79,19 +77,16 @@ impl Rpc {
     }
 
     /// The service with its package.
-    #[must_use]
     pub fn service(self) -> &'static str {
         self.path().split_once('/').map_or("", |(service, _)| service)
     }
 
     /// The method of the service.
-    #[must_use]
     pub fn method(self) -> &'static str {
         self.path().split_once('/').map_or("", |(_, method)| method)
     }
 
     /// The RPC of this path. Both versions of reflection are one RPC.
-    #[must_use]
     pub fn at(path: &str) -> Option<Self> {
         let path = path.strip_prefix('/')?;
         if path == "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo" {
@@ -124,13 +119,11 @@ pub enum PrincipalPattern {
 
 impl Pattern {
     /// Every text is a valid pattern.
-    #[must_use]
     pub fn new(text: &str) -> Self {
         Self(text.to_owned())
     }
 
     /// Whether the pattern matches all of `name`.
-    #[must_use]
     pub fn matches(&self, name: &str) -> bool {
         if !self.0.contains('*') {
             return self.0 == name;
@@ -158,7 +151,6 @@ impl Pattern {
 impl PrincipalPattern {
     /// Parses `anonymous`, or a pattern that begins with `spiffe://`, `subject:` or `jwt:`. `**` matches all callers
     /// with credentials. `None` for other texts.
-    #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         if text == "anonymous" {
             return Some(Self::Anonymous);
@@ -169,7 +161,6 @@ impl PrincipalPattern {
     }
 
     /// Whether the pattern matches this principal.
-    #[must_use]
     pub fn matches(&self, principal: &str) -> bool {
         matches!(self, Self::Named(pattern) if pattern.matches(principal))
     }

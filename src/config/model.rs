@@ -177,19 +177,16 @@ pub enum Handler {
 
 impl Store {
     /// Whether there is a store.
-    #[must_use]
     pub fn is_some(&self) -> bool {
         self.path.is_some() || self.url.is_some() || self.memory
     }
 
     /// The file; `None` without a path.
-    #[must_use]
     pub fn sqlite(&self) -> Option<SqliteOptions> {
         Some(SqliteOptions { bounds: self.bounds, ..SqliteOptions::new(self.path.as_ref()?) })
     }
 
     /// The database; `None` without a URL.
-    #[must_use]
     pub fn postgres(&self) -> Option<PostgresOptions> {
         Some(PostgresOptions {
             listen_url: self.listen_url.clone(),

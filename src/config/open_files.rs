@@ -20,7 +20,6 @@ pub struct OpenFiles {
 
 impl OpenFiles {
     /// The needs of this configuration.
-    #[must_use]
     pub fn of(config: &Config) -> Self {
         let runs_programs = |pool: &&Pool| {
             let mut kinds = config.kinds.iter().filter(|kind| kind.pool == pool.name);
@@ -34,7 +33,6 @@ impl OpenFiles {
     }
 
     /// All of them.
-    #[must_use]
     pub fn all(self) -> u64 {
         self.own + FILES_OF_PROGRAM * self.programs
     }

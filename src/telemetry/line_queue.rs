@@ -58,13 +58,11 @@ impl LineQueue {
     }
 
     /// Name of the stream.
-    #[must_use]
     pub fn name(&self) -> &'static str {
         self.name
     }
 
     /// Number of lines that were lost.
-    #[must_use]
     pub fn lost(&self) -> u64 {
         self.lost.load(Relaxed)
     }
