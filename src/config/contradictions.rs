@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
+use serde::de::DeserializeOwned;
+
 use super::{
     fault::closest,
     handler, keys_and_defaults, model, redact,
@@ -69,12 +71,8 @@ fn report_listeners(values: &mut Values) {
 
 fn report_deadlines(values: &mut Values) {
     let [default, max, margin] = ["deadline.default", "deadline.max", "deadline.reply_margin"];
-    let [shortest, longest, before] = [default, max, margin].map(|key| values.get::<Duration>(key));
-    if shortest > longest {
-        let message = format!("`{default}` is longer than `{max}`");
-        values.contradiction(&[default, max], message, format!("lower `{default}` or raise `{max}`"));
-    }
-    if before >= shortest {
+    report_more::<Duration>(values, default, "longer", max);
+    if values.get::<Duration>(margin) >= values.get(default) {
         let message = format!("`{margin}` leaves nothing of `{default}`");
         values.contradiction(&[margin, default], message, format!("lower `{margin}` or raise `{default}`"));
     }
@@ -84,9 +82,14 @@ fn report_memory(values: &mut Values) {
     let [total, one] = ["server.memory.total", "server.memory.per_connection"];
     report_payload(values, total);
     report_payload(values, one);
-    if values.get::<u64>(one) > values.get::<u64>(total) {
-        let message = format!("`{one}` is more than `{total}`");
-        values.contradiction(&[one, total], message, format!("raise `{total}` or lower `{one}`"));
+    report_more::<u64>(values, one, "more", total);
+}
+
+/// Reports that `small` is more than `large`.
+fn report_more<T: DeserializeOwned + PartialOrd>(values: &mut Values, small: &str, more: &str, large: &str) {
+    if values.get::<T>(small) > values.get(large) {
+        let help = format!("lower `{small}` or raise `{large}`");
+        values.contradiction(&[small, large], format!("`{small}` is {more} than `{large}`"), help);
     }
 }
 
@@ -196,11 +199,7 @@ fn report_pools(values: &mut Values) {
     for (pool, in_file) in &pools {
         let key = |key: &str| format!("pool.{pool}.{key}");
         report_payload(values, &key("queue.bytes"));
-        let [min, max] = [key("workers.min"), key("workers.max")];
-        if values.get::<u64>(&min) > values.get::<u64>(&max) {
-            let help = format!("lower `{min}` or raise `{max}`");
-            values.contradiction(&[&min, &max], format!("`{min}` is more than `{max}`"), help);
-        }
+        report_more::<u64>(values, &key("workers.min"), "more", &key("workers.max"));
         let [when_full, waiting] = [key("when_full"), key("queue.waiting")];
         let waits = values.get::<String>(&when_full).is_some_and(|when_full| when_full == "wait");
         if waits && values.get::<u64>(&waiting) == Some(0) {
@@ -271,17 +270,8 @@ fn report_programs(values: &mut Values, kinds: &[(String, bool)], env: &[(String
     let mut used = BTreeSet::new();
     for (kind, _) in kinds {
         let key = format!("kind.{kind}.program");
-        let Some(program) = values.get::<String>(&key) else { continue };
-        let is_known =
-            programs.iter().any(|(name, _)| *name == program) || values.is_faulty(&format!("program.{program}"));
-        if !is_known && !values.is_faulty("program") {
-            let add = format!("add [program.{program}] with its `command`");
-            let help = meant(&program, &programs, &add).unwrap_or(add);
-            let program = redact::quote(&program);
-            let message = format!("kind `{kind}` is run by program `{program}`, which is not declared");
-            values.contradiction(&[&key], message, help);
-        }
-        used.insert(program);
+        report_undeclared(values, &format!("kind `{kind}` is run by program"), &key, "program", " with its `command`");
+        used.extend(values.get::<String>(&key));
     }
     for (program, _) in &programs {
         let table = format!("program.{program}");
@@ -295,21 +285,14 @@ fn report_programs(values: &mut Values, kinds: &[(String, bool)], env: &[(String
 }
 
 fn report_schedules(values: &mut Values, no_kinds: NoKinds) {
-    let (schedules, kinds) = (values.names("schedule"), values.names("kind"));
     let has_store = STORES.iter().any(|key| values.is_set(key) || values.is_faulty(key));
-    for (schedule, _) in &schedules {
+    for (schedule, _) in values.names("schedule") {
         let table = format!("schedule.{schedule}");
-        let [cron, kind] = ["cron", "kind"].map(|key| format!("{table}.{key}"));
-        for (key, example) in [(&cron, "cron = \"0 3 * * *\""), (&kind, "kind = \"NAME\"")] {
-            if !values.has(key) {
-                values.contradiction(&[&table], format!("`{key}` is missing"), format!("add `{example}`"));
-            }
-        }
-        let name = values.get::<String>(&kind);
-        if let Some(name) = name.filter(|name| no_kinds == NoKinds::Fault && !kinds.iter().any(|(it, _)| it == name)) {
-            let help = meant(&name, &kinds, "add it").unwrap_or_else(|| format!("add [kind.{name}]"));
-            let message = format!("`{kind}` is `{}`, which is not declared", redact::quote(&name));
-            values.contradiction(&[&kind], message, help);
+        let kind = format!("{table}.kind");
+        report_lack(values, &format!("{table}.cron"), &table);
+        report_lack(values, &kind, &table);
+        if no_kinds == NoKinds::Fault {
+            report_undeclared(values, &format!("`{kind}` is"), &kind, "kind", "");
         }
         if !has_store {
             let message = format!("schedule `{schedule}` has no store to keep its jobs in");
@@ -320,18 +303,23 @@ fn report_schedules(values: &mut Values, no_kinds: NoKinds) {
 
 fn report_pool_of(values: &mut Values, kind: &str) {
     let [table, key] = [format!("kind.{kind}"), format!("kind.{kind}.pool")];
-    let Some(pool) = pool_of(values, kind) else {
+    if pool_of(values, kind).is_none() {
         let help = "add `pool = \"NAME\"`, one of the [pool.NAME] sections";
-        return values.contradiction(&[&table, &key], format!("kind `{kind}` names no pool"), help);
-    };
-    let pools = values.names("pool");
-    let is_known = pools.iter().any(|(name, _)| *name == pool) || values.is_faulty(&format!("pool.{pool}"));
-    if !is_known && !values.is_faulty("pool") {
-        let help = meant(&pool, &pools, &format!("add [pool.{pool}]")).unwrap_or(format!("add [pool.{pool}]"));
-        let pool = redact::quote(&pool);
-        let message = format!("kind `{kind}` runs in pool `{pool}`, which is not declared");
-        values.contradiction(&[&key], message, help);
+        values.contradiction(&[&table, &key], format!("kind `{kind}` names no pool"), help);
     }
+    report_undeclared(values, &format!("kind `{kind}` runs in pool"), &key, "pool", "");
+}
+
+/// Reports that the value of `key` names no section of `table`. `what` begins the message, and `more` ends the help.
+fn report_undeclared(values: &mut Values, what: &str, key: &str, table: &str, more: &str) {
+    let Some(name) = values.get::<String>(key) else { return };
+    let (declared, section) = (values.names(table), format!("{table}.{name}"));
+    if declared.iter().any(|(other, _)| *other == name) || values.is_faulty(&section) || values.is_faulty(table) {
+        return;
+    }
+    let add = format!("add [{section}]{more}");
+    let help = meant(&name, &declared, &add).unwrap_or(add);
+    values.contradiction(&[key], format!("{what} `{}`, which is not declared", redact::quote(&name)), help);
 }
 
 fn pool_of(values: &Values, kind: &str) -> Option<String> {
