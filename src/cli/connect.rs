@@ -252,13 +252,10 @@ impl tower::Service<http::Request<Body>> for Connection {
         request.headers_mut().extend(self.headers.clone());
         let answer = self.requests.send_request(request);
         Box::pin(async move {
-            match answer.await? {
-                // HTTP/2 itself answers this, before gRPC reads the headers.
-                response if response.status() == StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => {
-                    Err(headers_too_large().into())
-                }
-                response => Ok(response),
-            }
+            let response = answer.await?;
+            // HTTP/2 itself answers this, before gRPC reads the headers.
+            let is_refused = response.status() == StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+            if is_refused { Err(headers_too_large().into()) } else { Ok(response) }
         })
     }
 }
