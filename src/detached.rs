@@ -272,10 +272,7 @@ impl Detached {
 /// The system clock.
 #[must_use]
 pub fn wall_clock() -> Clock {
-    Arc::new(|| {
-        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-        Timestamp::from(SystemTime::UNIX_EPOCH + now)
-    })
+    Arc::new(|| Timestamp::default().plus(SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default()))
 }
 
 impl Inner {

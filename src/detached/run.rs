@@ -119,22 +119,6 @@ fn settle(claimed: Claimed, end: End, attempt: &RunningAttempt, pool: &str, jitt
     Settle { token: claimed.token, worker, reason, code, message, next }
 }
 
-/// Whether a drain, or another job, ended the attempt, so that it does not count.
-fn is_given_back(error: &JobError) -> bool {
-    match error {
-        JobError::Rejected(_) => true,
-        JobError::Failed(failure) => matches!(
-            failure.outcome,
-            Outcome::Drained
-                | Outcome::DrainKilled { .. }
-                | Outcome::Shed
-                | Outcome::Replaced
-                | Outcome::ExpiredInQueue
-                | Outcome::Cancelled
-        ),
-    }
-}
-
 fn refused(rejection: &Rejection) -> (Reason, i32, String, Next) {
     // These limits belong to the server, and may have been lowered since the job was accepted.
     let is_final =
@@ -158,7 +142,13 @@ fn failed(claimed: &Claimed, failure: &Failure, attempt: &RunningAttempt, jitter
         Outcome::CancelledByOperator => Next::Cancelled,
         // One of several jobs may be the cause. A later attempt runs alone, and shows whether it was this one.
         Outcome::WorkerCrashed | Outcome::WorkerLost { .. } if attempt.has_shared_crash() => Next::GiveBack,
-        _ if is_given_back(&failure.clone().into()) => Next::GiveBack,
+        // A drain, or another job, ended the attempt, so that it does not count.
+        Outcome::Drained
+        | Outcome::DrainKilled { .. }
+        | Outcome::Shed
+        | Outcome::Replaced
+        | Outcome::ExpiredInQueue
+        | Outcome::Cancelled => Next::GiveBack,
         _ => {
             let retryable = retryable.unwrap_or_else(|| RETRYABLE.iter().any(|known| *known as i32 == code));
             claimed.request.policy.retry.next(claimed, reason, retryable, jitter)

@@ -41,7 +41,7 @@ pub type Labels = BTreeMap<String, String>;
 ///     .criticality(Criticality::Sheddable);
 /// assert_eq!(job.kind, "thumbnail");
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Job {
     /// Name of the handler that runs the job. At most 64 bytes.
     pub kind: String,
@@ -91,22 +91,7 @@ impl Job {
     /// A job of `kind` with `payload` as its input, and defaults for the rest.
     #[must_use]
     pub fn new(kind: impl Into<String>, payload: impl Into<Bytes>) -> Self {
-        Self {
-            kind: kind.into(),
-            payload: payload.into(),
-            content_type: String::new(),
-            timeout: None,
-            run_timeout: None,
-            queue_timeout: None,
-            criticality: Criticality::default(),
-            tenant: String::new(),
-            ordering_key: String::new(),
-            limit_key: String::new(),
-            when_full: None,
-            labels: Labels::new(),
-            deadline: None,
-            call: None,
-        }
+        Self { kind: kind.into(), payload: payload.into(), ..Self::default() }
     }
 
     setters! {

@@ -11,14 +11,6 @@ use crate::model::{Output, Reason};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId(pub(super) i64);
 
-impl SessionId {
-    /// Number of the session. Later sessions of a store have larger numbers.
-    #[must_use]
-    pub const fn number(self) -> i64 {
-        self.0
-    }
-}
-
 /// The right to end one attempt. It becomes void when the job ends or is leased again.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Token {

@@ -13,7 +13,7 @@ use super::{Attempt, RetryPolicy, SessionId, Token};
 use crate::model::{Job, Output};
 
 /// A job to create. Its fields have passed the checks of [`Job`].
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct NewJob {
     /// Chosen by the caller, or random. Unique in the store: the same id with the same payload is the same job.
     pub id: String,
@@ -65,15 +65,7 @@ impl NewJob {
     /// A new job, with defaults for the other fields.
     #[must_use]
     pub fn new(id: impl Into<String>, pool: impl Into<String>, job: Job) -> Self {
-        Self {
-            id: id.into(),
-            pool: pool.into(),
-            job,
-            request_id: String::new(),
-            start: Start::Now,
-            expire_at: None,
-            policy: KindPolicy::default(),
-        }
+        Self { id: id.into(), pool: pool.into(), job, ..Self::default() }
     }
 
     /// The token of an attempt of the job, which has this row.
@@ -98,10 +90,11 @@ impl NewJob {
 }
 
 /// State of a detached job. The last four are final.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum JobState {
     /// Waits for its start time, or for its next attempt.
+    #[default]
     Scheduled,
     /// Waits for a worker.
     Ready,
@@ -121,16 +114,10 @@ pub enum JobState {
 
 impl JobState {
     /// All states. Stores encode a state as its position here.
-    pub const ALL: [Self; 8] = [
-        Self::Scheduled,
-        Self::Ready,
-        Self::Blocked,
-        Self::Running,
-        Self::Succeeded,
-        Self::Failed,
-        Self::Cancelled,
-        Self::Expired,
-    ];
+    pub const ALL: [Self; 8] = {
+        use JobState::{Blocked, Cancelled, Expired, Failed, Ready, Running, Scheduled, Succeeded};
+        [Scheduled, Ready, Blocked, Running, Succeeded, Failed, Cancelled, Expired]
+    };
 
     /// Whether the state is final.
     #[must_use]
@@ -140,7 +127,7 @@ impl JobState {
 }
 
 /// A job in the store.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct JobRecord {
     /// The job as it was created. Its payload is empty unless requested.
     pub request: NewJob,

@@ -22,27 +22,14 @@ impl JobRecord {
             Start::After(delay) => now.plus(delay),
         };
         Self {
-            state: JobState::Scheduled,
             created_at: now,
             due_at,
-            started_at: None,
-            ended_at: None,
-            attempts: Vec::new(),
-            starts: 0,
-            failures: 0,
-            crashes: 0,
-            losses: 0,
-            cancel_requested: false,
             payload_bytes: request.job.payload.len() as u64,
-            output_bytes: 0,
-            output: Output::default(),
             row,
             place: row,
-            holds_key: false,
-            session: None,
             digest: request.digest(),
-            fault: None,
             request,
+            ..Self::default()
         }
     }
 

@@ -208,20 +208,6 @@ pub struct Depth {
     pub oldest_ready: Option<Duration>,
 }
 
-impl Depth {
-    /// Adds jobs in a state.
-    pub(super) fn add(&mut self, state: JobState, jobs: u64) {
-        match state {
-            JobState::Scheduled => self.scheduled += jobs,
-            JobState::Ready => self.ready += jobs,
-            JobState::Blocked => self.blocked += jobs,
-            JobState::Running => self.leased += jobs,
-            JobState::Failed => self.dead += jobs,
-            JobState::Succeeded | JobState::Cancelled | JobState::Expired => {}
-        }
-    }
-}
-
 /// Size of a store's contents.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Size {
@@ -381,19 +367,7 @@ impl StoreError {
     /// refuses one operation or one row, and would refuse it again.
     #[must_use]
     pub fn is_outage(&self) -> bool {
-        match self {
-            Self::DiskFull
-            | Self::NoRoom
-            | Self::ReadOnly { .. }
-            | Self::InUse { .. }
-            | Self::Damaged { .. }
-            | Self::Newer { .. }
-            | Self::File { .. }
-            | Self::Unavailable(_)
-            | Self::Conflict
-            | Self::Closed => true,
-            Self::SessionLost | Self::Busy | Self::Corrupt(_) | Self::Database(_) => false,
-        }
+        !matches!(self, Self::SessionLost | Self::Busy | Self::Corrupt(_) | Self::Database(_))
     }
 
     /// Whether the failed operation may have taken effect, or may still take it.

@@ -54,8 +54,8 @@ pub(super) type Open<C> = Arc<dyn Fn() -> Result<C, StoreError> + Send + Sync>;
 pub(super) struct SqlStore<C> {
     wakes: Arc<Wakes>,
     shared: Arc<Shared>,
-    /// Size of the log, if it is known.
-    log_bytes: Option<Arc<AtomicU64>>,
+    /// Size of the log, where others keep it.
+    pub(super) log_bytes: Option<Arc<AtomicU64>>,
     operations: Mutex<Option<mpsc::Sender<Operation<C>>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// `None` if the only connection writes.
@@ -91,11 +91,6 @@ impl<C: Connection> SqlStore<C> {
         let (readers, lists) = (Arc::new(Semaphore::new(READERS)), Semaphore::new(LISTS));
         let secret = OnceCell::new();
         Ok(Self { wakes, shared, log_bytes: None, operations, threads, open, idle, readers, lists, secret, closed })
-    }
-
-    /// Tells the size of the log, which others keep.
-    pub(super) fn with_log(self, log_bytes: Arc<AtomicU64>) -> Self {
-        Self { log_bytes: Some(log_bytes), ..self }
     }
 
     async fn send<T>(&self, operation: impl FnOnce(Answer<T>) -> Operation<C>) -> Result<T, StoreError> {

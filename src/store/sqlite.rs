@@ -89,8 +89,9 @@ fn start(options: &SqliteOptions, clock: Clock) -> Result<Arc<dyn JobStore>, Sto
     wakes.announce(&engine.commit()?);
     let path = options.path.clone();
     let reader = move || Ok(SqliteConnection::new(open_to_read(&path)?, clock.clone()));
-    let store = SqlStore::start(vec![engine.rows], Some(Arc::new(reader)), options.bounds, wakes, closed)?;
-    Ok(Arc::new(store.with_log(log_bytes)))
+    let mut store = SqlStore::start(vec![engine.rows], Some(Arc::new(reader)), options.bounds, wakes, closed)?;
+    store.log_bytes = Some(log_bytes);
+    Ok(Arc::new(store))
 }
 
 /// A thread that is joined when this is dropped.

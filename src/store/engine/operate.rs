@@ -71,11 +71,9 @@ impl<C: Connection> Engine<C> {
         if !is_ahead && last.as_ref().is_some_and(|last| last.at >= *at && (known.is_some() || !tick.is_missed)) {
             return Ok(Fired::Already);
         }
-        let is_skipped = if known.is_none() && tick.is_missed {
-            true
-        } else {
-            tick.overlap == Overlap::Skip && self.rows.look_at(&[run])?.iter().any(|record| !record.state.is_ended())
-        };
+        let is_skipped = known.is_none() && tick.is_missed
+            || tick.overlap == Overlap::Skip
+                && self.rows.look_at(&[run])?.iter().any(|record| !record.state.is_ended());
         let (mut fired, mut run) = (Fired::Skipped, run);
         if !is_skipped {
             let submission = Submission { jobs: vec![tick.job.clone()], room: None };

@@ -1,12 +1,12 @@
 //! A job as a row, for both databases.
 
-use std::{borrow::Cow, collections::BTreeMap, fmt, mem, sync::LazyLock, time::Duration};
+use std::{borrow::Cow, fmt, mem, time::Duration};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
-    model::{Criticality, Job, Labels},
-    store::{Depth, JobRecord, JobState, KindPolicy, NewJob, RetryPolicy, SessionId, StoreError, Timestamp},
+    model::{Criticality, Labels},
+    store::{JobRecord, JobState, KindPolicy, NewJob, RetryPolicy, SessionId, StoreError, Timestamp},
 };
 
 /// A column of the table of jobs.
@@ -90,11 +90,7 @@ fn set<T>(field: &mut T, value: Option<T>) -> bool {
 /// [`JobRecord::fault`] names its column.
 pub(in crate::store) fn read_record(row: &mut Values) -> JobRecord {
     // A job whose state cannot be read counts as ended.
-    static BLANK: LazyLock<JobRecord> = LazyLock::new(|| JobRecord {
-        state: JobState::Expired,
-        ..JobRecord::new(NewJob::new("", "", Job::new("", "")), Timestamp::default(), 0)
-    });
-    let mut record = BLANK.clone();
+    let mut record = JobRecord { state: JobState::Expired, ..JobRecord::default() };
     for (column, value) in COLUMNS.iter().zip(&mut row.0) {
         if !(column.read)(&mut record, value) {
             record.fault.get_or_insert(column.name);
@@ -160,7 +156,7 @@ impl Value {
         self.number::<u8>().map(|number| number == 1)
     }
 
-    fn time(&self) -> Option<Timestamp> {
+    pub(super) fn time(&self) -> Option<Timestamp> {
         self.number().map(Timestamp::from_millis)
     }
 
@@ -209,21 +205,6 @@ impl Values {
     pub(in crate::store) fn bytes(&mut self, column: usize) -> Vec<u8> {
         self.0[column].bytes().unwrap_or_default()
     }
-}
-
-/// Adds a row of kind, state, number of jobs, and earliest due time.
-pub(super) fn read_depth(
-    depths: &mut BTreeMap<String, Depth>,
-    row: &mut Values,
-    now: Timestamp,
-) -> Result<(), StoreError> {
-    let state = row.0[1].one_of(&JobState::ALL).ok_or_else(unreadable)?;
-    let depth = depths.entry(row.text(0)).or_default();
-    depth.add(state, row.number(2)?);
-    if state == JobState::Ready {
-        depth.oldest_ready = row.0[3].time().map(|due| now.since(due));
-    }
-    Ok(())
 }
 
 /// The fields of a job that never change and that no query selects by, as JSON in one column. Fields with their default

@@ -7,14 +7,14 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    record::{COLUMNS, Cell, Column, FIXED, Values, int, read_depth, read_record, text, time},
+    record::{COLUMNS, Cell, Column, FIXED, Values, int, read_record, text, time},
     statements::{
         Bulk, COLUMN_LIST, DELETE_JOBS, DEPTHS, FIND_JOBS, INSERT_JOBS, INSERT_OUTPUTS, INSERT_PAYLOADS, LOAD_PAYLOADS,
         LOOK_AT_JOBS, SAVE_JOBS, delete,
     },
 };
 use crate::store::{
-    Depth, Extent, Filter, JobRecord, Page, SessionId, Size, StoreError, Timestamp, Token,
+    Depth, Extent, Filter, JobRecord, JobState, Page, SessionId, Size, StoreError, Timestamp, Token,
     engine::{LastTick, Select},
     request::Added,
     wakes::Changes,
@@ -265,8 +265,19 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
     /// Numbers of jobs by kind.
     fn depths(&mut self) -> Result<Vec<(String, Depth)>, StoreError> {
         let now = self.now()?;
-        let mut depths = BTreeMap::new();
-        self.query(DEPTHS, &[])?.iter_mut().try_for_each(|row| read_depth(&mut depths, row, now))?;
+        let mut depths = BTreeMap::<_, Depth>::new();
+        for mut row in self.query(DEPTHS, &[])? {
+            let depth = depths.entry(row.text(0)).or_default();
+            let (state, jobs) = (row.number::<usize>(1)?, row.number(2)?);
+            match JobState::ALL.get(state) {
+                Some(JobState::Scheduled) => depth.scheduled = jobs,
+                Some(JobState::Ready) => depth.ready = jobs,
+                Some(JobState::Blocked) => depth.blocked = jobs,
+                Some(JobState::Running) => depth.leased = jobs,
+                _ => depth.dead = jobs,
+            }
+            depth.oldest_ready = depth.oldest_ready.or(row.0[3].time().map(|due| now.since(due)));
+        }
         Ok(depths.into_iter().collect())
     }
 

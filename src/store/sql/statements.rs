@@ -31,8 +31,8 @@ impl Bulk {
     }
 }
 
-/// Kind, state, number of jobs, and earliest due time.
-pub(super) const DEPTHS: &str = "select kind, cast(0 as bigint), count(*), min(due_at) from jobs where state = 0 group by kind \
+/// Kind, state, number of jobs, and the earliest due time of the ready ones.
+pub(super) const DEPTHS: &str = "select kind, cast(0 as bigint), count(*), null from jobs where state = 0 group by kind \
      union all select kind, cast(1 as bigint), count(*), min(due_at) from jobs where state = 1 group by kind \
      union all select kind, cast(2 as bigint), count(*), null from jobs where state = 2 group by kind \
      union all select kind, cast(3 as bigint), count(*), null from jobs where state = 3 group by kind \

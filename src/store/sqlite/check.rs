@@ -12,7 +12,7 @@ use rusqlite::{Connection, OpenFlags, config::DbConfig};
 use super::{
     MIGRATIONS, StoreError, beside,
     files::{Lock, real},
-    scan::{Found, Scan, fault_of, lost},
+    scan::Scan,
     sqlite_error, verify_files, version_of,
 };
 
@@ -62,10 +62,7 @@ pub fn inspect_sqlite(path: &Path) -> Result<SqliteFacts, StoreError> {
         && damage.len() < MOST
         && let Some(found) = scan.next(&connection)
     {
-        match found {
-            Found::Rows(rows) => damage.extend(rows.into_iter().filter_map(|row| fault_of(&connection, row))),
-            Found::Lost(rows) => damage.push(lost(&rows)),
-        }
+        damage.extend(found.faults(&connection));
     }
     damage.truncate(MOST);
     let count = |sql| match version {

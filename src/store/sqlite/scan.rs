@@ -40,6 +40,16 @@ pub(super) enum Found {
     Lost(RangeInclusive<i64>),
 }
 
+impl Found {
+    /// What keeps a server from running these jobs.
+    pub(super) fn faults(&self, file: &Connection) -> Vec<String> {
+        match self {
+            Self::Rows(rows) => rows.iter().filter_map(|row| fault_of(file, *row)).collect(),
+            Self::Lost(rows) => vec![lost(rows)],
+        }
+    }
+}
+
 impl Scan {
     pub(super) fn new(file: &Connection) -> Self {
         let ends = ["select max(row) from jobs", "select max(row) from payloads", "select number from totals"];
@@ -156,11 +166,9 @@ impl Visits {
 fn damage_of(file: &Connection, found: &Found) -> Vec<String> {
     // One view of the file for all queries.
     let Ok(view) = file.unchecked_transaction() else { return Vec::new() };
-    let rows = match found {
-        Found::Rows(rows) => rows,
-        Found::Lost(rows) => return vec![lost(rows)],
-    };
-    let mut damage: Vec<_> = rows.iter().find_map(|row| fault_of(&view, *row)).into_iter().collect();
+    let mut damage = found.faults(&view);
+    damage.truncate(1);
+    let Found::Rows(rows) = found else { return damage };
     let range = params![rows.first(), rows.last()];
     for (name, query) in index_checks(&view).unwrap_or_default() {
         let missing =

@@ -56,38 +56,33 @@ struct Totals {
 }
 
 pub(super) struct SqliteConnection {
-    // Fields drop in order: the connection closes before the threads are joined and the lock is released.
+    // Fields drop in order: the connection closes before the thread of checkpoints is joined and the lock is released.
     _visits: Option<Visits>,
     sqlite: rusqlite::Connection,
-    _checkpoints: Option<Thread>,
+    /// `None` if it only reads, or is in memory.
+    written: Option<Written>,
     clock: Clock,
-    path: PathBuf,
-    opened: Option<Opened>,
-    reserve_bytes: u64,
     totals: Totals,
     /// The last committed number.
     kept_number: i64,
     ends_leases: bool,
-    /// Held by the writer while the file may be written.
-    _lock: Option<Lock>,
+}
+
+/// The file of the writing connection.
+struct Written {
+    _checkpoints: Thread,
+    path: PathBuf,
+    opened: Opened,
+    reserve_bytes: u64,
+    /// Held while the file may be written.
+    _lock: Lock,
 }
 
 impl SqliteConnection {
     /// A connection that reads, or the only one of an empty store.
     pub(super) fn new(sqlite: rusqlite::Connection, clock: Clock) -> Self {
-        Self {
-            _visits: None,
-            sqlite,
-            _checkpoints: None,
-            clock,
-            path: PathBuf::new(),
-            opened: None,
-            reserve_bytes: 0,
-            totals: Totals::default(),
-            kept_number: 0,
-            ends_leases: false,
-            _lock: None,
-        }
+        let (totals, kept_number) = (Totals::default(), 0);
+        Self { _visits: None, sqlite, written: None, clock, totals, kept_number, ends_leases: false }
     }
 
     /// The only connection of an empty store that several servers of a process share.
@@ -109,12 +104,10 @@ impl SqliteConnection {
             writer.totals = Totals { number: row.number(0)?, size };
         }
         writer.kept_number = writer.totals.number;
-        writer.path.clone_from(&options.path);
-        writer.opened = Some(Opened::of(&options.path));
-        writer.reserve_bytes = options.reserve_bytes;
-        writer._checkpoints = Some(checkpoints(&mut writer.sqlite, &options.path, log_bytes)?);
-        writer._visits = Some(Visits::start(super::open_to_read(&options.path)?, options.path.clone())?);
-        writer._lock = Some(lock);
+        let SqliteOptions { path, reserve_bytes, .. } = options.clone();
+        writer._visits = Some(Visits::start(super::open_to_read(&path)?, path.clone())?);
+        let (opened, checkpoints) = (Opened::of(&path), checkpoints(&mut writer.sqlite, &path, log_bytes)?);
+        writer.written = Some(Written { _checkpoints: checkpoints, path, opened, reserve_bytes, _lock: lock });
         Ok(writer)
     }
 
@@ -168,7 +161,7 @@ impl Connection for SqliteConnection {
     }
 
     fn begin(&mut self) -> Result<Timestamp, StoreError> {
-        self.opened.as_ref().map_or(Ok(()), Opened::require)?;
+        self.written.as_ref().map_or(Ok(()), |file| file.opened.require())?;
         self.execute("begin immediate")?;
         self.now()
     }
@@ -199,9 +192,10 @@ impl Connection for SqliteConnection {
     }
 
     fn require_room(&self) -> Result<(), StoreError> {
-        let Ok(disk) = rustix::fs::statvfs(&self.path) else { return Ok(()) };
+        let Some(Written { path, reserve_bytes, .. }) = &self.written else { return Ok(()) };
+        let Ok(disk) = rustix::fs::statvfs(path) else { return Ok(()) };
         let free = disk.f_bavail.saturating_mul(disk.f_frsize);
-        if free >= self.reserve_bytes || self.room(free)? >= self.reserve_bytes {
+        if free >= *reserve_bytes || self.room(free)? >= *reserve_bytes {
             return Ok(());
         }
         Err(StoreError::NoRoom)
