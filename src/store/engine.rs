@@ -5,55 +5,22 @@ mod fair_order;
 mod operate;
 mod submit;
 
-use std::{collections::HashMap, mem, ops::Range, sync::Arc, time::Duration};
+use std::{collections::HashMap, mem, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 pub(super) use fair_order::FairOrder;
 
 use super::{
-    Bounds, Claimed, Filter, Full, JobRecord, JobState, Room, SessionId, Settle, Size, StoreError, StoredQuotas,
-    Timestamp, Token, request::Added, sql::Connection, wakes::Changes,
+    Bounds, Claimed, Full, JobRecord, JobState, Room, SessionId, Settle, Size, StoreError, StoredQuotas, Timestamp,
+    Token,
+    request::Added,
+    sql::{Connection, Select},
+    wakes::Changes,
 };
 use crate::model::Criticality;
-
-/// A selection of jobs.
-#[derive(Debug, Clone)]
-pub(super) enum Select<'a> {
-    /// Ready jobs by place, without [suspects](JobRecord::is_suspect) if one runs in the session.
-    Ready {
-        /// Their kind.
-        kind: &'a str,
-        /// The rank of their class.
-        rank: usize,
-        /// The time at which they have not expired.
-        now: Timestamp,
-        /// The session that asks.
-        session: SessionId,
-    },
-    /// Jobs that wait for an ordering key of a tenant, by place.
-    Blocked(&'a str, &'a str),
-    /// Jobs whose start time has come, by that time.
-    Due(Timestamp),
-    /// Waiting jobs that have expired.
-    Expired(Timestamp),
-    /// Jobs whose retention has ended.
-    Purgeable(Timestamp),
-    /// Jobs that run in a session.
-    Leased(SessionId),
-    /// Running jobs of a session that must be cancelled.
-    ToCancel(SessionId),
-    /// Jobs that match a filter, newest first.
-    Matching {
-        /// The filter; `states` replaces its states.
-        filter: &'a Filter,
-        /// States as bits: bit number is position in [`JobState::ALL`].
-        states: i64,
-        /// Only jobs with these row numbers.
-        rows: Range<i64>,
-    },
-}
 
 /// The last tick of a schedule.
 #[derive(Debug, Clone)]
@@ -178,7 +145,7 @@ impl<C: Connection> Engine<C> {
     pub(super) fn extend_lease(&mut self, session: SessionId) -> Result<Vec<Token>, StoreError> {
         let lease = self.rows.session(session)?.ok_or(StoreError::SessionLost)?;
         self.rows.set_session(session, lease, self.now.plus(lease))?;
-        let jobs = self.select(Select::ToCancel(session), usize::MAX)?;
+        let jobs = self.select(Select::to_cancel(session), usize::MAX)?;
         Ok(jobs.iter().filter_map(JobRecord::token).collect())
     }
 
@@ -217,10 +184,13 @@ impl<C: Connection> Engine<C> {
         for class in Criticality::BY_IMPORTANCE {
             let left = count - records.len();
             if left > 0 {
-                let which = Select::Ready { kind, rank: class.rank(), now: self.now, session };
-                let found = self.select(which, left)?;
-                let last = found.last().map(|record| record.place);
-                self.shared.fair_order.lock().claimed(kind, class.rank(), last, found.len() < left);
+                let (rank, begin) = (class.rank(), Instant::now());
+                let floor = self.rows.floor(kind, rank);
+                let found = self.select(Select::ready(kind, rank, floor, self.now, session), left)?;
+                let [first, last] = [found.first(), found.last()].map(|job| job.map(|record| record.place));
+                let took = if floor == i64::MIN { Some(begin.elapsed()) } else { None };
+                self.rows.note_scan(kind, rank, first.zip(last), took);
+                self.shared.fair_order.lock().claimed(kind, rank, last, found.len() < left);
                 records.extend(found);
             }
         }
@@ -269,7 +239,7 @@ impl<C: Connection> Engine<C> {
         }
         self.save(&records)?;
         for (tenant, key) in released {
-            let mut next = self.select(Select::Blocked(&tenant, &key), 1)?;
+            let mut next = self.select(Select::blocked(&tenant, &key), 1)?;
             for record in &mut next {
                 record.enter(false, self.place(record)?);
                 self.changes.ready = true;

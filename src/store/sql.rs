@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 pub(super) use record::{COLUMNS, Cell, Value, Values, read_record, text};
 pub(super) use rows::Connection;
-pub(super) use statements::{Bulk, COLUMN_LIST};
+pub(super) use statements::{Bulk, COLUMN_LIST, Select};
 
 use super::{
     Action, BATCH, Bounds, Change, Claimed, Depth, Extent, Filter, Fired, JobName, JobRecord, JobState, JobStore, Page,

@@ -4,10 +4,11 @@ use std::{slice, time::Duration};
 
 use tracing::warn;
 
-use super::{Engine, LastTick, Select};
+use super::{Engine, LastTick};
 use crate::store::{
     Action, BATCH, Change, Filter, Fired, JobName, JobRecord, JobState, Overlap, SessionId, StoreError, Submission,
-    Submitted, Tick, Ticked, Timestamp, Token, sql::Connection,
+    Submitted, Tick, Ticked, Timestamp, Token,
+    sql::{Connection, Select},
 };
 
 /// How far the clocks of servers that share a store may be apart.
@@ -91,14 +92,14 @@ impl<C: Connection> Engine<C> {
     /// Applies the passing of time: leases end, start times come, jobs expire, retention ends.
     pub(in crate::store) fn tick(&mut self, end_leases: bool) -> Result<Ticked, StoreError> {
         let returned = if end_leases && self.rows.ends_leases() { self.end_leases(self.now)? } else { 0 };
-        let mut old = self.select(Select::Expired(self.now), BATCH)?;
+        let mut old = self.select(Select::expired(self.now), BATCH)?;
         for record in &mut old {
             record.end(JobState::Expired, self.now);
         }
         let expired = old.len();
         self.save_changed(old)?;
         let promoted = self.promote()?;
-        let (past, more_past) = self.rows.removable(Select::Purgeable(self.now), BATCH)?;
+        let (past, more_past) = self.rows.removable(Select::purgeable(self.now), BATCH)?;
         let removed = self.remove(&past)?;
         let more = more_past || [expired, promoted].contains(&BATCH);
         Ok(Ticked { promoted, returned, expired, removed, more })
@@ -106,7 +107,7 @@ impl<C: Connection> Engine<C> {
 
     /// Makes jobs ready whose start time has come.
     fn promote(&mut self) -> Result<usize, StoreError> {
-        let due = self.select(Select::Due(self.now), BATCH)?;
+        let due = self.select(Select::due(self.now), BATCH)?;
         let promoted = due.len();
         let mut batch = Vec::new();
         for mut record in due {
@@ -123,7 +124,7 @@ impl<C: Connection> Engine<C> {
     pub(in crate::store) fn end_leases(&mut self, at: Timestamp) -> Result<usize, StoreError> {
         let mut returned = 0;
         for session in self.rows.remove_sessions(at)? {
-            let mut records = self.select(Select::Leased(session), usize::MAX)?;
+            let mut records = self.select(Select::leased(session), usize::MAX)?;
             returned += records.len();
             for record in &mut records {
                 record.lose_lease(self.now);

@@ -83,12 +83,6 @@ struct Floor {
     full_scan_at: Instant,
 }
 
-impl Floor {
-    fn new(now: Instant) -> Self {
-        Self { place: i64::MIN, next: i64::MIN, reached: i64::MIN, full_scan_at: now }
-    }
-}
-
 impl Replica {
     /// The current runtime drives the connections. The database is away until [`share`](Self::share) has reached it.
     pub(super) fn new(hosts: Hosts, listened: Option<Hosts>) -> Self {
@@ -151,7 +145,12 @@ impl Replica {
     pub(super) fn note_scan(&self, kind: &str, rank: usize, found: Option<(i64, i64)>, took: Option<Duration>) {
         let now = Instant::now();
         let mut floors = self.floors.lock();
-        let floor = floors.entry((kind.to_owned(), rank)).or_insert_with(|| Floor::new(now));
+        let floor = floors.entry((kind.to_owned(), rank)).or_insert(Floor {
+            place: i64::MIN,
+            next: i64::MIN,
+            reached: i64::MIN,
+            full_scan_at: now,
+        });
         let (first, last) = found.unwrap_or((floor.reached, floor.reached));
         floor.reached = floor.reached.max(last);
         if let Some(took) = took.filter(|_| floor.full_scan_at <= now) {

@@ -99,6 +99,15 @@ pub(in crate::store) fn read_record(row: &mut Values) -> JobRecord {
     record
 }
 
+pub(super) fn read_records(rows: Vec<Values>) -> impl Iterator<Item = JobRecord> {
+    rows.into_iter().map(|mut row| read_record(&mut row))
+}
+
+/// Columns of a job, to be written.
+pub(super) fn cells_of<'a>(record: &'a JobRecord, columns: &[Column]) -> Vec<Cell<'a>> {
+    columns.iter().map(|column| (column.write)(record)).collect()
+}
+
 /// A parameter of a statement. `Debug` hides the value, because a driver may log it.
 #[derive(Clone)]
 pub(in crate::store) enum Cell<'a> {
@@ -133,6 +142,11 @@ pub(super) fn time(time: impl Into<Option<Timestamp>>) -> Cell<'static> {
 
 fn json(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("texts, numbers and a map with text keys are JSON")
+}
+
+/// A row of one cell for each item.
+pub(super) fn rows_of<'a, T>(items: &[T], cell: impl Fn(&T) -> Cell<'a>) -> Vec<Vec<Cell<'a>>> {
+    items.iter().map(|item| vec![cell(item)]).collect()
 }
 
 /// A value of a result row.
@@ -205,6 +219,11 @@ impl Values {
     pub(in crate::store) fn bytes(&mut self, column: usize) -> Vec<u8> {
         self.0[column].bytes().unwrap_or_default()
     }
+}
+
+/// The first number of each row.
+pub(super) fn numbers(rows: &[Values]) -> Result<Vec<i64>, StoreError> {
+    rows.iter().map(|row| row.number(0)).collect()
 }
 
 /// The fields of a job that never change and that no query selects by, as JSON in one column. Fields with their default

@@ -3,21 +3,18 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use bytes::Bytes;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    record::{COLUMNS, Cell, Column, FIXED, Values, int, read_record, text, time},
+    record::{COLUMNS, Cell, FIXED, Values, cells_of, int, numbers, read_record, read_records, rows_of, text, time},
     statements::{
         Bulk, COLUMN_LIST, DELETE_JOBS, DEPTHS, FIND_JOBS, INSERT_JOBS, INSERT_OUTPUTS, INSERT_PAYLOADS, LOAD_PAYLOADS,
-        LOOK_AT_JOBS, SAVE_JOBS, delete,
+        LOOK_AT_JOBS, SAVE_JOBS, Select, delete,
     },
 };
 use crate::store::{
-    Depth, Extent, Filter, JobRecord, JobState, Page, SessionId, Size, StoreError, Timestamp, Token,
-    engine::{LastTick, Select},
-    request::Added,
-    wakes::Changes,
+    Depth, Extent, Filter, JobRecord, JobState, Page, SessionId, Size, StoreError, Timestamp, Token, engine::LastTick,
+    request::Added, wakes::Changes,
 };
 
 /// Jobs that one list or purge looks at.
@@ -196,9 +193,9 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
             && bytes < max_bytes
         {
             let wanted = (limit - page.jobs.len()).min(MAX_READ);
-            let which = Select::Matching { filter, states: filter.state_bits(), rows: end.unwrap_or(i64::MIN)..before };
+            let which = Select::matching::<Self>(filter, filter.state_bits(), end.unwrap_or(i64::MIN)..before);
             // One more tells whether any follow.
-            let mut found = query_jobs(self, which, wanted + 1, "")?;
+            let mut found = self.query_jobs(which, wanted + 1, "")?;
             page.next = if found.len() > wanted { found.get(wanted - 1).map(|record| record.row) } else { end };
             found.truncate(wanted);
             bytes += found.iter().map(JobRecord::bytes).sum::<usize>();
@@ -212,7 +209,7 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
     fn purgeable(&mut self, filter: &Filter, before: i64, limit: usize) -> Result<(Vec<i64>, Option<i64>), StoreError> {
         let end = self.look(filter, before)?;
         let (states, range) = (filter.state_bits() & ENDED, end.unwrap_or(i64::MIN)..before);
-        let (rows, is_cut) = self.removable(Select::Matching { filter, states, rows: range }, limit)?;
+        let (rows, is_cut) = self.removable(Select::matching::<Self>(filter, states, range), limit)?;
         let next = if is_cut { rows.last().copied() } else { end };
         Ok((rows, next))
     }
@@ -235,7 +232,7 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
     /// Rows of at most `limit` jobs, fewer if their payloads and outputs are too large to be removed at once, and whether
     /// more follow.
     fn removable(&mut self, which: Select<'_>, limit: usize) -> Result<(Vec<i64>, bool), StoreError> {
-        let (clause, mut cells) = which.clause::<Self>(i64::MIN);
+        let Select { clause, mut cells, .. } = which;
         cells.push(int(limit as i64 + 1));
         let sql = format!("select row, payload_bytes + output_bytes from jobs where {clause} limit ${}", cells.len());
         let found = self.query(&sql, &cells)?;
@@ -253,13 +250,15 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
 
     /// Locks the selected jobs, so that no other transaction changes them.
     fn select(&mut self, which: Select<'_>, limit: usize) -> Result<Vec<JobRecord>, StoreError> {
-        let lock = match which {
-            _ if !Self::IS_SHARED => "",
-            // Skip no locked job: none may stay leased when its session is removed.
-            Select::Leased(_) => " for update",
-            _ => " for update skip locked",
-        };
-        query_jobs(self, which, limit, lock)
+        let lock = if which.skips_locked { " for update skip locked" } else { " for update" };
+        self.query_jobs(which, limit, if Self::IS_SHARED { lock } else { "" })
+    }
+
+    fn query_jobs(&mut self, which: Select<'_>, limit: usize, lock: &str) -> Result<Vec<JobRecord>, StoreError> {
+        let Select { clause, mut cells, .. } = which;
+        cells.push(int(i64::try_from(limit).unwrap_or(i64::MAX)));
+        let sql = format!("select {} from jobs where {clause} limit ${}{lock}", *COLUMN_LIST, cells.len());
+        Ok(read_records(self.query(&sql, &cells)?).collect())
     }
 
     /// Numbers of jobs by kind.
@@ -356,45 +355,6 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
         }
         Ok(())
     }
-}
-
-fn query_jobs<C: Connection>(
-    connection: &mut C,
-    which: Select<'_>,
-    limit: usize,
-    lock: &str,
-) -> Result<Vec<JobRecord>, StoreError> {
-    let ready = if let Select::Ready { kind, rank, .. } = which { Some((kind, rank)) } else { None };
-    let floor = ready.map_or(i64::MIN, |(kind, rank)| connection.floor(kind, rank));
-    let (clause, mut cells) = which.clause::<C>(floor);
-    cells.push(int(i64::try_from(limit).unwrap_or(i64::MAX)));
-    let sql = format!("select {} from jobs where {clause} limit ${}{lock}", *COLUMN_LIST, cells.len());
-    let start = Instant::now();
-    let records: Vec<_> = read_records(connection.query(&sql, &cells)?).collect();
-    if let Some((kind, rank)) = ready {
-        let places = records.first().zip(records.last()).map(|(first, last)| (first.place, last.place));
-        connection.note_scan(kind, rank, places, (floor == i64::MIN).then(|| start.elapsed()));
-    }
-    Ok(records)
-}
-
-fn read_records(rows: Vec<Values>) -> impl Iterator<Item = JobRecord> {
-    rows.into_iter().map(|mut row| read_record(&mut row))
-}
-
-/// The first number of each row.
-fn numbers(rows: &[Values]) -> Result<Vec<i64>, StoreError> {
-    rows.iter().map(|row| row.number(0)).collect()
-}
-
-/// Columns of a job, to be written.
-fn cells_of<'a>(record: &'a JobRecord, columns: &[Column]) -> Vec<Cell<'a>> {
-    columns.iter().map(|column| (column.write)(record)).collect()
-}
-
-/// A row of one cell for each item.
-fn rows_of<'a, T>(items: &[T], cell: impl Fn(&T) -> Cell<'a>) -> Vec<Vec<Cell<'a>>> {
-    items.iter().map(|item| vec![cell(item)]).collect()
 }
 
 /// A job as readers show it: one that cannot be read has failed, even before a writer meets it.

@@ -7,7 +7,7 @@ use super::{
     Connection,
     record::{COLUMNS, Cell, Column, FIXED, int, text, time},
 };
-use crate::store::{Filter, engine::Select, retry::MAX_CRASHES};
+use crate::store::{Filter, SessionId, Timestamp, retry::MAX_CRASHES};
 
 /// A statement for many rows: to run once for each row, or once with arrays of all columns.
 pub(in crate::store) struct Bulk {
@@ -96,61 +96,89 @@ fn parameters(count: usize) -> String {
     (1..=count).map(|number| format!("${number}")).collect::<Vec<_>>().join(", ")
 }
 
-impl<'a> Select<'a> {
-    /// The condition and the order of a selection, with their parameters. A limit may follow.
-    pub(super) fn clause<C: Connection>(self, floor: i64) -> (Cow<'static, str>, Vec<Cell<'a>>) {
-        let (clause, cells) = match self {
-            Self::Ready { kind, rank, now, session } => (
-                // `is_suspect`: at most one of them runs in a session.
-                "state = 1 and kind = $1 and rank = $2 and place >= $3 and (expire_at is null or expire_at > $4) \
-                 and (losses < $5 or not exists (select 1 from jobs as other where other.state = 3 \
-                 and other.session = $6 and other.losses >= $5)) order by place, row",
-                vec![text(kind), int(rank as i64), int(floor), time(now), int(MAX_CRASHES - 1), int(session.0)],
-            ),
-            Self::Blocked(tenant, key) => {
-                ("state = 2 and tenant = $1 and ordering_key = $2 order by place", vec![text(tenant), text(key)])
-            }
-            Self::Due(now) => ("state = 0 and due_at <= $1 order by due_at, row", vec![time(now)]),
-            Self::Expired(now) => ("state < 3 and expire_at <= $1 order by expire_at, row", vec![time(now)]),
-            Self::Purgeable(now) => ("purge_at <= $1 order by purge_at, row", vec![time(now)]),
-            Self::Leased(session) => ("state = 3 and session = $1 order by row", vec![int(session.0)]),
-            Self::ToCancel(session) => {
-                ("state = 3 and session = $1 and cancel_requested order by row", vec![int(session.0)])
-            }
-            Self::Matching { filter, states, rows } => return matching::<C>(filter, states, rows),
-        };
-        (Cow::Borrowed(clause), cells)
-    }
+/// A selection of jobs.
+#[derive(Clone)]
+pub(in crate::store) struct Select<'a> {
+    /// Its condition and its order. A limit may follow.
+    pub(super) clause: Cow<'static, str>,
+    pub(super) cells: Vec<Cell<'a>>,
+    /// Whether jobs that another transaction changes are left out.
+    pub(super) skips_locked: bool,
 }
 
-/// The condition of a filter on a range of rows. An index leads to the jobs of its tenant.
-fn matching<'a, C: Connection>(
-    filter: &'a Filter,
-    states: i64,
-    rows: Range<i64>,
-) -> (Cow<'static, str>, Vec<Cell<'a>>) {
-    let any = |text: Option<&'a String>| Cell::Text(text.map(Into::into));
-    let tenant = if filter.tenant.is_some() { "tenant = $5" } else { "cast($5 as text) is null" };
-    let clause = format!(
-        "row < $1 and row >= $2 and ($3 & (cast(1 as bigint) << cast(state as integer))) <> 0 \
-         and (cast($4 as text) is null or kind = $4) and {tenant} \
-         and (cast($6 as text) is null or {spec} -> 'labels' ->> $6 = $7) \
-         and (cast($8 as bigint) is null or created_at >= $8) \
-         and (cast($9 as bigint) is null or created_at < $9) \
-         and (cast($10 as text) is null or {spec} ->> 'request_id' = $10) order by row desc",
-        spec = C::SPEC
-    );
-    let cells = vec![
-        int(rows.end),
-        int(rows.start),
-        int(states),
-        any(filter.kind.as_ref()),
-        any(filter.tenant.as_ref()),
-        any(filter.label.as_ref().map(|(name, _)| name)),
-        any(filter.label.as_ref().map(|(_, value)| value)),
-        time(filter.created_from),
-        time(filter.created_before),
-        any(filter.request_id.as_ref()),
-    ];
-    (clause.into(), cells)
+impl<'a> Select<'a> {
+    fn of(clause: &'static str, cells: Vec<Cell<'a>>) -> Self {
+        Self { clause: clause.into(), cells, skips_locked: true }
+    }
+
+    /// Ready jobs from the place `floor` on that have not expired, by place, without [suspects](JobRecord::is_suspect) if
+    /// one runs in the session.
+    pub(in crate::store) fn ready(kind: &'a str, rank: usize, floor: i64, now: Timestamp, session: SessionId) -> Self {
+        let clause = "state = 1 and kind = $1 and rank = $2 and place >= $3 and (expire_at is null or expire_at > $4) \
+             and (losses < $5 or not exists (select 1 from jobs as other where other.state = 3 \
+             and other.session = $6 and other.losses >= $5)) order by place, row";
+        let (rank, losses) = (int(rank as i64), int(MAX_CRASHES - 1));
+        Self::of(clause, vec![text(kind), rank, int(floor), time(now), losses, int(session.0)])
+    }
+
+    /// Jobs that wait for an ordering key of a tenant, by place.
+    pub(in crate::store) fn blocked(tenant: &'a str, key: &'a str) -> Self {
+        let clause = "state = 2 and tenant = $1 and ordering_key = $2 order by place";
+        Self::of(clause, vec![text(tenant), text(key)])
+    }
+
+    /// Jobs whose start time has come.
+    pub(in crate::store) fn due(now: Timestamp) -> Self {
+        Self::of("state = 0 and due_at <= $1 order by due_at, row", vec![time(now)])
+    }
+
+    /// Waiting jobs that have expired.
+    pub(in crate::store) fn expired(now: Timestamp) -> Self {
+        Self::of("state < 3 and expire_at <= $1 order by expire_at, row", vec![time(now)])
+    }
+
+    /// Jobs whose retention has ended.
+    pub(in crate::store) fn purgeable(now: Timestamp) -> Self {
+        Self::of("purge_at <= $1 order by purge_at, row", vec![time(now)])
+    }
+
+    /// Jobs that run in a session. None may stay leased when the session is removed, so locked ones are waited for.
+    pub(in crate::store) fn leased(session: SessionId) -> Self {
+        let clause = "state = 3 and session = $1 order by row";
+        Self { skips_locked: false, ..Self::of(clause, vec![int(session.0)]) }
+    }
+
+    /// Running jobs of a session that must be cancelled.
+    pub(in crate::store) fn to_cancel(session: SessionId) -> Self {
+        Self::of("state = 3 and session = $1 and cancel_requested order by row", vec![int(session.0)])
+    }
+
+    /// Jobs of a range of rows that match a filter, with [other states](Filter::state_bits), the newest first. An index
+    /// leads to the jobs of its tenant.
+    pub(super) fn matching<C: Connection>(filter: &'a Filter, states: i64, rows: Range<i64>) -> Self {
+        let any = |text: Option<&'a String>| Cell::Text(text.map(Into::into));
+        let tenant = if filter.tenant.is_some() { "tenant = $5" } else { "cast($5 as text) is null" };
+        let clause = format!(
+            "row < $1 and row >= $2 and ($3 & (cast(1 as bigint) << cast(state as integer))) <> 0 \
+             and (cast($4 as text) is null or kind = $4) and {tenant} \
+             and (cast($6 as text) is null or {spec} -> 'labels' ->> $6 = $7) \
+             and (cast($8 as bigint) is null or created_at >= $8) \
+             and (cast($9 as bigint) is null or created_at < $9) \
+             and (cast($10 as text) is null or {spec} ->> 'request_id' = $10) order by row desc",
+            spec = C::SPEC
+        );
+        let cells = vec![
+            int(rows.end),
+            int(rows.start),
+            int(states),
+            any(filter.kind.as_ref()),
+            any(filter.tenant.as_ref()),
+            any(filter.label.as_ref().map(|(name, _)| name)),
+            any(filter.label.as_ref().map(|(_, value)| value)),
+            time(filter.created_from),
+            time(filter.created_before),
+            any(filter.request_id.as_ref()),
+        ];
+        Self { clause: clause.into(), cells, skips_locked: true }
+    }
 }
