@@ -60,8 +60,8 @@ pub trait JobStore: Send + Sync + 'static {
     /// `lease`. A store of one process takes them back when it is opened again, and at no other time.
     async fn open_session(&self, lease: Duration) -> Result<SessionId, StoreError>;
 
-    /// Creates jobs, and returns once they are durable. A new job is leased at once if its kind has room, no other job
-    /// of the kind is ready, and the lease of the session has not ended.
+    /// Creates jobs, and returns once they are durable. A new job is leased at once if it may start, no other job of the
+    /// kind is ready, and there is a session whose lease has not ended.
     async fn submit(&self, submission: Submission) -> Result<Vec<Submitted>, StoreError>;
 
     /// Leases ready jobs to a session: the most important classes first, then in the order in which jobs became ready.

@@ -3,16 +3,13 @@
 use std::sync::Arc;
 
 use super::{Inner, claims::Reservation};
-use crate::store::{NewJob, Room, SessionId, StoreError, Submission, Submitted};
+use crate::store::{NewJob, SessionId, StoreError, Submission, Submitted};
 
 impl Inner {
     pub(super) async fn submit(self: &Arc<Self>, job: NewJob) -> Result<Submitted, StoreError> {
         let mut asked = Asked::new(self, &job);
-        let room = asked.as_ref().map(|asked| {
-            let kinds = [(job.job.kind.clone(), 1)].into();
-            Room { session: asked.session, kinds, bytes: usize::MAX }
-        });
-        let answers = self.note(self.store.submit(Submission { jobs: vec![job], room }).await)?;
+        let session = asked.as_ref().map(|asked| asked.session);
+        let answers = self.note(self.store.submit(Submission { jobs: vec![job], session }).await)?;
         let answer = answers.into_iter().next().ok_or(StoreError::Closed)?;
         let Some(asked) = &mut asked else { return Ok(answer) };
         asked.is_answered = true;

@@ -27,8 +27,8 @@ pub struct Room {
 pub struct Submission {
     /// The jobs.
     pub jobs: Vec<NewJob>,
-    /// Room to lease some of them at once.
-    pub room: Option<Room>,
+    /// The session that leases them at once where it can.
+    pub session: Option<SessionId>,
 }
 
 /// The result for a job to create.

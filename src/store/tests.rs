@@ -152,7 +152,7 @@ fn operation(random: &mut StdRng) -> String {
     let session = if random.random_bool(0.7) { "S" } else { "T" };
     match random.random_range(0..100) {
         0..22 => format!("submit {} {}", job(random), job(random)),
-        22..30 => format!("lease {session},k=2,j=1 {} {}", job(random), job(random)),
+        22..30 => format!("lease {session} {} {}", job(random), job(random)),
         30..46 => format!("claim {session} k={} j=1", random.random_range(1..4)),
         46..58 => format!("end {id} ok"),
         58..62 => format!("end {id}#1 ok"),

@@ -77,7 +77,7 @@ impl<C: Connection> Engine<C> {
                 && self.rows.look_at(&[run])?.iter().any(|record| !record.state.is_ended());
         let (mut fired, mut run) = (Fired::Skipped, run);
         if !is_skipped {
-            let submission = Submission { jobs: vec![tick.job.clone()], room: None };
+            let submission = Submission { jobs: vec![tick.job.clone()], session: None };
             run = &tick.job.id;
             fired = match self.submit(slice::from_ref(&&submission))?[..] {
                 [Submitted::Conflict | Submitted::Full(_)] => return Ok(Fired::Refused),

@@ -3,9 +3,7 @@
 use std::collections::{HashMap, HashSet, hash_map::Entry};
 
 use super::Engine;
-use crate::store::{
-    Full, JobRecord, JobState, NewJob, Room, SessionId, StoreError, Submission, Submitted, sql::Connection,
-};
+use crate::store::{Full, JobRecord, JobState, NewJob, SessionId, StoreError, Submission, Submitted, sql::Connection};
 
 /// State of a batch while its records are prepared.
 #[derive(Default)]
@@ -42,19 +40,19 @@ impl<C: Connection> Engine<C> {
         batch.ids.extend(keyed.iter().filter(|id| old.iter().any(|record| record.request.id == **id)));
         let mut numbers = self.rows.numbers(jobs().count())?.into_iter();
         for submission in submissions {
-            let mut room = self.room(&mut batch, submission)?;
             for (job, row) in submission.jobs.iter().zip(&mut numbers) {
                 let Some(mut record) = self.prepare(&mut batch, job, row)? else { continue };
                 batch.plans.push(Plan::Insert(row));
-                if let Some((session, left)) = room.get_mut(job.job.kind.as_str())
-                    && *left > 0
-                    && record.state == JobState::Ready
-                    && !record.is_expired(self.now)
-                {
-                    *left -= 1;
-                    record.lease(*session, self.now);
-                } else if record.state == JobState::Ready {
-                    record.place = self.place(&record)?;
+                if record.state == JobState::Ready {
+                    match submission.session {
+                        Some(session)
+                            if !record.is_expired(self.now)
+                                && self.may_lease(&mut batch, session, &job.job.kind)? =>
+                        {
+                            record.lease(session, self.now);
+                        }
+                        _ => record.place = self.place(&record)?,
+                    }
                 }
                 batch.records.push(record);
             }
@@ -62,26 +60,15 @@ impl<C: Connection> Engine<C> {
         self.insert(batch, jobs())
     }
 
-    /// Number of new jobs of each kind that a session may lease: none if other jobs are ready.
-    fn room<'a>(
-        &mut self,
-        batch: &mut Batch<'a>,
-        submission: &'a Submission,
-    ) -> Result<HashMap<&'a str, (SessionId, usize)>, StoreError> {
-        let mut left = HashMap::new();
-        let Some(Room { session, kinds, .. }) = &submission.room else { return Ok(left) };
-        if let Entry::Vacant(entry) = batch.sessions.entry(*session) {
-            entry.insert(self.rows.session(*session)?.is_some());
+    /// Whether a session may lease a new job of a kind: not if other jobs are ready.
+    fn may_lease<'a>(&mut self, batch: &mut Batch<'a>, session: SessionId, kind: &'a str) -> Result<bool, StoreError> {
+        if let Entry::Vacant(entry) = batch.sessions.entry(session) {
+            entry.insert(self.rows.session(session)?.is_some());
         }
-        for (kind, &count) in kinds.iter().filter(|(_, count)| **count > 0 && batch.sessions[session]) {
-            if let Entry::Vacant(entry) = batch.free_kinds.entry(kind) {
-                entry.insert(self.ready(*session, kind, 1)?.is_empty());
-            }
-            if batch.free_kinds[kind.as_str()] {
-                left.insert(kind.as_str(), (*session, count));
-            }
+        if let Entry::Vacant(entry) = batch.free_kinds.entry(kind) {
+            entry.insert(self.ready(session, kind, 1)?.is_empty());
         }
-        Ok(left)
+        Ok(batch.sessions[&session] && batch.free_kinds[kind])
     }
 
     /// The record of a job, if the job fits and its id is not in the batch yet. Otherwise it is planned what else is done.

@@ -34,7 +34,7 @@ fn open(path: &Path) -> Result<Arc<dyn JobStore>, StoreError> {
 
 fn jobs(ids: std::ops::Range<usize>) -> Submission {
     let jobs = ids.map(|id| NewJob::new(id.to_string(), "p", Job::new("k", vec![7; 300])));
-    Submission { jobs: jobs.collect(), room: None }
+    Submission { jobs: jobs.collect(), session: None }
 }
 
 async fn claim(store: &Arc<dyn JobStore>, count: usize) -> Vec<Claimed> {

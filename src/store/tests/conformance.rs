@@ -35,7 +35,7 @@ pub(super) const CASES: &[Case] = &[
             claim S k=9           => a
             end a ok              => succeeded
             submit a:payload=x    => existing:succeeded
-            lease S,k=5 a:payload=x b => existing:succeeded leased",
+            lease S a:payload=x b => existing:succeeded leased",
     },
     Case {
         name: "a token ends its attempt once",
@@ -107,13 +107,14 @@ pub(super) const CASES: &[Case] = &[
             claim S k=9           => a",
     },
     Case {
-        name: "room leases jobs as they are created, unless others are ready",
+        name: "a session leases jobs as they are created, unless others are ready",
         script: "
             open S
-            lease S,k=2 a b c d:kind=j => leased leased created created
-            lease S,k=2 e         => created
+            lease S a b           => leased leased
+            submit c d:kind=j     => created created
+            lease S e         => created
             claim S k=9           => c e
-            lease S,k=2 f:key=x g:key=x h:delay=1 => leased created created
+            lease S f:key=x g:key=x h:delay=1 => leased created created
             end f ok              => succeeded
             claim S k=9           => g
             end a ok              => succeeded",
@@ -146,7 +147,7 @@ pub(super) const CASES: &[Case] = &[
             get b                 => expired starts=1 failures=1 crashes=0 kept=1
             end a ok              => succeeded
             submit e:expire=0     => created
-            lease S,k=1 f:expire=0 => created
+            lease S f:expire=0 => created
             claim S k=9           =>
             tick                  => expired=2",
     },

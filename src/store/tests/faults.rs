@@ -71,7 +71,7 @@ fn job(id: &str, tenant: &str) -> NewJob {
 }
 
 async fn submit(store: &dyn JobStore, jobs: Vec<NewJob>) {
-    let answers = store.submit(Submission { jobs, room: None }).await.expect("answers");
+    let answers = store.submit(Submission { jobs, session: None }).await.expect("answers");
     assert!(answers.iter().all(|answer| matches!(answer, Submitted::Created)), "{answers:?}");
 }
 
@@ -340,7 +340,7 @@ async fn a_job_that_does_not_fit_is_refused_although_a_later_one_with_its_id_fit
     for store in stores("fits").await {
         let of = |payload: usize| NewJob::new("a", "p", Job::new("k", vec![b'x'; payload]));
         let jobs = vec![of(5000), of(1), of(5000)];
-        let answers = store.submit(Submission { jobs, room: None }).await.expect("answers");
+        let answers = store.submit(Submission { jobs, session: None }).await.expect("answers");
         assert!(
             matches!(answers[..], [Submitted::Full(_), Submitted::Created, Submitted::Full(_)]),
             "the one that was stored is the second: {answers:?}"

@@ -18,7 +18,7 @@ use crate::{
 async fn create(store: &dyn JobStore, id: &str) -> Result<Vec<Submitted>, StoreError> {
     let jobs = vec![NewJob::new(id, "p", Job::new("k", "x"))];
     // Without a bound of its own, a call would hang with its database.
-    timeout(PATIENCE, store.submit(Submission { jobs, room: None })).await.expect("an answer")
+    timeout(PATIENCE, store.submit(Submission { jobs, session: None })).await.expect("an answer")
 }
 
 /// Creates a job as soon as the database is there.

@@ -144,7 +144,7 @@ async fn the_end_of_a_keyed_job_waits_for_the_next_one_of_its_key() {
     let second = replica(&cluster, "keyed", Bounds::default());
     let keyed = |id: &str| {
         let job = Job { ordering_key: "x".to_owned(), ..Job::new("k", "p") };
-        Submission { jobs: vec![NewJob::new(id, "p", job)], room: None }
+        Submission { jobs: vec![NewJob::new(id, "p", job)], session: None }
     };
     let session = first.open_session(Duration::from_secs(60)).await.expect("a session");
     first.submit(keyed("a")).await.expect("it is created");
@@ -190,7 +190,7 @@ async fn servers_that_change_the_same_jobs_do_not_wait_for_each_other_in_a_circl
     }
     for _ in 0..10 {
         let jobs = || (0..JOBS).map(|id| NewJob::new(id.to_string(), "p", Job::new("k", "p")));
-        let [forth, back] = [jobs().collect(), jobs().rev().collect()].map(|jobs| Submission { jobs, room: None });
+        let [forth, back] = [jobs().collect(), jobs().rev().collect()].map(|jobs| Submission { jobs, session: None });
         let names = || (0..JOBS).rev().map(|id| JobName::from(&*id.to_string())).collect();
         let [one, other] = &stores;
         one.submit(forth.clone()).await.expect("jobs");

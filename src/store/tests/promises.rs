@@ -65,7 +65,7 @@ async fn tells_of_changes(watcher: &dyn JobStore, worker: &dyn JobStore) {
     let session = worker.open_session(Duration::from_secs(60)).await.expect("a session");
     let room = Room { session, kinds: [("k".to_owned(), 1)].into(), bytes: usize::MAX };
     let jobs = vec![NewJob::new("watched", "p", Job::new("k", "x"))];
-    watcher.submit(Submission { jobs, room: None }).await.expect("an answer");
+    watcher.submit(Submission { jobs, session: None }).await.expect("an answer");
     let mut changed = watcher.wakes().watch("watched");
     // Notifications may be spurious.
     let mut until = async |wanted: (JobState, u32, bool)| {
@@ -92,7 +92,7 @@ pub(super) async fn ends_while_awaited(waiter: &dyn JobStore, worker: &dyn JobSt
     assert!(waiter.wait("none".into()).await.expect("an answer").is_none());
     let session = worker.open_session(Duration::from_secs(60)).await.expect("a session");
     let jobs = vec![NewJob::new("a", "p", Job::new("k", "x"))];
-    waiter.submit(Submission { jobs, room: None }).await.expect("an answer");
+    waiter.submit(Submission { jobs, session: None }).await.expect("an answer");
     let work = async {
         worker.wakes().ready().await;
         finish(worker, session).await
@@ -124,7 +124,7 @@ async fn a_void_token_beside_a_valid_one_changes_nothing() {
     let (clock, directory) = (TestClock::new(), TempDir::new().expect("a directory"));
     for store in [memory(&clock), sqlite(&directory, &clock)] {
         let jobs = vec![NewJob::new("a", "p", Job::new("k", "x"))];
-        store.submit(Submission { jobs, room: None }).await.expect("an answer");
+        store.submit(Submission { jobs, session: None }).await.expect("an answer");
         let mut ends = Vec::new();
         for _ in 0..2 {
             let session = store.open_session(Duration::from_secs(1)).await.expect("a session");
@@ -153,7 +153,7 @@ async fn a_session_gives_back_leases_by_name() {
     }
     for store in stores {
         let jobs = ["a", "b", "c"].map(|id| NewJob::new(id, "p", Job::new("k", id).ordering_key(id))).into();
-        store.submit(Submission { jobs, room: None }).await.expect("an answer");
+        store.submit(Submission { jobs, session: None }).await.expect("an answer");
         let session = store.open_session(Duration::from_secs(60)).await.expect("a session");
         let room = Room { session, kinds: [("k".to_owned(), 9)].into(), bytes: usize::MAX };
         let mut claimed = store.claim(room.clone()).await.expect("three jobs");
@@ -218,7 +218,7 @@ async fn operations_that_wait_share_a_transaction() {
     let store = open_memory(BOUNDS, clock).expect("a store");
     let submit = |id: usize| {
         let job = NewJob::new(id.to_string(), "p", Job::new("k", ""));
-        store.submit(Submission { jobs: vec![job], room: None })
+        store.submit(Submission { jobs: vec![job], session: None })
     };
     let mut waiting = join_all((0..20).map(submit));
     reads.store(0, Relaxed);

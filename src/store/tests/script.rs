@@ -71,7 +71,7 @@ impl Script {
                 String::new()
             }
             "submit" => self.submit(None, &words, 0).await?,
-            "lease" => self.submit(Some(self.room(words.rest(0).next().expect("a room"))), &words, 1).await?,
+            "lease" => self.submit(Some(self.sessions[&ids[0]]), &words, 1).await?,
             "claim" => {
                 let claimed = store.claim(self.room(&words.rest(0).collect::<Vec<_>>().join(","))).await?;
                 for job in &claimed {
@@ -116,9 +116,14 @@ impl Script {
         })
     }
 
-    async fn submit(&mut self, room: Option<Room>, words: &Words<'_>, from: usize) -> Result<String, StoreError> {
+    async fn submit(
+        &mut self,
+        session: Option<SessionId>,
+        words: &Words<'_>,
+        from: usize,
+    ) -> Result<String, StoreError> {
         let jobs = words.rest(from).map(|word| job(word, &self.clock)).collect();
-        let answers = self.store.submit(Submission { jobs, room }).await?;
+        let answers = self.store.submit(Submission { jobs, session }).await?;
         for answer in &answers {
             if let Submitted::Leased(claimed) = answer {
                 self.keep(claimed);

@@ -75,7 +75,7 @@ impl Runner {
 
     /// Creates a job as another server does.
     async fn create_elsewhere(&self, job: NewJob) {
-        self.store.store.submit(Submission { jobs: vec![job], room: None }).await.unwrap();
+        self.store.store.submit(Submission { jobs: vec![job], session: None }).await.unwrap();
     }
 
     async fn ended(&self, id: &str) -> JobRecord {

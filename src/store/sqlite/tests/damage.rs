@@ -32,7 +32,7 @@ async fn parts(directory: &TempDir) -> Vec<Part> {
     let store = open(&path).expect("a store");
     for first in (0..JOBS).step_by(5) {
         let jobs = (first..first + 5).map(|id| NewJob::new(id.to_string(), "p", Job::new("k", payload(id))));
-        store.submit(Submission { jobs: jobs.collect(), room: None }).await.expect("jobs");
+        store.submit(Submission { jobs: jobs.collect(), session: None }).await.expect("jobs");
     }
     let killed = [&path, &log(&path)].map(|file| Some(fs::read(file).expect("a file")));
     store.close().await;
