@@ -41,7 +41,12 @@ pub(super) enum DetachedCommand {
     List(ListArgs),
     /// Show a detached job with its attempts.
     #[command(after_help = "Example:\n  waterwheel jobs get $ENDED")]
-    Get(GetArgs),
+    Get {
+        /// Id of the job.
+        id: String,
+        #[command(flatten)]
+        server: ReadArgs,
+    },
     /// Wait for the end of a detached job, and print its output. Ctrl-C leaves the job alone.
     #[command(after_help = "Example:\n  waterwheel jobs wait $ENDED")]
     Wait(OneArgs),
@@ -63,7 +68,12 @@ pub(super) enum DetachedCommand {
     Delete(OneArgs),
     /// Remove all detached jobs that have ended and match.
     #[command(after_help = "Example:\n  waterwheel jobs purge --state succeeded")]
-    Purge(PurgeArgs),
+    Purge {
+        #[command(flatten)]
+        filter: FilterArgs,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -98,14 +108,6 @@ pub(super) struct OneArgs {
     id: String,
     #[command(flatten)]
     server: ServerArgs,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct GetArgs {
-    /// Id of the job.
-    id: String,
-    #[command(flatten)]
-    server: ReadArgs,
 }
 
 #[derive(Debug, Args)]
@@ -144,19 +146,11 @@ pub(super) struct ListArgs {
     server: ReadArgs,
 }
 
-#[derive(Debug, Args)]
-pub(super) struct PurgeArgs {
-    #[command(flatten)]
-    filter: FilterArgs,
-    #[command(flatten)]
-    server: ServerArgs,
-}
-
 pub(super) async fn run(command: DetachedCommand, console: &mut Console<'_>) -> Result<Exit, Failure> {
     match command {
         DetachedCommand::Create(args) => return create(*args, console).await,
         DetachedCommand::List(args) => list(args, console).await?,
-        DetachedCommand::Get(GetArgs { id, server }) => {
+        DetachedCommand::Get { id, server } => {
             let request = GetJobRequest { job_id: id, with_payload: false };
             let answer = server.ask(async |server| server.jobs().get_job(request).await).await?;
             console.message(&answer.job.unwrap_or_default(), text).await?;
@@ -174,7 +168,7 @@ pub(super) async fn run(command: DetachedCommand, console: &mut Console<'_>) -> 
             let answer = server.ask(async |server| server.jobs().delete_job(request).await).await?;
             console.message(&answer, |_| format!("{}: removed", sanitized(&id))).await?;
         }
-        DetachedCommand::Purge(PurgeArgs { filter, server }) => {
+        DetachedCommand::Purge { filter, server } => {
             let request = PurgeJobsRequest { filter: Some(filter.into_filter()) };
             let answer = server.ask(async |server| server.jobs().purge_jobs(request).await).await?;
             console.message(&answer, |answer| format!("{} removed", pluralized(answer.removed, "job"))).await?;

@@ -10,7 +10,6 @@ mod watch;
 use std::{future::ready, sync::Arc, time::SystemTime};
 
 use futures_util::{Stream, StreamExt, stream};
-use prost::Message as _;
 use prost_types::Timestamp as ProtoTimestamp;
 use tokio::time::sleep_until;
 use tonic::{Code, Request, Response, Status, Streaming, async_trait};
@@ -42,10 +41,6 @@ use crate::{
 
 /// Default number of jobs per page.
 const DEFAULT_PAGE_SIZE: usize = 100;
-
-/// Maximum size of the jobs of a page, so that an answer fits into the 4 MiB that gRPC clients accept by default. A page
-/// has at least one job.
-const PAGE_BYTES: usize = 2 << 20;
 
 /// A call for detached jobs.
 struct JobsCall {
@@ -107,20 +102,8 @@ impl JobsCall {
         let secret = self.store().secret().await.map_err(status::read_fails)?;
         let before = read_page_token(&secret, &token)?;
         let page = self.store().list(filter, before, limit).await.map_err(status::read_fails)?;
-        let (mut jobs, mut bytes, mut next) = (Vec::with_capacity(page.jobs.len()), 0, page.next);
-        let mut last = None;
-        for record in page.jobs {
-            let row = record.row;
-            let job = self.service.access.shown(detached_job(record));
-            bytes += job.encoded_len();
-            if bytes > PAGE_BYTES && !jobs.is_empty() {
-                next = last;
-                break;
-            }
-            last = Some(row);
-            jobs.push(job);
-        }
-        Ok(JobServiceListJobsResponse { jobs, next_page_token: page_token(&secret, next) })
+        let jobs = page.jobs.into_iter().map(|job| self.service.access.shown(detached_job(job))).collect();
+        Ok(JobServiceListJobsResponse { jobs, next_page_token: page_token(&secret, page.next) })
     }
 
     /// Waits for the end of a job, at most until the deadline of the call. The server limits that deadline as for any

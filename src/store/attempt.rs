@@ -12,7 +12,7 @@ use crate::model::{Output, Reason};
 pub struct SessionId(pub(super) i64);
 
 /// The right to end one attempt. It becomes void when the job ends or is leased again.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Token {
     /// The job.
     pub id: String,

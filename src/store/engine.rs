@@ -89,10 +89,11 @@ impl<C: Connection> Engine<C> {
     /// Why another job of a tenant does not fit; `None` if it fits.
     fn refusal(&mut self, tenant: &str, bytes: u64) -> Result<Option<Full>, StoreError> {
         let (size, quota) = (self.size(), self.shared.quotas.load().of(tenant));
-        let backlog = |fits: bool| Ok((!fits).then_some(Full::Backlog));
-        let has_part = !tenant.is_empty();
-        if !has_part && quota.is_none() || !self.bounds.allow(size, bytes) {
-            return backlog(self.bounds.allow(size, bytes));
+        if !self.bounds.allow(size, bytes) {
+            return Ok(Some(Full::Backlog));
+        }
+        if tenant.is_empty() && quota.is_none() {
+            return Ok(None);
         }
         if !self.tenants.contains_key(tenant) {
             let own = self.rows.tenant_size(tenant)?;
@@ -105,7 +106,8 @@ impl<C: Connection> Engine<C> {
         if let Some(quota) = quota.filter(|quota| !quota.allow(own, bytes)) {
             return Ok(Some(Full::Quota { held: own, quota }));
         }
-        backlog(!has_part || self.bounds.allow_tenant(size, own, bytes))
+        let fits = tenant.is_empty() || self.bounds.allow_tenant(size, own, bytes);
+        Ok(if fits { None } else { Some(Full::Backlog) })
     }
 
     /// Selects jobs to change them. Those that cannot be read are set aside, so that they stop no others.
@@ -200,15 +202,12 @@ impl<C: Connection> Engine<C> {
     pub(super) fn settle(&mut self, ends: &[&Settle]) -> Result<Vec<Option<JobState>>, StoreError> {
         let ids: Vec<_> = ends.iter().map(|end| end.token.id.as_str()).collect();
         let records = self.find(&ids)?.into_iter();
-        let mut records: HashMap<_, _> = records.map(|record| (record.request.id.clone(), record)).collect();
+        let mut records: HashMap<_, _> = records.filter_map(|record| Some((record.token()?, record))).collect();
         let mut settled = Vec::new();
         let mut answers = Vec::with_capacity(ends.len());
         for end in ends {
             // Settled jobs are removed from the map, so a second end for the same attempt is void.
-            let is_valid = |record: &JobRecord| record.token().as_ref() == Some(&end.token);
-            let valid =
-                if records.get(&end.token.id).is_some_and(is_valid) { records.remove(&end.token.id) } else { None };
-            let Some(mut record) = valid else {
+            let Some(mut record) = records.remove(&end.token) else {
                 answers.push(None);
                 continue;
             };

@@ -172,11 +172,11 @@ pub struct JobRecord {
 }
 
 impl JobRecord {
-    /// About the size of what a list holds of it, in bytes.
+    /// At least the size of what a list holds of it, and of its message, in bytes. Other texts are bounded by a kilobyte.
     pub(super) fn bytes(&self) -> usize {
-        let texts = self.attempts.iter().map(|attempt| attempt.message.len() + attempt.worker.len()).sum::<usize>();
-        let labels = self.request.job.labels.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>();
-        size_of::<Self>() + texts + labels
+        let attempt = |it: &Attempt| size_of::<Attempt>() + it.message.len() + it.worker.len();
+        let labels = self.request.job.labels.iter().map(|(name, value)| name.len() + value.len());
+        1024 + size_of::<Self>() + self.attempts.iter().map(attempt).chain(labels).sum::<usize>()
     }
 
     /// When the store may remove it; `None` if it has not ended.

@@ -98,8 +98,7 @@ async fn open(
     let replica = Arc::new(Replica::new(hosts, listened));
     let first = match replica.reach().await {
         Ok(session) => {
-            // A failed count is repeated.
-            let _ = replica.count_first(&session).await;
+            replica.count_first().await;
             Some(session)
         }
         Err(StoreError::Unavailable(_) | StoreError::DiskFull | StoreError::Conflict) => None,

@@ -42,8 +42,9 @@ pub(super) const READERS: usize = 4;
 
 /// Lists and purges that read at the same time. They leave connections for other reads, and cores for serving.
 const LISTS: usize = 1;
-/// Bytes after which a list ends early.
-const MAX_LIST_BYTES: usize = 4 << 20;
+/// About the maximum size of a list, so that it fits into the 4 MiB that gRPC clients accept by default. A list has at
+/// least one job.
+const MAX_LIST_BYTES: usize = 3 << 20;
 /// Leases are not ended by an operation that waited for so long: their owners may have waited, too.
 const MAX_TICK_WAIT: Duration = Duration::from_secs(5);
 

@@ -11,7 +11,7 @@ use crate::{
 };
 
 #[derive(Debug, Args)]
-pub(super) struct FilterArgs {
+pub(in crate::cli) struct FilterArgs {
     /// Only jobs in these states, separated by commas [default: all].
     #[arg(long, value_name = "STATE", value_delimiter = ',', value_parser = one_of([
         ("scheduled", JobState::Scheduled, "It waits for a time"),

@@ -108,7 +108,8 @@ impl<C: Connection> Engine<C> {
         for record in records {
             if added.contains(&record.row) {
                 self.changes.ready |= record.state == JobState::Ready;
-                new.insert(record.row, record);
+                let row = record.row;
+                new.insert(row, record.claimed().map_or(Submitted::Created, |job| Submitted::Leased(Box::new(job))));
             } else if record.holds_key {
                 // Another transaction took the id, and later jobs of the batch depend on this one. The batch runs
                 // again.
@@ -120,9 +121,8 @@ impl<C: Connection> Engine<C> {
         let planned: Vec<_> = jobs
             .zip(plans)
             .map(|(job, plan)| {
-                let record = if let Plan::Insert(row) = plan { new.remove(&row) } else { None };
-                let created = |record: JobRecord| record.claimed().map(Box::new);
-                (job, plan, record.map(|record| created(record).map_or(Submitted::Created, Submitted::Leased)))
+                let answer = if let Plan::Insert(row) = plan { new.remove(&row) } else { None };
+                (job, plan, answer)
             })
             .collect();
         let others = planned.iter().filter(|(.., answer)| answer.is_none());

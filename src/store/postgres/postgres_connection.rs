@@ -119,10 +119,7 @@ impl Connection for PostgresConnection {
     }
 
     fn roll_back(&mut self) {
-        if self.session.is_some()
-            && self.is_in_transaction
-            && self.on_session(async |session| session.run("rollback").await).is_err()
-        {
+        if self.is_in_transaction && self.on_session(async |session| session.run("rollback").await).is_err() {
             self.session = None;
         }
         self.is_in_transaction = false;

@@ -28,8 +28,8 @@ use crate::store::{Size, StoreError, Wakes, request::Added, wakes::Changes};
 
 /// Shortest time between two full scans of a class, and between two counts of all jobs.
 const LEAST_PAUSE: Duration = Duration::from_secs(1);
-/// Jobs up to which a replica counts them before it starts.
-const MAX_COUNTED_FIRST: u32 = 100_000;
+/// Longest wait for the first count.
+const FIRST_COUNT: Duration = Duration::from_secs(2);
 /// A full scan, or a count, takes at most this part of the time.
 const PAUSE_FACTOR: u32 = 20;
 /// Shortest time between two notifications: at most 20 per second.
@@ -314,13 +314,10 @@ impl Replica {
         }
     }
 
-    /// Counts all jobs, unless they are too many for a quick start. Until they are counted, the bounds allow more.
-    pub(super) async fn count_first(&self, session: &Session) -> Result<(), StoreError> {
-        let sql = format!(
-            "select (reltuples < {MAX_COUNTED_FIRST})::int::bigint from pg_class where oid = 'waterwheel.jobs'::regclass"
-        );
-        let is_small = session.number(&sql, &[]).await? == 1;
-        if is_small { self.count(&mut None).await } else { Ok(()) }
+    /// Counts all jobs before the start, unless that takes long. Until they are counted, the bounds allow more.
+    pub(super) async fn count_first(&self) {
+        // A failed count is repeated.
+        let _ = timeout(FIRST_COUNT, self.count(&mut None)).await;
     }
 
     async fn count(&self, session: &mut Option<Session>) -> Result<(), StoreError> {

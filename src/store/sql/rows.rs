@@ -190,7 +190,6 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
         let mut bytes = 0;
         while let Some(before) = page.next.filter(|next| Some(*next) != end)
             && page.jobs.len() < limit
-            && bytes < max_bytes
         {
             let wanted = (limit - page.jobs.len()).min(MAX_READ);
             let which = Select::matching::<Self>(filter, filter.state_bits(), end.unwrap_or(i64::MIN)..before);
@@ -198,8 +197,16 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
             let mut found = self.query_jobs(which, wanted + 1, "")?;
             page.next = if found.len() > wanted { found.get(wanted - 1).map(|record| record.row) } else { end };
             found.truncate(wanted);
-            bytes += found.iter().map(JobRecord::bytes).sum::<usize>();
-            page.jobs.extend(found.into_iter().map(shown));
+            for record in found {
+                bytes += record.bytes();
+                if bytes > max_bytes
+                    && let Some(last) = page.jobs.last()
+                {
+                    page.next = Some(last.row);
+                    return Ok(page);
+                }
+                page.jobs.push(shown(record));
+            }
         }
         Ok(page)
     }
@@ -265,7 +272,7 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
     fn depths(&mut self) -> Result<Vec<(String, Depth)>, StoreError> {
         let now = self.now()?;
         let mut depths = BTreeMap::<_, Depth>::new();
-        for mut row in self.query(DEPTHS, &[])? {
+        for mut row in self.query(&DEPTHS, &[])? {
             let depth = depths.entry(row.text(0)).or_default();
             let (state, jobs) = (row.number::<usize>(1)?, row.number(2)?);
             match JobState::ALL.get(state) {

@@ -31,12 +31,13 @@ impl Bulk {
     }
 }
 
-/// Kind, state, number of jobs, and the earliest due time of the ready ones.
-pub(super) const DEPTHS: &str = "select kind, cast(0 as bigint), count(*), null from jobs where state = 0 group by kind \
-     union all select kind, cast(1 as bigint), count(*), min(due_at) from jobs where state = 1 group by kind \
-     union all select kind, cast(2 as bigint), count(*), null from jobs where state = 2 group by kind \
-     union all select kind, cast(3 as bigint), count(*), null from jobs where state = 3 group by kind \
-     union all select kind, cast(5 as bigint), count(*), null from jobs where state = 5 group by kind";
+/// Kind, state, number of jobs, and the earliest due time of the ready ones. An index has the jobs of each state.
+pub(super) static DEPTHS: LazyLock<String> = LazyLock::new(|| {
+    let of = |(state, due)| {
+        format!("select kind, cast({state} as bigint), count(*), {due} from jobs where state = {state} group by kind")
+    };
+    [(1, "min(due_at)"), (0, "null"), (2, "null"), (3, "null"), (5, "null")].map(of).join(" union all ")
+});
 
 pub(in crate::store) static COLUMN_LIST: LazyLock<String> = LazyLock::new(|| names(&COLUMNS, ""));
 

@@ -2,11 +2,12 @@
 
 use std::time::{Duration, SystemTime};
 
+use prost::Message as _;
 use prost_types::Timestamp;
 use tonic::{Code, Status};
 use waterwheel::proto::{
-    CancelJobsRequest, CancelJobsResponse, CreateJobRequest, Criticality, DetachedJobFilter, GetJobRequest, Job,
-    JobOptions, JobState, PurgeJobsRequest, RetryPolicy, job_options::Start,
+    CancelJobsRequest, CancelJobsResponse, CreateJobRequest, CreateJobsRequest, Criticality, DetachedJobFilter,
+    GetJobRequest, Job, JobOptions, JobState, PurgeJobsRequest, RetryPolicy, job_options::Start,
 };
 
 use super::{CONFIG, Jobs, delayed, millis, outcomes, serve, with, work};
@@ -169,6 +170,26 @@ async fn a_dead_letter_is_kept_as_long_as_its_caller_asks() {
     assert!(millis(&dead).0 > 0);
 }
 
+#[tokio::test]
+async fn a_page_of_large_jobs_fits_into_the_message_that_clients_accept_by_default() {
+    let (_process, jobs) = serve(CONFIG).await;
+    let labels = (0..16).map(|number| (format!("k{number}"), "v".repeat(256))).collect();
+    let job = Some(Job { labels, ..job("sleep", "1") });
+    let options = delayed("600s", work("sleep", "")).options;
+    let sent = vec![CreateJobsRequest { job, options, ..CreateJobsRequest::default() }; 1000];
+    let mut answers = jobs.0.clone().create_jobs(tokio_stream::iter(sent)).await.unwrap().into_inner();
+    while answers.message().await.unwrap().is_some() {}
+    let (filter, mut token, mut pages) = (DetachedJobFilter::default(), String::new(), Vec::new());
+    while pages.is_empty() || !token.is_empty() {
+        let page = jobs.page(1000, &filter, token).await;
+        assert!(page.encoded_len() < 4 << 20, "{} bytes", page.encoded_len());
+        pages.push(page.jobs.len());
+        token = page.next_page_token;
+    }
+    assert_eq!(pages.iter().sum::<usize>(), 1000);
+    assert!(pages.len() > 1 && !pages.contains(&0), "{pages:?}");
+}
+
 async fn cancel(jobs: &Jobs, request: CancelJobsRequest) -> CancelJobsResponse {
     jobs.0.clone().cancel_jobs(request).await.unwrap().into_inner()
 }
@@ -185,7 +206,7 @@ async fn the_jobs_that_match_a_filter_are_cancelled_page_by_page() {
         let labels = [("half".to_owned(), (number % 2).to_string())].into();
         let waiting =
             CreateJobRequest { job: Some(Job { labels, ..job("sleep", "1") }), ..CreateJobRequest::default() };
-        sent.push(waterwheel::proto::CreateJobsRequest {
+        sent.push(CreateJobsRequest {
             job: waiting.job,
             options: delayed("600s", work("sleep", "")).options,
             ..Default::default()
