@@ -129,7 +129,7 @@ pub(super) const ROWS: &[Row] = &[
     Row {
         promise: "Under [overload](docs/overload.md), nine tenths of the worker time goes to jobs that end in time.",
         cells: &[
-            by(of(CALLS), "src/sim/tests.rs::overload_leaves_nearly_all_of_the_work_useful"),
+            by(of(CALLS), "src/sim/tests.rs::under_overload_nearly_all_work_is_useful"),
             by(of(CREATES), "tests/it/detached/runs.rs::a_new_job_is_leased_at_once_unless_jobs_of_its_kind_wait"),
             not(of(STORED), "a detached job has no caller that waits: what the store has no room for is refused"),
         ],
@@ -137,7 +137,7 @@ pub(super) const ROWS: &[Row] = &[
     Row {
         promise: "A tenant that sends ten times what the pool can run does not slow other tenants down.",
         cells: &[
-            by(of(CALLS), "src/sim/tests.rs::a_tenant_that_asks_for_too_much_takes_nothing_from_the_others"),
+            by(of(CALLS), "src/sim/tests.rs::a_flooding_tenant_hardly_delays_the_others"),
             by(stored_in(ON_ONE_ENGINE), "src/store/tests/faults.rs::tenants_take_turns_after_a_start_as_before_it"),
             MEMORY_CONFORMS,
             SQLITE_CONFORMS,
