@@ -55,21 +55,19 @@ static NEXT_CONNECTION: AtomicU64 = AtomicU64::new(1);
 /// Time that an idle peer has to close after GOAWAY.
 const GOAWAY_GRACE: Duration = Duration::from_secs(10);
 
+/// Makes the service of one connection.
+pub(super) type Make<S> = Box<dyn Fn(Arc<Peer>, Arc<ConnectionMemory>) -> S + Send + Sync>;
+
 /// State that the connections of a server share.
-pub(super) struct Serving<M> {
-    /// Makes the service of one connection.
-    pub(super) make: M,
+pub(super) struct Serving<S> {
+    pub(super) make: Make<S>,
     pub(super) transport: Transport,
     pub(super) unsent: Arc<UnsentAnswers>,
 }
 
-impl<M> Serving<M> {
+impl<S: AnswerService> Serving<S> {
     /// Serves one connection until its peer closes it, it reaches its age limit, or the server ends it.
-    pub(super) async fn serve<S>(&self, accepted: Accepted)
-    where
-        M: Fn(Arc<Peer>, Arc<ConnectionMemory>) -> S,
-        S: AnswerService,
-    {
+    pub(super) async fn serve(&self, accepted: Accepted) {
         let Accepted { socket, origin, mut entry, mut stage } = accepted;
         let connection = NEXT_CONNECTION.fetch_add(1, Relaxed);
         let certificate_request = CertificateRequest::Unconfigured;
@@ -104,11 +102,7 @@ impl<M> Serving<M> {
     }
 
     /// Speaks HTTP. Returns the reason why the connection ended.
-    async fn speak<S>(&self, mut stream: Stream, peer: Arc<Peer>, stage: watch::Receiver<Stage>) -> Closed
-    where
-        M: Fn(Arc<Peer>, Arc<ConnectionMemory>) -> S,
-        S: AnswerService,
-    {
+    async fn speak(&self, mut stream: Stream, peer: Arc<Peer>, stage: watch::Receiver<Stage>) -> Closed {
         let Transport { http2, connections, memory, stream_limit, .. } = &self.transport;
         let number = peer.connection;
         let is_http2 = stream.ahead().starts_with(PREFACE);

@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::BoxFuture;
 use tokio::{
     runtime::{Builder, Runtime},
     sync::{mpsc, oneshot, watch},
@@ -78,19 +79,19 @@ impl Server {
         let tracker = ConnectionTracker::new(&transport.connections);
         let proxies: Arc<[_]> = [&transport.proxies[..], &transport.http_proxies].concat().into();
         let (memory, unsent) = (transport.memory.clone(), Arc::<UnsentAnswers>::default());
-        let serving = Arc::new(Serving { make, transport, unsent: Arc::clone(&unsent) });
-        let handle = move |accepted: Accepted| {
+        let serving = Arc::new(Serving { make: Box::new(make), transport, unsent: Arc::clone(&unsent) });
+        let serve: Arc<Serve> = Arc::new(move |accepted| {
             let serving = Arc::clone(&serving);
-            async move { serving.serve(accepted).await }
-        };
+            Box::pin(async move { serving.serve(accepted).await })
+        });
         let (deal, liveness): (Arc<Deal>, Liveness) = match place {
             Placement::Threads(count) => {
-                let (threads, liveness) = ServingThreads::start(count, begin, handle)?;
+                let (threads, liveness) = ServingThreads::start(count, begin, &serve)?;
                 (Arc::new(move |accepted| threads.deal(accepted)), liveness)
             }
             Placement::CurrentRuntime => {
                 let tasks = tasks.clone();
-                (Arc::new(move |accepted| tasks.spawn(handle(accepted))), Liveness::default())
+                (Arc::new(move |accepted| tasks.spawn(serve(accepted))), Liveness::default())
             }
         };
         for listener in listeners {
@@ -168,6 +169,9 @@ impl Server {
     }
 }
 
+/// Serves a connection to its end.
+type Serve = dyn Fn(Accepted) -> BoxFuture<'static, ()> + Send + Sync;
+
 /// Passes a connection to the thread or runtime that serves it.
 pub(super) type Deal = dyn Fn(Accepted) + Send + Sync;
 
@@ -179,30 +183,26 @@ struct ServingThreads {
 }
 
 impl ServingThreads {
-    /// Starts `count` threads. Each one first calls `begin` with its number, and then `serve` for each socket. The
-    /// future runs in a task on that thread.
-    fn start<F, Fut>(
+    /// Starts `count` threads. Each one first calls `begin` with its number, and then `serve` for each socket, in a task
+    /// of its own.
+    fn start(
         count: usize,
         begin: impl Fn(usize) + Send + Sync + 'static,
-        serve: F,
-    ) -> io::Result<(Self, Liveness)>
-    where
-        F: Fn(Accepted) -> Fut + Clone + Send + 'static,
-        Fut: Future<Output = ()> + Send + 'static,
-    {
+        serve: &Arc<Serve>,
+    ) -> io::Result<(Self, Liveness)> {
         let begin = Arc::new(begin);
         let (mut intakes, mut liveness) = (Vec::new(), Liveness::default());
         for thread in 0..count {
             let (intake, sockets) = mpsc::channel(BACKLOG);
             let (questions, asked) = mpsc::channel(1);
             let runtime = Builder::new_current_thread().enable_all().build()?;
-            let (begin, serve) = (Arc::clone(&begin), serve.clone());
+            let (begin, serve) = (Arc::clone(&begin), Arc::clone(serve));
             spawn_thread(format!("serve-{thread}"), move || {
                 // The runtime is entered, so that `begin` can get its handle.
                 let entered = runtime.enter();
                 begin(thread);
                 drop(entered);
-                run(runtime, sockets, asked, &serve);
+                run(runtime, sockets, asked, &*serve);
             })?;
             intakes.push(intake);
             liveness.0.push(questions);
@@ -220,15 +220,12 @@ impl ServingThreads {
     }
 }
 
-fn run<F, Fut>(
+fn run(
     runtime: Runtime,
     mut sockets: mpsc::Receiver<Accepted>,
     mut questions: mpsc::Receiver<oneshot::Sender<()>>,
-    serve: &F,
-) where
-    F: Fn(Accepted) -> Fut,
-    Fut: Future<Output = ()> + Send + 'static,
-{
+    serve: &Serve,
+) {
     runtime.block_on(async {
         let connections = Tasks::new();
         loop {
