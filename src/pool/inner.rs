@@ -2,6 +2,7 @@
 
 use std::{
     ops::Deref,
+    pin::pin,
     sync::{
         Arc, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
@@ -31,7 +32,7 @@ use crate::{
     handler::{Context, Kind, Site, StopReason},
     model::{Durations, KindId, KindLimits, MAX_RETRY_AFTER, Outcome, Rejection, RejectionReason},
     phase::{Phase, PhaseCell},
-    scheduler::{Bounds, Core, Effect, Grant, Host, JobKey, Withdrawal, Withdrawn},
+    scheduler::{Bounds, Core, Effect, Host, JobKey, Withdrawal, Withdrawn},
     task::Tasks,
 };
 
@@ -199,6 +200,20 @@ impl PoolInner {
         }
     }
 
+    /// Returns when `is_so`, which is checked each time that waiting callers get capacity, or give up. Cancel safe.
+    pub(super) async fn when_room(&self, is_so: impl Fn(&Core<Wiring>) -> bool) {
+        let mut changed = pin!(self.room.notified());
+        loop {
+            // The waiter registers before the check, so that it misses no change in between.
+            changed.as_mut().enable();
+            if self.read(&is_so) {
+                return;
+            }
+            changed.as_mut().await;
+            changed.set(self.room.notified());
+        }
+    }
+
     pub(super) fn read<T>(&self, look: impl FnOnce(&Core<Wiring>) -> T) -> T {
         look(&self.core.0.lock())
     }
@@ -302,15 +317,11 @@ impl Shared {
         result
     }
 
-    pub(super) fn lease(&self, grant: Grant<Wiring>) -> Lease {
-        Lease::new(self.clone(), grant.key, grant.worker, grant.state)
-    }
-
     /// Carries out the effects.
     fn act(&self, effects: Vec<Effect<Wiring>>) {
         for effect in effects {
             match effect {
-                Effect::Start { waiter, grant } => waiter.start(self.lease(grant)),
+                Effect::Start { waiter, grant } => waiter.start(Lease::new(self.clone(), grant)),
                 Effect::Ended { waiter, job, outcome, retry_after } => {
                     if outcome == Outcome::Drained {
                         self.lost.lock().push(LostJob::new(&job));

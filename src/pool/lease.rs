@@ -6,12 +6,12 @@ use tokio::time::Instant;
 
 use super::{
     blocking::Thread,
-    inner::{PoolInner, Shared},
+    inner::{PoolInner, Shared, Wiring},
 };
 use crate::{
     handler::{Contained, Context, Instance},
     model::{KindId, Outcome},
-    scheduler::JobKey,
+    scheduler::{Grant, JobKey},
 };
 
 /// State of a worker between jobs: its handlers, one for each kind, and the thread for blocking ones.
@@ -67,13 +67,19 @@ impl WorkerHandlers {
 }
 
 impl Lease {
-    pub(super) fn new(inner: Shared, key: JobKey, worker: u32, handlers: Box<WorkerHandlers>) -> Self {
-        Self { inner, key, worker, handlers: Some(handlers) }
+    pub(super) fn new(inner: Shared, grant: Grant<Wiring>) -> Self {
+        let Grant { key, worker, state } = grant;
+        Self { inner, key, worker, handlers: Some(state) }
     }
 
     /// Names a job that has no worker, or whose worker's own thread has the lease.
     pub(super) fn naming(inner: Shared, key: JobKey) -> Self {
         Self { inner, key, worker: 0, handlers: None }
+    }
+
+    /// Passes the worker on. What is left only names the job.
+    pub(super) fn take(&mut self) -> Self {
+        Self { inner: self.inner.clone(), handlers: self.handlers.take(), ..*self }
     }
 
     pub(super) fn inner(&self) -> &Shared {

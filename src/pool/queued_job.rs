@@ -176,16 +176,7 @@ impl CapacityWait {
 
     /// Returns when the job has capacity or has ended. Cancel safe.
     pub async fn end(&self) {
-        let mut ended = std::pin::pin!(self.inner.room.notified());
-        loop {
-            // The waiter registers before the check, so that it misses no change in between.
-            ended.as_mut().enable();
-            if !self.goes_on() {
-                return;
-            }
-            ended.as_mut().await;
-            ended.set(self.inner.room.notified());
-        }
+        self.inner.when_room(|core| !core.is_waiting(self.key)).await;
     }
 }
 

@@ -1,6 +1,6 @@
 //! A worker that is taken ahead of its job, and the wait for capacity: for callers that fetch a job only if it can run.
 
-use std::{fmt, pin::pin, sync::atomic::Ordering, time::Duration};
+use std::{fmt, sync::atomic::Ordering, time::Duration};
 
 use tokio::time::Instant;
 
@@ -11,8 +11,8 @@ use super::{
     ticket::{State, check, context, log_arrival},
 };
 use crate::{
-    handler::{Context, OutputSink, StopReason},
-    model::{Deadline, FieldViolation, Job, JobError, KindId, Rejection, RejectionReason, WhenFull},
+    handler::{Context, StopReason},
+    model::{Deadline, FieldViolation, Job, JobError, Rejection, RejectionReason, WhenFull},
     phase::Phase,
     scheduler::Core,
 };
@@ -70,15 +70,7 @@ impl Pool {
         let inner = self.inner();
         inner.capacity_waiters.fetch_add(1, Ordering::Relaxed);
         let _waiter = CapacityWaiter(inner);
-        let mut changed = pin!(inner.room.notified());
-        loop {
-            changed.as_mut().enable();
-            if inner.read(Core::may_accept) {
-                return;
-            }
-            changed.as_mut().await;
-            changed.set(inner.room.notified());
-        }
+        inner.when_room(Core::may_accept).await;
     }
 }
 
@@ -124,13 +116,6 @@ impl Reservation {
     /// Returns when the worker should be given back, because the pool stops or an operator cancelled the reservation.
     pub async fn stopped(&self) -> StopReason {
         self.cx.cancelled().await
-    }
-}
-
-impl PoolInner {
-    /// Collects the output of a job of `kind`, up to its limit.
-    pub(super) fn collector(&self, kind: KindId) -> OutputSink {
-        OutputSink::collect(self.kind(kind).get_options().max_output.unwrap_or(self.settings.max_output))
     }
 }
 

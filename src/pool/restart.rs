@@ -51,9 +51,7 @@ impl Pool {
         }
         Ok(())
     }
-}
 
-impl Pool {
     /// The processes of its programs.
     pub(crate) fn processes(&self) -> Vec<Arc<Processes>> {
         let mut all: Vec<Arc<Processes>> = Vec::new();

@@ -1,7 +1,6 @@
 //! The run of a job: starts its handler, polls it once, and names its end. `outcome.rs` makes the outcome of the end.
 
 use std::{
-    mem,
     panic::AssertUnwindSafe,
     sync::atomic::Ordering,
     task::{Context as TaskContext, Poll, ready},
@@ -64,8 +63,7 @@ impl Ticket {
                 Failure::without_handler(cx, HandlerError::Crashed { message }, None)
             })?;
             let (done, ended) = Done::new(lease.inner());
-            let naming = Lease::naming(lease.inner().clone(), lease.key());
-            run_on_thread(&thread, mem::replace(lease, naming), job, cx.clone(), done);
+            run_on_thread(&thread, lease.take(), job, cx.clone(), done);
             return Ok(State::Blocking(ended));
         }
         self.span = attempt_span(cx, lease.worker());

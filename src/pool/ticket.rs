@@ -117,7 +117,7 @@ impl Ticket {
         };
         match inner.drive(|core, effects| core.offer(now, arrival, waiter, effects)) {
             Verdict::Start(grant) => {
-                let lease = inner.lease(grant);
+                let lease = Lease::new(inner.clone(), grant);
                 log_arrival(inner, &job, &cx, None);
                 Ok(Self::new(State::Granted(job), lease, cx))
             }
@@ -166,8 +166,7 @@ impl Ticket {
     pub(super) async fn worker(mut self) -> Result<Lease, JobError> {
         poll_fn(|task| self.poll_granted(task)).await?;
         self.state = State::Done;
-        let naming = Lease::naming(self.lease.inner().clone(), self.lease.key());
-        Ok(mem::replace(&mut self.lease, naming))
+        Ok(self.lease.take())
     }
 
     fn poll_begun(&mut self, task: &mut TaskContext<'_>) -> Poll<Result<(), JobError>> {
@@ -192,11 +191,10 @@ impl Ticket {
 
     /// Passes the run on. What is left only names the job.
     pub(super) fn take(&mut self) -> Self {
-        let naming = Lease::naming(self.lease.inner().clone(), self.lease.key());
         Self {
             state: mem::replace(&mut self.state, State::Done),
             span: self.span.take(),
-            lease: mem::replace(&mut self.lease, naming),
+            lease: self.lease.take(),
             stop: None,
             cx: self.cx.clone(),
             ..*self
@@ -262,6 +260,13 @@ pub(super) fn outcome(ticket: Result<Ticket, Rejection>) -> impl Future<Output =
     match ticket {
         Ok(ticket) => Either::Left(ticket),
         Err(rejection) => Either::Right(ready_now(Err(rejection.into()))),
+    }
+}
+
+impl PoolInner {
+    /// Collects the output of a job of `kind`, up to its limit.
+    pub(super) fn collector(&self, kind: KindId) -> OutputSink {
+        OutputSink::collect(self.kind(kind).get_options().max_output.unwrap_or(self.settings.max_output))
     }
 }
 
