@@ -12,7 +12,7 @@ pub const GRPC_TIMEOUT: &str = "grpc-timeout";
 /// Largest value in eight digits.
 const MAX_VALUE: u128 = 99_999_999;
 
-/// Nanoseconds of each unit for formatting, from the finest to the coarsest.
+/// Nanoseconds of each unit, from the finest to the coarsest.
 const UNITS: [(u128, char); 6] =
     [(1, 'n'), (1_000, 'u'), (1_000_000, 'm'), (1_000_000_000, 'S'), (60_000_000_000, 'M'), (3_600_000_000_000, 'H')];
 
@@ -30,16 +30,9 @@ pub fn parse(text: &str) -> Result<Duration, InvalidTimeout> {
     if !(1..=8).contains(&digits.len()) || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(InvalidTimeout);
     }
-    let value: u64 = digits.parse().map_err(|_| InvalidTimeout)?;
-    match unit {
-        "H" => Ok(Duration::from_secs(value * 3_600)),
-        "M" => Ok(Duration::from_secs(value * 60)),
-        "S" => Ok(Duration::from_secs(value)),
-        "m" => Ok(Duration::from_millis(value)),
-        "u" => Ok(Duration::from_micros(value)),
-        "n" => Ok(Duration::from_nanos(value)),
-        _ => Err(InvalidTimeout),
-    }
+    let value: u128 = digits.parse().map_err(|_| InvalidTimeout)?;
+    let (nanos, _) = UNITS.into_iter().find(|(_, letter)| unit.starts_with(*letter)).ok_or(InvalidTimeout)?;
+    Ok(Duration::from_nanos_u128(value * nanos))
 }
 
 /// `timeout` in the finest unit that can represent it, rounded down so that a callee never gets more time than is left.
