@@ -28,8 +28,8 @@ mod contract {
     const MOVED_OFTEN: [&str; 2] =
         ["waterwheel.v1.SubmitManyRequest.job", "waterwheel.v1.SubmitManyResponse.outcome.result"];
 
-    /// Bytes that are handed on as they came, or in parts. What is only written once is a vector: the codec clones a `Bytes`
-    /// to write it, and its first clone allocates.
+    /// Bytes that are handed on as they came, or in parts. What is only written once is a vector: the codec clones a
+    /// `Bytes` to write it, and its first clone allocates.
     const SHARED: [&str; 6] = [
         ".waterwheel.v1.Job.payload",
         ".waterwheel.v1.OutputChunk.data",

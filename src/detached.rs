@@ -1,8 +1,8 @@
 //! Runs detached jobs: takes them from a store, runs them in the pools, and stores their results.
 //!
 //! [`submit`] stores new jobs, and starts those that need not wait. [`claims`] counts the room of each pool, and
-//! [`dispatch`] takes that many jobs from the store. [`run`] runs one job and decides what follows, and [`results`] stores
-//! that. [`session`] extends the lease of this process, and [`leases`] has an entry for each job that it holds.
+//! [`dispatch`] takes that many jobs from the store. [`run`] runs one job and decides what follows, and [`results`]
+//! stores that. [`session`] extends the lease of this process, and [`leases`] has an entry for each job that it holds.
 //! [`maintenance`] calls what is periodic, and [`schedule`] creates recurring jobs.
 //!
 //! Waiting jobs stay in the store. A pool gets only as many as it can start soon, so that a drain gives back few.
@@ -288,8 +288,8 @@ impl Inner {
         answer
     }
 
-    /// Asks a store that is away whether it takes new jobs again. Reads, and transactions without a change, succeed where
-    /// a write does not.
+    /// Asks a store that is away whether it takes new jobs again. Reads, and transactions without a change, succeed
+    /// where a write does not.
     async fn probe(&self) {
         let is_back = self.away.load().is_some() && self.note(self.store.probe().await).is_ok();
         if is_back && !self.is_keeping.load(Relaxed) {

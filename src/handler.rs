@@ -4,8 +4,8 @@
 //! and makes a new one after a panic or a forced stop.
 //!
 //! Besides `builtin`, `exec`, `program` and `remote`, another way of running jobs needs a file here, a variant of
-//! `Handler` in `src/config/model.rs`, keys in `src/config/keys_and_defaults.rs`, a variant in `src/config/handler.rs`, and a line
-//! of `make` in `src/app/assemble.rs`.
+//! `Handler` in `src/config/model.rs`, keys in `src/config/keys_and_defaults.rs`, a variant in `src/config/handler.rs`,
+//! and a line of `make` in `src/app/assemble.rs`.
 
 mod back_off;
 mod block_on;

@@ -1,9 +1,9 @@
 //! The transport: listeners that hand connections to one current-thread runtime per core.
 //!
 //! A connection stays on one core, so that replies that are ready at the same time are sent with one write. The
-//! caller's runtime can also serve listeners ([`Placement::CurrentRuntime`]), so that a whole service runs on one clock. This module
-//! is independent of jobs: a server gets a service for each connection, and commands to stop accepting, to send GOAWAY
-//! and to cut.
+//! caller's runtime can also serve listeners ([`Placement::CurrentRuntime`]), so that a whole service runs on one
+//! clock. This module is independent of jobs: a server gets a service for each connection, and commands to stop
+//! accepting, to send GOAWAY and to cut.
 //!
 //! A connection is counted from its acceptance to its end ([`ConnectionTracker`]). It goes through the stages of
 //! `connection.rs`, and then speaks HTTP/2 within the limits of its [`Transport`].

@@ -7,9 +7,9 @@
 //! `core` has the events. Four machines own their sums: `admission`, `queue`, `limit` and `workers`. `dispatch` gives
 //! capacity and workers to waiting jobs, and `transitions` moves a job from one stage to the next.
 //!
-//! Invariants (`invariants`): each entry waits, is queued or runs; running ≤ workers; queued jobs and their bytes within
-//! their caps; at most one running job per ordering key; kinds and keys within their limits. In a pool that is not
-//! paused, no worker is idle while a ready job's kind is within its limit, or while a first caller could start.
+//! Invariants (`invariants`): each entry waits, is queued or runs; running ≤ workers; queued jobs and their bytes
+//! within their caps; at most one running job per ordering key; kinds and keys within their limits. In a pool that is
+//! not paused, no worker is idle while a ready job's kind is within its limit, or while a first caller could start.
 
 mod admission;
 mod core;

@@ -1,7 +1,7 @@
 //! Stores detached jobs while they wait, and for some time after they have ended.
 //!
-//! [`JobStore`] is the interface; most operations take batches. `lifecycle` has the state changes of a job, `engine` the
-//! operations, and `sql` the statements. They are the same for SQLite, in memory or in a file, and for PostgreSQL.
+//! [`JobStore`] is the interface; most operations take batches. `lifecycle` has the state changes of a job, `engine`
+//! the operations, and `sql` the statements. They are the same for SQLite, in memory or in a file, and for PostgreSQL.
 
 mod attempt;
 mod engine;
@@ -60,8 +60,8 @@ pub trait JobStore: Send + Sync + 'static {
     /// `lease`. A store of one process takes them back when it is opened again, and at no other time.
     async fn open_session(&self, lease: Duration) -> Result<SessionId, StoreError>;
 
-    /// Creates jobs, and returns once they are durable. A new job is leased at once if it may start, no other job of the
-    /// kind is ready, and there is a session whose lease has not ended.
+    /// Creates jobs, and returns once they are durable. A new job is leased at once if it may start, no other job of
+    /// the kind is ready, and there is a session whose lease has not ended.
     async fn submit(&self, submission: Submission) -> Result<Vec<Submitted>, StoreError>;
 
     /// Leases ready jobs to a session: the most important classes first, then in the order in which jobs became ready.
@@ -98,8 +98,8 @@ pub trait JobStore: Send + Sync + 'static {
     /// At most `length` bytes of the output of the job of this [row](JobRecord::row), from `offset` on.
     async fn output(&self, row: i64, offset: u64, length: u64) -> Result<Bytes, StoreError>;
 
-    /// Lists at most `limit` jobs, and at most [`BATCH`], from the newest to the oldest. `before` is [`Page::next`] of the
-    /// page before, or the [row](JobRecord::row) of a job, to go on with. A list that is dropped is interrupted.
+    /// Lists at most `limit` jobs, and at most [`BATCH`], from the newest to the oldest. `before` is [`Page::next`] of
+    /// the page before, or the [row](JobRecord::row) of a job, to go on with. A list that is dropped is interrupted.
     async fn list(&self, filter: Filter, before: Option<i64>, limit: usize) -> Result<Page, StoreError>;
 
     /// Random bytes that all servers of the store know, and no caller.
@@ -108,8 +108,8 @@ pub trait JobStore: Send + Sync + 'static {
     /// Forgets the last ticks of all schedules but these, so that they are new when they return.
     async fn keep_schedules(&self, names: Vec<String>) -> Result<(), StoreError>;
 
-    /// Fires a tick of a schedule, at most once over all replicas. Only a tick after the last fired one fires. A last tick
-    /// that is far ahead is not believed: a clock was wrong.
+    /// Fires a tick of a schedule, at most once over all replicas. Only a tick after the last fired one fires. A last
+    /// tick that is far ahead is not believed: a clock was wrong.
     async fn fire(&self, tick: Tick) -> Result<Fired, StoreError>;
 
     /// Maintenance, to be called every second: starts due jobs, expires jobs, and removes jobs after their retention.
@@ -117,7 +117,8 @@ pub trait JobStore: Send + Sync + 'static {
     /// of the store, because the owners may not have reached it either.
     async fn tick(&self, end_leases: bool) -> Result<Ticked, StoreError>;
 
-    /// Writes to the store, without a change of a job. Fails where [`submit`](Self::submit) would, except for its bounds.
+    /// Writes to the store, without a change of a job. Fails where [`submit`](Self::submit) would, except for its
+    /// bounds.
     async fn probe(&self) -> Result<(), StoreError>;
 
     /// Numbers of jobs by kind.

@@ -1,8 +1,8 @@
 //! One burst of load on one server.
 //!
 //! Closed loops run in a process of their own. They use raw HTTP/2, which is cheaper than the servers. They read the
-//! CPU time of the server at the start and the end of their window. A volley is many large concurrent calls: how many are
-//! served, and how much memory the server needs.
+//! CPU time of the server at the start and the end of their window. A volley is many large concurrent calls: how many
+//! are served, and how much memory the server needs.
 
 use std::{collections::BTreeMap, net::SocketAddr, process::Stdio, time::Duration};
 

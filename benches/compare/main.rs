@@ -1,8 +1,8 @@
 //! Compares waterwheel with servers that do the same work without its guarantees, in one run.
 //!
-//! `cargo bench --bench compare` starts waterwheel and a bare tonic server of the same build with default settings. If Go
-//! is installed, it also starts a grpc-go server with a pool of goroutines. Each regime loads them alternately in short
-//! bursts, so that disturbances of the machine affect all of them, and compares burst with burst.
+//! `cargo bench --bench compare` starts waterwheel and a bare tonic server of the same build with default settings. If
+//! Go is installed, it also starts a grpc-go server with a pool of goroutines. Each regime loads them alternately in
+//! short bursts, so that disturbances of the machine affect all of them, and compares burst with burst.
 
 #![forbid(unsafe_code)]
 #![allow(

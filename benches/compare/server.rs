@@ -1,7 +1,7 @@
 //! The servers, each in a process of its own: waterwheel, a bare tonic server, and one in Go.
 //!
-//! The bare server has default settings of tonic and tokio, and runs each job in the task of its call. It has no queue, no
-//! deadlines and no statistics. The one in Go is built from generated messages and `benches/peers/go`.
+//! The bare server has default settings of tonic and tokio, and runs each job in the task of its call. It has no queue,
+//! no deadlines and no statistics. The one in Go is built from generated messages and `benches/peers/go`.
 
 use std::{
     fs, io,

@@ -1,9 +1,9 @@
 //! Measures the cost of detached jobs over real gRPC, with a server and a store of its own.
 //!
 //! `cargo bench --bench jobs` stores jobs in SQLite in a temporary directory, and with `-- --store postgres://…` in a
-//! database. It measures jobs per second from end to end, and the time from acceptance to end at half that rate. It also
-//! measures memory and speed with a large backlog, and the cost of `Submit` with a store. `-- --peers` instead runs the
-//! same jobs with River, Faktory and Celery, and with waterwheel on SQLite and on PostgreSQL.
+//! database. It measures jobs per second from end to end, and the time from acceptance to end at half that rate. It
+//! also measures memory and speed with a large backlog, and the cost of `Submit` with a store. `-- --peers` instead
+//! runs the same jobs with River, Faktory and Celery, and with waterwheel on SQLite and on PostgreSQL.
 
 #![forbid(unsafe_code)]
 #![allow(

@@ -33,7 +33,8 @@ pub(super) struct StoreCommand {
 enum StoreAction {
     /// Check a file: whether it is intact, the version of its schema, and what it holds. No file is changed or made.
     ///
-    /// Its log is read, too. Each job is compared with the digest that was made of it when it was accepted. Exit code 1: the file is damaged.
+    /// Its log is read, too. Each job is compared with the digest that was made of it when it was accepted. Exit code
+    /// 1: the file is damaged.
     #[command(after_help = "Example:\n  waterwheel store check waterwheel.db")]
     Check(FileArgs),
     /// Print all jobs of a file with payloads and outputs, the newest first: one line of JSON for each.
@@ -44,8 +45,8 @@ enum StoreAction {
     Export(FileArgs),
     /// Copy what can still be read of a damaged file to a new file. The damaged one is only read.
     ///
-    /// Then give the new file the name of the old one. A job whose payload is damaged is copied, and fails when its turn
-    /// comes. The directory of the new file needs room for two copies. Exit code 1: no job could be kept.
+    /// Then give the new file the name of the old one. A job whose payload is damaged is copied, and fails when its
+    /// turn comes. The directory of the new file needs room for two copies. Exit code 1: no job could be kept.
     #[command(after_help = "Example:\n  waterwheel store salvage waterwheel.db saved.db")]
     Salvage {
         /// The damaged file.

@@ -1,5 +1,5 @@
-//! Bounds the bytes of jobs on their way into the store, and shares them among tenants: the more is on its way, the less
-//! each tenant may add, so that others find room (Choudhury and Hahne, "Dynamic queue length thresholds for
+//! Bounds the bytes of jobs on their way into the store, and shares them among tenants: the more is on its way, the
+//! less each tenant may add, so that others find room (Choudhury and Hahne, "Dynamic queue length thresholds for
 //! shared-memory packet switches", 1998).
 
 use std::{collections::HashMap, sync::Arc};
@@ -8,9 +8,9 @@ use parking_lot::Mutex;
 
 use crate::store::NewJob;
 
-/// Maximum bytes of all jobs on their way. A payload may exceed it if the tenant has no other job on its way. A job waits
-/// until what is before it is written: with 16 MiB, small jobs waited a third longer beside a tenant with large ones, and
-/// with 64 MiB five times as long.
+/// Maximum bytes of all jobs on their way. A payload may exceed it if the tenant has no other job on its way. A job
+/// waits until what is before it is written: with 16 MiB, small jobs waited a third longer beside a tenant with large
+/// ones, and with 64 MiB five times as long.
 const TOTAL: usize = 8 << 20;
 /// Bytes that a job counts in addition to its payload and its labels.
 const ENVELOPE: usize = 2 << 10;

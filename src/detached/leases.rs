@@ -77,8 +77,8 @@ impl Leases {
         self.0.lock().asked.remove(id);
     }
 
-    /// The store has leased the job. Returns `false` if the session was lost meanwhile, so that the store has taken the job
-    /// back.
+    /// The store has leased the job. Returns `false` if the session was lost meanwhile, so that the store has taken the
+    /// job back.
     pub(super) fn lease(&self, token: &Token) -> bool {
         let Entries { session, leases, cancelled, .. } = &mut *self.0.lock();
         let is_held = *session == Some(token.session);

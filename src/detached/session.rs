@@ -1,5 +1,5 @@
-//! The session of this process at the store: its lease, the jobs that must be cancelled, and the leases that nothing here
-//! knows of.
+//! The session of this process at the store: its lease, the jobs that must be cancelled, and the leases that nothing
+//! here knows of.
 
 use std::time::Duration;
 
@@ -55,9 +55,9 @@ impl Inner {
 
     /// Gives back the leases that the store made for operations without an answer.
     ///
-    /// A submission is noted before the store is asked for its lease, and a claim ends before this begins. So a job that is
-    /// leased and not known afterwards has no run. It is given back by its token, which is void if its lease has ended
-    /// meanwhile.
+    /// A submission is noted before the store is asked for its lease, and a claim ends before this begins. So a job
+    /// that is leased and not known afterwards has no run. It is given back by its token, which is void if its lease
+    /// has ended meanwhile.
     pub(super) async fn give_back_unknown(&self) {
         if self.doubt_until.lock().is_none_or(|until| until < Instant::now()) {
             return;

@@ -1,5 +1,5 @@
-//! One process for each job: its settings, and one run. The payload is its standard input, and its standard output is the
-//! output of the job.
+//! One process for each job: its settings, and one run. The payload is its standard input, and its standard output is
+//! the output of the job.
 
 use std::{collections::BTreeMap, fmt, io, path::PathBuf, sync::Arc, time::Duration};
 
@@ -20,13 +20,13 @@ use crate::model::{FailureCode, HandlerError, Job, Output, ProgramEnd};
 /// of the job. The program inherits no other descriptors. Its exit ends the job; processes that it leaves in its group
 /// are killed.
 ///
-/// The program gets only these variables: `PATH=/usr/local/bin:/usr/bin:/bin`; `LANG=C.UTF-8`; `HOME` and `TMPDIR` (its workspace, if
-/// it has one); those of [`env`](Self::env); `WATERWHEEL_JOB_ID`, `WATERWHEEL_KIND`, `WATERWHEEL_REQUEST_ID`,
-/// `WATERWHEEL_DEADLINE_MS` (milliseconds left at its start), `WATERWHEEL_CONTENT_TYPE` and `WATERWHEEL_TENANT` (empty
-/// when unspecified), `WATERWHEEL_ATTEMPT`, `WATERWHEEL_IDEMPOTENCY_KEY` and `WATERWHEEL_TOKEN` (an
-/// [`AttemptToken`](crate::model::AttemptToken)). Each label becomes `WATERWHEEL_LABEL_<NAME>`, in upper-case letters
-/// and digits; any other character becomes `_`. If two labels get the same name, the last one in byte order wins. A
-/// traced job also has `TRACEPARENT`, `TRACESTATE` and `BAGGAGE`.
+/// The program gets only these variables: `PATH=/usr/local/bin:/usr/bin:/bin`; `LANG=C.UTF-8`; `HOME` and `TMPDIR` (its
+/// workspace, if it has one); those of [`env`](Self::env); `WATERWHEEL_JOB_ID`, `WATERWHEEL_KIND`,
+/// `WATERWHEEL_REQUEST_ID`, `WATERWHEEL_DEADLINE_MS` (milliseconds left at its start), `WATERWHEEL_CONTENT_TYPE` and
+/// `WATERWHEEL_TENANT` (empty when unspecified), `WATERWHEEL_ATTEMPT`, `WATERWHEEL_IDEMPOTENCY_KEY` and
+/// `WATERWHEEL_TOKEN` (an [`AttemptToken`](crate::model::AttemptToken)). Each label becomes `WATERWHEEL_LABEL_<NAME>`,
+/// in upper-case letters and digits; any other character becomes `_`. If two labels get the same name, the last one in
+/// byte order wins. A traced job also has `TRACEPARENT`, `TRACESTATE` and `BAGGAGE`.
 ///
 /// Exit code 0 is success. [`exit_codes`](Self::exit_codes) maps any other one to a [`FailureCode`], then `sysexits.h`
 /// does, and the rest are [`FailureCode::Unknown`].

@@ -1,8 +1,8 @@
 //! Handlers of programs that keep running: one process runs many jobs, in any language.
 //!
 //! [`WorkerProgram`] describes the program. The handlers of all its kinds in one pool share its
-//! [`Processes`], each with slots for one or more jobs. One task (`supervise`) starts each process, and restarts it after
-//! its exit; a [`session`] is one life of it. They speak the [`protocol`](super::protocol). A handler takes a
+//! [`Processes`], each with slots for one or more jobs. One task (`supervise`) starts each process, and restarts it
+//! after its exit; a [`session`] is one life of it. They speak the [`protocol`](super::protocol). A handler takes a
 //! [`JobSlot`]. It writes its job to the pipe of the process and reads the answer, both on its own thread: no message
 //! crosses threads.
 
@@ -89,8 +89,8 @@ pub struct Recycle {
 }
 
 impl Recycle {
-    /// The limits of one process: `percent` of the configured ones, so that processes of the same age are not all due at
-    /// once. The memory of processes differs by itself.
+    /// The limits of one process: `percent` of the configured ones, so that processes of the same age are not all due
+    /// at once. The memory of processes differs by itself.
     fn spread(&self, percent: u32) -> Self {
         let jobs = self.jobs.map(|jobs| jobs.saturating_mul(percent.into()).div_ceil(100));
         let age = self.age.map(|age| age.mul_f64(f64::from(percent) / 100.0));

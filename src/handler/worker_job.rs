@@ -15,8 +15,8 @@ const UNREADABLE: &str = "UNREADABLE_MESSAGE";
 /// An id that no job of a worker has.
 pub(super) const NO_JOB: u64 = 0;
 
-/// The id of a job in a message of its worker. It has one spelling, that of the server, so that texts of any length do not
-/// stand for one; others are [`NO_JOB`].
+/// The id of a job in a message of its worker. It has one spelling, that of the server, so that texts of any length do
+/// not stand for one; others are [`NO_JOB`].
 pub(super) fn read_id(id: &str) -> u64 {
     if id.starts_with(['0', '+']) { NO_JOB } else { id.parse().unwrap_or(NO_JOB) }
 }

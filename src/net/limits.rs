@@ -17,8 +17,8 @@ pub struct Transport {
     pub http2: Http2,
     /// Limits of connections: their number and age.
     pub connections: ConnectionLimits,
-    /// Networks of proxies whose connections must begin with a PROXY header, which has the client's address. Other peers
-    /// must not send one. Default none.
+    /// Networks of proxies whose connections must begin with a PROXY header, which has the client's address. Other
+    /// peers must not send one. Default none.
     pub proxies: Vec<IpNet>,
     /// Networks of proxies without that header. Their address represents many peers, so
     /// [`ConnectionLimits::max_per_address`] does not apply. Default none.
@@ -66,11 +66,11 @@ pub struct ConnectionLimits {
     pub max: usize,
     /// Maximum number of connections open at once from one IPv4 address, or from one 64-bit network of IPv6.
     pub max_per_address: usize,
-    /// Time limit for the PROXY header and the HTTP/2 preface together. A TLS handshake has its own limit; after it, the
-    /// preface gets the whole time again.
+    /// Time limit for the PROXY header and the HTTP/2 preface together. A TLS handshake has its own limit; after it,
+    /// the preface gets the whole time again.
     pub preface_timeout: Duration,
-    /// Age at which a peer is asked, by GOAWAY, to open no more streams. It varies by a tenth, so that peers that connected
-    /// together do not leave together.
+    /// Age at which a peer is asked, by GOAWAY, to open no more streams. It varies by a tenth, so that peers that
+    /// connected together do not leave together.
     pub max_age: Duration,
     /// Time from that GOAWAY until the connection is cut, even with open streams.
     pub max_age_grace: Duration,

@@ -33,8 +33,8 @@ use crate::{
 
 /// Sockets that may wait for their thread.
 const BACKLOG: usize = 1024;
-/// Longest sleep of a thread that has connections. To set the earliest timer of a runtime costs system calls. This sleep
-/// is usually the earliest, so the timers of waiting jobs cost none.
+/// Longest sleep of a thread that has connections. To set the earliest timer of a runtime costs system calls. This
+/// sleep is usually the earliest, so the timers of waiting jobs cost none.
 const MAX_SLEEP: Duration = Duration::from_millis(500);
 
 /// Where a server's connections run.
@@ -58,8 +58,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves `listeners` at `place`. Each new thread first calls `begin` with its number. `make` creates the service of
-    /// one connection. Accept loops run in `tasks`; with [`Placement::CurrentRuntime`], connections do too.
+    /// Serves `listeners` at `place`. Each new thread first calls `begin` with its number. `make` creates the service
+    /// of one connection. Accept loops run in `tasks`; with [`Placement::CurrentRuntime`], connections do too.
     ///
     /// # Errors
     /// If the system has no free thread.
@@ -183,8 +183,8 @@ struct ServingThreads {
 }
 
 impl ServingThreads {
-    /// Starts `count` threads. Each one first calls `begin` with its number, and then `serve` for each socket, in a task
-    /// of its own.
+    /// Starts `count` threads. Each one first calls `begin` with its number, and then `serve` for each socket, in a
+    /// task of its own.
     fn start(
         count: usize,
         begin: impl Fn(usize) + Send + Sync + 'static,

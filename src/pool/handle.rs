@@ -1,5 +1,5 @@
-//! The public handle of a pool: submission of jobs, snapshots, and the commands of operators: pause, shut, resume, resize,
-//! reconfigure, cancel. `drain.rs` adds drains.
+//! The public handle of a pool: submission of jobs, snapshots, and the commands of operators: pause, shut, resume,
+//! resize, reconfigure, cancel. `drain.rs` adds drains.
 
 use std::{fmt, num::NonZeroUsize, sync::Arc};
 
@@ -162,7 +162,8 @@ impl Pool {
         PoolStats::of(self.inner())
     }
 
-    /// Phase of the pool. It does not change when an operator [shuts](Self::shut) the pool; see [`suspension`](Self::suspension).
+    /// Phase of the pool. It does not change when an operator [shuts](Self::shut) the pool; see
+    /// [`suspension`](Self::suspension).
     #[must_use]
     pub fn phase(&self) -> Phase {
         self.inner().phase.get()

@@ -68,8 +68,8 @@ impl QueuedJob {
         (waiter, Self { inner, key, signal, blocking, job: None, ended: None, start_by, cx })
     }
 
-    /// Waits for a worker until it is too late to start. Returns the next state of the job, and its worker. Dropping the
-    /// future takes the job out of the queue, even before its first poll.
+    /// Waits for a worker until it is too late to start. Returns the next state of the job, and its worker. Dropping
+    /// the future takes the job out of the queue, even before its first poll.
     pub(super) fn next(
         mut self,
         job: Box<Job>,

@@ -139,8 +139,8 @@ impl Ticket {
 pub(super) fn run_on_thread(thread: &Thread, lease: Lease, job: Box<Job>, cx: Context, done: Done) {
     let span = attempt_span(&cx, lease.worker());
     thread.run(Box::new(move || {
-        // In the order in which they drop if the thread is gone: the last clone of the context ends its span, which must
-        // not happen under the lock of the pool.
+        // In the order in which they drop if the thread is gone: the last clone of the context ends its span, which
+        // must not happen under the lock of the pool.
         let (mut lease, cx) = (lease, cx);
         let result = entered(span.as_deref(), &cx, || run_blocking(&mut lease, job, &cx));
         drop(span);

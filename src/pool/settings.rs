@@ -35,8 +35,8 @@ pub struct Settings {
     pub max_payload: usize,
     /// Maximum output bytes of one job, unless its kind sets a limit.
     pub max_output: usize,
-    /// Ended jobs that are remembered for [`Pool::explain`](super::Pool::explain) and [`Pool::list`](super::Pool::list), divided among the shards. Each takes up
-    /// to 5 KiB.
+    /// Ended jobs that are remembered for [`Pool::explain`](super::Pool::explain) and
+    /// [`Pool::list`](super::Pool::list), divided among the shards. Each takes up to 5 KiB.
     pub ended_jobs: usize,
     /// Run time from which a job counts as stale; `None` means never.
     pub stale_after: Option<Duration>,

@@ -72,7 +72,8 @@ pub struct PoolStats {
 pub struct KindStats {
     /// Name of the kind.
     pub name: Arc<str>,
-    /// Expected wait of a job of the default class that arrives now, with the limits of the kind, but not those per key.
+    /// Expected wait of a job of the default class that arrives now, with the limits of the kind, but not those per
+    /// key.
     pub expected_wait: Duration,
     /// From arrival to the start of the run.
     pub queue_wait: Distribution,

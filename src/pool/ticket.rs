@@ -1,5 +1,5 @@
-//! A job from its admission to its outcome: one future with one state. `queued_job.rs` waits for a worker, `run.rs` runs
-//! the handler, and `stop.rs` has the stop ladder.
+//! A job from its admission to its outcome: one future with one state. `queued_job.rs` waits for a worker, `run.rs`
+//! runs the handler, and `stop.rs` has the stop ladder.
 
 use std::{
     fmt,
@@ -84,8 +84,8 @@ impl Ticket {
         Self::offer(inner, now, job, cx, inner.kind(kind).is_blocking())
     }
 
-    /// Offers a checked job to the scheduler. A queued job that is not `on_thread` gets its worker in its own task, even
-    /// if its kind is blocking.
+    /// Offers a checked job to the scheduler. A queued job that is not `on_thread` gets its worker in its own task,
+    /// even if its kind is blocking.
     pub(super) fn offer(
         inner: &Shared,
         now: Instant,

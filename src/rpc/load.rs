@@ -35,8 +35,8 @@ const REFRESH_INTERVAL: Duration = Duration::from_millis(100);
 /// Time over which rates are smoothed, in seconds, so that short bursts do not affect a balancer.
 const SMOOTHING_TIME: f64 = 1.0;
 
-/// Least utilization that is reported. Clients interpret 0 as a missing report, and ignore it. They weigh servers by the
-/// reciprocal, so a smaller one would starve a server that is a quarter busy beside an idle one.
+/// Least utilization that is reported. Clients interpret 0 as a missing report, and ignore it. They weigh servers by
+/// the reciprocal, so a smaller one would starve a server that is a quarter busy beside an idle one.
 const IDLE: f64 = 0.1;
 
 /// The load of the process. Clones share the figures.

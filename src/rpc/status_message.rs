@@ -49,8 +49,9 @@ fn thirds_of_bits(character: char) -> usize {
     }
 }
 
-/// Bits of a character in a header: those of HPACK's Huffman code (RFC 7541, appendix B), which servers may use where it
-/// is longer than the text, and at least the 8 of a peer that does not use it. `>` and `~` are also longer in base64.
+/// Bits of a character in a header: those of HPACK's Huffman code (RFC 7541, appendix B), which servers may use where
+/// it is longer than the text, and at least the 8 of a peer that does not use it. `>` and `~` are also longer in
+/// base64.
 fn header_bits(byte: u8) -> usize {
     match byte {
         b'\\' => 19,

@@ -1,7 +1,7 @@
 //! Limits the number of open watches, because the server checks several times per second for each of them.
 //!
-//! The more are open, the fewer each tenant may add, so that others find room (Choudhury and Hahne, "Dynamic queue length
-//! thresholds for shared-memory packet switches", 1998).
+//! The more are open, the fewer each tenant may add, so that others find room (Choudhury and Hahne, "Dynamic queue
+//! length thresholds for shared-memory packet switches", 1998).
 
 use std::{collections::HashMap, future::ready, hash::Hash, pin::Pin, sync::Arc, time::Duration};
 

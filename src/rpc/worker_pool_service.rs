@@ -39,8 +39,8 @@ impl WorkerPoolService for CallerServices {
     type SubmitManyStream = ResponseStream<SubmitManyResponse>;
     type WatchStatsStream = ResponseStream<WatchStatsResponse>;
 
-    // Like the code that the macro generates, except that the request is converted before the future is created, so that
-    // it is not kept in memory while the job waits.
+    // Like the code that the macro generates, except that the request is converted before the future is created, so
+    // that it is not kept in memory while the job waits.
     fn submit<'a, 'b>(
         &'a self,
         request: Request<SubmitRequest>,

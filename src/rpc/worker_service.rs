@@ -214,8 +214,8 @@ pub(crate) fn worker_message(request: AttachRequest) -> Option<WorkerMessage> {
     Some(WorkerMessage::OfJob(message, bytes))
 }
 
-/// What can be read of a message that the codec refused: it is too large, its texts are long or not UTF-8, or its fields
-/// are broken. `None` unless it names its job.
+/// What can be read of a message that the codec refused: it is too large, its texts are long or not UTF-8, or its
+/// fields are broken. `None` unless it names its job.
 fn salvaged(unread: &Unread) -> Option<WorkerMessage> {
     let mut start = &unread.start[..];
     let (message, _) = decode_key(&mut start).ok()?;

@@ -14,8 +14,8 @@ pub struct Counts {
     pub accepted: u64,
     /// Jobs whose handler returned a result in time.
     pub completed: u64,
-    /// Jobs whose handler returned an error or was unavailable, whose process crashed or worker was lost, or whose output
-    /// was too large.
+    /// Jobs whose handler returned an error or was unavailable, whose process crashed or worker was lost, or whose
+    /// output was too large.
     pub failed: u64,
     /// Jobs whose caller disconnected or cancelled, or that a drain stopped.
     pub cancelled: u64,

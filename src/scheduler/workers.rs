@@ -146,8 +146,8 @@ impl<S> Workers<S> {
         worker.total_run += run;
     }
 
-    /// Takes a worker back. Returns the state of a removed worker, to be dropped outside of the lock: a worker is removed
-    /// if the pool has more than it aims at.
+    /// Takes a worker back. Returns the state of a removed worker, to be dropped outside of the lock: a worker is
+    /// removed if the pool has more than it aims at.
     pub(super) fn give_back(&mut self, worker: usize, state: S, now: Instant) -> Option<S> {
         self.busy += self.busy_for(worker, now);
         let returned = &mut self.workers[worker];
@@ -190,8 +190,8 @@ impl<S> Workers<S> {
         parked.into_iter().filter_map(|worker| self.remove(worker)).collect()
     }
 
-    /// Aims at `configured` workers. If there are more, idle ones are removed from the newest to the oldest, and busy ones
-    /// after their job. Returns the states of the removed ones, and how many workers to [add](Self::add).
+    /// Aims at `configured` workers. If there are more, idle ones are removed from the newest to the oldest, and busy
+    /// ones after their job. Returns the states of the removed ones, and how many workers to [add](Self::add).
     pub(super) fn configure(&mut self, configured: usize) -> (Vec<S>, usize) {
         let aimed_at = self.configured.max(self.present());
         self.configured = configured;

@@ -172,7 +172,8 @@ pub struct JobRecord {
 }
 
 impl JobRecord {
-    /// At least the size of what a list holds of it, and of its message, in bytes. Other texts are bounded by a kilobyte.
+    /// At least the size of what a list holds of it, and of its message, in bytes. Other texts are bounded by a
+    /// kilobyte.
     pub(super) fn bytes(&self) -> usize {
         let attempt = |it: &Attempt| size_of::<Attempt>() + it.message.len() + it.worker.len();
         let labels = self.request.job.labels.iter().map(|(name, value)| name.len() + value.len());
@@ -238,8 +239,8 @@ impl From<Timestamp> for SystemTime {
     }
 }
 
-/// A job that is meant: the one that has this id, and if `row` is given, only if it is still that one. An id may be used
-/// again after its job is removed, maybe by another tenant.
+/// A job that is meant: the one that has this id, and if `row` is given, only if it is still that one. An id may be
+/// used again after its job is removed, maybe by another tenant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobName {
     /// The id.

@@ -149,7 +149,8 @@ pub struct Tick {
     pub overlap: Overlap,
     /// The job to create.
     pub job: NewJob,
-    /// Whether the tick was due before the server knew the schedule. Then it fires only if the schedule has ticked before.
+    /// Whether the tick was due before the server knew the schedule. Then it fires only if the schedule has ticked
+    /// before.
     pub is_missed: bool,
 }
 

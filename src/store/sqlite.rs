@@ -152,7 +152,8 @@ fn in_memory(
     Ok(Arc::new(SqlStore::start(writers, None, bounds, wakes, CancellationToken::new())?))
 }
 
-/// Locks and checks a file, and makes it ready. Returns the writer's connection, and the lock that excludes other processes.
+/// Locks and checks a file, and makes it ready. Returns the writer's connection, and the lock that excludes other
+/// processes.
 fn open(path: &Path) -> Result<(rusqlite::Connection, Lock), StoreError> {
     let lock = Lock::take(path)?;
     if let Some(frame) = verify_files(path)? {
@@ -173,8 +174,8 @@ fn open(path: &Path) -> Result<(rusqlite::Connection, Lock), StoreError> {
     Ok((connection, lock))
 }
 
-/// Checks the log before SQLite opens it: SQLite would silently drop a log that is damaged or has no database. Returns the
-/// first frame of an incomplete last transaction.
+/// Checks the log before SQLite opens it: SQLite would silently drop a log that is damaged or has no database. Returns
+/// the first frame of an incomplete last transaction.
 fn verify_files(path: &Path) -> Result<Option<u64>, StoreError> {
     if fs::metadata(path).map_or(0, |file| file.len()) == 0 && beside(path, "-wal").exists() {
         return Err(StoreError::file(

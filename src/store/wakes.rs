@@ -1,5 +1,5 @@
-//! Wakes tasks that wait for the store: the dispatcher, the watcher of cancellations, and callers that wait for a job to
-//! change.
+//! Wakes tasks that wait for the store: the dispatcher, the watcher of cancellations, and callers that wait for a job
+//! to change.
 
 use std::{collections::HashMap, mem};
 

@@ -1,5 +1,5 @@
-//! The output and exit codes of commands, each in a process: what a new user runs first, the faults of a configuration, and
-//! output that cannot be written.
+//! The output and exit codes of commands, each in a process: what a new user runs first, the faults of a configuration,
+//! and output that cannot be written.
 
 use std::{
     fs::File,

@@ -1,5 +1,5 @@
-//! Connections are limited in number and age, and each is counted from its acceptance to its end. Those that do not send an
-//! HTTP/2 preface in time are closed.
+//! Connections are limited in number and age, and each is counted from its acceptance to its end. Those that do not
+//! send an HTTP/2 preface in time are closed.
 
 // tidy: real time, because the tests poll the state of connections on real sockets.
 

@@ -1,5 +1,5 @@
-//! Kinds and limit keys keep their limits and do not block other jobs. Tenants keep their quotas. Refusals name the limit, and
-//! a retry after their delay is accepted.
+//! Kinds and limit keys keep their limits and do not block other jobs. Tenants keep their quotas. Refusals name the
+//! limit, and a retry after their delay is accepted.
 
 // tidy: real time, because the pushback is a promise about the clock of real callers.
 

@@ -1,5 +1,5 @@
-//! A service can listen on TCP ports, on Unix sockets and on sockets of its service manager at the same time. The PROXY protocol:
-//! only configured proxies may name the client address of a connection.
+//! A service can listen on TCP ports, on Unix sockets and on sockets of its service manager at the same time. The PROXY
+//! protocol: only configured proxies may name the client address of a connection.
 
 // tidy: real time, because the tests poll the state of connections on real sockets.
 

@@ -1,5 +1,5 @@
-//! The log at the level `warn` has a line for each type of failure, and at `info` one for each action of an operator. Secrets
-//! appear in no log, at any level, and in no answer.
+//! The log at the level `warn` has a line for each type of failure, and at `info` one for each action of an operator.
+//! Secrets appear in no log, at any level, and in no answer.
 
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use serde_json::Value;

@@ -1,6 +1,6 @@
-//! What workers get wrong, as children and attached, in several languages. Each case ends its own job with a status that
-//! names the fault, and costs the jobs beside it nothing unless their worker cannot go on. Detached jobs beside it all
-//! succeed, and how a bad one ended can be stored.
+//! What workers get wrong, as children and attached, in several languages. Each case ends its own job with a status
+//! that names the fault, and costs the jobs beside it nothing unless their worker cannot go on. Detached jobs beside it
+//! all succeed, and how a bad one ended can be stored.
 
 mod attached;
 mod child;
@@ -150,8 +150,8 @@ impl Case {
     }
 }
 
-/// Runs all cases on one worker with `slots`, each as a call and as a detached job. Returns how many there were that end
-/// the worker.
+/// Runs all cases on one worker with `slots`, each as a call and as a detached job. Returns how many there were that
+/// end the worker.
 async fn check(service: &Service, cases: &[Case], slots: usize) -> usize {
     let ways = Ways::to(service).await;
     let (mut lost, mut ends) = (0, 0);

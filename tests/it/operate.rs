@@ -1,4 +1,5 @@
-//! Operators of a running service pause, resume, resize and drain a pool, and cancel jobs. The other pool is not affected.
+//! Operators of a running service pause, resume, resize and drain a pool, and cancel jobs. The other pool is not
+//! affected.
 
 use std::collections::BTreeMap;
 

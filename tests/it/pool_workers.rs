@@ -1,5 +1,5 @@
-//! Workers of a pool: their number, their threads, and what a dropped pool leaves behind. The pool never runs foreign code under
-//! its lock, so that code may call the pool.
+//! Workers of a pool: their number, their threads, and what a dropped pool leaves behind. The pool never runs foreign
+//! code under its lock, so that code may call the pool.
 
 use std::{
     num::NonZeroUsize,

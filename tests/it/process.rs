@@ -235,7 +235,8 @@ pub(crate) async fn until(what: &str, reached: impl AsyncFn() -> bool) {
     }
 }
 
-/// The program with these arguments and an empty environment. If `WATERWHEEL_BIN` is set, that executable is tested instead.
+/// The program with these arguments and an empty environment. If `WATERWHEEL_BIN` is set, that executable is tested
+/// instead.
 pub(crate) fn program(args: &[&str]) -> Command {
     let named = std::env::var_os("WATERWHEEL_BIN").unwrap_or_else(|| env!("CARGO_BIN_EXE_waterwheel").into());
     let mut command = Command::new(std::path::absolute(named).unwrap());

@@ -1,5 +1,5 @@
-//! A full pool keeps its bounds, and follows the `when_full` policy of each job. Jobs of one ordering key run one at a time, in
-//! the order of their acceptance; other jobs start by their class.
+//! A full pool keeps its bounds, and follows the `when_full` policy of each job. Jobs of one ordering key run one at a
+//! time, in the order of their acceptance; other jobs start by their class.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,4 +1,5 @@
-//! The statistics of a pool while it works, in process and over `Stats` and `WatchStats`, and where the time of a job went.
+//! The statistics of a pool while it works, in process and over `Stats` and `WatchStats`, and where the time of a job
+//! went.
 
 // tidy: real time, because a real server measures ages and run times.
 

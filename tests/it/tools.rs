@@ -1,5 +1,5 @@
-//! Tools: `sim`, `advise` and `bench` for capacity planning; workers that `waterwheel worker new` writes in other languages, and
-//! the conformance tests of `waterwheel worker test`.
+//! Tools: `sim`, `advise` and `bench` for capacity planning; workers that `waterwheel worker new` writes in other
+//! languages, and the conformance tests of `waterwheel worker test`.
 
 use std::process::Stdio;
 

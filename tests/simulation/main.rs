@@ -2,8 +2,8 @@
 //! source of randomness. Each seed has its own load, latencies, partitions, losses, crashes and drains.
 //!
 //! Each seed runs in a process of its own, so that seeds do not influence each other, and prints its trace. A seed
-//! fails with the faults that are found: in each job (`oracle.rs`), and in the accounts, the drain and the queues of each
-//! service (`accounting.rs`). Seeds of `day.rs` run replicas that share a store of detached jobs. Environment
+//! fails with the faults that are found: in each job (`oracle.rs`), and in the accounts, the drain and the queues of
+//! each service (`accounting.rs`). Seeds of `day.rs` run replicas that share a store of detached jobs. Environment
 //! variables:
 //!
 //! - `SIMULATION_SEED=17` runs only that seed, in this process, and prints its trace. `SIMULATION_DAY=17` runs a day.

@@ -1,5 +1,5 @@
-//! The rule for imports between the layers. It collects the paths in a Rust file: in `use`, in code, and in the arguments
-//! of macros and attributes.
+//! The rule for imports between the layers. It collects the paths in a Rust file: in `use`, in code, and in the
+//! arguments of macros and attributes.
 
 use proc_macro2::{TokenStream, TokenTree};
 use syn::{UseTree, visit::Visit};

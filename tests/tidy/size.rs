@@ -1,4 +1,4 @@
-//! Size limits of files and functions.
+//! Size limits of files and functions, and of the lines of comments, which the formatter leaves as they are.
 
 use syn::{Block, Signature, visit::Visit};
 
@@ -6,6 +6,7 @@ use crate::tree::{Tree, Violation};
 
 const FILE_LINES: usize = 400;
 const FUNCTION_LINES: usize = 70;
+const COMMENT_COLUMNS: usize = 120;
 const ROOTS: [&str; 4] = ["src/", "tests/", "benches/", "examples/"];
 const CODE: [&str; 9] = ["rs", "py", "js", "mjs", "ts", "go", "java", "sh", "proto"];
 
@@ -23,11 +24,26 @@ pub(crate) fn violations(tree: &Tree) -> Vec<Violation> {
             });
         }
         if file.extension() == "rs" {
+            found.extend(file.text.lines().enumerate().filter_map(|(at, line)| comment(&file.path, at + 1, line)));
             let mut functions = Functions { path: &file.path, found: &mut found };
             functions.visit_file(&file.parse());
         }
     }
     found
+}
+
+fn comment(path: &str, line: usize, text: &str) -> Option<Violation> {
+    let columns = text.chars().count();
+    let text = text.trim_start();
+    // A row of a table cannot be broken.
+    let is_row = text.trim_start_matches(['/', '!', ' ']).starts_with('|');
+    (text.starts_with("//") && !is_row && columns > COMMENT_COLUMNS).then(|| Violation {
+        path: path.to_owned(),
+        line,
+        rule: "size",
+        found: format!("the comment has {columns} columns, the limit is {COMMENT_COLUMNS}"),
+        help: "break the line",
+    })
 }
 
 fn is_held(path: &str) -> bool {
@@ -93,6 +109,13 @@ mod tests {
         assert_eq!(found("tests/clients/python/a.py", &long.replace("//", "#")).len(), 1);
         assert_eq!(found("build.rs", &long).len(), 1);
         assert_eq!(found("src/a.rs", &"// a\n".repeat(400)), [""; 0]);
+    }
+
+    #[test]
+    fn a_line_of_a_comment_over_the_limit_is_found() {
+        let comment = |columns: usize| format!("fn a() {{}}\n    /// {}\nfn b() {{}}\n", "ü".repeat(columns - 8));
+        assert_eq!(found("src/a.rs", &comment(121)), ["2: the comment has 121 columns, the limit is 120"]);
+        assert_eq!(found("src/a.rs", &comment(120)), [""; 0]);
     }
 
     #[test]

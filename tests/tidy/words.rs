@@ -1,4 +1,5 @@
-//! Words about the development of the code instead of the code, and attributes that hide unused code. The rule skips this file, because it lists them.
+//! Words about the development of the code instead of the code, and attributes that hide unused code. The rule skips
+//! this file, because it lists them.
 
 use crate::tree::{Tree, Violation};
 

@@ -1,5 +1,5 @@
-//! Closed loops. With `Submit`, each reply starts the next call. With `SubmitMany`, one call carries a window of jobs, and
-//! each result starts the next job.
+//! Closed loops. With `Submit`, each reply starts the next call. With `SubmitMany`, one call carries a window of jobs,
+//! and each result starts the next job.
 
 use bytes::{Buf, Bytes, BytesMut};
 use h2::{

@@ -19,9 +19,9 @@ const STEP: SignedDuration = SignedDuration::from_nanos(1);
 
 /// The ticks of a schedule.
 ///
-/// Each time of the zone's clock that the pattern names ticks once. One that the clock leaves out ticks at the end of the
-/// gap, and one that it shows twice ticks the first time. A pattern that names every hour ticks whenever the clock shows
-/// a time that it names, so that it never pauses for an hour.
+/// Each time of the zone's clock that the pattern names ticks once. One that the clock leaves out ticks at the end of
+/// the gap, and one that it shows twice ticks the first time. A pattern that names every hour ticks whenever the clock
+/// shows a time that it names, so that it never pauses for an hour.
 #[derive(Debug, Clone)]
 pub struct Calendar {
     cron: Cron,

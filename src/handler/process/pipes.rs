@@ -149,7 +149,8 @@ impl Reader {
         }
     }
 
-    /// The event of a frame, with the id of its job. Bytes after any other message than output and an answer are dropped.
+    /// The event of a frame, with the id of its job. Bytes after any other message than output and an answer are
+    /// dropped.
     fn event(&mut self, session: &Session, frame: Frame) -> Result<Option<(u64, JobEvent)>, Cause> {
         let (message, bytes) = match frame {
             Frame::Message(message, bytes) => (message, bytes),

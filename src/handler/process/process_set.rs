@@ -147,8 +147,8 @@ impl ProcessSet {
         self.spawn(added);
     }
 
-    /// Lets supervisors run. Call it without the lock: without a runtime, a spawned task is dropped at once, and locks the
-    /// state to remove its process.
+    /// Lets supervisors run. Call it without the lock: without a runtime, a spawned task is dropped at once, and locks
+    /// the state to remove its process.
     pub(super) fn spawn(&self, supervisors: impl IntoIterator<Item = Supervisor>) {
         let Some(tasks) = self.tasks.get() else { return };
         supervisors.into_iter().for_each(|supervisor| tasks.spawn(supervise(supervisor, tasks.clone())));

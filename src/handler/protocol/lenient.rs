@@ -1,5 +1,5 @@
-//! Reads what a worker means, where it says it badly. A mistake in one field is not a reason to lose the job, and a line
-//! that nothing can be made of is one job's fault if it names that job.
+//! Reads what a worker means, where it says it badly. A mistake in one field is not a reason to lose the job, and a
+//! line that nothing can be made of is one job's fault if it names that job.
 
 use std::fmt::Display;
 

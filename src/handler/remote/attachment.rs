@@ -46,8 +46,8 @@ impl Attachment {
         self.pass_on(read_id(&id), event).await
     }
 
-    /// Handles a message with more than `limit` bytes: its job ends. Unless the message was its answer, the worker is asked
-    /// to stop it.
+    /// Handles a message with more than `limit` bytes: its job ends. Unless the message was its answer, the worker is
+    /// asked to stop it.
     ///
     /// # Errors
     /// The same as for [`take`](Self::take).
@@ -103,8 +103,8 @@ impl Attachment {
         self.orders.closed().await;
     }
 
-    /// The sender for an event of a job, which is `None` if the job was given up. An answer frees the slot. Returns `None`
-    /// for a message that comes late, and is dropped.
+    /// The sender for an event of a job, which is `None` if the job was given up. An answer frees the slot. Returns
+    /// `None` for a message that comes late, and is dropped.
     fn events(&self, id: u64, event: &JobEvent) -> Result<Option<Events>, &'static str> {
         let mut state = self.workers.state.lock();
         let State { workers, free, last_job, late_messages, .. } = &mut *state;

@@ -33,8 +33,8 @@ use crate::{
 /// Only answers without a body have this header.
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 
-/// The answer to one call. At the deadline of the call it is DEADLINE_EXCEEDED, because the message may never arrive. If
-/// the call panics, it is INTERNAL.
+/// The answer to one call. At the deadline of the call it is DEADLINE_EXCEEDED, because the message may never arrive.
+/// If the call panics, it is INTERNAL.
 pub struct AnswerFuture {
     pub(super) answer: Answer,
     /// The request id that the caller sent.

@@ -75,8 +75,8 @@ impl Browsers {
             || request.method() == Method::OPTIONS
     }
 
-    /// The refusal of a request from a page of another origin. Browsers refuse them too, unless the page's own host name
-    /// resolves to this address. The answer to a preflight request denies the permission.
+    /// The refusal of a request from a page of another origin. Browsers refuse them too, unless the page's own host
+    /// name resolves to this address. The answer to a preflight request denies the permission.
     pub(super) fn refuse<B>(&self, request: &Request<B>) -> Option<Response<Body>> {
         let mut said = request.headers().get_all(header::ORIGIN).into_iter();
         let is_foreign = said.any(|origin| !self.origins.contains(origin)) && request.method() != Method::OPTIONS;

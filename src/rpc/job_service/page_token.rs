@@ -1,5 +1,6 @@
-//! Page tokens. A page ends at the [row](crate::store::JobRecord::row) of a job, which tells how many jobs all tenants have
-//! created. So a token hides it: a sum of the row by the secret of the store, and the row, covered by a sum of that.
+//! Page tokens. A page ends at the [row](crate::store::JobRecord::row) of a job, which tells how many jobs all tenants
+//! have created. So a token hides it: a sum of the row by the secret of the store, and the row, covered by a sum of
+//! that.
 
 use sha2::{Digest as _, Sha256};
 use tonic::Status;

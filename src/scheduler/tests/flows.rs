@@ -32,7 +32,8 @@ pub(super) struct TestFlow {
     /// Number of tenants, of which each job draws one. 0 means only `tenant`.
     pub(super) tenants: u32,
     pub(super) when_full: WhenFull,
-    /// Seconds for which a job keeps its worker after it was told to stop. If it is not 0, each job hits its run timeout.
+    /// Seconds for which a job keeps its worker after it was told to stop. If it is not 0, each job hits its run
+    /// timeout.
     pub(super) ignores: f64,
 }
 

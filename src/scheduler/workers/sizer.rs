@@ -11,13 +11,13 @@
 //! load above that band is followed within five seconds. A load below it must last for thirty seconds. The pool then
 //! shrinks within five more, in one step, to a utilization of at most 0.5.
 //!
-//! If jobs take much longer than before (`sizing.rs`), there are two possible causes. Either they use a shared resource,
-//! which more workers would only overload, or they have become larger and need more workers. Run times alone do not tell
-//! the two apart. So from twice as long until less than 1.5 times as long, a pool keeps its size and makes trials: after
-//! five samples, later ten, twenty, up to a minute, it doubles its workers. If the finished work rises by at least half
-//! as much as the busy workers, the pool doubles them again. When it needs no more, the current run times become the
-//! reference. Otherwise it returns to the previous size. Finished work per second is measured in previous run times, and
-//! counts only jobs that ended in time.
+//! If jobs take much longer than before (`sizing.rs`), there are two possible causes. Either they use a shared
+//! resource, which more workers would only overload, or they have become larger and need more workers. Run times alone
+//! do not tell the two apart. So from twice as long until less than 1.5 times as long, a pool keeps its size and makes
+//! trials: after five samples, later ten, twenty, up to a minute, it doubles its workers. If the finished work rises by
+//! at least half as much as the busy workers, the pool doubles them again. When it needs no more, the current run times
+//! become the reference. Otherwise it returns to the previous size. Finished work per second is measured in previous
+//! run times, and counts only jobs that ended in time.
 //!
 //! None of these figures is configurable. They are ratios and counts, so they fit jobs of a millisecond and of a minute
 //! alike. Only the bounds of the size need an operator's knowledge.
@@ -179,8 +179,8 @@ impl Demand {
         self.latest().sum::<f64>() / QUIET_SAMPLES as f64
     }
 
-    /// The smallest number of workers that was enough in each sample. Its mean utilization is at most 0.5. Its reserve is three times the square root of the mean load (square-root staffing; Halfin and Whitt,
-    /// 1981).
+    /// The smallest number of workers that was enough in each sample. Its mean utilization is at most 0.5. Its reserve
+    /// is three times the square root of the mean load (square-root staffing; Halfin and Whitt, 1981).
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count that is not negative")]
     fn fits(&self) -> usize {
         let (mean, peak) = (self.mean(), self.latest().fold(0.0, f64::max));

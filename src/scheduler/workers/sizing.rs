@@ -1,5 +1,5 @@
-//! Collects the samples for the sizer, and applies its decisions. Detects that jobs take longer than before: each kind is
-//! compared with its own past, so that another mix of kinds does not count.
+//! Collects the samples for the sizer, and applies its decisions. Detects that jobs take longer than before: each kind
+//! is compared with its own past, so that another mix of kinds does not count.
 
 use tokio::time::Instant;
 

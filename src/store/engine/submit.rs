@@ -71,7 +71,8 @@ impl<C: Connection> Engine<C> {
         Ok(batch.sessions[&session] && batch.free_kinds[kind])
     }
 
-    /// The record of a job, if the job fits and its id is not in the batch yet. Otherwise it is planned what else is done.
+    /// The record of a job, if the job fits and its id is not in the batch yet. Otherwise it is planned what else is
+    /// done.
     fn prepare<'a>(
         &mut self,
         batch: &mut Batch<'a>,

@@ -270,7 +270,8 @@ impl Replica {
         }
     }
 
-    /// Wakes the waiters of each letter. Callers that wait for a job are woken only if it is not as it was found before.
+    /// Wakes the waiters of each letter. Callers that wait for a job are woken only if it is not as it was found
+    /// before.
     async fn check(&self, session: &Session, letters: &str) -> Result<(), StoreError> {
         let has = |letter| letters.contains(letter);
         if has('b') {

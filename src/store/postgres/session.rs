@@ -15,8 +15,8 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::{store::StoreError, task::Tasks};
 
-/// Every statement has an index, but without statistics the planner would scan whole tables. A replica that stands still
-/// within a transaction must not hold its locks for long.
+/// Every statement has an index, but without statistics the planner would scan whole tables. A replica that stands
+/// still within a transaction must not hold its locks for long.
 pub(super) const BEGIN: &str = "begin; set local search_path = waterwheel; set local jit = off; \
     set local enable_seqscan = off; set local enable_bitmapscan = off; set local enable_hashjoin = off; \
     set local enable_mergejoin = off; set local statement_timeout = '30s'; \

@@ -182,8 +182,8 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
         Ok(!self.query(sql, &[text(tenant), text(key)])?.is_empty())
     }
 
-    /// At most `limit` jobs that match a filter, the newest first. It ends early after [`MAX_LOOK`] jobs or `max_bytes`.
-    /// A job that cannot be read is shown as failed.
+    /// At most `limit` jobs that match a filter, the newest first. It ends early after [`MAX_LOOK`] jobs or
+    /// `max_bytes`. A job that cannot be read is shown as failed.
     fn list(&mut self, filter: &Filter, before: i64, limit: usize, max_bytes: usize) -> Result<Page, StoreError> {
         let end = self.look(filter, before)?;
         let mut page = Page { jobs: Vec::new(), next: Some(before) };
@@ -236,8 +236,8 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
         Ok(numbers(&self.query(&sql, &cells)?)?.pop())
     }
 
-    /// Rows of at most `limit` jobs, fewer if their payloads and outputs are too large to be removed at once, and whether
-    /// more follow.
+    /// Rows of at most `limit` jobs, fewer if their payloads and outputs are too large to be removed at once, and
+    /// whether more follow.
     fn removable(&mut self, which: Select<'_>, limit: usize) -> Result<(Vec<i64>, bool), StoreError> {
         let Select { clause, mut cells, .. } = which;
         cells.push(int(limit as i64 + 1));

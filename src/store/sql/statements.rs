@@ -112,8 +112,8 @@ impl<'a> Select<'a> {
         Self { clause: clause.into(), cells, skips_locked: true }
     }
 
-    /// Ready jobs from the place `floor` on that have not expired, by place, without [suspects](JobRecord::is_suspect) if
-    /// one runs in the session.
+    /// Ready jobs from the place `floor` on that have not expired, by place, without [suspects](JobRecord::is_suspect)
+    /// if one runs in the session.
     pub(in crate::store) fn ready(kind: &'a str, rank: usize, floor: i64, now: Timestamp, session: SessionId) -> Self {
         let clause = "state = 1 and kind = $1 and rank = $2 and place >= $3 and (expire_at is null or expire_at > $4) \
              and (losses < $5 or not exists (select 1 from jobs as other where other.state = 3 \

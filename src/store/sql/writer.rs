@@ -164,7 +164,8 @@ impl<C: Connection> Writer<C> {
                 }
             }
             if !named.is_empty() {
-                // All at once, in the order of their rows, and before an insertion: so no two servers wait for each other.
+                // All at once, in the order of their rows, and before an insertion: so no two servers wait for each
+                // other.
                 named.extend(ends.iter().map(|end| end.token.id.as_str()));
                 engine.rows.lock_jobs(&named)?;
             }

@@ -38,8 +38,8 @@ pub struct SqliteFacts {
     pub damage: Vec<String>,
 }
 
-/// Checks a file that no server has open: its structure, its indexes, and each job with its payload. It changes no file,
-/// and makes none. Blocks while it reads the whole file.
+/// Checks a file that no server has open: its structure, its indexes, and each job with its payload. It changes no
+/// file, and makes none. Blocks while it reads the whole file.
 ///
 /// # Errors
 /// The errors of [`open_sqlite`](super::open_sqlite), and [`StoreError::File`] if there is no file.
@@ -79,8 +79,8 @@ pub fn inspect_sqlite(path: &Path) -> Result<SqliteFacts, StoreError> {
     })
 }
 
-/// Opens a file so that SQLite changes nothing beside it either: it keeps the index of the log in memory, takes no locks,
-/// and leaves the log as it is. Without a log, it would make one, unless the file cannot change.
+/// Opens a file so that SQLite changes nothing beside it either: it keeps the index of the log in memory, takes no
+/// locks, and leaves the log as it is. Without a log, it would make one, unless the file cannot change.
 fn open_unchanged(path: &Path) -> rusqlite::Result<Connection> {
     let name: String = path.as_os_str().as_bytes().iter().map(|byte| format!("%{byte:02x}")).collect();
     let how = if beside(path, "-wal").exists() { "vfs=unix-none" } else { "immutable=1" };

@@ -46,12 +46,13 @@ pub struct Salvaged {
     pub damage: Vec<String>,
 }
 
-/// Copies what SQLite can read of a store to a new file, which a server can open. Jobs with a damaged payload are copied,
-/// too: they fail when their turn comes. Blocks while it reads the whole file, and needs room for two copies of it.
+/// Copies what SQLite can read of a store to a new file, which a server can open. Jobs with a damaged payload are
+/// copied, too: they fail when their turn comes. Blocks while it reads the whole file, and needs room for two copies of
+/// it.
 ///
 /// # Errors
-/// [`StoreError::File`] if there is no file, or the new one exists; [`StoreError::InUse`]; [`StoreError::Damaged`] if SQLite
-/// cannot read the list of tables; [`StoreError::DiskFull`] and [`StoreError::Database`].
+/// [`StoreError::File`] if there is no file, or the new one exists; [`StoreError::InUse`]; [`StoreError::Damaged`] if
+/// SQLite cannot read the list of tables; [`StoreError::DiskFull`] and [`StoreError::Database`].
 pub fn salvage_sqlite(path: &Path, new: &Path) -> Result<Salvaged, StoreError> {
     let path = &real(path);
     require_sqlite(path)?;

@@ -1,5 +1,5 @@
-//! Reads all jobs of a file, also where SQLite cannot read some of them. A check and a salvage visit them; a thread visits
-//! them again and again while the store is open.
+//! Reads all jobs of a file, also where SQLite cannot read some of them. A check and a salvage visit them; a thread
+//! visits them again and again while the store is open.
 
 use std::{
     ops::RangeInclusive,

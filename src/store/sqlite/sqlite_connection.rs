@@ -215,8 +215,8 @@ impl Connection for SqliteConnection {
     }
 }
 
-/// Starts the thread of checkpoints for the connection that writes to this file, and keeps `log_bytes`. It ends once that
-/// connection is closed.
+/// Starts the thread of checkpoints for the connection that writes to this file, and keeps `log_bytes`. It ends once
+/// that connection is closed.
 fn checkpoints(
     writer: &mut rusqlite::Connection,
     path: &Path,

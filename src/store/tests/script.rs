@@ -236,7 +236,8 @@ impl Script {
     }
 
     /// `nightly 60 skip a`: the tick at 60 s after the start of the test creates `a`. `missed` at the end: the server
-    /// knows the schedule since then. `pattern=…`: another one. `now=0`: the server's clock is there, and not at the tick.
+    /// knows the schedule since then. `pattern=…`: another one. `now=0`: the server's clock is there, and not at the
+    /// tick.
     async fn fire(&self, words: &Words<'_>) -> Result<String, StoreError> {
         let ids = words.plain();
         let time = |text: &str| Timestamp::from_millis(TestClock::START).plus(seconds(text));

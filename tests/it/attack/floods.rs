@@ -1,5 +1,5 @@
-//! Floods of frames that cost the sender nothing, and cost the receiver a response or memory; headers that are too many, too
-//! large, invalid, or much larger after decompression.
+//! Floods of frames that cost the sender nothing, and cost the receiver a response or memory; headers that are too
+//! many, too large, invalid, or much larger after decompression.
 
 use super::{
     CONFIG, MIB, SUBMIT, Target,

@@ -1,5 +1,5 @@
-//! Peers that try to make the server keep memory: unread responses, idle calls, unfinished uploads, and messages that decode to
-//! much more.
+//! Peers that try to make the server keep memory: unread responses, idle calls, unfinished uploads, and messages that
+//! decode to much more.
 
 use bytes::Bytes;
 use flate2::{Compress, Compression, FlushCompress};

@@ -1,5 +1,5 @@
-//! A peer that sends raw HTTP/2 frames (RFC 9113), also such as no well-behaved client library writes, and records what the
-//! server sends.
+//! A peer that sends raw HTTP/2 frames (RFC 9113), also such as no well-behaved client library writes, and records what
+//! the server sends.
 
 use std::{collections::BTreeMap, io};
 

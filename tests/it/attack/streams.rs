@@ -1,5 +1,5 @@
-//! Streams that the peer resets, or makes the server reset; peers that keep streams and connections open, and send or read
-//! almost nothing.
+//! Streams that the peer resets, or makes the server reset; peers that keep streams and connections open, and send or
+//! read almost nothing.
 
 // tidy: real time, because a process that spins is known by its CPU time.
 

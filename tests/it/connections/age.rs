@@ -1,5 +1,5 @@
-//! Old and idle connections are closed without cutting calls before the grace period ends, over HTTP/1.1 as well. A client
-//! that still reads the last response slowly receives all of it.
+//! Old and idle connections are closed without cutting calls before the grace period ends, over HTTP/1.1 as well. A
+//! client that still reads the last response slowly receives all of it.
 
 // tidy: real time, because the kernel needs some time to act on a closed socket.
 

@@ -1,4 +1,5 @@
-//! What enters by `JobService` is bounded: texts, times, policies and messages. What is accepted reads back as it was sent.
+//! What enters by `JobService` is bounded: texts, times, policies and messages. What is accepted reads back as it was
+//! sent.
 
 use std::time::{Duration, SystemTime};
 

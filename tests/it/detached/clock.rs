@@ -16,7 +16,8 @@ use crate::{
 };
 
 const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
-/// Offsets of the server's clock from the true one, in seconds. Steps follow each other: −1 h, more than +1 h, +10 days, back.
+/// Offsets of the server's clock from the true one, in seconds. Steps follow each other: −1 h, more than +1 h, +10
+/// days, back.
 const OFFSETS: [i64; 6] = [-3600, 60, 300, 864_000, -5, 0];
 const JOBS: usize = 200;
 const HELD: usize = 4;

@@ -207,8 +207,8 @@ async fn no_job_is_lost_on_a_full_disk_or_a_read_only_disk() {
     jobs.created(work("echo", "")).await;
 }
 
-/// Creates jobs, and kills the server once it has acknowledged `most`. Some jobs have ended then, some run, and some are
-/// queued. Returns all acknowledged ids, and the end of the first job.
+/// Creates jobs, and kills the server once it has acknowledged `most`. Some jobs have ended then, some run, and some
+/// are queued. Returns all acknowledged ids, and the end of the first job.
 async fn create_until_killed(process: &Process, round: usize, most: usize) -> (Vec<String>, DetachedJob) {
     let sent = (0..).map(move |number: usize| {
         let job = if number % 4 == 3 { job("sleep", "20") } else { job("echo", "x") };

@@ -1,5 +1,5 @@
-//! `waterwheel store` on the store file of a server, the backup and restore commands of docs/jobs.md, schedules, and statistics
-//! of detached jobs.
+//! `waterwheel store` on the store file of a server, the backup and restore commands of docs/jobs.md, schedules, and
+//! statistics of detached jobs.
 
 use std::{collections::BTreeSet, path::Path};
 

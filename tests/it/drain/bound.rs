@@ -1,4 +1,5 @@
-//! The process exits when its phases are over, whatever handlers and peers do. Until then clients can read their responses.
+//! The process exits when its phases are over, whatever handlers and peers do. Until then clients can read their
+//! responses.
 
 // tidy: real time, because the tests measure how long a slow reader has.
 

@@ -1,5 +1,5 @@
-//! Cases that attached workers send, with four slots: by the library of this test, and by those of other languages where
-//! `tests/clients/run.sh` has installed them.
+//! Cases that attached workers send, with four slots: by the library of this test, and by those of other languages
+//! where `tests/clients/run.sh` has installed them.
 
 use std::{
     ops::Not,

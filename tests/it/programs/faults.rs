@@ -1,5 +1,5 @@
-//! Programs that die, hang, or break the protocol. Many jobs: while processes are killed, behind a slow reader, with a model to
-//! load, and from short-lived threads.
+//! Programs that die, hang, or break the protocol. Many jobs: while processes are killed, behind a slow reader, with a
+//! model to load, and from short-lived threads.
 
 use std::collections::BTreeSet;
 

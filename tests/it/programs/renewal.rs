@@ -7,8 +7,8 @@ use waterwheel::handler::Recycle;
 
 use super::*;
 
-/// Runs short jobs until the processes fulfil the condition. Returns the largest and the smallest number of processes, and
-/// of those that accepted jobs.
+/// Runs short jobs until the processes fulfil the condition. Returns the largest and the smallest number of processes,
+/// and of those that accepted jobs.
 async fn busy_until(pool: &Pool, wanted: impl Fn(&[ProcessStats]) -> bool) -> [usize; 3] {
     let (mut most, mut least, mut ready) = (0, usize::MAX, usize::MAX);
     let reached = async {

@@ -1,5 +1,5 @@
-//! Certificate, key and client CA are replaced many times under load, also by invalid files. Commands of the program over TLS,
-//! against a server in a process of its own.
+//! Certificate, key and client CA are replaced many times under load, also by invalid files. Commands of the program
+//! over TLS, against a server in a process of its own.
 
 use std::sync::{
     Arc,

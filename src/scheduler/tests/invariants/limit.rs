@@ -8,7 +8,8 @@ impl Limits {
         self.key_limiters.iter().map(|(_, key_limiter)| key_limiter.throttled.len()).sum()
     }
 
-    /// Checks that a key is kept only for its jobs, or until its bucket is full. Only keys with a job have a wake-up time.
+    /// Checks that a key is kept only for its jobs, or until its bucket is full. Only keys with a job have a wake-up
+    /// time.
     pub(in super::super) fn assert_bounded(&self, jobs: &[KeyLimiterId]) {
         let keys: usize = self.kind_limiters.iter().map(|limited| limited.by_key.len()).sum();
         assert_eq!(keys, self.key_limiters.len(), "each key has one key limiter");

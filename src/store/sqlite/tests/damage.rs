@@ -1,6 +1,6 @@
-//! Single bits of a store's files are flipped: no job runs with another payload, each damage that costs a job is named, and
-//! only damaged rows are lost. `DAMAGE_SEEDS=200` flips that many bits in each part. Reports name what is lost, and are
-//! bounded.
+//! Single bits of a store's files are flipped: no job runs with another payload, each damage that costs a job is named,
+//! and only damaged rows are lost. `DAMAGE_SEEDS=200` flips that many bits in each part. Reports name what is lost, and
+//! are bounded.
 
 use std::os::unix::fs::FileExt as _;
 
