@@ -50,7 +50,9 @@ macro_rules! rpcs {
     (@name $rpc:ident $name:literal) => { $name };
 }
 
-// A method of the same name as another service's has a name of its own. A test compares the table with the contract.
+// `GetJob` makes the variant `Rpc::GetJob`, whose name in rules is `GetJob`. `ListDetached = "ListJobs" as "…"` has a
+// method and a name that differ, because another service has a method of that name. A test compares the table with the
+// contract.
 rpcs! {
     "waterwheel.v1.WorkerPoolService": { Submit, Stream, SubmitMany, Stats, WatchStats }
     "waterwheel.v1.AdminService": {

@@ -1,4 +1,4 @@
-//! Redacts secrets: values below a key `env`, those of URLs of databases, and the userinfo of other URLs. Faults end up
+//! Redacts secrets: values below a key `env` or one that ends in `url`, and the userinfo of URLs elsewhere. Faults end up
 //! in logs, and the output of `config show` in tickets.
 
 use std::ops::Range;
@@ -61,7 +61,7 @@ pub(super) fn secrets(source: &Text) -> Vec<Range<usize>> {
     } else if parsed.is_err() {
         secrets_of_invalid_toml(value, &mut found);
     }
-    // A quotation mark too many makes a comment of a secret.
+    // With a quotation mark too many in front of it, the rest of a secret is a comment to the parser.
     let comments = found.iter().filter_map(|it| value[it.end..].lines().next()?.find('#').map(|at| it.end + at));
     let comments = comments.map(|at| at..value[at..].find('\n').map_or(value.len(), |length| at + length));
     found.extend(comments.collect::<Vec<_>>());

@@ -17,12 +17,13 @@ const TELL_INTERVAL: Duration = Duration::from_secs(60);
 const COUNT_PAUSE: u32 = 50;
 
 impl Inner {
-    /// Calls the maintenance of the store, and counts its jobs.
+    /// Each second: lets the store do what time changes, fires schedules, tries a write after an outage, and now and then
+    /// counts the jobs.
     pub(super) async fn tick(&self) {
         let (mut count_at, mut reached_since) = (Instant::now(), None);
         let (mut removed, mut tell_at) = (0, Instant::now());
         loop {
-            // After an outage, the owners of jobs also get time to reach the store.
+            // After an outage, other servers get the time of a lease to reach the store before they lose their jobs.
             let end_leases = reached_since.is_some_and(|since: Instant| since.elapsed() >= LEASE);
             let asked = Instant::now();
             let ticked = self.note(self.store.tick(end_leases).await);

@@ -36,10 +36,10 @@ impl Reservation {
         let Token { id, row, attempt, .. } = &claimed.token;
         let token = AttemptToken { job: id.clone(), number: *attempt, row: *row };
         let attempt = Arc::new(RunningAttempt::new(token, claimed.crashes));
-        let lost = lost(&claimed, &self.pool);
+        let if_lost = receipt_entry(&claimed, &self.pool);
         let end = match inner.pools.try_submit(pool_job(&claimed, &attempt)) {
             Ok(ticket) => {
-                let run = Run { job: ticket.job(), attempt: Arc::clone(&attempt), lost: lost.clone() };
+                let run = Run { job: ticket.job(), attempt: Arc::clone(&attempt), lost: if_lost.clone() };
                 inner.set(&claimed.token, Stage::Runs(run));
                 inner.store.wakes().changed(id);
                 self.follow(ticket).await
@@ -51,13 +51,13 @@ impl Reservation {
             }
         };
         let has_run = matches!(&end, Some(Err(JobError::Failed(failure))) if failure.execution == Execution::Started);
-        let end = settle(claimed, end, &attempt, &self.pool, rand::random());
-        let is_result = end.next != Next::GiveBack;
+        let settled = settle(claimed, end, &attempt, &self.pool, rand::random());
+        let is_result = settled.next != Next::GiveBack;
         if has_run && !is_result && inner.stop.is_cancelled() {
-            inner.leases.give_back(lost.clone());
+            inner.leases.give_back(if_lost.clone());
         }
-        inner.set(&end.token, Stage::Ended(is_result.then_some(lost)));
-        end
+        inner.set(&settled.token, Stage::Ended(is_result.then_some(if_lost)));
+        settled
     }
 
     /// Waits for the result of a job. After a stop, gives the job back if it has not begun.
@@ -76,8 +76,8 @@ impl Reservation {
     }
 }
 
-/// The run of a job, if it is lost.
-fn lost(claimed: &Claimed, pool: &str) -> LostRun {
+/// What the receipt of a drain says of this run if it is lost.
+fn receipt_entry(claimed: &Claimed, pool: &str) -> LostRun {
     let NewJob { id, request_id, job, .. } = &claimed.request;
     let (job, request_id, kind) = (id.clone(), request_id.clone(), job.kind.clone());
     LostRun { job, request_id, kind, pool: pool.to_owned(), lost_while: LostWhile::Running }
@@ -94,7 +94,7 @@ fn pool_job(claimed: &Claimed, attempt: &Arc<RunningAttempt>) -> Job {
         run_timeout: Some(run),
         queue_timeout: None,
         when_full: Some(WhenFull::Wait),
-        // The answer margin is at most a tenth of the deadline.
+        // Later than any of its limits, so that it never ends a run.
         deadline: Some(Deadline::new(Instant::now(), (MAX_RUN + MAX_WAIT) * 2, Duration::ZERO)),
         call: Some(Arc::new(call)),
         ..request.job.clone()

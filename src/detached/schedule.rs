@@ -43,15 +43,15 @@ pub(super) struct Schedules {
     all: Vec<Scheduled>,
     /// Number of times that they were replaced.
     version: usize,
-    /// Whether the store has not forgotten the other ones yet.
-    are_new: bool,
+    /// Whether the store must still forget all schedules but these.
+    must_forget_others: bool,
 }
 
 impl Schedules {
     /// Replaces them. Earlier ticks than `now` were missed.
     pub(super) fn set(&mut self, schedules: Vec<Schedule>, now: Timestamp) {
         let all = schedules.into_iter().filter_map(|schedule| Scheduled::new(schedule, now)).collect();
-        *self = Self { all, version: self.version + 1, are_new: true };
+        *self = Self { all, version: self.version + 1, must_forget_others: true };
     }
 }
 
@@ -96,18 +96,18 @@ impl Inner {
             let tick = |(index, it): (usize, &Scheduled)| Some((index, self.tick_of(it, it.due(now)?, now)?));
             let ticks: Vec<_> = schedules.all.iter().enumerate().filter_map(tick).collect();
             let names = || schedules.all.iter().map(|it| it.schedule.name.clone()).collect();
-            (schedules.version, ticks, schedules.are_new.then(names))
+            (schedules.version, ticks, schedules.must_forget_others.then(names))
         };
         if let Some(names) = names
             && self.note(self.store.keep_schedules(names).await).is_err_and(|error| error.is_outage())
         {
             return;
         }
-        let fired = ticks.into_iter().map(async |(index, tick)| (!self.fire_one(tick).await).then_some(index));
-        let due_again: Vec<_> = join_all(fired).await.into_iter().flatten().collect();
+        let unfired = ticks.into_iter().map(async |(index, tick)| (!self.fire_one(tick).await).then_some(index));
+        let due_again: Vec<_> = join_all(unfired).await.into_iter().flatten().collect();
         let mut schedules = self.schedules.lock();
         if schedules.version == version {
-            schedules.are_new = false;
+            schedules.must_forget_others = false;
             let passed = schedules.all.iter_mut().enumerate().filter(|(index, _)| !due_again.contains(index));
             passed.for_each(|(_, it)| it.pass(now));
         }

@@ -7,13 +7,13 @@ use crate::store::{NewJob, SessionId, StoreError, Submission, Submitted};
 
 impl Inner {
     pub(super) async fn submit(self: &Arc<Self>, job: NewJob) -> Result<Submitted, StoreError> {
-        let mut asked = Asked::new(self, &job);
-        let session = asked.as_ref().map(|asked| asked.session);
+        let mut lease = LeaseRequest::new(self, &job);
+        let session = lease.as_ref().map(|lease| lease.session);
         let answers = self.note(self.store.submit(Submission { jobs: vec![job], session }).await)?;
         let answer = answers.into_iter().next().ok_or(StoreError::Closed)?;
-        let Some(asked) = &mut asked else { return Ok(answer) };
-        asked.is_answered = true;
-        match (answer, asked.reservation.take()) {
+        let Some(lease) = &mut lease else { return Ok(answer) };
+        lease.is_answered = true;
+        match (answer, lease.reservation.take()) {
             (Submitted::Leased(job), Some(reservation)) => {
                 if self.leases.lease(&job.token) {
                     reservation.start(*job);
@@ -25,18 +25,19 @@ impl Inner {
     }
 }
 
-/// A lease that a submission asks for, until it is dropped.
-struct Asked {
+/// A request for the lease of a new job. If it is dropped without an answer of the store, there may be a lease, and the
+/// session looks for it.
+struct LeaseRequest {
     job: String,
     session: SessionId,
     inner: Arc<Inner>,
     /// Taken when the job starts.
     reservation: Option<Reservation>,
-    /// Whether the store has answered. If it has not, there may be a lease.
+    /// Whether the store has answered.
     is_answered: bool,
 }
 
-impl Asked {
+impl LeaseRequest {
     /// `None` if the job must wait in the store, or if no more jobs may start.
     fn new(inner: &Arc<Inner>, job: &NewJob) -> Option<Self> {
         let session = inner.leases.session()?;
@@ -54,7 +55,7 @@ impl Asked {
     }
 }
 
-impl Drop for Asked {
+impl Drop for LeaseRequest {
     fn drop(&mut self) {
         self.inner.leases.ask_no_more(&self.job);
         if !self.is_answered {

@@ -8,15 +8,15 @@ use super::{
 };
 use crate::model::{FailureCode, HandlerError, Output};
 
-/// Reasons in the stop request for a job that has no other reason.
+/// Reasons of a stop request that the worker itself has caused.
 const TOO_LARGE: &str = "OUTPUT_TOO_LARGE";
 const UNREADABLE: &str = "UNREADABLE_MESSAGE";
 
 /// An id that no job of a worker has.
 pub(super) const NO_JOB: u64 = 0;
 
-/// The id of a job in a message of its worker. It has one spelling, that of the server, so that texts of any length do
-/// not stand for one; others are [`NO_JOB`].
+/// The id of a job in a message of its worker. Only the server's spelling of an id is one: `007` and `+7`
+/// are [`NO_JOB`].
 pub(super) fn read_id(id: &str) -> u64 {
     if id.starts_with(['0', '+']) { NO_JOB } else { id.parse().unwrap_or(NO_JOB) }
 }

@@ -109,7 +109,7 @@ impl Job {
         tenant: impl Into<String>;
         /// Sets the ordering key.
         ordering_key: impl Into<String>;
-        /// Sets the key of the kind's limits per key.
+        /// Sets the key by which the kind limits its jobs (`per_key`).
         limit_key: impl Into<String>;
         /// Sets what to do when the pool is full.
         when_full: WhenFull;
@@ -131,7 +131,8 @@ impl Job {
     }
 }
 
-/// How important a job is. More important classes go first; one start in twenty goes to the classes below. The names
+/// How important a job is. More important classes go first; one start in twenty goes to the classes below
+/// the most important one that waits. The names
 /// are those of Google's SRE book, chapter "Handling Overload".
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "programs", derive(serde::Deserialize), serde(rename_all = "SCREAMING_SNAKE_CASE"))]

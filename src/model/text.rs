@@ -1,4 +1,4 @@
-//! Bounds of the texts that handlers return, in whatever language they are: a store, a status and a log take them all.
+//! Bounds of the texts that handlers return, so that any store, status and log can take them.
 
 use super::job::MAX_CONTENT_TYPE;
 
@@ -18,7 +18,7 @@ pub(crate) fn message(text: String) -> String {
 }
 
 /// A text in at most `max` bytes, without other control characters than those of `kept`. A long one loses its middle:
-/// it begins with what failed, and the output of a program ends with the reason.
+/// its begin says what failed, and its end, if it is the output of a program, says why.
 fn bounded(text: String, max: usize, kept: &[char]) -> String {
     let is_fine = |c: char| !c.is_control() || kept.contains(&c);
     if text.len() <= max && text.chars().all(is_fine) {

@@ -29,7 +29,7 @@ pub fn shard() -> usize {
     SHARD.get()
 }
 
-/// The shard whose runtime the calling thread serves, if it was named.
+/// The shard whose runtime the calling thread serves, if [`set_shard`] has told.
 pub(super) fn serving_shard() -> Option<usize> {
     SERVES.get().then(shard)
 }
@@ -54,7 +54,7 @@ impl<T> Replaceable<T> {
         self.last.store(self.all.push(value), Ordering::Release);
     }
 
-    /// Number of replacements.
+    /// Another number after each replacement.
     pub(super) fn version(&self) -> usize {
         self.last.load(Ordering::Acquire)
     }

@@ -70,7 +70,7 @@ impl JobsCall {
     /// The job, if it exists and the caller may see it.
     async fn job(&self, id: &str, extent: Extent) -> Result<JobRecord, Status> {
         check_id(id)?;
-        let found = self.store().get(id, extent).await.map_err(status::read_fails)?;
+        let found = self.store().get(id, extent).await.map_err(status::read_failure)?;
         let job = found.filter(|job| self.service.access.allows(self.rpc, &self.call, &job.request.job));
         job.ok_or_else(|| unknown(id))
     }
@@ -99,9 +99,9 @@ impl JobsCall {
             _ => return Err(invalid_field("page_size", &format!("send up to {BATCH}"))),
         };
         let filter = read_filter(self, filter.unwrap_or_default())?;
-        let secret = self.store().secret().await.map_err(status::read_fails)?;
+        let secret = self.store().secret().await.map_err(status::read_failure)?;
         let before = read_page_token(&secret, &token)?;
-        let page = self.store().list(filter, before, limit).await.map_err(status::read_fails)?;
+        let page = self.store().list(filter, before, limit).await.map_err(status::read_failure)?;
         let jobs = page.jobs.into_iter().map(|job| self.service.access.shown(detached_job(job))).collect();
         Ok(JobServiceListJobsResponse { jobs, next_page_token: page_token(&secret, page.next) })
     }
@@ -116,7 +116,7 @@ impl JobsCall {
             let deadline = self.call.deadline(&self.service.deadline);
             job = tokio::select! {
                 ended = self.store().wait(JobName::from(&job)) => {
-                    let ended = ended.map_err(status::read_fails)?;
+                    let ended = ended.map_err(status::read_failure)?;
                     ended.ok_or_else(|| unknown(id))?
                 }
                 () = sleep_until(deadline.reply_by()) => self.job(id, Extent::Output).await?,
@@ -153,7 +153,7 @@ impl JobsCall {
             None => JobName::from(&*id),
         };
         let changes = self.detached.change(vec![job], action).await;
-        match changes.map_err(status::write_fails)?.pop() {
+        match changes.map_err(status::write_failure)?.pop() {
             Some(change @ (Change::Done | Change::Requested)) => Ok(change),
             Some(Change::WrongState(state)) => Err(status::wrong_state(&id, state)),
             Some(Change::Full(full)) => Err(status::store_full(full)),
@@ -165,7 +165,7 @@ impl JobsCall {
         let filter = read_filter(self, request.filter.unwrap_or_default())?;
         let (mut removed, mut before) = (0, None);
         loop {
-            let purged = self.detached.purge(filter.clone(), before).await.map_err(status::write_fails)?;
+            let purged = self.detached.purge(filter.clone(), before).await.map_err(status::write_failure)?;
             removed += purged.removed as u64;
             before = purged.next;
             if before.is_none() {

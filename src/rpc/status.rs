@@ -9,7 +9,9 @@ use std::{borrow::Cow, collections::HashMap, time::Duration};
 use tonic::{Code, Status, metadata::MetadataValue};
 use tonic_types::{ErrorDetails, FieldViolation as WireViolation, StatusExt};
 
-pub(super) use self::job::{job_exists, read_fails, status, store_full, store_is_away, write_fails, wrong_state};
+pub(super) use self::job::{
+    job_exists, read_failure, status, store_full, store_unavailable, write_failure, wrong_state,
+};
 use super::{
     context::REQUEST_ID,
     status_message::{shorten, shorten_encoded},

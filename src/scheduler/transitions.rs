@@ -9,6 +9,10 @@ use crate::model::{Criticality, Outcome, RejectionReason};
 use std::time::Duration;
 use tokio::time::Instant;
 
+/// The queue counts as saturated from four fifths of its jobs on, until it holds at most one fifth.
+const FIFTHS: usize = 5;
+const SATURATED_FIFTHS: usize = 4;
+
 pub(super) const WAITER: &str = "an entry that has not started keeps its waiter";
 
 /// The steps of a job between its stages.
@@ -26,14 +30,14 @@ impl<H: Host> Core<H> {
         self.admission.safety_margins[entry.class.rank()].accept();
         entry.key_limiter = self.limits.join(entry.kind_queue, names.limit_key, now);
         self.queue.enter(&mut self.entries, index, names);
-        self.saturated |= self.queue.all.len() * 5 >= self.caps.jobs.saturating_mul(4);
+        self.saturated |= self.queue.all.len() * FIFTHS >= self.caps.jobs.saturating_mul(SATURATED_FIFTHS);
         if self.entries[index].stage != EntryStage::Blocked {
-            self.free(index);
+            self.make_ready_or_throttle(index);
         }
     }
 
     /// Makes a queued job that no ordering key blocks ready, or throttles it by its limit key.
-    fn free(&mut self, index: usize) {
+    fn make_ready_or_throttle(&mut self, index: usize) {
         let Some(key_limiter) = self.entries[index].key_limiter else {
             self.entries[index].stage = EntryStage::Ready;
             return self.queue.push(&mut self.entries, index);
@@ -76,12 +80,12 @@ impl<H: Host> Core<H> {
 
     /// Removes a queued job for good.
     pub(super) fn remove_queued(&mut self, index: usize) -> Entry<H> {
-        let led = self.entries[index].stage != EntryStage::Blocked;
+        let was_first_of_its_key = self.entries[index].stage != EntryStage::Blocked;
         self.unqueue(index);
         let entry = self.entries.remove(index);
         self.admission.take(entry.class, -entry.work);
         self.depart(&entry);
-        if led {
+        if was_first_of_its_key {
             self.advance_key_queue(entry.key_queue);
         }
         entry
@@ -91,7 +95,7 @@ impl<H: Host> Core<H> {
     pub(super) fn unqueue(&mut self, index: usize) {
         self.limits.leave(&mut self.entries, index);
         self.queue.leave(&mut self.entries, index);
-        self.saturated &= self.queue.all.len() * 5 > self.caps.jobs;
+        self.saturated &= self.queue.all.len() * FIFTHS > self.caps.jobs;
     }
 
     /// A job has ended, and all its references are released.
@@ -104,7 +108,7 @@ impl<H: Host> Core<H> {
     pub(super) fn advance_key_queue(&mut self, key_queue: Option<KeyQueueId>) {
         let next = key_queue.and_then(|key_queue| self.queue.keys.advance(&mut self.entries, key_queue));
         if let Some(next) = next {
-            self.free(next);
+            self.make_ready_or_throttle(next);
         }
     }
 }

@@ -17,7 +17,8 @@ impl Kept {
 }
 
 impl State {
-    /// Keeps the worker with the fewest jobs, and returns it once these have ended.
+    /// Keeps the worker with the fewest jobs, or another one if it can no longer be used. Returns it once it has no job
+    /// that is awaited.
     pub(super) fn keep(&mut self, kept: &mut Kept) -> Option<u64> {
         let is_usable = |worker: &Worker| !worker.is_leaving && worker.slots() > 0;
         let known = kept.worker.and_then(|id| self.workers.get(&id));

@@ -23,14 +23,14 @@ impl JobsCall {
     pub(super) async fn cancel_jobs(&self, request: CancelJobsRequest) -> Result<CancelJobsResponse, Status> {
         let CancelJobsRequest { filter, dry_run, page_token: token } = request;
         let mut filter = read_filter(self, filter.unwrap_or_default())?;
-        let secret = self.store().secret().await.map_err(status::read_fails)?;
+        let secret = self.store().secret().await.map_err(status::read_failure)?;
         let before = read_page_token(&secret, &token)?;
         let is_asked = |state: &JobState| filter.states.is_empty() || filter.states.contains(state);
         filter.states = OPEN.into_iter().filter(is_asked).collect();
         if filter.states.is_empty() {
             return Ok(CancelJobsResponse::default());
         }
-        let page = self.store().list(filter, before, BATCH).await.map_err(status::read_fails)?;
+        let page = self.store().list(filter, before, BATCH).await.map_err(status::read_failure)?;
         let next_page_token = page_token(&secret, page.next);
         let mut answer = CancelJobsResponse { next_page_token, ..CancelJobsResponse::default() };
         for jobs in page.jobs.chunks(AT_A_TIME) {
@@ -39,7 +39,7 @@ impl JobsCall {
                 jobs.iter().map(|job| change(job.state)).collect()
             } else {
                 let jobs = jobs.iter().map(JobName::from).collect();
-                self.detached.change(jobs, Action::Cancel).await.map_err(status::write_fails)?
+                self.detached.change(jobs, Action::Cancel).await.map_err(status::write_failure)?
             };
             answer.cancelled += changes.iter().filter(|change| **change == Change::Done).count() as u64;
             answer.asked_to_stop += changes.iter().filter(|change| **change == Change::Requested).count() as u64;

@@ -44,14 +44,14 @@ impl JobsCall {
         let refused = |rejection: Rejection| status::status(&rejection.into(), call.request_id());
         let mut job = read(self, request).map_err(unreadable)?;
         if let Some(cause) = self.detached.away() {
-            return Err(status::store_is_away(&cause));
+            return Err(status::store_unavailable(&cause));
         }
         // A quota limits jobs that run or wait for a caller, so a detached job does not keep its hold.
         let _hold = service.access.admit(&service.pools, Rpc::CreateJob, call, &mut job.job)?;
         let pool = service.pools.pool_of(&job.job).map_err(refused)?;
         job.pool = pool.name().to_string();
         let job_id = job.id.clone();
-        match self.detached.create(job).await.map_err(status::write_fails)? {
+        match self.detached.create(job).await.map_err(status::write_failure)? {
             Submitted::Created | Submitted::Leased(_) => Ok(CreateJobResponse { job_id, already_existed: false }),
             Submitted::Existing(old) if service.access.allows(self.rpc, call, &old.request.job) => {
                 Ok(CreateJobResponse { job_id, already_existed: true })

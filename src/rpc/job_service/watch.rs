@@ -135,7 +135,7 @@ impl Watcher {
             return Ok(None);
         }
         let read = self.asked.store().output(*row, offset, length).await;
-        let data = read.map_err(status::read_fails)?;
+        let data = read.map_err(status::read_failure)?;
         self.offset += data.len() as u64;
         // The job may have been removed, or run again, meanwhile.
         if data.is_empty() {

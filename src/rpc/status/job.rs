@@ -30,6 +30,7 @@ pub(in crate::rpc) fn status(error: &JobError, request_id: &RequestId) -> Status
 
 fn rejected(rejection: &Rejection) -> Answer {
     let Rejection { reason, retry_after, .. } = rejection;
+    // Its time has passed, whatever room there is.
     if matches!(reason, RejectionReason::DeadlineUnreachable { budget: Duration::ZERO, .. }) {
         return Answer { facts: place(rejection), ..Answer::of(Reason::ExpiredInQueue).never() };
     }
@@ -151,7 +152,7 @@ fn millis(duration: Duration) -> String {
 }
 
 /// The status of a call whose write to the store failed.
-pub(in crate::rpc) fn write_fails(error: StoreError) -> Status {
+pub(in crate::rpc) fn write_failure(error: StoreError) -> Status {
     if error == StoreError::Busy {
         let answer = Answer::of(Reason::StoreFull).saying(error.to_string());
         return Answer { pushback: Pushback::After(FAILS_FOR), ..answer }.status();
@@ -161,12 +162,12 @@ pub(in crate::rpc) fn write_fails(error: StoreError) -> Status {
 }
 
 /// The status of a call that would have to wait for a failing store.
-pub(in crate::rpc) fn store_is_away(cause: &StoreError) -> Status {
+pub(in crate::rpc) fn store_unavailable(cause: &StoreError) -> Status {
     unavailable(cause).status()
 }
 
 /// The status of a call that could not read the store.
-pub(in crate::rpc) fn read_fails(error: StoreError) -> Status {
+pub(in crate::rpc) fn read_failure(error: StoreError) -> Status {
     Answer { help: "", ..unavailable(&error) }.status()
 }
 
@@ -189,12 +190,20 @@ pub(in crate::rpc) fn store_full(full: Full) -> Status {
     let answer = match full {
         Full::Backlog => Answer::of(Reason::StoreFull),
         Full::Quota { held, quota } => {
-            let most = |bound: u64| Some(bound).filter(|bound| *bound < u64::MAX);
-            let answer = Answer::of(Reason::QuotaExceeded).saying("the tenant has used up its quota of stored jobs");
-            let answer = answer.fact("stored_jobs", held.jobs.to_string()).fact("stored_bytes", held.bytes.to_string());
-            let answer =
-                most(quota.max_jobs).into_iter().fold(answer, |it, most| it.fact("most_jobs", most.to_string()));
-            most(quota.max_bytes).into_iter().fold(answer, |it, most| it.fact("most_bytes", most.to_string()))
+            let mut answer =
+                Answer::of(Reason::QuotaExceeded).saying("the tenant has used up its quota of stored jobs");
+            for (name, figure) in [
+                ("stored_jobs", held.jobs),
+                ("stored_bytes", held.bytes),
+                ("most_jobs", quota.max_jobs),
+                ("most_bytes", quota.max_bytes),
+            ] {
+                // A quota may bound only one of the two.
+                if figure < u64::MAX {
+                    answer = answer.fact(name, figure.to_string());
+                }
+            }
+            answer
         }
     };
     Answer { pushback: Pushback::After(FULL_FOR), ..answer }.status()
@@ -299,7 +308,7 @@ mod tests {
             (StoreError::Closed, "NOT_STARTED"),
             (StoreError::Busy, "NOT_STARTED"),
         ] {
-            let [written, read] = [write_fails(error.clone()), read_fails(error)].map(|it| it.get_error_details());
+            let [written, read] = [write_failure(error.clone()), read_failure(error)].map(|it| it.get_error_details());
             let executions = [&written, &read].map(|it| it.error_info().expect("always").metadata["execution"].clone());
             assert_eq!(executions, [execution, "NOT_STARTED"]);
             assert!(written.help().is_some() && read.help().is_none(), "a read has no job_id to send again");

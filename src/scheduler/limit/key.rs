@@ -14,7 +14,7 @@ pub(crate) struct KeyLimiter {
     pub(crate) kind_queue: KindQueueId,
     pub(crate) key: Box<str>,
     pub(crate) throttled: List,
-    /// Jobs that passed and have not started. Each has a token, and counts as running.
+    /// Jobs that passed and have not started. A token and a place are reserved for each.
     pub(crate) ready: u32,
     pub(crate) used: Used,
     /// Queued and running jobs.
@@ -39,7 +39,8 @@ pub(crate) struct LimitWait {
 impl LimitWait {
     pub(crate) const NONE: Self = Self { seconds: 0.0, by: None };
 
-    pub(crate) fn or(self, seconds: f64, by: Limiter) -> Self {
+    /// The longer one of two waits.
+    pub(crate) fn or_longer(self, seconds: f64, by: Limiter) -> Self {
         // The tolerance lets the first limit win a tie, independent of rounding.
         if seconds > self.seconds + TIE { Self { seconds, by: Some(by) } } else { self }
     }
@@ -74,10 +75,10 @@ impl Used {
         if let Some(max) = limit.concurrency.map(NonZeroU32::get).map(f64::from)
             && f64::from(self.running) + before >= max
         {
-            wait = wait.or((before + 1.0) * service / max, by[0]);
+            wait = wait.or_longer((before + 1.0) * service / max, by[0]);
         }
         if let Some(rate) = limit.rate {
-            wait = wait.or(self.bucket.wait(rate, before, now), by[1]);
+            wait = wait.or_longer(self.bucket.wait(rate, before, now), by[1]);
         }
         wait
     }

@@ -31,7 +31,8 @@ impl Bulk {
     }
 }
 
-/// Kind, state, number of jobs, and the earliest due time of the ready ones. An index has the jobs of each state.
+/// Kind, state, number of jobs, and the earliest due time of the ready ones. Jobs that succeeded, were cancelled or
+/// expired are not counted: they may be many, and no operator waits for them. An index has the jobs of each state.
 pub(super) static DEPTHS: LazyLock<String> = LazyLock::new(|| {
     let of = |(state, due)| {
         format!("select kind, cast({state} as bigint), count(*), {due} from jobs where state = {state} group by kind")

@@ -5,7 +5,8 @@ use std::{fs, ops::RangeInclusive, os::unix::fs::MetadataExt as _, path::Path, p
 /// The bytes of the shared-memory file that readers lock. <https://sqlite.org/walformat.html#wal_locks>
 const READ_MARKS: RangeInclusive<u64> = 123..=127;
 
-/// The other processes that read, as text. Linux lists locks in `/proc/locks`.
+/// The other processes that read, for a message. Linux lists locks in `/proc/locks`, by device and inode. The device is
+/// not compared, because some file systems, such as overlays, show another one to programs.
 pub(super) fn others(shared_memory: &Path) -> String {
     let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
     let Ok(file) = fs::metadata(shared_memory) else { return String::new() };
