@@ -70,7 +70,7 @@ impl Authenticator {
     /// the header of that name. They are ignored if no tokens are configured.
     ///
     /// # Errors
-    /// A [`Denial`] that is unauthenticated. An invalid token is denied even if the certificate is valid, or if no
+    /// A [`Denial`] with the code UNAUTHENTICATED. An invalid token is denied even if the certificate is valid, or if no
     /// credentials are needed. A valid token is enough: the certificate is then not read.
     pub fn authenticate<'a>(
         &self,
@@ -90,6 +90,7 @@ impl Authenticator {
             }
             (None, Some(anonymous)) => Ok(Arc::clone(anonymous)),
             (None, None) => {
+                // The caller of this method knows whether the connection asked for one, and says so.
                 Err(Denial::NoCredentials { certificate: CertificateRequest::Sent, tokens: self.tokens.is_some() })
             }
         }

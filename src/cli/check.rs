@@ -130,6 +130,7 @@ fn comparison(findings: &[Finding]) -> Vec<String> {
     };
     let rows = findings.iter().map(row).collect();
     let mut lines = Vec::new();
+    // Without the line of the headings, which are empty.
     for (line, finding) in table(&[""; 4], rows).into_iter().skip(1).zip(findings) {
         lines.push(line);
         lines.extend(finding.help.as_ref().map(|help| format!("  {} {help}", paint(FAINT, "help:"))));
@@ -252,7 +253,7 @@ kinds  sha256 gzip sleep echo";
     }
 
     #[test]
-    fn the_place_is_compared_line_by_line() {
+    fn the_machine_is_compared_line_by_line() {
         let file = starter_file();
         let path = file.path().to_str().unwrap();
         let (text, short) = compared(42, &["--env", "--config", path]).unwrap();

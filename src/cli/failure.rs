@@ -197,6 +197,7 @@ impl Failure {
                 let field = paint(STRONG, &violation.field);
                 text.push_str(&format!("\n  {field}: {}", indented(&violation.description)));
             }
+            // The help may name the job already.
             if let Some(job) = error.job().filter(|job| !self.help.as_ref().is_some_and(|help| help.contains(job))) {
                 text.push_str(&format!("\n{}", output::job_id(job)));
             }

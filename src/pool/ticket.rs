@@ -42,7 +42,8 @@ pub struct Ticket {
     pub(super) state: State,
     /// Span of the run; `None` if the call's span is enough.
     pub(super) span: Option<Box<Span>>,
-    /// Only names the job while it is queued, or runs on the worker's own thread.
+    /// The job and its worker. It has no worker, and only the id of the job, while the job is queued, or while a thread
+    /// of the worker has its lease.
     pub(super) lease: Lease,
     /// A reason to stop. Most short jobs end at their first poll, so it is made only for jobs that are still pending.
     stop: Option<BoxFuture<'static, StopReason>>,
@@ -84,8 +85,8 @@ impl Ticket {
         Self::offer(inner, now, job, cx, inner.kind(kind).is_blocking())
     }
 
-    /// Offers a checked job to the scheduler. A queued job that is not `on_thread` gets its worker in its own task,
-    /// even if its kind is blocking.
+    /// Offers a checked job to the scheduler. If it has to wait, it later starts on a thread of its worker with
+    /// `on_thread`, and else in the task of this ticket, even if its kind is blocking.
     pub(super) fn offer(
         inner: &Shared,
         now: Instant,
@@ -189,7 +190,7 @@ impl Ticket {
         Poll::Ready(Ok(()))
     }
 
-    /// Passes the run on. What is left only names the job.
+    /// Passes the run on. Only the id of the job is left here.
     pub(super) fn take(&mut self) -> Self {
         Self {
             state: mem::replace(&mut self.state, State::Done),
@@ -272,7 +273,7 @@ impl PoolInner {
 
 fn refuse(inner: &PoolInner, cx: &Context, refusal: Refusal) -> Rejection {
     let Refusal { mut reason, retry_after } = refusal;
-    // The scheduler's times end when the answer is sent, before the caller's timeout.
+    // To the scheduler a job ends when its answer must be sent, which is earlier than the timeout of its caller.
     if let RejectionReason::DeadlineUnreachable { needed, .. } = &mut reason {
         *needed = inner.settings.deadline.timeout_for(*needed);
     }

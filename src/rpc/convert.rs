@@ -46,7 +46,7 @@ pub(super) fn job(job: Option<proto::Job>) -> Result<Box<Job>, Vec<FieldViolatio
     if !violations.is_empty() {
         return Err(violations);
     }
-    // Built at once, because assigning field by field would first build and drop defaults.
+    // All fields are given here: to assign them one by one would first make a job of defaults.
     Ok(Box::new(Job {
         kind: job.kind,
         payload: job.payload,

@@ -78,22 +78,32 @@ fn file(file: FileDescriptor) -> Answer {
 
 /// The file with the message, enum, service, or part of one, that has this name.
 fn file_of(symbol: &str) -> Option<FileDescriptor> {
-    let pool = &*DESCRIPTORS;
-    let message = pool.get_message_by_name(symbol).map(|message| message.parent_file());
-    let whole = message.or_else(|| pool.get_enum_by_name(symbol).map(|known| known.parent_file()));
-    let whole = whole.or_else(|| pool.get_service_by_name(symbol).map(|service| service.parent_file()));
-    whole.or_else(|| {
+    file_of_type(symbol).or_else(|| {
         let (parent, part) = symbol.rsplit_once('.')?;
-        let message = pool.get_message_by_name(parent).is_some_and(|message| {
-            message.get_field_by_name(part).is_some() || message.oneofs().any(|oneof| oneof.name() == part)
-        });
-        let value = || pool.get_enum_by_name(parent).is_some_and(|known| known.get_value_by_name(part).is_some());
-        let method = || {
-            let service = pool.get_service_by_name(parent);
-            service.is_some_and(|service| service.methods().any(|method| method.name() == part))
-        };
-        (message || value() || method()).then(|| file_of(parent))?
+        file_of_type(parent).filter(|_| is_part(parent, part))
     })
+}
+
+/// The file of a message, an enum or a service.
+fn file_of_type(name: &str) -> Option<FileDescriptor> {
+    let pool = &*DESCRIPTORS;
+    let message = pool.get_message_by_name(name).map(|message| message.parent_file());
+    let message_or_enum = message.or_else(|| pool.get_enum_by_name(name).map(|known| known.parent_file()));
+    message_or_enum.or_else(|| pool.get_service_by_name(name).map(|service| service.parent_file()))
+}
+
+/// Whether `part` is a field, a oneof, a value or a method of `parent`.
+fn is_part(parent: &str, part: &str) -> bool {
+    let pool = &*DESCRIPTORS;
+    let of_message = pool.get_message_by_name(parent).is_some_and(|message| {
+        message.get_field_by_name(part).is_some() || message.oneofs().any(|oneof| oneof.name() == part)
+    });
+    let of_enum = || pool.get_enum_by_name(parent).is_some_and(|known| known.get_value_by_name(part).is_some());
+    let of_service = || {
+        let service = pool.get_service_by_name(parent);
+        service.is_some_and(|service| service.methods().any(|method| method.name() == part))
+    };
+    of_message || of_enum() || of_service()
 }
 
 #[async_trait]

@@ -125,7 +125,7 @@ pub(super) async fn run(args: &TestArgs, console: &mut Console<'_>) -> Result<Ex
 impl Kit<'_, '_> {
     /// Tests a kind of the worker's own. Each job must get an answer, and those with the payload must complete.
     async fn own_kind(&mut self, payload: &Bytes) -> Result<(), Failure> {
-        // No text, as a worker may expect one.
+        // Bytes that are no UTF-8, because a worker may expect a text.
         let odd: Bytes = (0..ODD_BYTES).map(|at| ((at * 193) >> 3) as u8).collect();
         for (test, payload, judge) in [
             ("own kind", payload, all_of as fn(&Answer) -> Seen),
@@ -178,7 +178,7 @@ impl Kit<'_, '_> {
                 (BAD, "fail", fault)
             }
         };
-        // A worker that had to exit is gone.
+        // A worker that had to exit for the test must not be asked again.
         self.worker.take_if(|peer| peer.has_exited);
         let took = began.elapsed();
         let report = json!({ "test": test, "verdict": verdict, "seen": seen, "ms": took.as_secs_f64() * 1e3 });
