@@ -214,8 +214,8 @@ impl ConnectionMemory {
 pub struct Grant {
     /// Bytes by which the connection's window is widened, to replace those of waiting messages.
     pub held: usize,
-    /// Whether messages are held back, or incomplete ones take more than an eighth of the memory of the connection. Then
-    /// the windows of its streams are small.
+    /// Whether messages are held back, or incomplete ones take more than an eighth of the memory of the connection.
+    /// Then the windows of its streams are small.
     pub is_crowded: bool,
     /// This connection's share of the bytes that may be received but unread.
     pub share: usize,

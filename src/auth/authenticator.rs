@@ -70,8 +70,8 @@ impl Authenticator {
     /// the header of that name. They are ignored if no tokens are configured.
     ///
     /// # Errors
-    /// A [`Denial`] with the code UNAUTHENTICATED. An invalid token is denied even if the certificate is valid, or if no
-    /// credentials are needed. A valid token is enough: the certificate is then not read.
+    /// A [`Denial`] with the code UNAUTHENTICATED. An invalid token is denied even if the certificate is valid, or if
+    /// no credentials are needed. A valid token is enough: the certificate is then not read.
     pub fn authenticate<'a>(
         &self,
         certificate: Option<&Certificate>,

@@ -131,8 +131,8 @@ impl Pattern {
             return self.0 == name;
         }
         let (mut rest, name) = (self.0.as_bytes(), name.as_bytes());
-        // `ends[i]`: the pattern, as far as it was read, matches the first `i` bytes of the name. The work is at most the
-        // product of both lengths.
+        // `ends[i]`: the pattern, as far as it was read, matches the first `i` bytes of the name. The work is at most
+        // the product of both lengths.
         let mut ends = vec![false; name.len() + 1];
         ends[0] = true;
         while let [first, after @ ..] = rest {

@@ -1,5 +1,5 @@
-//! Redacts secrets: values below a key `env` or one that ends in `url`, and the userinfo of URLs elsewhere. Faults end up
-//! in logs, and the output of `config show` in tickets.
+//! Redacts secrets: values below a key `env` or one that ends in `url`, and the userinfo of URLs elsewhere. Faults end
+//! up in logs, and the output of `config show` in tickets.
 
 use std::ops::Range;
 

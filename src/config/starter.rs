@@ -32,8 +32,8 @@ fn text_with(set: &[(&str, &str)]) -> String {
     text
 }
 
-/// The line of a key: `key = value` if it is in `set`, `# key = default`, or `## key = example` without a default. `None`
-/// if the key is of another table, stands in the template already, or has names of its own (`*`).
+/// The line of a key: `key = value` if it is in `set`, `# key = default`, or `## key = example` without a default.
+/// `None` if the key is of another table, stands in the template already, or has names of its own (`*`).
 fn shown(key: &Key, table: &str, above: &str, set: &[(&str, &str)]) -> Option<String> {
     let name = key.path.strip_prefix(table)?.strip_prefix('.')?;
     let section = above.rfind("\n[").map_or(above, |at| &above[at..]);

@@ -17,8 +17,8 @@ const TELL_INTERVAL: Duration = Duration::from_secs(60);
 const COUNT_PAUSE: u32 = 50;
 
 impl Inner {
-    /// Each second: lets the store do what time changes, fires schedules, tries a write after an outage, and now and then
-    /// counts the jobs.
+    /// Each second: lets the store do what time changes, fires schedules, tries a write after an outage, and now and
+    /// then counts the jobs.
     pub(super) async fn tick(&self) {
         let (mut count_at, mut reached_since) = (Instant::now(), None);
         let (mut removed, mut tell_at) = (0, Instant::now());
