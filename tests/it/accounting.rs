@@ -256,11 +256,6 @@ fn balance(stats: &PoolStats) {
     assert_eq!((*queued, *waiting, *in_flight, *queued_bytes), (0, 0, 0, 0), "{stats:?}");
     assert!(workers.iter().all(|worker| worker.state == WorkerState::Stopped), "{workers:?}");
     assert!(counts.completed > CALLS / 5, "the drain was not in the middle of the calls: {counts:?}");
-    let Counts { failed, cancelled, expired, panicked, shed, .. } = *counts;
-    assert!(
-        [failed, cancelled, expired, panicked, shed].iter().all(|count| *count > 0),
-        "an outcome is missing: {counts:?}"
-    );
 }
 
 /// Checks that callers and services count the same. A call that its caller cancelled, or whose connection was cut, may
@@ -284,6 +279,15 @@ fn agree(ends: &Ends, counts: &[Counts]) {
     for (index, reason) in Reason::REFUSALS.map(Reason::name).into_iter().enumerate() {
         between(reason, of(&[reason]), sum(&|counts| counts.rejected[index]));
     }
+    let outcomes: [fn(&Counts) -> u64; 5] = [
+        |counts| counts.failed,
+        |counts| counts.cancelled,
+        |counts| counts.expired,
+        |counts| counts.panicked,
+        |counts| counts.shed,
+    ];
+    // On a busy machine, one of the services may shed none.
+    assert!(outcomes.iter().all(|of| sum(of) > 0), "an outcome is missing: {counts:?}");
     let counted = sum(&|counts| counts.accepted + counts.rejected.iter().sum::<u64>());
     let reached = CALLS - of(&["closed"]);
     assert!((reached - unseen..=reached).contains(&counted), "{counted} counted, {reached} sent: {ends:?}");
