@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 pub use check::{SqliteFacts, inspect_sqlite};
-use files::{Lock, beside, io_error, real};
+use files::{Lock, Opened, beside, io_error, real};
 pub use salvage::{Salvaged, salvage_sqlite};
 
 use super::{Bounds, Clock, JobStore, StoreError, Timestamp, Wakes, engine::Engine, sql::SqlStore};
@@ -85,8 +85,12 @@ fn start(options: &SqliteOptions, clock: Clock) -> Result<Arc<dyn JobStore>, Sto
     engine.end_leases(Timestamp::from_millis(i64::MAX))?;
     let (wakes, closed) = (Arc::new(Wakes::default()), CancellationToken::new());
     wakes.announce(&engine.commit()?);
-    let path = options.path.clone();
-    let reader = move || Ok(SqliteConnection::new(open_to_read(&path)?, clock.clone()));
+    let (path, opened) = (options.path.clone(), Opened::of(&options.path));
+    let reader = move || {
+        // SQLite finds the log by the name of the file. For another file of that name, it would remove the log.
+        opened.require()?;
+        Ok(SqliteConnection::new(open_to_read(&path)?, clock.clone()))
+    };
     let store = SqlStore::start(vec![engine.rows], Some(Arc::new(reader)), options.bounds, wakes, closed)?;
     Ok(Arc::new(store.with_log(log_bytes)))
 }

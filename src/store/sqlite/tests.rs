@@ -332,3 +332,23 @@ async fn an_outside_reader_is_named() {
     reader.kill().await.expect("it ends");
     store.close().await;
 }
+
+/// SQLite finds the log by the name of the file, and would remove the log of the store for another file of that name.
+#[tokio::test]
+async fn no_reader_is_opened_while_another_file_has_the_name() {
+    for content in ["", "another file"] {
+        let directory = TempDir::new().expect("a directory");
+        let (path, away) = (directory.path().join("jobs.db"), directory.path().join("away"));
+        let store = open(&path).expect("a store");
+        store.submit(jobs(0..1)).await.expect("a job");
+        fs::rename(&path, &away).expect("it is moved");
+        fs::write(&path, content).expect("another file");
+        let refused = store.depths().await.expect_err("another file");
+        assert!(matches!(refused, StoreError::File { .. }), "{content:?}: {refused:?}");
+        fs::rename(&away, &path).expect("it is back");
+        let stored = tokio::time::timeout(Duration::from_secs(20), store.submit(jobs(1..2))).await.expect("an answer");
+        assert!(matches!(stored.as_deref(), Ok([Submitted::Created])), "{content:?}: {stored:?}");
+        assert_eq!(store.depths().await.expect("an answer")[0].1.ready, 2);
+        store.close().await;
+    }
+}
