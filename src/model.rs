@@ -5,20 +5,20 @@ mod attempt;
 mod call;
 mod deadline;
 mod durations;
+mod ids;
 mod job;
-mod kind_id;
 mod limit;
 mod outcome;
 mod reason;
 mod rejection;
-mod request_id;
 pub(crate) mod text;
 #[cfg(feature = "server")]
 mod userinfo;
 
 pub use call::{Call, TraceContext};
 pub use deadline::{Deadline, DeadlinePolicy};
-pub use job::{Criticality, FieldViolation, Job, JobId, JobStage, Labels, WhenFull};
+pub use ids::{InvalidRequestId, JobId, RequestId};
+pub use job::{Criticality, FieldViolation, Job, JobStage, Labels, WhenFull};
 pub use limit::{KindLimits, Limit, Limiter, Rate};
 pub use outcome::{
     Completed, Execution, Failure, FailureCode, HandlerError, JobError, JobResult, Outcome, Output, ProgramEnd, Rung,
@@ -26,7 +26,6 @@ pub use outcome::{
 };
 pub use reason::{Code, Reason};
 pub use rejection::{Rejection, RejectionReason, TenantPart};
-pub use request_id::{InvalidRequestId, RequestId};
 #[cfg(feature = "server")]
 pub(crate) use userinfo::{WITHHELD, userinfo, without_userinfo};
 
@@ -36,8 +35,8 @@ pub use {
     attempt::{AttemptToken, Replay, RunningAttempt},
     call::{CertificateRequest, JOB_TARGET, Origin, Peer, TRACE_TARGET},
     durations::Durations,
-    job::{InvalidJobId, MAX_KIND, MAX_LABELS, MAX_TENANT, check_label_key, check_label_value, check_text},
-    kind_id::KindId,
+    ids::{InvalidJobId, KindId},
+    job::{MAX_KIND, MAX_LABELS, MAX_TENANT, check_label_key, check_label_value, check_text},
     reason::CODE_NAMES,
     rejection::MAX_RETRY_AFTER,
 };

@@ -12,34 +12,17 @@ pub struct Durations {
 }
 
 impl Durations {
-    /// Upper bounds in nanoseconds, from 100 µs to ten minutes.
-    pub const BOUNDS: [u64; 20] = [
-        100_000,
-        250_000,
-        500_000,
-        1_000_000,
-        2_500_000,
-        5_000_000,
-        10_000_000,
-        25_000_000,
-        50_000_000,
-        100_000_000,
-        250_000_000,
-        500_000_000,
-        1_000_000_000,
-        2_500_000_000,
-        5_000_000_000,
-        10_000_000_000,
-        30_000_000_000,
-        60_000_000_000,
-        300_000_000_000,
-        600_000_000_000,
+    /// Upper bounds in seconds, from 100 µs to ten minutes.
+    pub const BOUNDS: [f64; 20] = [
+        0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
+        60.0, 300.0, 600.0,
     ];
 
     /// The index in `counts` of a duration in nanoseconds.
     #[must_use]
     pub fn place(nanos: u64) -> usize {
-        Self::BOUNDS.partition_point(|bound| *bound < nanos)
+        let seconds = nanos as f64 / 1e9;
+        Self::BOUNDS.partition_point(|bound| *bound < seconds)
     }
 
     /// Adds `count` durations of about `nanos` each.

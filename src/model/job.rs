@@ -1,30 +1,25 @@
-//! A job as its caller describes it, its importance and its id. `job/check.rs` checks the bounds of its fields.
+//! A job as its caller describes it, and the bounds of its fields.
 
-mod check;
-
-use std::{
-    cell::Cell,
-    collections::BTreeMap,
-    fmt,
-    ops::Range,
-    str::FromStr,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-pub(super) use check::MAX_CONTENT_TYPE;
-pub use check::{FieldViolation, MAX_KIND, MAX_LABELS, check_label_key, check_label_value, check_text};
 
 use super::{Call, Deadline, RequestId};
 
+/// Longest kind, in bytes.
+pub const MAX_KIND: usize = 64;
+/// Longest media type, in bytes.
+pub(super) const MAX_CONTENT_TYPE: usize = 128;
 /// Longest tenant, in bytes.
 pub const MAX_TENANT: usize = 128;
-/// Ids that a thread reserves at a time.
-const IDS_PER_BLOCK: u64 = 256;
+/// Longest ordering key or limit key, in bytes.
+const MAX_KEY: usize = 256;
+/// Maximum number of labels of a job.
+pub const MAX_LABELS: usize = 16;
+/// Longest key of a label, in bytes.
+const MAX_LABEL_KEY: usize = 64;
+/// Longest value of a label, in bytes.
+const MAX_LABEL_VALUE: usize = 256;
 
 /// Key-value pairs that a caller attaches to a job for its handler.
 pub type Labels = BTreeMap<String, String>;
@@ -131,9 +126,8 @@ impl Job {
     }
 }
 
-/// How important a job is. More important classes go first; one start in twenty goes to the classes below
-/// the most important one that waits. The names
-/// are those of Google's SRE book, chapter "Handling Overload".
+/// How important a job is. More important classes go first; one start in twenty goes to the classes below the most
+/// important one that waits. The names are those of Google's SRE book, chapter "Handling Overload".
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "programs", derive(serde::Deserialize), serde(rename_all = "SCREAMING_SNAKE_CASE"))]
 pub enum Criticality {
@@ -197,88 +191,91 @@ pub enum JobStage {
     Failed,
 }
 
-/// Identifies a job in answers, logs, traces and receipts; unique across restarts.
-///
-/// The text form is two hexadecimal numbers: one of the process, chosen with its first id, and one of the job in it.
-/// The numbers that one thread assigns increase.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct JobId {
-    process: u64,
-    sequence: u64,
-}
-
-impl JobId {
-    /// The next id of this process.
+impl Job {
+    /// The violations of all fields; empty for a valid job.
     #[must_use]
-    pub fn next() -> Self {
-        static PROCESS: OnceLock<u64> = OnceLock::new();
-        thread_local! {
-            static BLOCK: Cell<Range<u64>> = const { Cell::new(0..0) };
+    pub fn violations(&self) -> Vec<FieldViolation> {
+        let mut found = Vec::new();
+        if self.kind.is_empty() {
+            found.push(FieldViolation::new("job.kind", "required: name a kind that the server has configured"));
         }
-        // Threads reserve numbers in blocks, because one shared counter would cost as much as the rest of the id.
-        static BLOCKS: AtomicU64 = AtomicU64::new(0);
-        let mut block = BLOCK.take();
-        if block.is_empty() {
-            let start = BLOCKS.fetch_add(1, Ordering::Relaxed) * IDS_PER_BLOCK + 1;
-            block = start..start + IDS_PER_BLOCK;
+        bound("job.kind", &self.kind, MAX_KIND, &mut found);
+        check_text("job.content_type", &self.content_type, MAX_CONTENT_TYPE, &mut found);
+        check_text("job.tenant", &self.tenant, MAX_TENANT, &mut found);
+        check_text("job.ordering_key", &self.ordering_key, MAX_KEY, &mut found);
+        check_text("job.limit_key", &self.limit_key, MAX_KEY, &mut found);
+        for (field, timeout) in [("job.run_timeout", self.run_timeout), ("job.queue_timeout", self.queue_timeout)] {
+            if timeout == Some(Duration::ZERO) {
+                found.push(FieldViolation::new(field, "zero; send a positive duration or leave it out"));
+            }
         }
-        let sequence = block.start;
-        BLOCK.set(sequence + 1..block.end);
-        // The upper half of a UUIDv7 has milliseconds and twelve random bits, so that ids of later processes sort
-        // later.
-        let process = *PROCESS.get_or_init(|| uuid::Uuid::now_v7().as_u64_pair().0);
-        Self { process, sequence }
+        self.label_violations(&mut found);
+        found
+    }
+
+    fn label_violations(&self, found: &mut Vec<FieldViolation>) {
+        if self.labels.len() > MAX_LABELS {
+            found.push(FieldViolation::new("job.labels", format!("more than {MAX_LABELS} labels")));
+            return;
+        }
+        for (key, value) in &self.labels {
+            check_label_key("job.labels", key, found);
+            check_label_value("job.labels", value, found);
+        }
     }
 }
 
-impl JobId {
-    /// Passes the text of the id to `read`. The digits are written without the formatter, which is five times slower,
-    /// because every result has an id.
-    pub(crate) fn with_text<T>(self, read: impl FnOnce(&str) -> T) -> T {
-        let sequence = hex(self.sequence);
-        let zeros = (self.sequence.leading_zeros() / 4).min(15) as usize;
-        let mut text = [b'-'; MAX_ID_LENGTH];
-        text[..16].copy_from_slice(&hex(self.process));
-        let text = &mut text[..MAX_ID_LENGTH - zeros];
-        text[17..].copy_from_slice(&sequence[zeros..]);
-        read(std::str::from_utf8(text).expect("hexadecimal digits are ASCII"))
+/// Checks the key of a label of a job, or of a filter for jobs. A store may use a key as a path, where other characters
+/// have a meaning.
+pub fn check_label_key(field: &'static str, key: &str, found: &mut Vec<FieldViolation>) {
+    let is_allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_.-".contains(c);
+    if key.is_empty() || key.len() > MAX_LABEL_KEY || !key.chars().all(is_allowed) {
+        let rule = format!("a key must be 1 to {MAX_LABEL_KEY} characters of [a-z0-9_.-]");
+        found.push(FieldViolation::new(field, rule));
     }
 }
 
-impl From<JobId> for String {
-    fn from(id: JobId) -> Self {
-        id.with_text(str::to_owned)
+/// Checks the value of a label of a job, or of a filter for jobs.
+pub fn check_label_value(field: &'static str, value: &str, found: &mut Vec<FieldViolation>) {
+    if value.len() > MAX_LABEL_VALUE || value.chars().any(char::is_control) {
+        let rule = format!("a value must be printable and at most {MAX_LABEL_VALUE} bytes");
+        found.push(FieldViolation::new(field, rule));
     }
 }
 
-impl fmt::Display for JobId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.with_text(|text| f.write_str(text))
+fn bound(field: &'static str, text: &str, max: usize, found: &mut Vec<FieldViolation>) {
+    if text.len() > max {
+        found.push(FieldViolation::new(field, format!("longer than {max} bytes")));
     }
 }
 
-/// Length of the longest id as text, in bytes.
-const MAX_ID_LENGTH: usize = 33;
-
-fn hex(number: u64) -> [u8; 16] {
-    std::array::from_fn(|at| b"0123456789abcdef"[(number >> (60 - 4 * at)) as usize & 0xF])
+/// Checks the length and the characters of an optional text of a job, or of a filter for jobs. Inlined, because most
+/// jobs leave these fields empty.
+#[inline]
+pub fn check_text(field: &'static str, text: &str, max: usize, found: &mut Vec<FieldViolation>) {
+    if text.is_empty() {
+        return;
+    }
+    bound(field, text, max, found);
+    if text.chars().any(char::is_control) {
+        found.push(FieldViolation::new(field, "has a control character; send printable text"));
+    }
 }
 
-/// The text is not a job id.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("not a job id")]
-pub struct InvalidJobId;
+/// An invalid value of a field.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FieldViolation {
+    /// Path of the field in the request, such as `job.kind`.
+    pub field: &'static str,
+    /// The fault, and the valid values.
+    pub description: String,
+}
 
-impl FromStr for JobId {
-    type Err = InvalidJobId;
-
-    /// Parses the text form of an id.
-    fn from_str(text: &str) -> Result<Self, InvalidJobId> {
-        let (process, sequence) = text.split_once('-').ok_or(InvalidJobId)?;
-        let number = |digits: &str| u64::from_str_radix(digits, 16).map_err(|_| InvalidJobId);
-        let id = Self { process: number(process)?, sequence: number(sequence)? };
-        // Another spelling of the same numbers is not a valid id.
-        if id.to_string() == text { Ok(id) } else { Err(InvalidJobId) }
+impl FieldViolation {
+    /// A violation of `field`.
+    #[must_use]
+    pub fn new(field: &'static str, description: impl Into<String>) -> Self {
+        Self { field, description: description.into() }
     }
 }
 
@@ -305,27 +302,5 @@ mod tests {
             assert_eq!(found[0].field, field);
         }
         assert!(Job::new("k", "").tenant("t").label("a.b-c_1", "v").violations().is_empty());
-    }
-
-    #[test]
-    fn ids_differ_and_share_the_process() {
-        let (a, b) = (JobId::next(), JobId::next());
-        assert_ne!(a, b);
-        assert_eq!(a.to_string().split_once('-').map(|p| p.0.len()), Some(16));
-        assert_eq!(a.process, b.process);
-        for (process, sequence) in [(0, 0), (1, 0xf), (u64::MAX, 0x10), (0xabc0_1234_5678_9def, u64::MAX)] {
-            assert_eq!(JobId { process, sequence }.to_string(), format!("{process:016x}-{sequence:x}"));
-        }
-    }
-
-    #[test]
-    fn ids_are_read_as_they_are_shown() {
-        for (process, sequence) in [(0, 0), (1, 0xf), (u64::MAX, 0x10), (0xabc0_1234_5678_9def, u64::MAX)] {
-            let id = JobId { process, sequence };
-            assert_eq!(id.to_string().parse(), Ok(id));
-        }
-        for text in ["", "-", "1-1", "0000000000000001-", "0000000000000001-01", "0000000000000001-+1", "g-1", "1"] {
-            assert_eq!(text.parse::<JobId>(), Err(InvalidJobId), "{text:?}");
-        }
     }
 }

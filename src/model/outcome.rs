@@ -88,12 +88,6 @@ impl From<Rejection> for JobError {
     }
 }
 
-impl From<Failure> for JobError {
-    fn from(failure: Failure) -> Self {
-        Self::Failed(Box::new(failure))
-    }
-}
-
 /// An accepted job that did not complete.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", error.as_ref().map_or_else(|| outcome.to_string(), ToString::to_string))]

@@ -149,7 +149,7 @@ impl Families<'_> {
     ) {
         self.family(name, help, Some(Unit::Seconds), MetricType::Histogram, |mut family| {
             values.into_iter().try_for_each(|(labels, durations)| {
-                let bounds = Durations::BOUNDS.iter().map(|nanos| *nanos as f64 / 1e9).chain([f64::INFINITY]);
+                let bounds = Durations::BOUNDS.into_iter().chain([f64::INFINITY]);
                 let buckets: Vec<_> = bounds.zip(durations.counts).collect();
                 let (sum, count) = (durations.sum.as_secs_f64(), durations.count());
                 family.encode_family(&labels)?.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
@@ -182,29 +182,27 @@ fn process(families: &mut Families<'_>, state: &OpsState) {
     families.gauges("waterwheel_phase", "1 for the current phase of the process", PHASES.map(phase));
     let health = |name| ([("service", name)], f64::from(u8::from(state.health.is_serving(name))));
     let names = ["liveness", "readiness", "capacity"].into_iter().chain(state.detached.as_ref().map(|_| "store"));
+    families.gauges("waterwheel_health", "1 if grpc.health.v1 reports SERVING for this name", names.map(health));
     let lost = [&STDERR, &STDOUT].map(|lines| ([("stream", lines.name())], lines.lost()));
     let help = "Lines that standard error or standard output did not take";
     families.counters("waterwheel_output_lost_lines", help, lost);
-    families.gauges("waterwheel_health", "1 if grpc.health.v1 reports SERVING for this name", names.map(health));
 }
 
 fn runtimes(families: &mut Families<'_>, runtimes: &[(String, RuntimeMetrics)]) {
-    fn each<T>(
-        runtimes: &[(String, RuntimeMetrics)],
-        read: fn(&RuntimeMetrics) -> T,
-    ) -> impl Iterator<Item = ([(&'static str, &str); 1], T)> {
-        runtimes.iter().map(move |(name, runtime)| ([("runtime", name.as_str())], read(runtime)))
-    }
-    let tasks = each(runtimes, |it| it.num_alive_tasks() as f64);
+    let runtimes = runtimes.iter().map(|(name, runtime)| ([("runtime", name.as_str())], runtime));
+    let tasks = runtimes.clone().map(|(labels, it)| (labels, it.num_alive_tasks() as f64));
     families.gauges("tokio_runtime_alive_tasks", "Tasks of a runtime", tasks);
-    let depth = each(runtimes, |it| it.global_queue_depth() as f64);
+    let depth = runtimes.clone().map(|(labels, it)| (labels, it.global_queue_depth() as f64));
     families.gauges("tokio_runtime_global_queue_depth", "Tasks in the global queue of a runtime", depth);
-    let busy = |it: &RuntimeMetrics| (0..it.num_workers()).map(|worker| it.worker_total_busy_duration(worker)).sum();
-    let busy = each::<Duration>(runtimes, busy).map(|(labels, busy)| (labels, busy.as_secs_f64()));
+    let busy = runtimes.clone().map(|(labels, it)| {
+        let busy: Duration = (0..it.num_workers()).map(|worker| it.worker_total_busy_duration(worker)).sum();
+        (labels, busy.as_secs_f64())
+    });
     families.counters("tokio_runtime_busy_seconds", "Time for which a runtime ran tasks", busy);
-    let parks = |it: &RuntimeMetrics| (0..it.num_workers()).map(|worker| it.worker_park_count(worker)).sum::<u64>();
+    let parks = runtimes
+        .map(|(labels, it)| (labels, (0..it.num_workers()).map(|worker| it.worker_park_count(worker)).sum::<u64>()));
     let help = "Times that a thread of a runtime parked, mostly because it had no task";
-    families.counters("tokio_runtime_parks", help, each(runtimes, parks));
+    families.counters("tokio_runtime_parks", help, parks);
 }
 
 fn calls(families: &mut Families<'_>, state: &OpsState) {

@@ -1,5 +1,5 @@
 //! Metadata of a call: deadline, trace, caller, and request id. `timeout.rs` parses `grpc-timeout`, and
-//! `src/model/deadline.rs` computes the deadline from it. `src/model/request_id.rs` generates and parses ids.
+//! `src/model/deadline.rs` computes the deadline from it. `src/model/ids.rs` generates and parses ids.
 
 use std::{borrow::Borrow, sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Converts messages to jobs and back. `src/model/job/check.rs` checks the bounds of fields.
+//! Converts messages to jobs and back. `src/model/job.rs` checks the bounds of fields.
 
 use std::time::Duration;
 

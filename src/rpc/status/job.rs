@@ -236,8 +236,9 @@ mod tests {
     fn failed(outcome: Outcome, wait: Duration) -> JobError {
         let (execution, retry_after) = (Execution::NotStarted, Some(wait));
         let (job, kind, pool) = (JobId::next(), "echo".into(), "cpu".into());
-        Failure { job, kind, pool, outcome, error: None, retry_after, execution, queue: wait, run: wait, rung: None }
-            .into()
+        let (queue, run) = (wait, wait);
+        let failure = Failure { job, kind, pool, outcome, error: None, retry_after, execution, queue, run, rung: None };
+        JobError::Failed(Box::new(failure))
     }
 
     #[test]
