@@ -13,11 +13,9 @@
 
 mod admission;
 mod core;
-mod counts;
 mod dispatch;
 mod drop_oldest;
 mod entry;
-mod explain;
 #[cfg(test)]
 #[path = "scheduler/tests/invariants.rs"]
 mod invariants;
@@ -41,17 +39,16 @@ pub(crate) use admission::Refusal;
 pub use admission::TenantRate;
 use admission::{Admission, seconds};
 pub(crate) use core::{Withdrawal, Withdrawn};
-pub use counts::Counts;
 use entry::Entry;
 pub(crate) use entry::JobKey;
-pub use explain::{Binding, Queued, Wait};
 pub use limit::LimitStats;
 use limit::Limits;
+pub use listing::{Binding, Queued, Wait};
 pub(crate) use listing::{Held, Smallest, smallest};
 pub use operate::Suspension;
 use queue::Queue;
-pub use snapshot::SizeStats;
-pub(crate) use snapshot::{CoreLoad, CoreSnapshot, WorkerSnapshot};
+pub(crate) use snapshot::{CoreLoad, WorkerSnapshot};
+pub use snapshot::{Counts, SizeStats};
 pub(crate) use workers::{Bounds, Resized};
 use workers::{Sizing, Workers};
 

@@ -13,7 +13,7 @@ use crate::{
     handler::{AttachedWorkerStats, Context, ExternalStats, ProgramStats},
     model::{Durations, JobId},
     phase::Phase,
-    scheduler::{Core, CoreLoad, CoreSnapshot, Counts, LimitStats, SizeStats, WorkerSnapshot},
+    scheduler::{Core, CoreLoad, Counts, LimitStats, SizeStats, WorkerSnapshot},
 };
 
 /// A snapshot of one pool.
@@ -161,49 +161,33 @@ pub(super) fn in_buckets(histogram: &Histogram<u64>) -> Durations {
 impl PoolStats {
     pub(super) fn of(inner: &PoolInner) -> Self {
         let now = Instant::now();
-        let snapshot = inner.read(|core| core.snapshot(now));
-        let CoreSnapshot {
-            closed,
-            shut,
-            paused,
-            queued,
-            queued_bytes,
-            waiting,
-            running,
-            live_workers,
-            size,
-            oldest,
-            expected_wait,
-            expected_waits,
-            counts,
-            workers,
-            limits,
-        } = snapshot;
+        let core = inner.read(|core| core.snapshot(now));
+        let CoreLoad { queued, running, live_workers, counts, .. } = core.load;
         let settings = &inner.settings;
-        let workers: Vec<_> = workers.into_iter().map(|worker| worker_stats(worker, closed, now)).collect();
+        let workers: Vec<_> = core.workers.into_iter().map(|worker| worker_stats(worker, core.closed, now)).collect();
         let is_stale = |worker: &&WorkerStats| {
             worker.job.is_some() && settings.stale_after.is_some_and(|stale_after| worker.job_age >= stale_after)
         };
         let kinds = inner.served().map(|(id, kind)| {
             let [queue_wait, run_time] = inner.meters.of_kind(id).each_ref().map(Distribution::of);
-            let limit = limits.iter().find(|(kind, _)| *kind == id).map(|(_, limit)| *limit);
+            let limit = core.limits.iter().find(|(kind, _)| *kind == id).map(|(_, limit)| *limit);
             let factory = inner.factories.stats(id, now);
-            let expected_wait = expected_waits.get(id.0).copied().unwrap_or(expected_wait);
+            let expected_wait = core.expected_waits.get(id.0).copied().unwrap_or(core.expected_wait);
             KindStats { name: Arc::clone(kind.name()), expected_wait, queue_wait, run_time, limit, factory }
         });
         let mut stats = Self {
             name: Arc::clone(&inner.name),
-            phase: phase_of(inner.phase.get(), shut, queued + running),
-            paused: paused.map(|since| now.saturating_duration_since(since)),
-            size,
+            phase: phase_of(inner.phase.get(), core.shut, queued + running),
+            paused: core.paused.map(|since| now.saturating_duration_since(since)),
+            size: core.size,
             queued,
             queue_jobs: settings.queue_jobs,
-            queued_bytes,
+            queued_bytes: core.queued_bytes,
             queue_bytes: settings.queue_bytes,
-            waiting,
+            waiting: core.waiting,
             queue_waiting: settings.queue_waiting,
-            oldest_age: oldest.map_or(Duration::ZERO, |cx| now.saturating_duration_since(cx.deadline().arrival())),
-            expected_wait,
+            oldest_age: core.oldest.map_or(Duration::ZERO, |cx| now.saturating_duration_since(cx.deadline().arrival())),
+            expected_wait: core.expected_wait,
             in_flight: running,
             stale: workers.iter().filter(is_stale).count(),
             utilization: running as f64 / live_workers.max(running).max(1) as f64,

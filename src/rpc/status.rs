@@ -1,6 +1,6 @@
 //! Builds the status of every failed call. The message is constant for each reason, so that logs can be grouped by it;
 //! figures are in the metadata of `google.rpc.ErrorInfo`. Failures that concern the operator are logged here. The retry
-//! time (pushback) comes from `src/scheduler/admission/retry_delay.rs`.
+//! time (pushback) comes from `src/scheduler/admission.rs`.
 
 mod job;
 

@@ -3,7 +3,6 @@
 mod capacity;
 mod demand;
 mod estimate;
-mod retry_delay;
 mod safety_margin;
 
 use std::time::Duration;
@@ -21,7 +20,6 @@ use capacity::Seen;
 pub use demand::TenantRate;
 use demand::{Rate, TenantDemand, WINDOW};
 pub(super) use estimate::Estimates;
-pub(super) use retry_delay::retry_delay;
 use safety_margin::SafetyMargin;
 
 /// Largest expected wait, as a share of the budget, before the safety margin reduces it. The rest covers the run, and
@@ -34,6 +32,12 @@ const MAX_WAIT_IN_RUNS: f64 = 20.0;
 const MIN_MAX_WAIT: Duration = Duration::from_millis(100);
 /// Smallest share of the workers' time that a class keeps, whatever the classes above it use.
 const MIN_LEFT: f64 = 0.05;
+/// Bounds of the retry delay of a refusal.
+const MIN_DELAY: Duration = Duration::from_millis(10);
+const MAX_DELAY: Duration = Duration::from_secs(5);
+/// Longest retry delay for a limit. It is longer because the time of a limit is certain.
+const MAX_LIMIT_DELAY: Duration = Duration::from_secs(60);
+
 /// Measurements of the load of a pool.
 pub(super) struct Admission {
     pub(super) estimates: Estimates,
@@ -136,6 +140,14 @@ impl Expected {
     fn allowed(&self) -> f64 {
         (self.share * self.budget.as_secs_f64()).min(self.patience.as_secs_f64())
     }
+
+    /// A refusal. The retry delay ends when the wait has fallen to `allowed` seconds and a job has run. If the queue is
+    /// full, `allowed` is 0.
+    fn refuse(self, reason: RejectionReason, allowed: f64) -> Refusal {
+        let longest = if self.by.is_some() { MAX_LIMIT_DELAY } else { MAX_DELAY };
+        let delay = seconds(self.wait - allowed + self.service).clamp(MIN_DELAY, longest);
+        Refusal { reason, retry_after: Some(delay) }
+    }
 }
 
 impl<H: Host> Core<H> {
@@ -147,8 +159,8 @@ impl<H: Host> Core<H> {
         Some(self.expect(now, candidate).refuse(share, 0.0))
     }
 
-    pub(super) fn full(&self, now: Instant, arrival: &Candidate<'_>) -> Refusal {
-        self.expect(now, arrival).refuse(RejectionReason::QueueFull, 0.0)
+    pub(super) fn full(&self, now: Instant, candidate: &Candidate<'_>) -> Refusal {
+        self.expect(now, candidate).refuse(RejectionReason::QueueFull, 0.0)
     }
 
     /// Judges a job that cannot start at once, without regard to the capacity of the queue.
@@ -157,9 +169,9 @@ impl<H: Host> Core<H> {
     ///
     /// # Errors
     /// The refusal, if it must not be queued.
-    pub(super) fn judge(&self, now: Instant, arrival: &Candidate<'_>) -> Result<bool, Refusal> {
-        let kind_queue = self.limits.kind_queue(arrival.kind);
-        let expected = self.expect(now, arrival);
+    pub(super) fn judge(&self, now: Instant, candidate: &Candidate<'_>) -> Result<bool, Refusal> {
+        let kind_queue = self.limits.kind_queue(candidate.kind);
+        let expected = self.expect(now, candidate);
         let Expected { wait, by, service, share, patience, budget } = expected;
         let over = |limit| RejectionReason::LimitExceeded { limit, expected: seconds(wait), budget };
         if self.has_kind_cap(kind_queue) && self.queue.jobs_of(kind_queue) >= self.kind_cap() {
@@ -171,7 +183,7 @@ impl<H: Host> Core<H> {
         }
         let left = budget.as_secs_f64();
         let (is_probe, allowed) = (wait + service > left, expected.allowed());
-        if wait > allowed || (is_probe && !self.admission.estimates.may_probe(arrival.kind, now)) {
+        if wait > allowed || (is_probe && !self.admission.estimates.may_probe(candidate.kind, now)) {
             // A longer deadline does not help if the caller's own queue timeout is the bound.
             let late = if wait <= share * left && !is_probe {
                 RejectionReason::WaitTooLong { expected: seconds(wait), patience }
@@ -187,7 +199,7 @@ impl<H: Host> Core<H> {
         let each = self.admission.estimates.mean().max(self.limits.interval(kind_queue, by));
         let longest = (MAX_WAIT_IN_RUNS * each).max(MIN_MAX_WAIT.as_secs_f64());
         // Waiting callers may wait longer, but not because of a limit: then they would block callers of other kinds.
-        if wait > longest + TIE && (arrival.when_full != WhenFull::Wait || by.is_some()) {
+        if wait > longest + TIE && (candidate.when_full != WhenFull::Wait || by.is_some()) {
             let long = RejectionReason::QueueTooLong { expected: seconds(wait) };
             return Err(expected.refuse(by.map_or(long, over), longest));
         }
@@ -195,25 +207,25 @@ impl<H: Host> Core<H> {
     }
 
     /// Whether a job could be queued if its tenant and its keys had no other jobs.
-    pub(super) fn could_be_queued_alone(&self, now: Instant, arrival: &Candidate<'_>) -> bool {
-        let names = Names { ordering_key: "", limit_key: "", ..arrival.names };
-        let expected = self.expect(now, &Candidate { known_tenant: None, names, ..*arrival });
+    pub(super) fn could_be_queued_alone(&self, now: Instant, candidate: &Candidate<'_>) -> bool {
+        let names = Names { ordering_key: "", limit_key: "", ..candidate.names };
+        let expected = self.expect(now, &Candidate { known_tenant: None, names, ..*candidate });
         let is_in_time = expected.wait + expected.service <= expected.budget.as_secs_f64();
         is_in_time && expected.wait <= expected.allowed()
     }
 
-    fn expect(&self, now: Instant, arrival: &Candidate<'_>) -> Expected {
-        let limit = self.limit_wait(now, arrival);
+    fn expect(&self, now: Instant, candidate: &Candidate<'_>) -> Expected {
+        let limit = self.limit_wait(now, candidate);
         let is_guess = limit.by.is_some() && !self.admission.estimates.is_measured();
-        let shared = if is_guess { 0.0 } else { self.shared_wait(arrival) };
-        let [patience, budget] = [arrival.start_by, arrival.finish_by].map(|at| at.saturating_duration_since(now));
+        let shared = if is_guess { 0.0 } else { self.shared_wait(candidate) };
+        let [patience, budget] = [candidate.start_by, candidate.finish_by].map(|at| at.saturating_duration_since(now));
         Expected {
             wait: shared.max(limit.seconds),
             // The tolerance lets the limit win a tie, independent of rounding.
             by: limit.by.filter(|_| limit.seconds + TIE >= shared),
             // A measured kind uses its own service time.
-            service: self.admission.estimates.measured(arrival.kind).unwrap_or(0.0),
-            share: WAIT_SHARE * self.safety_margin(arrival),
+            service: self.admission.estimates.measured(candidate.kind).unwrap_or(0.0),
+            share: WAIT_SHARE * self.safety_margin(candidate),
             patience,
             budget,
         }
@@ -221,29 +233,29 @@ impl<H: Host> Core<H> {
 
     /// The safety margin of the class. It does not apply to a tenant whose demand is below its fair part of the
     /// workers, because its jobs hardly wait.
-    fn safety_margin(&self, arrival: &Candidate<'_>) -> f64 {
-        let (own, live) = (self.admission.estimates.service(arrival.kind), self.workers.live());
-        let is_light = self.admission.demand.is_light(arrival.names.tenant, own, live, self.admission.window);
-        if is_light { 1.0 } else { self.admission.safety_margins[arrival.class.rank()].value }
+    fn safety_margin(&self, candidate: &Candidate<'_>) -> f64 {
+        let (own, live) = (self.admission.estimates.service(candidate.kind), self.workers.live());
+        let is_light = self.admission.demand.is_light(candidate.names.tenant, own, live, self.admission.window);
+        if is_light { 1.0 } else { self.admission.safety_margins[candidate.class.rank()].value }
     }
 
-    fn shared_wait(&self, arrival: &Candidate<'_>) -> f64 {
-        let Candidate { kind, class, known_tenant, names, behind, .. } = *arrival;
+    fn shared_wait(&self, candidate: &Candidate<'_>) -> f64 {
+        let Candidate { kind, class, known_tenant, names, behind, .. } = *candidate;
         let (kind_queue, service) = (self.limits.kind_queue(kind), self.admission.estimates.service(kind));
         self.wait(class, kind_queue, known_tenant, names, service) + behind / self.workers.live().max(1) as f64
     }
 
     /// The wait that the limits of its kind add.
-    fn limit_wait(&self, now: Instant, arrival: &Candidate<'_>) -> LimitWait {
-        let kind_queue = self.limits.kind_queue(arrival.kind);
+    fn limit_wait(&self, now: Instant, candidate: &Candidate<'_>) -> LimitWait {
+        let kind_queue = self.limits.kind_queue(candidate.kind);
         if kind_queue == UNLIMITED {
             return LimitWait::NONE;
         }
-        let own = self.own_load(slot(kind_queue, arrival.class), arrival.known_tenant, arrival.names);
-        let before = self.queue.ahead(kind_queue, arrival.class, own + 1.0);
-        let service = self.admission.estimates.measured(arrival.kind).unwrap_or(0.0);
-        let is_free = self.queue.keys.is_free(arrival.names);
-        let at_key = self.limits.behind(kind_queue, arrival.names.limit_key, is_free);
+        let own = self.own_load(slot(kind_queue, candidate.class), candidate.known_tenant, candidate.names);
+        let before = self.queue.ahead(kind_queue, candidate.class, own + 1.0);
+        let service = self.admission.estimates.measured(candidate.kind).unwrap_or(0.0);
+        let is_free = self.queue.keys.is_free(candidate.names);
+        let at_key = self.limits.behind(kind_queue, candidate.names.limit_key, is_free);
         self.limits.wait(kind_queue, before, at_key, service, now)
     }
 
@@ -334,6 +346,11 @@ impl<H: Host> Core<H> {
         let known_tenant = self.queue.tenants.find(names.tenant);
         Candidate { kind, class, bytes, start_by, finish_by, names, known_tenant, when_full, behind: 0.0 }
     }
+}
+
+/// The retry delay after an expected wait of `wait` seconds.
+pub(super) fn retry_delay(wait: f64) -> Duration {
+    seconds(wait).clamp(MIN_DELAY, MAX_DELAY)
 }
 
 /// A duration of `seconds`, limited to the range of durations.

@@ -254,9 +254,7 @@ impl<H: Host> Core<H> {
     /// Accepts no more jobs. Waiting callers are refused. Queued jobs continue, even if the pool is paused.
     pub(crate) fn close(&mut self, now: Instant, effects: &mut Vec<Effect<H>>) {
         self.closed = true;
-        self.drain_began.get_or_insert(now);
-        self.turn_away(effects);
-        self.resume(now, effects);
+        self.begin_drain(now, effects);
     }
 
     /// Ends all queued jobs of a closed pool, in order of acceptance.

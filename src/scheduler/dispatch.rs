@@ -5,8 +5,8 @@ use tokio::time::Instant;
 use super::{
     Core, Effect, Grant, Host, JobKey,
     admission::seconds,
-    entry::{Entry, EntryStage, KindQueueId, LINE},
-    list::List,
+    entry::{Entry, EntryStage, KindQueueId},
+    list::{Link, List},
 };
 use crate::model::{Criticality, Outcome, RejectionReason};
 
@@ -76,7 +76,7 @@ impl<H: Host> Core<H> {
         for key_limiter in self.limits.due(now) {
             while self.limits.let_through(key_limiter, now) {
                 let throttled = &mut self.limits.key_limiter_mut(key_limiter).throttled;
-                let index = throttled.pop_front(&mut self.entries, LINE).expect("it has a throttled job");
+                let index = throttled.pop_front(&mut self.entries, Link::Line).expect("it has a throttled job");
                 self.entries[index].stage = EntryStage::Ready;
                 self.queue.push(&mut self.entries, index);
             }
@@ -142,7 +142,7 @@ impl<H: Host> Core<H> {
         for first in &firsts {
             let (mut next, mut tries) = (Some(*first), MAX_ASKED / firsts.len());
             while let Some(index) = next.filter(|_| tries > 0) {
-                next = List::next(&self.entries, LINE, index);
+                next = List::next(&self.entries, Link::Line, index);
                 match self.ask(now, index) {
                     Reply::Holds => return leaves,
                     Reply::Passes => tries -= 1,

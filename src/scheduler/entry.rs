@@ -4,11 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{
-    Arrival, Host,
-    limit::UNLIMITED,
-    list::{Link, Links},
-};
+use super::{Arrival, Host, limit::UNLIMITED, list::Links};
 use crate::model::{Criticality, JobStage, KindId, WhenFull};
 
 /// Identifies an entry. A later entry at the same index has another key.
@@ -30,8 +26,9 @@ pub(super) struct Entry<H: Host> {
     pub(super) bytes: usize,
     /// Estimated service time in seconds, fixed on acceptance so that sums stay exact.
     pub(super) work: f64,
-    /// Worker time that was charged with its outcome, and the seconds that the estimate used.
+    /// Worker time that was charged for it so far.
     pub(super) took: Duration,
+    /// Seconds with which its run counts in the estimate of its kind; 0 if it does not count.
     pub(super) counted: f64,
     /// Whether a newer job of its tenant may take its place.
     pub(super) is_replaceable: bool,
@@ -50,6 +47,13 @@ pub(super) struct Entry<H: Host> {
     /// Names of a waiting caller, kept until its job is accepted.
     pub(super) waiting_names: Option<OwnedNames>,
     pub(super) links: Links,
+}
+
+/// A number of jobs, and their payload bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Amount {
+    pub(crate) jobs: usize,
+    pub(crate) bytes: usize,
 }
 
 /// Stage of a job.
@@ -73,7 +77,7 @@ pub(super) enum EntryStage {
 }
 
 impl EntryStage {
-    pub(super) fn stage(self) -> JobStage {
+    pub(super) fn job_stage(self) -> JobStage {
         match self {
             Self::Waiting => JobStage::Waiting,
             Self::Ready | Self::Blocked | Self::Throttled => JobStage::Queued,
@@ -152,13 +156,6 @@ pub(super) fn slot(kind_queue: KindQueueId, class: Criticality) -> usize {
     kind_queue.0 * 4 + class.rank()
 }
 
-/// Which of an entry's links a list uses.
-pub(super) const LINE: Link = Link::Line;
-/// The list of the ready jobs of a class, of the throttled ones, or of the waiting callers.
-pub(super) const CLASS: Link = Link::Class;
-/// The list of all queued jobs by acceptance.
-pub(super) const AGE: Link = Link::Age;
-
 /// The names of an arrival that determine its queues; resolved when it is accepted.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Names<'a> {
@@ -197,7 +194,7 @@ pub(crate) struct TenantId(pub(crate) usize);
 pub(crate) struct KeyQueueId(pub(crate) usize);
 
 /// The queue of a kind with limits, or of all kinds without.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct KindQueueId(pub(crate) usize);
 
 /// A limit key of a kind that is in use.

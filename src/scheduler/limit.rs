@@ -13,7 +13,8 @@ use tokio::time::Instant;
 
 use super::{
     Host,
-    entry::{Entry, EntryStage, KeyLimiterId, KindQueueId, LINE},
+    entry::{Entry, EntryStage, KeyLimiterId, KindQueueId},
+    list::Link,
 };
 use crate::model::{KindId, KindLimits, Limit, Limiter};
 use key::{KeyLimiter, Used};
@@ -131,7 +132,8 @@ impl Limits {
         let key_limiter = match limited.by_key.get(key) {
             Some(key_limiter) => *key_limiter,
             None => {
-                let key_limiter = KeyLimiterId(self.key_limiters.insert(KeyLimiter::new(kind_queue, key)));
+                let new = KeyLimiter { kind_queue, key: key.into(), ..KeyLimiter::default() };
+                let key_limiter = KeyLimiterId(self.key_limiters.insert(new));
                 limited.by_key.insert(key.into(), key_limiter);
                 key_limiter
             }
@@ -151,7 +153,7 @@ impl Limits {
         let Some(key_limiter) = entries[index].key_limiter else { return };
         match entries[index].stage {
             EntryStage::Ready => self.key_limiters[key_limiter.0].ready -= 1,
-            EntryStage::Throttled => self.key_limiters[key_limiter.0].throttled.remove(entries, LINE, index),
+            EntryStage::Throttled => self.key_limiters[key_limiter.0].throttled.remove(entries, Link::Line, index),
             EntryStage::Waiting | EntryStage::Blocked | EntryStage::Running { .. } => {}
         }
         self.mark_changed(key_limiter);
@@ -304,7 +306,7 @@ impl Limits {
     pub(super) fn before<H: Host>(&self, entries: &Slab<Entry<H>>, index: usize) -> Option<(KeyLimiterId, usize)> {
         let key_limiter = entries[index].key_limiter?;
         let KeyLimiter { throttled, ready, .. } = &self.key_limiters[key_limiter.0];
-        let before = throttled.iter(entries, LINE).take_while(|at| *at != index).count();
+        let before = throttled.iter(entries, Link::Line).take_while(|at| *at != index).count();
         // A ready job already has its token and its place.
         (entries[index].stage != EntryStage::Ready).then_some((key_limiter, before + *ready as usize))
     }

@@ -15,9 +15,10 @@ struct Neighbours {
 /// Kind of list. An entry is in at most one list of each kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Link {
-    /// A queue: of a tenant's callers, of a tenant's ready jobs, or of a key.
+    /// A queue: a tenant's callers or ready jobs, the blocked jobs of an ordering key, or the throttled ones of a limit
+    /// key.
     Line,
-    /// The ready jobs of a class, the throttled jobs, or the waiting callers.
+    /// The queued jobs of a class, or its waiting callers.
     Class,
     /// All queued jobs by acceptance.
     Age,

@@ -57,9 +57,7 @@ impl<H: Host> Core<H> {
     /// if the pool is paused.
     pub(crate) fn shut(&mut self, now: Instant, effects: &mut Vec<Effect<H>>) {
         self.shut = true;
-        self.drain_began.get_or_insert(now);
-        self.turn_away(effects);
-        self.resume(now, effects);
+        self.begin_drain(now, effects);
     }
 
     /// Accepts jobs again.
@@ -77,7 +75,7 @@ impl<H: Host> Core<H> {
         effects: &mut Vec<Effect<H>>,
     ) -> Option<(JobStage, H::Job)> {
         let (index, entry) = self.entries.iter().find(|(_, entry)| is_it(&entry.job))?;
-        let (stage, job) = (entry.stage.stage(), entry.job.clone());
+        let (stage, job) = (entry.stage.job_stage(), entry.job.clone());
         match entry.stage {
             EntryStage::Running { ended: true, .. } => return None,
             EntryStage::Running { ended: false, .. } => return Some((stage, job)),
@@ -139,11 +137,13 @@ impl<H: Host> Core<H> {
         gone
     }
 
-    /// Refuses all waiting callers.
-    pub(super) fn turn_away(&mut self, effects: &mut Vec<Effect<H>>) {
+    /// Refuses all waiting callers, and ends a pause.
+    pub(super) fn begin_drain(&mut self, now: Instant, effects: &mut Vec<Effect<H>>) {
+        self.drain_began.get_or_insert(now);
         let reason = if self.closed { RejectionReason::Draining } else { RejectionReason::PoolDraining };
         while let Some(index) = self.queue.waiting.first() {
             self.refuse_waiting(index, reason.clone(), effects);
         }
+        self.resume(now, effects);
     }
 }

@@ -15,8 +15,8 @@ use slab::Slab;
 
 use super::{
     Host,
-    entry::{AGE, CLASS, Entry, EntryStage, KindQueueId, LINE, Names, TenantId},
-    list::List,
+    entry::{Amount, Entry, EntryStage, KindQueueId, Names, TenantId},
+    list::{Link, List},
 };
 use crate::model::Criticality;
 use backlogs::Backlogs;
@@ -35,8 +35,8 @@ const RESERVE: u32 = 20;
 #[derive(Default)]
 pub(super) struct Queue {
     classes: [Class; 4],
-    /// By slot: four of each kind queue.
-    pub(super) kind_queues: Vec<KindQueue>,
+    /// By [slot](Entry::slot): a kind queue has four, one for each class.
+    pub(super) slots: Vec<SlotQueue>,
     pub(super) tenants: Tenants,
     pub(super) keys: KeyQueues,
     pub(super) waiting: Waiting,
@@ -51,20 +51,22 @@ pub(super) struct Queue {
 
 #[derive(Default)]
 pub(super) struct Class {
-    /// Its jobs in order of acceptance, and their bytes.
+    /// Its queued jobs, in order of acceptance.
     queued: List,
+    /// Their payload bytes.
     bytes: usize,
     /// The largest tag of a kind queue that was served.
     served: u64,
 }
 
-/// The jobs of one class in one kind queue.
+/// The jobs of one slot: of one class in one kind queue.
 #[derive(Default)]
-pub(super) struct KindQueue {
-    /// Queued jobs, and the load of the ready ones.
+pub(super) struct SlotQueue {
+    /// Queued jobs.
     pub(super) jobs: usize,
+    /// Load of the ready ones.
     pub(super) ready: f64,
-    /// Worker time of the kind queue, divided by its tenants.
+    /// Worker time of its jobs, divided by the number of its tenants.
     tag: u64,
     /// Load of the queued jobs of each tenant.
     pub(super) backlogs: Backlogs,
@@ -84,12 +86,12 @@ pub(super) struct KindQueue {
 impl Queue {
     /// An empty queue with the open kind queue.
     pub(super) fn new() -> Self {
-        Self { kind_queues: std::iter::repeat_with(KindQueue::default).take(4).collect(), ..Self::default() }
+        Self { slots: std::iter::repeat_with(SlotQueue::default).take(4).collect(), ..Self::default() }
     }
 
     /// Extends to `count` kind queues, the open one included.
     pub(super) fn extend(&mut self, count: usize) {
-        self.kind_queues.resize_with(4 * count, KindQueue::default);
+        self.slots.resize_with(4 * count, SlotQueue::default);
     }
 
     /// Load of a kind queue's jobs that start before a job of `class`, if its tenant has `own` queued, this job
@@ -98,29 +100,29 @@ impl Queue {
     /// However many jobs ordering keys or limit keys block, they use few workers. So they do not count in the classes
     /// above. The test case is `a_long_key_queue_of_a_more_important_class_keeps_no_worker_idle`.
     pub(super) fn ahead(&self, kind_queue: KindQueueId, class: Criticality, own: f64) -> f64 {
-        let kind_queues = self.classes_of(kind_queue);
-        let above: f64 = kind_queues[..class.rank()].iter().map(|kind_queue| kind_queue.ready).sum();
-        above + kind_queues[class.rank()].backlogs.up_to(own)
+        let queues = self.classes_of(kind_queue);
+        let above: f64 = queues[..class.rank()].iter().map(|queue| queue.ready).sum();
+        above + queues[class.rank()].backlogs.up_to(own)
     }
 
     /// A kind queue, by class.
-    fn classes_of(&self, kind_queue: KindQueueId) -> &[KindQueue; 4] {
-        &self.kind_queues.as_chunks().0[kind_queue.0]
+    fn classes_of(&self, kind_queue: KindQueueId) -> &[SlotQueue; 4] {
+        &self.slots.as_chunks().0[kind_queue.0]
     }
 
     /// Queued jobs of a kind queue.
     pub(super) fn jobs_of(&self, kind_queue: KindQueueId) -> usize {
-        self.classes_of(kind_queue).iter().map(|kind_queue| kind_queue.jobs).sum()
+        self.classes_of(kind_queue).iter().map(|queue| queue.jobs).sum()
     }
 
     /// Load of the ready jobs of a kind queue.
     pub(super) fn ready_of(&self, kind_queue: KindQueueId) -> f64 {
-        self.classes_of(kind_queue).iter().map(|kind_queue| kind_queue.ready).sum()
+        self.classes_of(kind_queue).iter().map(|queue| queue.ready).sum()
     }
 
     /// Whether a job of the kind queue is ready.
     pub(super) fn has_ready(&self, kind_queue: KindQueueId) -> bool {
-        self.classes_of(kind_queue).iter().any(|kind_queue| !kind_queue.order.is_empty())
+        self.classes_of(kind_queue).iter().any(|queue| !queue.order.is_empty())
     }
 
     /// A job is accepted, and counts in all sums from now on. It is blocked if its ordering key is in use.
@@ -132,15 +134,15 @@ impl Queue {
         entry.key_queue = self.keys.join(names, entry.work);
         entry.stage = if is_free { EntryStage::Ready } else { EntryStage::Blocked };
         let slot = entry.slot();
-        let (kind_queue, flow) = (&mut self.kind_queues[slot], self.tenants.flow_mut(tenant, slot));
-        kind_queue.jobs += 1;
+        let (queue, flow) = (&mut self.slots[slot], self.tenants.flow_mut(tenant, slot));
+        queue.jobs += 1;
         flow.jobs += 1;
-        kind_queue.count(flow, entry.load());
+        queue.count(flow, entry.load());
         let class = &mut self.classes[entry.class.rank()];
         class.bytes += entry.bytes;
         self.bytes += entry.bytes;
-        class.queued.push_back(entries, CLASS, index);
-        self.all.push_back(entries, AGE, index);
+        class.queued.push_back(entries, Link::Class, index);
+        self.all.push_back(entries, Link::Age, index);
         if !is_free {
             self.keys.block(entries, index);
         }
@@ -156,14 +158,14 @@ impl Queue {
         }
         let class = &mut self.classes[entries[index].class.rank()];
         class.bytes -= entries[index].bytes;
-        class.queued.remove(entries, CLASS, index);
-        self.all.remove(entries, AGE, index);
+        class.queued.remove(entries, Link::Class, index);
+        self.all.remove(entries, Link::Age, index);
         let entry = &entries[index];
         let (slot, tenant) = (entry.slot(), tenant_of(entry));
-        let (kind_queue, flow) = (&mut self.kind_queues[slot], self.tenants.flow_mut(tenant, slot));
-        kind_queue.jobs -= 1;
+        let (queue, flow) = (&mut self.slots[slot], self.tenants.flow_mut(tenant, slot));
+        queue.jobs -= 1;
         flow.jobs -= 1;
-        kind_queue.count(flow, -entry.load());
+        queue.count(flow, -entry.load());
         self.tenants.unqueue(tenant, entry.class, entry.bytes);
         self.bytes -= entry.bytes;
     }
@@ -182,30 +184,30 @@ impl Queue {
     pub(super) fn push<H: Host>(&mut self, entries: &mut Slab<Entry<H>>, index: usize) {
         let entry = &entries[index];
         let (slot, tenant, load) = (entry.slot(), tenant_of(entry), entry.load());
-        let kind_queue = &mut self.kind_queues[slot];
+        let queue = &mut self.slots[slot];
         let flow = self.tenants.flow_mut(tenant, slot);
         if flow.ready.is_empty() {
-            let was_ahead = kind_queue.ahead.remove(&(flow.tag, tenant));
-            flow.tag = flow.tag.max(kind_queue.clock);
-            kind_queue.position(flow, tenant);
+            let was_ahead = queue.ahead.remove(&(flow.tag, tenant));
+            flow.tag = flow.tag.max(queue.clock);
+            queue.position(flow, tenant);
             if was_ahead {
                 self.tenants.release(tenant);
             }
         }
         let flow = self.tenants.flow_mut(tenant, slot);
-        flow.ready.push_back(entries, LINE, index);
-        kind_queue.count_ready(flow, load);
+        flow.ready.push_back(entries, Link::Line, index);
+        queue.count_ready(flow, load);
     }
 
     /// A ready job is no longer ready.
     fn remove<H: Host>(&mut self, entries: &mut Slab<Entry<H>>, index: usize) {
         let entry = &entries[index];
         let (slot, tenant, load) = (entry.slot(), tenant_of(entry), entry.load());
-        let (kind_queue, flow) = (&mut self.kind_queues[slot], self.tenants.flow_mut(tenant, slot));
-        flow.ready.remove(entries, LINE, index);
-        kind_queue.count_ready(flow, -load);
+        let (queue, flow) = (&mut self.slots[slot], self.tenants.flow_mut(tenant, slot));
+        flow.ready.remove(entries, Link::Line, index);
+        queue.count_ready(flow, -load);
         if flow.ready.is_empty() {
-            kind_queue.order.remove((flow.tag, flow.since, tenant));
+            queue.order.remove((flow.tag, flow.since, tenant));
         }
         self.forget_idle(slot);
     }
@@ -214,20 +216,20 @@ impl Queue {
     pub(super) fn head(&self, is_open: impl Fn(KindQueueId) -> bool) -> Option<usize> {
         let rank = self.next_class(&is_open)?;
         let served = self.classes[rank].served;
-        let position = |slot: &usize| (self.kind_queues[*slot].tag.max(served), self.kind_queues[*slot].tag, *slot);
+        let position = |slot: &usize| (self.slots[*slot].tag.max(served), self.slots[*slot].tag, *slot);
         let slot = self.available(rank, &is_open).min_by_key(position)?;
-        let (.., tenant) = self.kind_queues[slot].order.first()?;
+        let (.., tenant) = self.slots[slot].order.first()?;
         self.tenants.flow(tenant, slot)?.ready.head()
     }
 
     /// A queued job is over, whether it started or not.
     fn part(&mut self, tenant: TenantId) {
-        let kind_queues = &mut self.kind_queues;
+        let slots = &mut self.slots;
         self.tenants.part(tenant, |slot, flow| {
-            let kind_queue = &mut kind_queues[slot];
-            let is_ahead = flow.tag > kind_queue.clock && !kind_queue.order.is_empty();
+            let queue = &mut slots[slot];
+            let is_ahead = flow.tag > queue.clock && !queue.order.is_empty();
             if is_ahead {
-                kind_queue.ahead.insert((flow.tag, tenant));
+                queue.ahead.insert((flow.tag, tenant));
             }
             is_ahead
         });
@@ -244,13 +246,14 @@ impl Queue {
         entries: &Slab<Entry<H>>,
         class: Criticality,
     ) -> impl Iterator<Item = usize> {
-        self.classes[class.rank()].queued.iter(entries, CLASS)
+        self.classes[class.rank()].queued.iter(entries, Link::Class)
     }
 
-    /// Bytes and number of the jobs that could be evicted for one of `class`.
-    pub(super) fn evictable(&self, class: Criticality) -> (usize, usize) {
+    /// The jobs that could be evicted for one of `class`.
+    pub(super) fn evictable(&self, class: Criticality) -> Amount {
         let lower = &self.classes[class.rank() + 1..];
-        lower.iter().fold((0, 0), |(bytes, jobs), class| (bytes + class.bytes, jobs + class.queued.len()))
+        let jobs = lower.iter().map(|class| class.queued.len()).sum();
+        Amount { jobs, bytes: lower.iter().map(|class| class.bytes).sum() }
     }
 
     /// The most important class with a ready job, or sometimes one below it.
@@ -267,8 +270,8 @@ impl Queue {
 
     /// The slots of a class with a ready job that may start.
     fn available(&self, rank: usize, is_open: &impl Fn(KindQueueId) -> bool) -> impl Iterator<Item = usize> {
-        let kind_queues = self.kind_queues.as_chunks::<4>().0.iter().enumerate();
-        let has_job = move |(kind_queue, classes): &(usize, &[KindQueue; 4])| {
+        let kind_queues = self.slots.as_chunks::<4>().0.iter().enumerate();
+        let has_job = move |(kind_queue, classes): &(usize, &[SlotQueue; 4])| {
             !classes[rank].order.is_empty() && is_open(KindQueueId(*kind_queue))
         };
         kind_queues.filter(has_job).map(move |(kind_queue, _)| 4 * kind_queue + rank)
@@ -287,20 +290,20 @@ impl Queue {
 
     /// Removes idle tenants that virtual time has caught up with. If no tenant has a ready job, removes all idle ones.
     fn forget_idle(&mut self, slot: usize) {
-        let kind_queue = &mut self.kind_queues[slot];
-        if kind_queue.order.is_empty() {
-            kind_queue.clock = kind_queue.top;
+        let queue = &mut self.slots[slot];
+        if queue.order.is_empty() {
+            queue.clock = queue.top;
         }
-        while let Some((tag, tenant)) = kind_queue.ahead.first().copied()
-            && tag <= kind_queue.clock
+        while let Some((tag, tenant)) = queue.ahead.first().copied()
+            && tag <= queue.clock
         {
-            kind_queue.ahead.pop_first();
+            queue.ahead.pop_first();
             self.tenants.release(tenant);
         }
     }
 }
 
-impl KindQueue {
+impl SlotQueue {
     /// Adds `more` to the load of a tenant's queued jobs.
     fn count(&mut self, flow: &mut Flow, more: f64) {
         // Removes rounding errors with the last job.

@@ -1,9 +1,37 @@
-//! Copies of the statistics of the scheduler.
+//! The statistics of the scheduler: its counters, and copies of its state that are read without the lock.
 
-use super::{Bounds, Core, Counts, Host, LimitStats, workers::WorkerState};
-use crate::model::{Criticality, KindId};
 use std::time::Duration;
+
 use tokio::time::Instant;
+
+use super::{Bounds, Core, Host, LimitStats, workers::WorkerState};
+use crate::model::{Criticality, KindId, Outcome, Reason, RejectionReason};
+
+/// Counters of jobs since the start of the pool.
+///
+/// `accepted = completed + failed + cancelled + expired + panicked + shed + queued + running`. A running job whose
+/// caller was answered, but whose handler is still stopping, counts as ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counts {
+    /// Accepted jobs.
+    pub accepted: u64,
+    /// Jobs whose handler returned a result in time.
+    pub completed: u64,
+    /// Jobs whose handler returned an error or was unavailable, whose process crashed or worker was lost, or whose
+    /// output was too large.
+    pub failed: u64,
+    /// Jobs whose caller disconnected or cancelled, or that a drain stopped.
+    pub cancelled: u64,
+    /// Jobs that reached their deadline, queued or running, or their run timeout.
+    pub expired: u64,
+    /// Jobs whose handler panicked.
+    pub panicked: u64,
+    /// Jobs that were evicted for more important ones, or replaced by newer ones.
+    pub shed: u64,
+    /// Refused jobs, in the order of [`Reason::REFUSALS`].
+    pub rejected: [u64; Reason::REFUSALS.len()],
+}
 
 /// A copy of the statistics, taken under the lock and read without it.
 pub(crate) struct CoreSnapshot<J> {
@@ -12,18 +40,15 @@ pub(crate) struct CoreSnapshot<J> {
     pub(crate) shut: bool,
     /// When the pool was paused.
     pub(crate) paused: Option<Instant>,
-    pub(crate) queued: usize,
+    pub(crate) load: CoreLoad,
     pub(crate) queued_bytes: usize,
     pub(crate) waiting: usize,
-    pub(crate) running: usize,
-    pub(crate) live_workers: usize,
     pub(crate) size: SizeStats,
     /// The queued job that was accepted first.
     pub(crate) oldest: Option<J>,
     pub(crate) expected_wait: Duration,
     /// By kind, with its limit.
     pub(crate) expected_waits: Vec<Duration>,
-    pub(crate) counts: Counts,
     pub(crate) workers: Vec<WorkerSnapshot<J>>,
     /// Use of each kind with limits.
     pub(crate) limits: Vec<(KindId, LimitStats)>,
@@ -70,7 +95,37 @@ pub(crate) struct WorkerSnapshot<J> {
     pub(crate) changed: Instant,
 }
 
+impl Counts {
+    /// Accepted jobs that ended.
+    #[must_use]
+    pub fn ended(&self) -> u64 {
+        self.completed + self.failed + self.cancelled + self.expired + self.panicked + self.shed
+    }
+
+    pub(super) fn count(&mut self, outcome: Outcome) {
+        *match outcome {
+            Outcome::Completed => &mut self.completed,
+            Outcome::HandlerFailed
+            | Outcome::WorkerCrashed
+            | Outcome::WorkerLost { .. }
+            | Outcome::OutputTooLarge
+            | Outcome::HandlerUnavailable => &mut self.failed,
+            Outcome::Cancelled | Outcome::CancelledByOperator | Outcome::Drained | Outcome::DrainKilled { .. } => {
+                &mut self.cancelled
+            }
+            Outcome::DeadlineExceeded | Outcome::RunTimeout | Outcome::ExpiredInQueue => &mut self.expired,
+            Outcome::HandlerPanicked => &mut self.panicked,
+            Outcome::Shed | Outcome::Replaced => &mut self.shed,
+        } += 1;
+    }
+}
+
 impl<H: Host> Core<H> {
+    /// Counts a refusal.
+    pub(crate) fn count_rejection(&mut self, reason: &RejectionReason) {
+        self.counts.rejected[reason.index()] += 1;
+    }
+
     /// Copies the statistics.
     pub(crate) fn snapshot(&self, now: Instant) -> CoreSnapshot<H::Job> {
         let class = Criticality::default();
@@ -78,18 +133,15 @@ impl<H: Host> Core<H> {
             closed: self.closed,
             shut: self.shut,
             paused: self.paused,
-            queued: self.queue.all.len(),
+            load: self.load(),
             queued_bytes: self.queue.bytes,
             waiting: self.queue.waiting.len(),
-            running: self.running,
-            live_workers: self.workers.live(),
             size: self.size(),
             oldest: self.queue.all.head().map(|index| self.entries[index].job.clone()),
             expected_wait: self.expected_wait(class),
             expected_waits: (0..self.limits.kinds())
                 .map(|kind| self.expected_wait_of(now, KindId(kind), class))
                 .collect(),
-            counts: self.counts,
             workers: self.worker_snapshots(),
             limits: self.limits.uses(|kind_queue| self.queue.jobs_of(kind_queue)),
         }

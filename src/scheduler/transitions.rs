@@ -3,7 +3,8 @@
 use super::{
     Core, Effect, Host,
     admission::retry_delay,
-    entry::{Entry, EntryStage, KeyQueueId, LINE, Names},
+    entry::{Entry, EntryStage, KeyQueueId, Names},
+    list::Link,
 };
 use crate::model::{Criticality, Outcome, RejectionReason};
 use std::time::Duration;
@@ -43,7 +44,7 @@ impl<H: Host> Core<H> {
             return self.queue.push(&mut self.entries, index);
         };
         self.entries[index].stage = EntryStage::Throttled;
-        self.limits.key_limiter_mut(key_limiter).throttled.push_back(&mut self.entries, LINE, index);
+        self.limits.key_limiter_mut(key_limiter).throttled.push_back(&mut self.entries, Link::Line, index);
         self.limits.mark_changed(key_limiter);
     }
 

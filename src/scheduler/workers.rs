@@ -14,7 +14,7 @@ pub(super) use sizer::Sizer;
 pub(crate) use sizing::Resized;
 pub(super) use sizing::Sizing;
 
-/// The workers of a pool. Each shard has a stack of idle ones, so that the max recently used one is taken first.
+/// The workers of a pool. Each shard has a stack of idle ones, so that the most recently used one is taken first.
 pub(super) struct Workers<S> {
     workers: Slab<Worker<S>>,
     idle: Vec<Vec<usize>>,
@@ -105,9 +105,8 @@ impl<S> Workers<S> {
         self.workers.iter().map(|(_, worker)| worker)
     }
 
-    /// Id and state of a worker.
-    pub(super) fn state(&self, worker: usize) -> (u32, &WorkerState<S>) {
-        (self.workers[worker].id, &self.workers[worker].state)
+    pub(super) fn get(&self, worker: usize) -> &Worker<S> {
+        &self.workers[worker]
     }
 
     /// Gives an idle worker, preferably of `shard`, to the job `key`.

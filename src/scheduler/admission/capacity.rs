@@ -7,7 +7,10 @@ use std::hash::BuildHasher;
 
 use rustc_hash::FxBuildHasher;
 
-use super::super::{Core, Host, entry::TenantId};
+use super::super::{
+    Core, Host,
+    entry::{Amount, TenantId},
+};
 use crate::model::{Criticality, TenantPart};
 
 /// Windows for which classes and tenants are remembered.
@@ -23,8 +26,9 @@ const TENANT_FACTOR: f64 = 3.0;
 pub(crate) struct Seen {
     /// Windows in which each class was last seen.
     classes: [Option<u64>; 4],
-    /// Hash of the last tenant's name, and the window in which another one was last seen.
+    /// Hash of the last tenant's name.
     tenant: Option<u64>,
+    /// Window in which a job of another tenant followed.
     changed: Option<u64>,
 }
 
@@ -55,17 +59,27 @@ fn is_kept(last: Option<u64>, window: u64) -> bool {
 impl<H: Host> Core<H> {
     /// Whether a job of `class` with `bytes` fits in the queue.
     pub(crate) fn has_capacity(&self, class: Criticality, bytes: usize) -> bool {
-        let (jobs, max_bytes) = self.capacity(class);
-        // A job in an empty queue takes no capacity from others.
-        let max_bytes = if self.queue.bytes == 0 { self.caps.bytes } else { max_bytes };
-        self.queue.all.len() < jobs && bytes <= max_bytes.saturating_sub(self.queue.bytes)
+        self.has_capacity_without(Amount::default(), class, bytes)
     }
 
-    /// Jobs and bytes up to which `class` may fill the queue.
-    pub(crate) fn capacity(&self, class: Criticality) -> (usize, usize) {
+    /// Whether the job would fit if all jobs below `class` were evicted.
+    pub(crate) fn can_evict_for(&self, class: Criticality, bytes: usize) -> bool {
+        self.has_capacity_without(self.queue.evictable(class), class, bytes)
+    }
+
+    fn has_capacity_without(&self, gone: Amount, class: Criticality, bytes: usize) -> bool {
+        let cap = self.capacity(class);
+        let (jobs, held) = (self.queue.all.len() - gone.jobs, self.queue.bytes - gone.bytes);
+        // A job in an empty queue takes no capacity from others.
+        let max_bytes = if held == 0 { self.caps.bytes } else { cap.bytes };
+        jobs < cap.jobs && bytes <= max_bytes.saturating_sub(held)
+    }
+
+    /// The part of the queue that `class` may fill.
+    fn capacity(&self, class: Criticality) -> Amount {
         let above = self.admission.seen.above(class, self.admission.window);
         let of = |cap: usize| cap - cap / PARTS * above;
-        (of(self.caps.jobs), of(self.caps.bytes))
+        Amount { jobs: of(self.caps.jobs), bytes: of(self.caps.bytes) }
     }
 
     /// The part of a tenant that has used it up; `None` if it may have `bytes` more. Jobs that are less important than
@@ -74,43 +88,35 @@ impl<H: Host> Core<H> {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a multiple of a cap, not below zero")]
     pub(crate) fn over_part(&self, class: Criticality, tenant: Option<TenantId>, bytes: usize) -> Option<TenantPart> {
         let share = self.caps.tenant_share;
-        let (own_jobs, own_bytes) = self.queue.tenants.queued_of(tenant?, class);
-        let part = |most_jobs, most_bytes| TenantPart { jobs: own_jobs, bytes: own_bytes, most_jobs, most_bytes };
-        if own_jobs == 0 {
+        let own = self.queue.tenants.queued_of(tenant?, class);
+        if own.jobs == 0 {
             return None;
         }
+        let part = |most_jobs, most_bytes| TenantPart { jobs: own.jobs, bytes: own.bytes, most_jobs, most_bytes };
         if self.queue.tenants.queueing() > 1 {
-            let (jobs, max_bytes) = self.tenant_cap();
-            if own_jobs >= jobs || own_bytes.saturating_add(bytes) > max_bytes {
-                return Some(part(jobs, max_bytes));
+            let cap = self.tenant_cap();
+            if own.jobs >= cap.jobs || own.bytes.saturating_add(bytes) > cap.bytes {
+                return Some(part(cap.jobs, cap.bytes));
             }
         }
         if share >= 1.0 || !self.admission.seen.mixes_tenants(self.admission.window) {
             return None;
         }
         let times = TENANT_FACTOR.max(share / (1.0 - share));
-        let (jobs, max_bytes) = self.capacity(class);
+        let cap = self.capacity(class);
         let free = |cap: usize, held: usize| times * cap.saturating_sub(held) as f64;
-        let (free_jobs, free_bytes) = (free(jobs, self.queue.all.len()), free(max_bytes, self.queue.bytes));
+        let (free_jobs, free_bytes) = (free(cap.jobs, self.queue.all.len()), free(cap.bytes, self.queue.bytes));
         // If the queue is full, the refusal names that reason instead.
-        let is_over = (free_jobs > 0.0 && own_jobs as f64 >= free_jobs)
-            || (free_bytes > 0.0 && own_bytes as f64 + bytes as f64 > free_bytes);
+        let is_over = (free_jobs > 0.0 && own.jobs as f64 >= free_jobs)
+            || (free_bytes > 0.0 && own.bytes as f64 + bytes as f64 > free_bytes);
         is_over.then(|| part(free_jobs as usize, free_bytes as usize))
     }
 
-    /// Maximum number of jobs and bytes of the queue for one tenant while another one queues.
+    /// Maximum part of the queue for one tenant while another one queues.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a cap, not below zero")]
-    fn tenant_cap(&self) -> (usize, usize) {
+    fn tenant_cap(&self) -> Amount {
         let part = |cap: usize| (cap as f64 * self.caps.tenant_share) as usize;
-        (part(self.caps.jobs).max(1), part(self.caps.bytes))
-    }
-
-    /// Whether evicting all jobs below `class` would free enough capacity.
-    pub(crate) fn can_evict_for(&self, class: Criticality, bytes: usize) -> bool {
-        let ((less_bytes, less), (jobs, max_bytes)) = (self.queue.evictable(class), self.capacity(class));
-        let held = self.queue.bytes - less_bytes;
-        let max_bytes = if held == 0 { self.caps.bytes } else { max_bytes };
-        self.queue.all.len() - less < jobs && bytes <= max_bytes.saturating_sub(held)
+        Amount { jobs: part(self.caps.jobs).max(1), bytes: part(self.caps.bytes) }
     }
 
     /// Whether queueing a job leaves enough bytes for the first callers before it.

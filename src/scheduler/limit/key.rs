@@ -10,6 +10,7 @@ pub(crate) const TIE: f64 = 1e-9;
 
 /// One limit key of one kind. Its jobs become ready in order of arrival, as far as the limits per key allow. The other
 /// jobs wait here.
+#[derive(Default)]
 pub(crate) struct KeyLimiter {
     pub(crate) kind_queue: KindQueueId,
     pub(crate) key: Box<str>,
@@ -19,6 +20,7 @@ pub(crate) struct KeyLimiter {
     pub(crate) used: Used,
     /// Queued and running jobs.
     pub(crate) jobs: u32,
+    /// When its next job gets a token, if it waits for nothing else.
     pub(crate) waiting_for_token: Option<Instant>,
 }
 
@@ -85,18 +87,6 @@ impl Used {
 }
 
 impl KeyLimiter {
-    pub(crate) fn new(kind_queue: KindQueueId, key: &str) -> Self {
-        Self {
-            kind_queue,
-            key: key.into(),
-            throttled: List::default(),
-            ready: 0,
-            used: Used::default(),
-            jobs: 0,
-            waiting_for_token: None,
-        }
-    }
-
     pub(crate) fn admits(&self, limit: Limit, now: Instant) -> bool {
         let more = self.ready + 1;
         self.used.has_place(limit, more) && self.used.has_token(limit, more, now)

@@ -27,11 +27,6 @@ impl Default for Backlogs {
 impl Backlogs {
     /// Moves a tenant's backlog from `from` to `to` seconds; 0 means no tenant.
     pub(crate) fn change(&mut self, from: f64, to: f64) {
-        if from > 0.0 && to > 0.0 && bucket(from) == bucket(to) {
-            let seconds = &mut self.buckets[bucket(to)].1;
-            *seconds = (*seconds - from).max(0.0) + to;
-            return;
-        }
         if from > 0.0 {
             let at = bucket(from);
             let (tenants, seconds) = &mut self.buckets[at];

@@ -17,18 +17,18 @@ impl Queue {
         let (slot, tenant) = (entry.slot(), tenant_of(entry));
         self.note_start(entry.class.rank(), &is_open);
         let charge = nanos(entry.work);
-        let (class, kind_queue) = (&mut self.classes[entry.class.rank()], &mut self.kind_queues[slot]);
+        let (class, queue) = (&mut self.classes[entry.class.rank()], &mut self.slots[slot]);
         // A kind queue that is empty or at its limit keeps no claim to unused worker time.
-        class.served = class.served.max(kind_queue.tag);
-        kind_queue.tag = class.served + charge / kind_queue.order.len().max(1) as u64;
+        class.served = class.served.max(queue.tag);
+        queue.tag = class.served + charge / queue.order.len().max(1) as u64;
         let flow = self.tenants.flow_mut(tenant, slot);
-        kind_queue.order.remove((flow.tag, flow.since, tenant));
+        queue.order.remove((flow.tag, flow.since, tenant));
         // The divisor is one more than the number of competing tenants, so that a new tenant goes before those that
         // were served.
-        kind_queue.clock = (kind_queue.clock + charge / (kind_queue.order.len() as u64 + 2)).max(flow.tag);
+        queue.clock = (queue.clock + charge / (queue.order.len() as u64 + 2)).max(flow.tag);
         flow.tag += charge;
-        kind_queue.top = kind_queue.top.max(flow.tag);
-        kind_queue.position(flow, tenant);
+        queue.top = queue.top.max(flow.tag);
+        queue.position(flow, tenant);
         self.forget_idle(slot);
     }
 
@@ -36,13 +36,13 @@ impl Queue {
     pub(in crate::scheduler) fn correct<H: Host>(&mut self, entry: &Entry<H>, took: Duration, charged: f64) {
         let Some(tenant) = entry.tenant else { return };
         let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX / 2);
-        let kind_queue = &mut self.kind_queues[entry.slot()];
+        let queue = &mut self.slots[entry.slot()];
         let flow = self.tenants.flow_mut(tenant, entry.slot());
-        let waits = kind_queue.order.remove((flow.tag, flow.since, tenant));
+        let waits = queue.order.remove((flow.tag, flow.since, tenant));
         flow.tag = (flow.tag.saturating_add(took)).saturating_sub(nanos(charged));
-        kind_queue.top = kind_queue.top.max(flow.tag);
+        queue.top = queue.top.max(flow.tag);
         if waits {
-            kind_queue.position(flow, tenant);
+            queue.position(flow, tenant);
         }
         self.forget_idle(entry.slot());
     }

@@ -1,12 +1,16 @@
 //! Queues of ordering keys. Each key runs one job at a time.
 
+#[cfg(test)]
+#[path = "../tests/invariants/key_queues.rs"]
+mod invariants;
+
 use rustc_hash::FxHashMap;
 use slab::Slab;
 
 use super::super::{
     Host,
-    entry::{Entry, KeyQueueId, LINE, Names},
-    list::List,
+    entry::{Entry, KeyQueueId, Names},
+    list::{Link, List},
 };
 
 /// The ordering keys in use; each belongs to one tenant. A key has a queue while one of its jobs is ready, running or
@@ -71,16 +75,16 @@ impl KeyQueues {
     }
 
     pub(crate) fn block<H: Host>(&mut self, entries: &mut Slab<Entry<H>>, index: usize) {
-        self.key_queues[key_queue_of(&entries[index]).0].blocked.push_back(entries, LINE, index);
+        self.key_queues[key_queue_of(&entries[index]).0].blocked.push_back(entries, Link::Line, index);
     }
 
     pub(crate) fn unblock<H: Host>(&mut self, entries: &mut Slab<Entry<H>>, index: usize) {
-        self.key_queues[key_queue_of(&entries[index]).0].blocked.remove(entries, LINE, index);
+        self.key_queues[key_queue_of(&entries[index]).0].blocked.remove(entries, Link::Line, index);
     }
 
     /// The first job of a key queue was removed. Returns the next one, which may start, or removes the queue.
     pub(crate) fn advance<H: Host>(&mut self, entries: &mut Slab<Entry<H>>, key_queue: KeyQueueId) -> Option<usize> {
-        let next = self.key_queues[key_queue.0].blocked.pop_front(entries, LINE);
+        let next = self.key_queues[key_queue.0].blocked.pop_front(entries, Link::Line);
         if next.is_none() {
             let KeyQueue { tenant, key, .. } = self.key_queues.remove(key_queue.0);
             if let Some(keys) = self.by_key.get_mut(&tenant) {
@@ -91,17 +95,6 @@ impl KeyQueues {
             }
         }
         next
-    }
-
-    #[cfg(test)]
-    pub(crate) fn blocked(&self) -> usize {
-        self.key_queues.iter().map(|(_, key_queue)| key_queue.blocked.len()).sum()
-    }
-
-    #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
-        assert_eq!(self.key_queues.len(), self.by_key.values().map(FxHashMap::len).sum::<usize>());
-        self.key_queues.len()
     }
 }
 

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::super::{entry::TenantId, list::List};
+use super::super::{
+    entry::{Amount, TenantId},
+    list::List,
+};
 use crate::model::Criticality;
 use rustc_hash::FxHashMap;
 use slab::Slab;
@@ -19,9 +22,10 @@ pub(crate) struct Tenants {
 #[derive(Default)]
 struct Tenant {
     name: Box<str>,
-    /// Queued jobs, and jobs and bytes by class.
+    /// Queued jobs.
     jobs: usize,
-    queued: [(usize, usize); 4],
+    /// The same by class.
+    queued: [Amount; 4],
     /// Jobs of this tenant: queued ones, and running ones that were queued.
     held: usize,
     /// Number of kind queues of classes in which it is ahead.
@@ -91,7 +95,8 @@ impl Tenants {
         self.queueing += usize::from(found.jobs == 0);
         found.jobs += 1;
         let of_class = &mut found.queued[class.rank()];
-        *of_class = (of_class.0 + 1, of_class.1 + bytes);
+        of_class.jobs += 1;
+        of_class.bytes += bytes;
         found.held += 1;
         tenant
     }
@@ -101,7 +106,8 @@ impl Tenants {
         let found = &mut self.slab[tenant.0];
         found.jobs -= 1;
         let of_class = &mut found.queued[class.rank()];
-        *of_class = (of_class.0 - 1, of_class.1 - bytes);
+        of_class.jobs -= 1;
+        of_class.bytes -= bytes;
         self.queueing -= usize::from(found.jobs == 0);
     }
 
@@ -132,10 +138,11 @@ impl Tenants {
         }
     }
 
-    /// Number and bytes of a tenant's queued jobs that are at least as important as `class`.
-    pub(crate) fn queued_of(&self, tenant: TenantId, class: Criticality) -> (usize, usize) {
+    /// A tenant's queued jobs that are at least as important as `class`.
+    pub(crate) fn queued_of(&self, tenant: TenantId, class: Criticality) -> Amount {
         let queued = &self.slab[tenant.0].queued[..=class.rank()];
-        queued.iter().fold((0, 0), |(jobs, bytes), of_class| (jobs + of_class.0, bytes + of_class.1))
+        let jobs = queued.iter().map(|of_class| of_class.jobs).sum();
+        Amount { jobs, bytes: queued.iter().map(|of_class| of_class.bytes).sum() }
     }
 
     /// Tenants with a queued job.

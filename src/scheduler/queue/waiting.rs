@@ -1,5 +1,9 @@
 //! Callers that wait for capacity.
 
+#[cfg(test)]
+#[path = "../tests/invariants/waiting.rs"]
+mod invariants;
+
 use std::collections::BTreeSet;
 
 use rustc_hash::FxHashMap;
@@ -8,8 +12,8 @@ use slab::Slab;
 use super::{
     super::{
         Host,
-        entry::{CLASS, Entry, LINE},
-        list::List,
+        entry::Entry,
+        list::{Link, List},
     },
     backlogs::Backlogs,
 };
@@ -106,8 +110,8 @@ impl Waiting {
         if tenant.lines[rank].is_empty() {
             class.first_callers.insert((sequence, index));
         }
-        class.order.push_back(entries, CLASS, index);
-        tenant.lines[rank].push_back(entries, LINE, index);
+        class.order.push_back(entries, Link::Class, index);
+        tenant.lines[rank].push_back(entries, Link::Line, index);
         tenant.callers += 1;
         tenant.set(class, rank, tenant.work[rank] + work);
         self.len += 1;
@@ -119,8 +123,8 @@ impl Waiting {
         let (at, rank) = (self.by_name[entries[index].names().tenant], class.rank());
         let (tenant, class) = (&mut self.tenants[at], &mut self.classes[rank]);
         let was_first = tenant.lines[rank].head() == Some(index);
-        class.order.remove(entries, CLASS, index);
-        tenant.lines[rank].remove(entries, LINE, index);
+        class.order.remove(entries, Link::Class, index);
+        tenant.lines[rank].remove(entries, Link::Line, index);
         tenant.callers -= 1;
         let next = tenant.lines[rank].head();
         if was_first {
@@ -153,52 +157,12 @@ impl Waiting {
 
     /// All callers, more important classes first, in order of arrival within a class.
     pub(crate) fn iter<H: Host>(&self, entries: &Slab<Entry<H>>) -> impl Iterator<Item = usize> {
-        self.classes.iter().flat_map(|class| class.order.iter(entries, CLASS))
+        self.classes.iter().flat_map(|class| class.order.iter(entries, Link::Class))
     }
 
     /// The first caller of a class.
     pub(crate) fn head(&self, class: Criticality) -> Option<usize> {
         self.classes[class.rank()].order.head()
-    }
-
-    /// Checks each caller, sum and tenant by counting again.
-    #[cfg(test)]
-    pub(crate) fn assert_whole<H: Host>(&self, entries: &Slab<Entry<H>>) {
-        let near = |left: f64, right: f64| (left - right).abs() < 1e-9;
-        let work = |index: usize| entries[index].work;
-        for (rank, class) in self.classes.iter().enumerate() {
-            let order: Vec<usize> = class.order.iter(entries, CLASS).collect();
-            assert!(order.is_sorted_by_key(|index| entries[*index].sequence), "callers are in order of arrival");
-            assert!(near(class.work, order.iter().copied().map(work).sum()), "work of the callers of a class");
-            let lines = self.tenants.iter().filter(|(_, tenant)| !tenant.lines[rank].is_empty());
-            let mut in_lines = 0;
-            let mut first_callers = Vec::new();
-            for (_, tenant) in lines {
-                let line: Vec<usize> = tenant.lines[rank].iter(entries, LINE).collect();
-                assert!(
-                    line.iter().all(|index| *entries[*index].names().tenant == *tenant.name),
-                    "each caller is in the list of its tenant"
-                );
-                assert!(
-                    line.is_sorted_by_key(|index| entries[*index].sequence),
-                    "the callers of a tenant are in order of arrival"
-                );
-                assert!(near(tenant.work[rank], line.iter().copied().map(work).sum()), "work of a tenant's callers");
-                in_lines += line.len();
-                first_callers.push((entries[line[0]].sequence, line[0]));
-            }
-            first_callers.sort_unstable();
-            assert_eq!(in_lines, order.len(), "each caller is in one list");
-            assert_eq!(
-                class.first_callers.iter().copied().collect::<Vec<_>>(),
-                first_callers,
-                "each tenant is at the front once, by its first caller"
-            );
-            assert!(class.backlogs.tenants() <= first_callers.len(), "no backlog without a caller");
-        }
-        assert!(self.tenants.iter().all(|(_, tenant)| tenant.callers > 0), "no tenant without a caller");
-        let callers: usize = self.tenants.iter().map(|(_, tenant)| tenant.callers).sum();
-        assert_eq!((callers, self.by_name.len()), (self.len, self.tenants.len()), "callers and tenants");
     }
 }
 

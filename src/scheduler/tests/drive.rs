@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{
-    super::{Arrival, Bounds, Caps, Core, Counts, Effect, Grant, JobKey, Verdict, Wait, entry::AGE},
+    super::{Arrival, Bounds, Caps, Core, Counts, Effect, Grant, JobKey, Verdict, Wait, list::Link},
     Answer, Event, Notification, Numbers, Offer, Step,
     job_model::JobModel,
 };
@@ -276,15 +276,15 @@ impl Drive {
         View {
             is_finished: scheduler.is_finished(),
             waiting: jobs(scheduler.queue.waiting.iter(&scheduler.entries).collect()),
-            queued: jobs(scheduler.queue.all.iter(&scheduler.entries, AGE).collect()),
+            queued: jobs(scheduler.queue.all.iter(&scheduler.entries, Link::Age).collect()),
             ready: jobs(scheduler.queue.ready(&scheduler.entries)),
             idle: snapshot.workers.len() - running.len(),
             running,
             queued_bytes: snapshot.queued_bytes,
-            counts: snapshot.counts,
+            counts: snapshot.load.counts,
             is_saturated: scheduler.is_saturated(),
             is_paused: snapshot.paused.is_some(),
-            live: snapshot.live_workers,
+            live: snapshot.load.live_workers,
             retiring: snapshot.size.retiring,
             unreplaced: scheduler.unreplaced(),
             tenants: tenants.count(),

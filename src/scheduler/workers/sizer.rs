@@ -62,8 +62,9 @@ pub(crate) struct Decision {
 /// State between samples.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Sizer {
-    /// Samples in a row with long waits, and with busy workers.
+    /// Samples in a row with long waits.
     late: u32,
+    /// Samples in a row with busy workers.
     hot: u32,
     demand: Demand,
     guard: Guard,

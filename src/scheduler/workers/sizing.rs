@@ -123,15 +123,13 @@ impl<H: Host> Core<H> {
 
     fn figures(&self, now: Instant) -> Totals {
         let counts = &self.counts;
-        let refused = |reason: usize| counts.rejected[reason];
+        let refused = [RejectionReason::NoRoomInTime, RejectionReason::QueueFull, RejectionReason::PAST];
         Totals {
             at: now,
             busy: self.workers.busy_time(now).as_secs_f64(),
             accepted: counts.accepted,
             completed: counts.completed,
-            refused: refused(RejectionReason::NoRoomInTime.index())
-                + refused(RejectionReason::QueueFull.index())
-                + refused(RejectionReason::PAST.index()),
+            refused: refused.iter().map(|reason| counts.rejected[reason.index()]).sum(),
         }
     }
 }
