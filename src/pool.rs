@@ -4,9 +4,9 @@
 //! its effects. A job passes these files:
 //!
 //! ```text
-//! handle ─▶ ticket ─▶ inner ─▶ core ─▶ lease ─▶ run ─────▶ outcome
-//! submit    its      lock,    verdict  a worker  its        one outcome,
-//!           future   effects           on loan   handler    counted once
+//! pools ─▶ arrival ─▶ inner ───▶ core ───▶ lease ───▶ ticket ──▶ outcome
+//! submit   bounds,    lock,      verdict   a worker   runs the   one outcome,
+//!          context    effects              on loan    handler    counted once
 //! ```
 //!
 //! A job whose worker is free runs in the task of its caller. When the caller leaves, or is answered at the deadline,
@@ -15,8 +15,10 @@
 //! A job of a blocking kind runs on the thread of its worker ([`blocking`]). The thread decides its outcome and takes
 //! the next job itself. It sends its messages for the tasks of callers to one reader on their thread.
 
+mod arrival;
 mod blocking;
 mod builder;
+mod capacity;
 mod drain;
 mod ended_jobs;
 mod external;
@@ -39,7 +41,6 @@ mod run;
 mod service;
 mod settings;
 mod shard;
-mod signal;
 mod stats;
 mod stop;
 mod stream;
@@ -52,6 +53,7 @@ pub use crate::handler::{Event, ProcessState, ProcessStats, ProgramStats};
 pub use crate::phase::Phase;
 pub use crate::scheduler::{Binding, Counts, LimitStats, Queued, SizeStats, Suspension, TenantRate, Wait};
 pub use builder::PoolBuilder;
+pub use capacity::CapacityWait;
 pub use drain::DrainReport;
 pub use ended_jobs::{EndedFailure, EndedJob};
 pub use factories::FactoryStats;
@@ -59,7 +61,6 @@ pub use handle::Pool;
 pub use listing::{Explanation, JobFilter, JobOrder, ListedJob, Listing, RunningJob};
 pub use lost_job::{LostJob, LostWhile};
 pub use pools::Pools;
-pub use queued_job::CapacityWait;
 #[cfg(feature = "server")]
 pub(crate) use remote::AttachError;
 pub use reservation::Reservation;

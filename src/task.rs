@@ -65,12 +65,6 @@ impl Tasks {
         self.tracker.wait().await;
     }
 
-    /// Number of tasks in the set.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.tracker.len()
-    }
-
     /// Whether no task is in the set.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -12,8 +12,8 @@ use tokio::{
 
 use super::{
     inner::PoolInner,
+    lease::Signal,
     shard::{serving_shard, work_for_shard},
-    signal::Signal,
 };
 use crate::{model::JobResult, phase::Phase, task::spawn_thread};
 

@@ -70,21 +70,6 @@ impl Pool {
     /// Ends the remaining jobs: answers queued ones, asks running ones to stop, and then forces them. Returns at once;
     /// [`wait`](Self::wait) returns at the end.
     pub fn stop(&self) {
-        self.end_all();
-    }
-
-    /// The same as [`stop`](Self::stop), but forces running jobs within `kill`. All callers are answered, and all
-    /// programs are killed, shortly before `kill` has passed.
-    pub fn stop_within(&self, kill: Duration) {
-        let margin = (kill / 5).min(ANSWER_MARGIN);
-        if let Some(at) = Instant::now().checked_add(kill - margin) {
-            // The first of two stops sets the deadline.
-            let _ = self.inner().force_by.set(at);
-        }
-        self.end_all();
-    }
-
-    fn end_all(&self) {
         let inner = self.inner();
         self.drain();
         inner.phase.advance(Phase::Stopping);
@@ -95,6 +80,17 @@ impl Pool {
         for cx in running {
             cx.stop(StopReason::Drain);
         }
+    }
+
+    /// The same as [`stop`](Self::stop), but forces running jobs within `kill`. All callers are answered, and all
+    /// programs are killed, shortly before `kill` has passed.
+    pub fn stop_within(&self, kill: Duration) {
+        let margin = (kill / 5).min(ANSWER_MARGIN);
+        if let Some(at) = Instant::now().checked_add(kill - margin) {
+            // The first of two stops sets the deadline.
+            let _ = self.inner().force_by.set(at);
+        }
+        self.stop();
     }
 
     /// Drains the pool, waits for at most `finish`, stops the remaining jobs, waits for at most `kill`, and reports the
@@ -158,11 +154,4 @@ async fn close(inner: &PoolInner, kind: KindId, handler: Contained<Instance>) {
         () = forced(inner) => "the drain is over".to_owned(),
     };
     warn!(pool = %inner.name, kind = %inner.kind(kind).name(), cause = fault, "a handler was not closed in time");
-}
-
-impl PoolInner {
-    /// Time between the request to stop and the forced stop of a job of `kind`.
-    pub(super) fn grace(&self, kind: KindId) -> Duration {
-        self.kind(kind).get_options().cancel_grace.unwrap_or(self.settings.cancel_grace)
-    }
 }

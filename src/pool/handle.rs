@@ -11,7 +11,7 @@ use super::{
     lease::WorkerHandlers,
     shard::shard,
     stream::stream,
-    ticket::outcome,
+    ticket::result_of,
     timers::keep_size,
 };
 use crate::{
@@ -64,7 +64,7 @@ impl Pool {
     /// # Errors
     /// [`JobError::Rejected`] if the job was not accepted, [`JobError::Failed`] if it did not complete.
     pub fn submit(&self, job: Job) -> impl Future<Output = JobResult> + Send + Unpin + use<> {
-        outcome(self.try_submit(job))
+        result_of(self.try_submit(job))
     }
 
     /// Submits a job, without waiting for its outcome.
@@ -90,8 +90,8 @@ impl Pool {
     /// # Errors
     /// Why the job was not accepted.
     pub fn try_submit(&self, job: Job) -> Result<Ticket, Rejection> {
-        let kind = self.locate(&job)?;
-        self.admit(kind, Box::new(job))
+        let (inner, kind) = (self.inner(), self.locate(&job)?);
+        Ticket::admit(inner, kind, Box::new(job), inner.collector(kind))
     }
 
     /// Runs `job` without a caller. Failures are only logged and counted.
@@ -118,8 +118,7 @@ impl Pool {
     /// # Errors
     /// Why the job was not accepted.
     pub fn send(&self, job: Job) -> Result<JobId, Rejection> {
-        let kind = self.locate(&job)?;
-        let ticket = self.admit(kind, Box::new(job))?;
+        let ticket = self.try_submit(job)?;
         let (id, cx) = (ticket.job(), ticket.cx.clone());
         self.inner().tasks.spawn(async move {
             if let Err(error) = ticket.await {
@@ -135,7 +134,7 @@ impl Pool {
     /// The errors of [`submit`](Self::submit) that occur before the job runs.
     pub async fn stream(&self, job: Job) -> Result<JobStream, JobError> {
         let kind = self.locate(&job)?;
-        self.stream_at(kind, Box::new(job)).await
+        stream(self.inner(), kind, Box::new(job)).await
     }
 
     /// Number of usable workers: all except the stuck ones.
@@ -180,10 +179,6 @@ impl Pool {
         self.0.get(shard()).unwrap_or(&self.0[0])
     }
 
-    pub(super) async fn stream_at(&self, kind: KindId, job: Box<Job>) -> Result<JobStream, JobError> {
-        stream(self.inner(), kind, job).await
-    }
-
     pub(crate) fn kind_names(&self) -> impl Iterator<Item = (KindId, &Arc<str>)> {
         self.inner().served().map(|(id, kind)| (id, kind.name()))
     }
@@ -193,11 +188,6 @@ impl Pool {
             let suggestion = super::pools::closest(&job.kind, self.kind_names().map(|(_, name)| name));
             self.inner().reject(job.kind.as_str().into(), RejectionReason::UnknownKind { suggestion })
         })
-    }
-
-    pub(super) fn admit(&self, kind: KindId, job: Box<Job>) -> Result<Ticket, Rejection> {
-        let inner = self.inner();
-        Ticket::admit(inner, kind, job, inner.collector(kind))
     }
 }
 
@@ -237,8 +227,8 @@ impl Pool {
     /// elsewhere. Neither is a pool whose programs cannot start.
     #[must_use]
     pub fn is_serving(&self) -> bool {
-        let has_workers = self.inner().read(Core::configured_workers) > 0;
         let inner = self.inner();
+        let has_workers = inner.read(Core::configured_workers) > 0;
         inner.phase.get() == Phase::Serving && self.suspension() == Suspension::None && has_workers && !inner.is_down()
     }
 

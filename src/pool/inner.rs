@@ -2,7 +2,6 @@
 
 use std::{
     ops::Deref,
-    pin::pin,
     sync::{
         Arc, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
@@ -22,15 +21,14 @@ use super::{
     blocking::Reports,
     ended_jobs::Meters,
     factories::Factories,
-    lease::{End, Gone, Lease, WorkerHandlers},
+    lease::{Gone, Lease, Signal, Waiter, WorkerHandlers},
     lost_job::LostJob,
     settings::Settings,
     shard::{Replaceable, shard},
-    signal::{Signal, Waiter},
 };
 use crate::{
-    handler::{Context, Kind, Site, StopReason},
-    model::{Durations, KindId, KindLimits, MAX_RETRY_AFTER, Outcome, Rejection, RejectionReason},
+    handler::{Context, Kind, OutputSink, Site, StopReason},
+    model::{Durations, Job, KindId, KindLimits, MAX_RETRY_AFTER, Outcome, Rejection, RejectionReason},
     phase::{Phase, PhaseCell},
     scheduler::{Bounds, Core, Effect, Host, JobKey, Withdrawal, Withdrawn},
     task::Tasks,
@@ -71,7 +69,7 @@ pub(super) struct PoolInner {
     pub(super) timer: OnceLock<watch::Sender<Option<Instant>>>,
     /// Whether that task exists.
     pub(super) is_timed: AtomicBool,
-    /// The ways to the serving threads that have a reader, by shard. Only its own thread locks one.
+    /// By shard: the way to the serving thread, once that has a reader. Only the thread itself locks it.
     pub(super) reports: Vec<Mutex<Option<Reports>>>,
 }
 
@@ -167,6 +165,21 @@ impl PoolInner {
         self.by_name.version()
     }
 
+    /// Longest run of a job, by its kind and its caller.
+    pub(super) fn run_timeout(&self, kind: KindId, job: &Job) -> Option<Duration> {
+        [self.kind(kind).get_options().run_timeout, job.run_timeout].into_iter().flatten().min()
+    }
+
+    /// Time between the request to stop and the forced stop of a job of `kind`.
+    pub(super) fn grace(&self, kind: KindId) -> Duration {
+        self.kind(kind).get_options().cancel_grace.unwrap_or(self.settings.cancel_grace)
+    }
+
+    /// Collects the output of a job of `kind`, up to its limit.
+    pub(super) fn collector(&self, kind: KindId) -> OutputSink {
+        OutputSink::collect(self.kind(kind).get_options().max_output.unwrap_or(self.settings.max_output))
+    }
+
     pub(super) fn find_kind(&self, name: &str) -> Option<KindId> {
         self.by_name.get(name).copied()
     }
@@ -194,23 +207,9 @@ impl PoolInner {
 
     /// Records a job that a drain stops. Called under the lock, so that no observer sees a finished drain without its
     /// lost jobs.
-    fn note_lost(&self, cx: &Context) {
+    pub(super) fn note_lost(&self, cx: &Context) {
         if cx.stop_reason() == Some(StopReason::Drain) {
             self.lost.lock().push(LostJob::new(cx));
-        }
-    }
-
-    /// Returns when `is_so`, which is checked each time that waiting callers get capacity, or give up. Cancel safe.
-    pub(super) async fn when_room(&self, is_so: impl Fn(&Core<Wiring>) -> bool) {
-        let mut changed = pin!(self.room.notified());
-        loop {
-            // The waiter registers before the check, so that it misses no change in between.
-            changed.as_mut().enable();
-            if self.read(&is_so) {
-                return;
-            }
-            changed.as_mut().await;
-            changed.set(self.room.notified());
         }
     }
 
@@ -258,26 +257,6 @@ impl Shared {
     pub(super) fn withdraw(&self, key: JobKey, why: Withdrawal) -> Withdrawn {
         let now = Instant::now();
         self.drive(|core, effects| core.withdraw(now, key, why, effects))
-    }
-
-    /// Takes a worker back. If the lease has an outcome, decides it under the same lock. Returns false if the outcome
-    /// was decided before.
-    pub(super) fn release(&self, key: JobKey, mut state: Box<WorkerHandlers>, ended: Option<End<'_>>) -> bool {
-        let now = ended.as_ref().map_or_else(Instant::now, |end| end.at);
-        let (is_ours, replaced, leftover) = self.drive(|core, effects| {
-            let mut is_ours = false;
-            if let Some(End { outcome, run, at: _, lost }) = ended {
-                is_ours = core.end(now, key, outcome, run);
-                if let Some(cx) = lost.filter(|_| is_ours) {
-                    self.note_lost(cx);
-                }
-            }
-            let replaced = state.take_replaced(self);
-            (is_ours, replaced, core.release(now, key, state, effects))
-        });
-        self.close(replaced);
-        self.retire(leftover);
-        is_ours
     }
 
     /// Marks a worker whose job does not stop. Returns whether another worker replaced it.

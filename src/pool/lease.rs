@@ -1,16 +1,16 @@
-//! A worker on loan to one job, and its handlers.
+//! A worker on loan to one job, its handlers, and the way on which a queued job gets it.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use tokio::time::Instant;
+use tokio::{sync::oneshot, time::Instant};
 
 use super::{
-    blocking::Thread,
+    blocking::{Message, Reports, Thread, report},
     inner::{PoolInner, Shared, Wiring},
 };
 use crate::{
     handler::{Contained, Context, Instance},
-    model::{KindId, Outcome},
+    model::{HandlerError, KindId, Outcome, Output, RejectionReason},
     scheduler::{Grant, JobKey},
 };
 
@@ -106,7 +106,17 @@ impl Lease {
         kept
     }
 
-    pub(super) fn put_back(&mut self, kind: KindId, handler: Contained<Instance>) {
+    /// Keeps a handler after a run. After a crash, the worker makes a new one, which shows whether the factory still
+    /// works.
+    pub(super) fn put_back(
+        &mut self,
+        kind: KindId,
+        handler: Contained<Instance>,
+        result: &Result<Output, HandlerError>,
+    ) {
+        if matches!(result, Err(HandlerError::Crashed { .. } | HandlerError::Unavailable { .. })) {
+            return;
+        }
         let instances = &mut self.handlers().instances;
         if instances.len() <= kind.0 {
             instances.resize_with(kind.0 + 1, || None);
@@ -124,10 +134,26 @@ impl Lease {
         Ok(thread)
     }
 
-    /// Gives the worker back and decides the outcome of its job. Returns false if the outcome was decided before.
-    pub(super) fn finish(&mut self, end: End<'_>) -> bool {
-        let handlers = self.handlers.take().expect(GIVEN_ONCE);
-        self.inner.release(self.key, handlers, Some(end))
+    /// Gives the worker back, and decides the outcome of its job under the same lock; without an `end`, it counts as
+    /// cancelled. Returns false if the outcome was decided before.
+    pub(super) fn give_back(&mut self, end: Option<End<'_>>) -> bool {
+        let (inner, key) = (&self.inner, self.key);
+        let mut handlers = self.handlers.take().expect(GIVEN_ONCE);
+        let now = end.as_ref().map_or_else(Instant::now, |end| end.at);
+        let (is_ours, replaced, leftover) = inner.drive(|core, effects| {
+            let mut is_ours = false;
+            if let Some(End { outcome, run, at: _, lost }) = end {
+                is_ours = core.end(now, key, outcome, run);
+                if let Some(cx) = lost.filter(|_| is_ours) {
+                    inner.note_lost(cx);
+                }
+            }
+            let replaced = handlers.take_replaced(inner);
+            (is_ours, replaced, core.release(now, key, handlers, effects))
+        });
+        inner.close(replaced);
+        inner.retire(leftover);
+        is_ours
     }
 
     fn handlers(&mut self) -> &mut WorkerHandlers {
@@ -139,8 +165,51 @@ const GIVEN_ONCE: &str = "the worker is given back once, at the end";
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if let Some(handlers) = self.handlers.take() {
-            self.inner.release(self.key, handlers, None);
+        if self.handlers.is_some() {
+            self.give_back(None);
+        }
+    }
+}
+
+/// The scheduler's way to reach a queued job.
+pub(super) struct Waiter {
+    pub(super) signal: oneshot::Sender<Signal>,
+    /// For a job of a blocking kind. The worker's thread starts it directly, so that no serving thread is involved
+    /// between two jobs of a worker.
+    pub(super) blocking: Option<Arc<dyn StartOnThread>>,
+}
+
+/// The scheduler's signal to a queued job.
+pub(super) enum Signal {
+    Start(Lease),
+    /// The job runs on its worker's own thread.
+    Began,
+    /// The job ended. Includes the retry time.
+    Ended(Outcome, Option<Duration>),
+    /// The job never got capacity.
+    Refused(RejectionReason),
+}
+
+/// A queued job of a blocking kind.
+pub(super) trait StartOnThread: Send + Sync {
+    /// Starts the job on the thread of its worker. Returns the way to the task that waits.
+    ///
+    /// # Errors
+    /// Returns the worker if the job's own task must handle it: the job is not queued yet, too late, stopped, or gone.
+    fn start(&self, lease: Lease) -> Result<Option<Reports>, Lease>;
+}
+
+impl Waiter {
+    /// Hands the worker to the job. If its task is gone, the lease is dropped, which gives the worker back.
+    pub(super) fn start(self, lease: Lease) {
+        let Self { signal, blocking } = self;
+        let begun = match blocking {
+            Some(blocking) => blocking.start(lease),
+            None => Err(lease),
+        };
+        match begun {
+            Ok(reports) => report(reports.as_ref(), Message::Began(signal)),
+            Err(lease) => drop(signal.send(Signal::Start(lease))),
         }
     }
 }

@@ -3,12 +3,12 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
-use tracing::{debug, error, field, info};
 
 use super::{
     ended_jobs::EndedJob,
     inner::{PoolInner, jittered},
     lease::{End, Lease},
+    trace::{log_completed, log_failed, log_panic},
 };
 use crate::{
     handler::{Context, StopReason},
@@ -75,7 +75,8 @@ pub(super) fn conclude(
     if let Err(failure) = &result {
         log_panic(cx, failure);
     }
-    if !lease.finish(End { outcome, run, at: now, lost: result.is_err().then_some(cx) }) {
+    let end = End { outcome, run, at: now, lost: result.is_err().then_some(cx) };
+    if !lease.give_back(Some(end)) {
         return None;
     }
     Some(match result {
@@ -83,10 +84,7 @@ pub(super) fn conclude(
             let ended = EndedJob::new(cx, outcome, run, now);
             let waterfall = ended.waterfall;
             lease.inner().meters.record(ended);
-            debug!(
-                pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), request_id = %cx.request_id(),
-                run_ms = milliseconds(run), "job completed",
-            );
+            log_completed(cx, run);
             Ok(Completed { job: cx.job(), output, waterfall })
         }
         Err(mut failure) => {
@@ -98,7 +96,7 @@ pub(super) fn conclude(
 
 /// Logs and records the failure of an accepted job, and makes it the answer for its caller.
 pub(super) fn record(inner: &PoolInner, cx: &Context, failure: Box<Failure>) -> JobError {
-    log(cx, &failure);
+    log_failed(cx, &failure);
     inner.meters.record(EndedJob::failed(cx, &failure, Instant::now()));
     JobError::Failed(failure)
 }
@@ -166,39 +164,4 @@ pub(super) fn timed_out(cx: &Context) -> Outcome {
         return Outcome::ExpiredInQueue;
     }
     if cx.until() < cx.deadline().reply_by() { Outcome::RunTimeout } else { Outcome::DeadlineExceeded }
-}
-
-/// Milliseconds as a JSON number, to a microsecond.
-pub(super) fn milliseconds(duration: Duration) -> f64 {
-    duration.as_micros() as f64 / 1e3
-}
-
-/// A panic is logged even if the outcome of its job was decided before.
-fn log_panic(cx: &Context, failure: &Failure) {
-    let Some(HandlerError::Panicked { message }) = &failure.error else { return };
-    cx.span().in_scope(|| {
-        error!(
-            pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), request_id = %cx.request_id(),
-            panic = message, "a handler panicked; its worker makes a new one",
-        );
-    });
-}
-
-fn log(cx: &Context, failure: &Failure) {
-    // Handler failures concern the operator. Other outcomes are counted, and may be too many to log.
-    if matches!(
-        failure.outcome,
-        Outcome::HandlerFailed | Outcome::WorkerCrashed | Outcome::WorkerLost { .. } | Outcome::OutputTooLarge
-    ) {
-        info!(
-            pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), request_id = %cx.request_id(),
-            detached_job = cx.detached_job(), run_ms = milliseconds(failure.run),
-            runner = cx.runner().map(field::display), cause = %failure, "job failed",
-        );
-    } else {
-        debug!(
-            pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), request_id = %cx.request_id(),
-            run_ms = milliseconds(failure.run), cause = %failure, "job did not complete",
-        );
-    }
 }

@@ -7,11 +7,7 @@ use std::sync::{
 
 use rustc_hash::FxHashMap;
 
-use super::{
-    JobStream, Pool, Ticket,
-    shard::Replaceable,
-    ticket::{check, outcome},
-};
+use super::{JobStream, Pool, Ticket, arrival::check, shard::Replaceable, stream::stream, ticket::result_of};
 use crate::{
     model::{Job, JobError, JobResult, KindId, Rejection, RejectionReason},
     phase::Phase,
@@ -78,7 +74,7 @@ impl Pools {
     /// # Errors
     /// The same errors, and a refusal if no pool serves the kind.
     pub fn submit(&self, job: Job) -> impl Future<Output = JobResult> + Send + Unpin + use<> {
-        outcome(self.try_submit(job))
+        result_of(self.try_submit(job))
     }
 
     /// [`Pool::try_submit`] on the pool of the job's kind.
@@ -88,7 +84,7 @@ impl Pools {
     pub fn try_submit(&self, job: impl Into<Box<Job>>) -> Result<Ticket, Rejection> {
         let job = job.into();
         let (pool, kind) = self.locate(&job)?;
-        pool.admit(kind, job)
+        Ticket::admit(pool.inner(), kind, job, pool.inner().collector(kind))
     }
 
     /// Whether the pools accept no more jobs.
@@ -114,7 +110,7 @@ impl Pools {
     /// The same errors, and a refusal if no pool serves the kind.
     pub async fn stream(&self, job: Job) -> Result<JobStream, JobError> {
         let (pool, kind) = self.locate(&job)?;
-        pool.stream_at(kind, Box::new(job)).await
+        stream(pool.inner(), kind, Box::new(job)).await
     }
 
     /// Checks the fields of a job.

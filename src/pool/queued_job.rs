@@ -1,6 +1,6 @@
 //! A queued job. Dropping it, for example when the caller leaves, takes the job out of the queue.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::{sync::oneshot, time::Instant};
@@ -9,11 +9,10 @@ use tracing::Span;
 use super::{
     blocking::{Done, Reports},
     inner::Shared,
-    lease::Lease,
+    lease::{Lease, Signal, StartOnThread, Waiter},
     outcome::{record, refuse_waiting},
     run::run_on_thread,
-    signal::{Signal, StartOnThread, Waiter},
-    ticket::{State, Ticket, run_timeout},
+    ticket::{State, Ticket},
     trace::queue_span,
 };
 use crate::{
@@ -52,7 +51,7 @@ impl StartOnThread for BlockingJob {
         }
         let Ok(thread) = lease.thread() else { return Err(lease) };
         let Some((job, done)) = self.queued.lock().take() else { return Err(lease) };
-        cx.begin(lease.worker(), now, run_timeout(lease.inner(), &job, cx));
+        cx.begin(lease.worker(), now, lease.inner().run_timeout(cx.kind_id(), &job));
         let reports = done.reports().cloned();
         run_on_thread(&thread, lease, job, cx.clone(), done);
         Ok(reports)
@@ -153,35 +152,5 @@ impl Drop for QueuedJob {
             (Withdrawn::Queued | Withdrawn::Gone, _) => Outcome::Cancelled,
         };
         self.ended(outcome, None);
-    }
-}
-
-/// The wait of a job for capacity.
-#[derive(Clone)]
-pub struct CapacityWait {
-    inner: Shared,
-    key: JobKey,
-}
-
-impl CapacityWait {
-    pub(super) fn of(inner: Shared, key: JobKey) -> Self {
-        Self { inner, key }
-    }
-
-    /// Whether the job is still waiting for capacity.
-    #[must_use]
-    pub fn goes_on(&self) -> bool {
-        self.inner.read(|core| core.is_waiting(self.key))
-    }
-
-    /// Returns when the job has capacity or has ended. Cancel safe.
-    pub async fn end(&self) {
-        self.inner.when_room(|core| !core.is_waiting(self.key)).await;
-    }
-}
-
-impl fmt::Debug for CapacityWait {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CapacityWait").field("key", &self.key).finish_non_exhaustive()
     }
 }

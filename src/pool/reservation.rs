@@ -1,20 +1,20 @@
-//! A worker that is taken ahead of its job, and the wait for capacity: for callers that fetch a job only if it can run.
+//! A worker that is taken ahead of its job, for callers that fetch a job only if it can run.
 
-use std::{fmt, sync::atomic::Ordering, time::Duration};
+use std::{fmt, time::Duration};
 
 use tokio::time::Instant;
 
 use super::{
     Pool, Ticket,
-    inner::PoolInner,
+    arrival::{check, context},
     lease::Lease,
-    ticket::{State, check, context, log_arrival},
+    ticket::State,
+    trace::log_arrival,
 };
 use crate::{
     handler::{Context, StopReason},
     model::{Deadline, FieldViolation, Job, JobError, Rejection, RejectionReason, WhenFull},
     phase::Phase,
-    scheduler::Core,
 };
 
 /// Longest wait for a worker: far more than a process lives.
@@ -62,24 +62,6 @@ impl Pool {
         let cx = context(inner, kind, now, &mut job, inner.collector(kind));
         let lease = Ticket::offer(inner, now, job, cx.clone(), false)?.worker().await?;
         Ok(Reservation { pool: self.clone(), lease, cx })
-    }
-
-    /// Returns when a job could be accepted: a worker is free, or the queue has room. Another caller may come first. A
-    /// pool that drains returns at once, and refuses the job. Cancel safe.
-    pub async fn capacity(&self) {
-        let inner = self.inner();
-        inner.capacity_waiters.fetch_add(1, Ordering::Relaxed);
-        let _waiter = CapacityWaiter(inner);
-        inner.when_room(Core::may_accept).await;
-    }
-}
-
-/// Counts a caller that waits for capacity, until it is dropped.
-struct CapacityWaiter<'a>(&'a PoolInner);
-
-impl Drop for CapacityWaiter<'_> {
-    fn drop(&mut self) {
-        self.0.capacity_waiters.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -1,13 +1,13 @@
-//! A job from its admission to its outcome: one future with one state. `queued_job.rs` waits for a worker, `run.rs`
-//! runs the handler, and `stop.rs` has the stop ladder.
+//! A job from its arrival to its outcome: one future with one state. `arrival.rs` makes it, `queued_job.rs` waits for a
+//! worker, `run.rs` runs handlers of blocking kinds, and `stop.rs` has the stop ladder.
 
 use std::{
     fmt,
     future::poll_fn,
-    hash::{BuildHasher, RandomState},
     mem,
+    panic::AssertUnwindSafe,
     pin::Pin,
-    sync::{Arc, LazyLock},
+    sync::atomic::Ordering,
     task::{Context as TaskContext, Poll, ready},
     time::Duration,
 };
@@ -17,20 +17,23 @@ use futures_util::{
     future::{BoxFuture, Either, ready as ready_now},
 };
 use tokio::{sync::oneshot, time::Instant};
-use tracing::{Span, debug};
+use tracing::{Span, warn};
 
 use super::{
-    inner::{PoolInner, Shared, jittered},
+    blocking::Done,
+    capacity::CapacityWait,
     lease::Lease,
-    outcome::milliseconds,
-    queued_job::{CapacityWait, QueuedJob},
-    shard::shard,
+    outcome::{conclude, judge, stopped},
+    run::{begin_to_make, end_making, entered, run_on_thread},
+    trace::attempt_span,
 };
 use crate::{
-    handler::{AsyncRun, Contained, Context, ContextParts, OutputSink, StopReason},
-    model::{Call, Criticality, Failure, Job, JobError, JobId, JobResult, KindId, Outcome, Rejection, RejectionReason},
-    scheduler::{Arrival, Refusal, Verdict},
+    handler::{AsyncRun, Contained, Context, Instance, StopReason, contain, panic_message},
+    model::{Failure, HandlerError, Job, JobError, JobId, JobResult, Outcome, Output, Rejection},
 };
+
+/// The settings are read only for longer polls.
+const SHORTEST_SLOW_POLL: Duration = Duration::from_millis(1);
 
 /// A job that was admitted, or waits for capacity. Awaiting it returns the outcome; dropping it cancels the job.
 ///
@@ -41,15 +44,15 @@ pub struct Ticket {
     // a span, which runs code of a subscriber, and must not happen under the lock of the pool.
     pub(super) state: State,
     /// Span of the run; `None` if the call's span is enough.
-    pub(super) span: Option<Box<Span>>,
+    span: Option<Box<Span>>,
     /// The job and its worker. It has no worker, and only the id of the job, while the job is queued, or while a thread
     /// of the worker has its lease.
     pub(super) lease: Lease,
     /// A reason to stop. Most short jobs end at their first poll, so it is made only for jobs that are still pending.
     stop: Option<BoxFuture<'static, StopReason>>,
     /// Time of the start or of the last poll of the handler.
-    pub(super) seen: Instant,
-    pub(super) is_polled: bool,
+    seen: Instant,
+    is_polled: bool,
     pub(super) cx: Context,
 }
 
@@ -72,70 +75,6 @@ pub(super) enum State {
 }
 
 impl Ticket {
-    /// Asks the pool to admit a job.
-    pub(super) fn admit(
-        inner: &Shared,
-        kind: KindId,
-        mut job: Box<Job>,
-        output: OutputSink,
-    ) -> Result<Self, Rejection> {
-        check(inner, kind, &job)?;
-        let now = Instant::now();
-        let cx = context(inner, kind, now, &mut job, output);
-        Self::offer(inner, now, job, cx, inner.kind(kind).is_blocking())
-    }
-
-    /// Offers a checked job to the scheduler. If it has to wait, it later starts on a thread of its worker with
-    /// `on_thread`, and else in the task of this ticket, even if its kind is blocking.
-    pub(super) fn offer(
-        inner: &Shared,
-        now: Instant,
-        job: Box<Job>,
-        cx: Context,
-        on_thread: bool,
-    ) -> Result<Self, Rejection> {
-        let deadline = cx.deadline();
-        let queue_end = job.queue_timeout.and_then(|timeout| deadline.arrival().checked_add(timeout));
-        let start_by = queue_end.map_or(deadline.reply_by(), |end| end.min(deadline.reply_by()));
-        let arrival = Arrival {
-            job: cx.clone(),
-            kind: cx.kind_id(),
-            class: job.criticality,
-            bytes: job.payload.len(),
-            start_by,
-            finish_by: deadline.reply_by(),
-            tenant: &job.tenant,
-            ordering_key: &job.ordering_key,
-            limit_key: &job.limit_key,
-            when_full: job.when_full.unwrap_or(inner.settings.when_full),
-            shard: shard(),
-        };
-        let mut queued = None;
-        let waiter = |key| {
-            let (waiter, job) = QueuedJob::new(inner.clone(), key, start_by, cx.clone(), on_thread);
-            queued = Some(job);
-            waiter
-        };
-        match inner.drive(|core, effects| core.offer(now, arrival, waiter, effects)) {
-            Verdict::Start(grant) => {
-                let lease = Lease::new(inner.clone(), grant);
-                log_arrival(inner, &job, &cx, None);
-                Ok(Self::new(State::Granted(job), lease, cx))
-            }
-            Verdict::Queued(key) | Verdict::Waiting(key) => {
-                log_arrival(inner, &job, &cx, None);
-                let queued = queued.expect("a job that does not start at once has a waiter");
-                let state = State::Queued(queued.next(job).boxed());
-                Ok(Self::new(state, Lease::naming(inner.clone(), key), cx))
-            }
-            Verdict::Refused(refusal) => {
-                let rejection = refuse(inner, &cx, refusal);
-                log_arrival(inner, &job, &cx, Some(&rejection));
-                Err(rejection)
-            }
-        }
-    }
-
     pub(super) fn new(state: State, lease: Lease, cx: Context) -> Self {
         Self { state, span: None, lease, stop: None, seen: cx.deadline().arrival(), is_polled: false, cx }
     }
@@ -168,26 +107,6 @@ impl Ticket {
         poll_fn(|task| self.poll_granted(task)).await?;
         self.state = State::Done;
         Ok(self.lease.take())
-    }
-
-    fn poll_begun(&mut self, task: &mut TaskContext<'_>) -> Poll<Result<(), JobError>> {
-        ready!(self.poll_granted(task))?;
-        Poll::Ready(match mem::replace(&mut self.state, State::Done) {
-            State::Granted(job) => self.start(job),
-            begun => {
-                self.state = begun;
-                Ok(())
-            }
-        })
-    }
-
-    fn poll_granted(&mut self, task: &mut TaskContext<'_>) -> Poll<Result<(), JobError>> {
-        if let State::Queued(queued) = &mut self.state {
-            let next = ready!(queued.poll_unpin(task));
-            self.state = State::Done;
-            (self.state, self.lease) = next?;
-        }
-        Poll::Ready(Ok(()))
     }
 
     /// Passes the run on. Only the id of the job is left here.
@@ -228,6 +147,154 @@ impl Future for Ticket {
 /// The task of a job, or the worker's thread, decides the outcome. The thread reports it to the task.
 pub(super) const REPORTED: &str = "the outcome of a job comes to its own task";
 
+/// The steps from state to state, in order.
+impl Ticket {
+    fn poll_begun(&mut self, task: &mut TaskContext<'_>) -> Poll<Result<(), JobError>> {
+        ready!(self.poll_granted(task))?;
+        Poll::Ready(match mem::replace(&mut self.state, State::Done) {
+            State::Granted(job) => self.start(job),
+            begun => {
+                self.state = begun;
+                Ok(())
+            }
+        })
+    }
+
+    fn poll_granted(&mut self, task: &mut TaskContext<'_>) -> Poll<Result<(), JobError>> {
+        if let State::Queued(queued) = &mut self.state {
+            let next = ready!(queued.poll_unpin(task));
+            self.state = State::Done;
+            (self.state, self.lease) = next?;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Starts the run of a job that has its worker, unless it is too late. An asynchronous handler starts when it is
+    /// polled.
+    fn start(&mut self, job: Box<Job>) -> Result<(), JobError> {
+        self.seen = Instant::now();
+        match self.begin_run(job) {
+            Ok(state) => {
+                self.state = state;
+                Ok(())
+            }
+            Err(failure) => {
+                // The answer is sent at once, before the headers of a stream.
+                self.span = None;
+                let ended = conclude(&mut self.lease, &self.cx, self.seen, Err(failure));
+                let ended = ended.expect("no other decides a run that did not begin");
+                Err(ended.expect_err("it did not begin"))
+            }
+        }
+    }
+
+    fn begin_run(&mut self, job: Box<Job>) -> Result<State, Box<Failure>> {
+        let Self { lease, cx, .. } = self;
+        if cx.is_cancelled() {
+            // An operator, or the end of a drain, stopped the job before it began.
+            return Err(Failure::of(cx, stopped(cx, lease.inner())));
+        }
+        if self.seen >= cx.deadline().reply_by() {
+            // The worker was granted too late: passing the grant on took the remaining time.
+            return Err(Failure::of(cx, Outcome::ExpiredInQueue));
+        }
+        cx.begin(lease.worker(), self.seen, lease.inner().run_timeout(cx.kind_id(), &job));
+        if lease.inner().kind(cx.kind_id()).is_blocking() {
+            let thread = lease.thread().map_err(|error| {
+                let message = format!("the worker's thread could not be started: {error}");
+                Failure::without_handler(cx, HandlerError::Crashed { message }, None)
+            })?;
+            let (done, ended) = Done::new(lease.inner());
+            run_on_thread(&thread, lease.take(), job, cx.clone(), done);
+            return Ok(State::Blocking(ended));
+        }
+        self.span = attempt_span(cx, lease.worker());
+        entered(self.span.as_deref(), cx, || begin_async(lease, job, cx))
+    }
+
+    /// Polls the run once. Returns the job's result, or `None` if the outcome was decided before.
+    pub(super) fn poll_run(&mut self, task: &mut TaskContext<'_>) -> Poll<Option<JobResult>> {
+        if let State::Blocking(ended) = &mut self.state {
+            // A thread that sends nothing found the outcome already decided.
+            let ended = ready!(ended.poll_unpin(task)).ok();
+            self.state = State::Done;
+            return Poll::Ready(ended);
+        }
+        // The run starts with its first poll, which saves a short job one reading of the clock.
+        let begin = if self.is_polled { Instant::now() } else { self.seen };
+        self.is_polled = true;
+        let polled = self.poll_handler(task);
+        self.seen = Instant::now();
+        let took = self.seen - begin;
+        if took > SHORTEST_SLOW_POLL && took > self.lease.inner().settings.slow_poll {
+            self.warn_slow(took);
+        }
+        let result = ready!(polled);
+        self.span = None;
+        Poll::Ready(conclude(&mut self.lease, &self.cx, self.seen, result))
+    }
+
+    fn poll_handler(&mut self, task: &mut TaskContext<'_>) -> Poll<Result<Output, Box<Failure>>> {
+        if let State::Starting(start) = &mut self.state {
+            let started = ready!(entered(self.span.as_deref(), &self.cx, || start.poll_unpin(task)));
+            self.state = State::Done;
+            self.state = State::Running(Contained::new(started?));
+        }
+        let State::Running(run) = &mut self.state else { panic!("a ticket is not polled after its end") };
+        let _entered = self.span.as_deref().unwrap_or(self.cx.span()).enter();
+        let polled = contain(|| run.get_mut().poll_unpin(task));
+        let result = match polled {
+            Ok(Poll::Pending) => return Poll::Pending,
+            Ok(Poll::Ready((handler, result))) => {
+                let handler = Contained::new(Instance::Async(handler));
+                self.lease.put_back(self.cx.kind_id(), handler, &result);
+                result
+            }
+            Err(message) => Err(HandlerError::Panicked { message }),
+        };
+        // A future that panicked is dropped here, in the span of its run.
+        self.state = State::Done;
+        Poll::Ready(judge(result, &self.cx, self.lease.inner()))
+    }
+
+    fn warn_slow(&self, took: Duration) {
+        self.lease.inner().slow_polls.fetch_add(1, Ordering::Relaxed);
+        self.cx.span().in_scope(|| {
+            warn!(
+                kind = %self.cx.kind(),
+                job = %self.cx.job(),
+                request_id = %self.cx.request_id(),
+                duration_ms = took.as_millis(),
+                "one poll of a handler blocked its thread; make the kind blocking",
+            );
+        });
+    }
+}
+
+/// The handler's own code runs only when the future is polled.
+fn begin_async(lease: &mut Lease, job: Box<Job>, cx: &Context) -> Result<State, Box<Failure>> {
+    const ASYNC: &str = "the kind says that it is asynchronous";
+    let kind = cx.kind_id();
+    if let Some(kept) = lease.take_handler(kind) {
+        let Instance::Async(kept) = kept else { unreachable!("{ASYNC}") };
+        return Ok(State::Running(Contained::new(kept.run(job, cx.clone()))));
+    }
+    let (inner, cx) = (lease.inner().clone(), cx.clone());
+    let begun = begin_to_make(&inner, &cx)?;
+    let new = match contain(|| inner.kind(kind).make()) {
+        Ok(Ok(new)) => new,
+        failed => end_making(&inner, &cx, &begun, failed)?,
+    };
+    let Instance::Async(new) = new else { unreachable!("{ASYNC}") };
+    Ok(State::Starting(Box::pin(async move {
+        let site = inner.site(kind);
+        let start = AssertUnwindSafe(async { Contained::new(new.start(site)).get_mut().await });
+        let started = start.catch_unwind().await.map_err(panic_message);
+        let handler = end_making(&inner, &cx, &begun, started.map(|(handler, result)| result.map(|()| handler)))?;
+        Ok(handler.run(job, cx))
+    })))
+}
+
 impl Drop for Ticket {
     /// The caller left. A queued job leaves the queue with its future, and the stop ladder stops a running one.
     fn drop(&mut self) {
@@ -244,77 +311,10 @@ impl fmt::Debug for Ticket {
     }
 }
 
-/// The context of a job that arrives now.
-pub(super) fn context(inner: &PoolInner, kind: KindId, now: Instant, job: &mut Job, output: OutputSink) -> Context {
-    Context::new(ContextParts {
-        job: JobId::next(),
-        site: inner.site(kind),
-        deadline: job.deadline.unwrap_or_else(|| inner.settings.deadline.fix(now, job.timeout)),
-        call: job.call.take().or_else(Call::of_entered_span),
-        tenant: (!job.tenant.is_empty()).then(|| Arc::from(&*job.tenant)),
-        output,
-    })
-}
-
-/// The outcome of a job that may have been refused.
-pub(super) fn outcome(ticket: Result<Ticket, Rejection>) -> impl Future<Output = JobResult> + Send + Unpin + use<> {
+/// The result of a job that may have been refused.
+pub(super) fn result_of(ticket: Result<Ticket, Rejection>) -> impl Future<Output = JobResult> + Send + Unpin + use<> {
     match ticket {
         Ok(ticket) => Either::Left(ticket),
         Err(rejection) => Either::Right(ready_now(Err(rejection.into()))),
     }
-}
-
-impl PoolInner {
-    /// Collects the output of a job of `kind`, up to its limit.
-    pub(super) fn collector(&self, kind: KindId) -> OutputSink {
-        OutputSink::collect(self.kind(kind).get_options().max_output.unwrap_or(self.settings.max_output))
-    }
-}
-
-fn refuse(inner: &PoolInner, cx: &Context, refusal: Refusal) -> Rejection {
-    let Refusal { mut reason, retry_after } = refusal;
-    // To the scheduler a job ends when its answer must be sent, which is earlier than the timeout of its caller.
-    if let RejectionReason::DeadlineUnreachable { needed, .. } = &mut reason {
-        *needed = inner.settings.deadline.timeout_for(*needed);
-    }
-    let (pool, kind) = (Some(Arc::clone(cx.pool())), Arc::clone(cx.kind()));
-    Rejection { reason, pool, kind, retry_after: retry_after.map(jittered) }
-}
-
-/// Longest run of the job, by its kind and its caller.
-pub(super) fn run_timeout(inner: &PoolInner, job: &Job, cx: &Context) -> Option<Duration> {
-    [inner.kind(cx.kind_id()).get_options().run_timeout, job.run_timeout].into_iter().flatten().min()
-}
-
-/// `waterwheel sim --replay` reads this line and the line at the job's end. The fields are computed only if the line is
-/// logged.
-pub(super) fn log_arrival(inner: &PoolInner, job: &Job, cx: &Context, refused: Option<&Rejection>) {
-    debug!(
-        pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), request_id = %cx.request_id(), tenant = job.tenant,
-        criticality = Criticality::NAMES[job.criticality.rank()], budget_ms = milliseconds(cx.deadline().budget()),
-        ordering_key_hash = hash(&job.ordering_key), run_timeout_ms = run_timeout(inner, job, cx).map(milliseconds),
-        refused = refused.map(|rejection| rejection.reason.reason().name()),
-        retry_after_ms = refused.and_then(|rejection| rejection.retry_after).map(milliseconds), "job arrived",
-    );
-}
-
-/// Keys may identify people, and the log only needs equality, so keys are logged as hashes with a per-process seed.
-/// `None` without a key.
-fn hash(key: &str) -> Option<String> {
-    static STATE: LazyLock<RandomState> = LazyLock::new(RandomState::new);
-    (!key.is_empty()).then(|| format!("{:016x}", STATE.hash_one(key)))
-}
-
-/// Whether the job fits the bounds that do not depend on the load.
-pub(super) fn check(inner: &PoolInner, kind: KindId, job: &Job) -> Result<(), Rejection> {
-    let name = || Arc::clone(inner.kind(kind).name());
-    let limit = inner.settings.max_payload.min(inner.settings.queue_bytes);
-    if job.payload.len() > limit {
-        return Err(inner.reject(name(), RejectionReason::PayloadTooLarge { size: job.payload.len(), limit }));
-    }
-    let violations = job.violations();
-    if !violations.is_empty() {
-        return Err(inner.reject(name(), RejectionReason::Invalid { violations }));
-    }
-    Ok(())
 }

@@ -1,10 +1,17 @@
-//! The spans of a job: its wait and its run.
+//! What a job leaves in traces and logs: the spans of its wait and its run, and a line at its arrival and at its end.
 
-use tracing::{Span, error_span};
+use std::{
+    hash::{BuildHasher, RandomState},
+    sync::LazyLock,
+    time::Duration,
+};
 
+use tracing::{Span, debug, error, error_span, field, info};
+
+use super::inner::PoolInner;
 use crate::{
     handler::Context,
-    model::{JOB_TARGET, TRACE_TARGET},
+    model::{Criticality, Failure, HandlerError, JOB_TARGET, Job, Outcome, Rejection, TRACE_TARGET},
 };
 
 /// Span of a job's wait in the queue, held until the wait ends. It is disabled if child spans are off.
@@ -58,6 +65,67 @@ pub(super) fn attempt_span(cx: &Context, worker: u32) -> Option<Box<Span>> {
         return None;
     };
     (!span.is_none()).then(|| Box::new(span))
+}
+
+/// Logs the arrival of a job. `waterwheel sim --replay` reads this line and the line at the job's end. The fields are
+/// computed only if the line is logged.
+pub(super) fn log_arrival(inner: &PoolInner, job: &Job, cx: &Context, refused: Option<&Rejection>) {
+    debug!(
+        pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), request_id = %cx.request_id(), tenant = job.tenant,
+        criticality = Criticality::NAMES[job.criticality.rank()], budget_ms = milliseconds(cx.deadline().budget()),
+        ordering_key_hash = hash(&job.ordering_key), run_timeout_ms = inner.run_timeout(cx.kind_id(), job).map(milliseconds),
+        refused = refused.map(|rejection| rejection.reason.reason().name()),
+        retry_after_ms = refused.and_then(|rejection| rejection.retry_after).map(milliseconds), "job arrived",
+    );
+}
+
+pub(super) fn log_completed(cx: &Context, run: Duration) {
+    debug!(
+        pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), request_id = %cx.request_id(),
+        run_ms = milliseconds(run), "job completed",
+    );
+}
+
+/// A panic is logged even if the outcome of its job was decided before.
+pub(super) fn log_panic(cx: &Context, failure: &Failure) {
+    let Some(HandlerError::Panicked { message }) = &failure.error else { return };
+    cx.span().in_scope(|| {
+        error!(
+            pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), request_id = %cx.request_id(),
+            panic = message, "a handler panicked; its worker makes a new one",
+        );
+    });
+}
+
+pub(super) fn log_failed(cx: &Context, failure: &Failure) {
+    // Handler failures concern the operator. Other outcomes are counted, and may be too many to log.
+    if matches!(
+        failure.outcome,
+        Outcome::HandlerFailed | Outcome::WorkerCrashed | Outcome::WorkerLost { .. } | Outcome::OutputTooLarge
+    ) {
+        info!(
+            pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), request_id = %cx.request_id(),
+            detached_job = cx.detached_job(), run_ms = milliseconds(failure.run),
+            runner = cx.runner().map(field::display), cause = %failure, "job failed",
+        );
+    } else {
+        debug!(
+            pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), request_id = %cx.request_id(),
+            run_ms = milliseconds(failure.run), cause = %failure, "job did not complete",
+        );
+    }
+}
+
+/// Keys may identify people, and the log only needs equality, so keys are logged as hashes with a per-process seed.
+/// `None` without a key.
+fn hash(key: &str) -> Option<String> {
+    static STATE: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    (!key.is_empty()).then(|| format!("{:016x}", STATE.hash_one(key)))
+}
+
+/// Milliseconds as a JSON number, to a microsecond.
+fn milliseconds(duration: Duration) -> f64 {
+    duration.as_micros() as f64 / 1e3
 }
 
 #[cfg(test)]
@@ -121,6 +189,7 @@ mod tests {
         });
         assert_eq!(spans.len(), 1, "the call alone: {spans:#?}");
     }
+
     #[test]
     fn a_span_that_nobody_takes_formats_nothing() {
         let untraced = || Call { child_spans: false, ..Call::sample() };
