@@ -66,8 +66,8 @@ impl OwnKind {
 }
 
 pub(super) fn pools(config: &Config, own: &[OwnKind]) -> Result<Vec<Pool>, AssembleError> {
-    let shared = Shared::default();
-    let kinds = kinds(config, own, |kind| make(kind, &shared))?;
+    let runners = Runners::default();
+    let kinds = kinds(config, own, |kind| make(kind, &runners))?;
     let build = |(pool, kinds): (&config::Pool, Vec<Kind>)| {
         let builder = Pool::builder(pool.name.as_str()).settings(pool.settings.clone());
         kinds.into_iter().fold(builder, PoolBuilder::kind).build()
@@ -107,15 +107,15 @@ fn check(config: &Config, own: &[OwnKind]) -> Result<(), AssembleError> {
     Ok(())
 }
 
-/// State that kinds of a pool share: the processes of their program, or their attached workers.
+/// What runs the jobs of several kinds of a pool: the processes of a program, or attached workers. By name of the pool.
 #[derive(Default)]
-pub(super) struct Shared {
+pub(super) struct Runners {
     processes: Mutex<Vec<(String, Arc<Processes>)>>,
     remote: Mutex<Vec<(String, Arc<RemoteWorkers>)>>,
 }
 
-impl Shared {
-    /// The shared state that exists already.
+impl Runners {
+    /// Those of `pools`.
     pub(super) fn of(pools: &[Pool]) -> Self {
         let name = |pool: &Pool| pool.name().to_string();
         let processes = pools.iter().flat_map(|pool| pool.processes().into_iter().map(move |it| (name(pool), it)));
@@ -139,7 +139,7 @@ fn known<T>(
     made
 }
 
-pub(super) fn make(kind: &config::Kind, shared: &Shared) -> Result<Kind, AssembleError> {
+pub(super) fn make(kind: &config::Kind, runners: &Runners) -> Result<Kind, AssembleError> {
     let config::Kind { name, pool, options, policy: _, handler } = kind;
     match handler {
         config::Handler::Builtin(builtin) => Ok(builtin.kind(name, options.clone())),
@@ -151,13 +151,13 @@ pub(super) fn make(kind: &config::Kind, shared: &Shared) -> Result<Kind, Assembl
         }
         config::Handler::Program(program) => {
             let is_same = |it: &Processes| it.program() == program;
-            let processes = known(&mut shared.processes.lock(), pool, is_same, || Processes::new(program.clone()));
+            let processes = known(&mut runners.processes.lock(), pool, is_same, || Processes::new(program.clone()));
             let cancel_grace = Some(program.cancel_grace);
             Ok(processes.kind(name).options(KindOptions { cancel_grace, ..options.clone() }))
         }
         config::Handler::Remote { kinds, cancel_grace } => {
             let (is_same, grace) = (|it: &RemoteWorkers| it.kinds() == kinds, *cancel_grace);
-            let workers = known(&mut shared.remote.lock(), pool, is_same, || RemoteWorkers::new(kinds.clone(), grace));
+            let workers = known(&mut runners.remote.lock(), pool, is_same, || RemoteWorkers::new(kinds.clone(), grace));
             workers.set_cancel_grace(grace);
             Ok(workers.kind(name).options(options.clone()))
         }

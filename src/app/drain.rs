@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::{info, warn};
 
@@ -135,29 +135,14 @@ impl Receipt {
     /// ended, and its result was not stored), `given_back`, a list of such objects, and `cut`, a list of objects with
     /// `request_id`, `peer` and `unsent_bytes`.
     pub fn to_json(&self) -> String {
-        let entry = |job: &str, request_id: &str, kind: &str, pool: &str, lost_while: LostWhile| {
-            let stage = match lost_while {
-                LostWhile::Queued => "queued",
-                LostWhile::Running => "running",
-                LostWhile::Storing => "storing",
-            };
-            json!({ "job": job, "request_id": request_id, "kind": kind, "pool": pool, "while": stage })
-        };
-        let of_call = |LostJob { job, request_id, kind, pool, lost_while, is_detached: _ }: &LostJob| {
-            entry(&job.to_string(), request_id.as_str(), kind, pool, *lost_while)
-        };
-        let run = |LostRun { job, request_id, kind, pool, lost_while }: &LostRun| {
-            entry(job, request_id, kind, pool, *lost_while)
-        };
-        let lost = self.lost.iter().map(of_call).chain(self.lost_runs.iter().map(run));
-        let cut = |UnsentAnswer { request_id, peer, unsent_bytes }: &UnsentAnswer| json!({ "request_id": request_id, "peer": peer, "unsent_bytes": unsent_bytes });
+        let lost = self.lost.iter().map(job_of_call).chain(self.lost_runs.iter().map(detached_run));
         json!({
             "event": "drained",
             "elapsed_ms": u64::try_from(self.elapsed.as_millis()).unwrap_or(u64::MAX),
             "finished": self.finished,
             "lost": lost.collect::<Vec<_>>(),
-            "given_back": self.given_back.iter().map(run).collect::<Vec<_>>(),
-            "cut": self.cut.iter().map(cut).collect::<Vec<_>>(),
+            "given_back": self.given_back.iter().map(detached_run).collect::<Vec<_>>(),
+            "cut": self.cut.iter().map(unsent_answer).collect::<Vec<_>>(),
         })
         .to_string()
     }
@@ -167,4 +152,27 @@ impl Receipt {
         let left = self.end.saturating_duration_since(Instant::now());
         left.clamp(Duration::from_millis(50), Duration::from_secs(2))
     }
+}
+
+fn job_of_call(lost: &LostJob) -> Value {
+    let LostJob { job, request_id, kind, pool, lost_while, is_detached: _ } = lost;
+    unfinished(&job.to_string(), request_id.as_str(), kind, pool, *lost_while)
+}
+
+fn detached_run(lost: &LostRun) -> Value {
+    let LostRun { job, request_id, kind, pool, lost_while } = lost;
+    unfinished(job, request_id, kind, pool, *lost_while)
+}
+
+fn unfinished(job: &str, request_id: &str, kind: &str, pool: &str, lost_while: LostWhile) -> Value {
+    let stage = match lost_while {
+        LostWhile::Queued => "queued",
+        LostWhile::Running => "running",
+        LostWhile::Storing => "storing",
+    };
+    json!({ "job": job, "request_id": request_id, "kind": kind, "pool": pool, "while": stage })
+}
+
+fn unsent_answer(UnsentAnswer { request_id, peer, unsent_bytes }: &UnsentAnswer) -> Value {
+    json!({ "request_id": request_id, "peer": peer, "unsent_bytes": unsent_bytes })
 }

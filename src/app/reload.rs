@@ -8,7 +8,7 @@ use tracing::{Span, info, warn};
 
 use super::{
     Control, OwnKind,
-    assemble::{self, Shared},
+    assemble::{self, Runners},
     services,
 };
 use crate::{
@@ -100,11 +100,11 @@ impl Reloading {
         if changes.iter().any(|change| change.needs_restart) {
             return Err(ReloadFault::NeedsRestart(changes));
         }
-        let shared = Shared::of(pools.all());
+        let runners = Runners::of(pools.all());
         let make = |kind: &config::Kind| {
             let is_kept = current.config.kinds.contains(kind);
             let live = || pools.get(&kind.pool).and_then(|pool| pool.kind(&kind.name)).cloned();
-            live().filter(|_| is_kept).map_or_else(|| assemble::make(kind, &shared), Ok)
+            live().filter(|_| is_kept).map_or_else(|| assemble::make(kind, &runners), Ok)
         };
         let kinds = assemble::kinds(&new.config, &self.own, make);
         let kinds = kinds.map_err(|error| ReloadFault::Faulty(format!("error: {error}")))?;
