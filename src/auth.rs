@@ -5,7 +5,6 @@
 //! Calls that no rule allows are denied. [`Quotas`] limit the jobs of each tenant. This module is independent of HTTP:
 //! it gets headers as text and returns a [`Denial`], which `src/rpc/access_control.rs` turns into a status.
 
-mod algorithms;
 mod authenticator;
 mod caller;
 mod certificate;

@@ -74,7 +74,7 @@ impl Caller {
 
     /// The denial of an RPC that no rule covers.
     pub fn denied(&self, rpc: &str) -> Denial {
-        self.forbidden(Reason::RpcDenied, &[("rpc", rpc)])
+        Denial::forbidden(Reason::RpcDenied, &self.principal, &[("rpc", rpc)])
     }
 
     /// Checks that rules allow `rpc` for each of these kinds.
@@ -82,10 +82,8 @@ impl Caller {
     /// # Errors
     /// [`Denial::Forbidden`] for the first kind that no rule allows.
     pub fn may_serve(&self, rpc: Rpc, kinds: &[String]) -> Result<(), Denial> {
-        match kinds.iter().find(|kind| self.grant(rpc, kind).is_none()) {
-            None => Ok(()),
-            Some(kind) => Err(self.kind_denied(rpc, kind)),
-        }
+        let denied = kinds.iter().find(|kind| self.grant(rpc, kind).is_none());
+        denied.map_or(Ok(()), |kind| Err(self.kind_denied(rpc, kind)))
     }
 
     /// The first rule that allows `rpc` for `kind`.
@@ -121,21 +119,17 @@ impl Caller {
             return Err(Denial::criticality(&self.principal, *criticality, rule.max_criticality));
         }
         if *when_full == Some(WhenFull::Shed) && !rule.may_shed {
-            return Err(self.forbidden(Reason::ShedDenied, &[]));
+            return Err(Denial::forbidden(Reason::ShedDenied, &self.principal, &[]));
         }
         Ok(tenant)
     }
 
     fn kind_denied(&self, rpc: Rpc, kind: &str) -> Denial {
-        self.forbidden(Reason::KindDenied, &[("rpc", rpc.name()), ("kind", kind)])
+        Denial::forbidden(Reason::KindDenied, &self.principal, &[("rpc", rpc.name()), ("kind", kind)])
     }
 
     fn tenant_denied(&self, tenant: &str) -> Denial {
-        self.forbidden(Reason::TenantMismatch, &[("tenant", tenant)])
-    }
-
-    fn forbidden(&self, reason: Reason, facts: &[(&'static str, &str)]) -> Denial {
-        Denial::forbidden(reason, &self.principal, facts)
+        Denial::forbidden(Reason::TenantMismatch, &self.principal, &[("tenant", tenant)])
     }
 }
 

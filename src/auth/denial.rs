@@ -135,14 +135,14 @@ impl Denial {
     pub fn facts(&self) -> Vec<(&'static str, &str)> {
         use CertificateRequest::{NoRoots, Sent, Unconfigured};
         match self {
-            Self::NoCredentials { certificate: Sent, tokens: true } => vec![("accepts", "certificate, token")],
-            Self::NoCredentials { certificate: Sent, tokens: false } => vec![("accepts", "certificate")],
-            Self::NoCredentials { certificate: Unconfigured, tokens: true } => vec![("accepts", "token")],
-            Self::NoCredentials { certificate: Unconfigured, tokens: false } => vec![("accepts", "nothing")],
-            Self::NoCredentials { certificate: NoRoots, .. }
-            | Self::InvalidToken(_)
-            | Self::InvalidCertificate(_)
-            | Self::Elsewhere => Vec::new(),
+            Self::NoCredentials { certificate, tokens } => match (certificate, tokens) {
+                (Sent, true) => vec![("accepts", "certificate, token")],
+                (Sent, false) => vec![("accepts", "certificate")],
+                (Unconfigured, true) => vec![("accepts", "token")],
+                (Unconfigured, false) => vec![("accepts", "nothing")],
+                (NoRoots, _) => Vec::new(),
+            },
+            Self::InvalidToken(_) | Self::InvalidCertificate(_) | Self::Elsewhere => Vec::new(),
             Self::Forbidden { facts, .. } => facts.iter().map(|(name, fact)| (*name, &**fact)).collect(),
         }
     }

@@ -1,6 +1,6 @@
-//! The key set of the token issuer (JWKS). `algorithms.rs` chooses the algorithms of each key, and `token.rs` uses it.
+//! The key set of the token issuer (JWKS), and the algorithms that each key may verify. `token.rs` uses it.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use jsonwebtoken::{
     Algorithm, DecodingKey, Validation,
@@ -8,7 +8,7 @@ use jsonwebtoken::{
 };
 use serde::{Deserialize, de::IgnoredAny};
 
-use super::{Jwt, algorithms, denial::TokenFault};
+use super::{Jwt, denial::TokenFault};
 use crate::{
     file::FileFault,
     reload::{self, Contents},
@@ -62,15 +62,10 @@ pub(super) fn contents(config: &Jwt) -> Contents {
     reload::read(&config.jwks, MAX_BYTES)
 }
 
-/// The private parts of the keys of a set, which the type for public keys ignores.
+/// The fields of the keys of a set, private ones included. Their values, which may be secret, are not read.
 #[derive(Deserialize)]
-struct PrivateParts {
-    keys: Vec<PrivatePart>,
-}
-
-#[derive(Deserialize)]
-struct PrivatePart {
-    d: Option<IgnoredAny>,
+struct FieldNames {
+    keys: Vec<HashMap<String, Option<IgnoredAny>>>,
 }
 
 impl Keys {
@@ -90,8 +85,8 @@ impl Keys {
         // The parser's message may quote the file, which could hold a secret key by mistake.
         let malformed = |error: serde_json::Error| KeysError::Malformed { line: error.line() };
         let set: JwkSet = serde_json::from_slice(json).map_err(malformed)?;
-        let private: PrivateParts = serde_json::from_slice(json).map_err(malformed)?;
-        if private.keys.iter().any(|key| key.d.is_some()) {
+        let fields: FieldNames = serde_json::from_slice(json).map_err(malformed)?;
+        if fields.keys.iter().any(|key| key.get("d").is_some_and(Option::is_some)) {
             return Err(KeysError::Private);
         }
         let keys: Vec<_> = set.keys.iter().filter_map(|jwk| Key::new(jwk, config)).collect();
@@ -131,12 +126,12 @@ impl Keys {
 }
 
 impl Key {
-    /// `None` for a key that cannot verify tokens: it is for encryption, has a shared secret, or has another type.
+    /// `None` for a key that cannot verify tokens: it is for encryption, or fits no configured algorithm.
     fn new(jwk: &Jwk, config: &Jwt) -> Option<Self> {
-        if !matches!(jwk.common.public_key_use, None | Some(PublicKeyUse::Signature)) || !is_whole(jwk) {
+        if !matches!(jwk.common.public_key_use, None | Some(PublicKeyUse::Signature)) {
             return None;
         }
-        let algorithms = algorithms::of(jwk, &config.algorithms);
+        let algorithms = algorithms(jwk, &config.algorithms);
         let mut validation = Validation::new(*algorithms.first()?);
         validation.algorithms = algorithms;
         validation.leeway = config.leeway.as_secs();
@@ -148,21 +143,37 @@ impl Key {
     }
 }
 
-/// Whether the parameters of a key have the length of its type, in base64url. A truncated key verifies nothing, and
-/// must not replace a working one.
-fn is_whole(jwk: &Jwk) -> bool {
-    let all =
-        |numbers: &[&String], length: usize| numbers.iter().all(|number| number.trim_end_matches('=').len() == length);
+/// The configured algorithms that a key may verify: they fit its type, and its own algorithm if it names one.
+fn algorithms(jwk: &Jwk, configured: &[Algorithm]) -> Vec<Algorithm> {
+    let named = jwk.common.key_algorithm.map(|algorithm| algorithm.to_string());
+    let fits = |algorithm: &Algorithm| {
+        algorithms_of_type(jwk).contains(algorithm)
+            && named.as_ref().is_none_or(|named| *named == format!("{algorithm:?}"))
+    };
+    configured.iter().copied().filter(fits).collect()
+}
+
+/// The algorithms that fit the type of a key. A truncated key fits none: it verifies nothing, and must not replace a
+/// working one.
+fn algorithms_of_type(jwk: &Jwk) -> &'static [Algorithm] {
+    use Algorithm::{ES256, ES384, EdDSA, PS256, PS384, PS512, RS256, RS384, RS512};
+    let length = |base64: &str| base64.trim_end_matches('=').len();
     match &jwk.algorithm {
         // At least 2,048 bits.
-        AlgorithmParameters::RSA(params) => params.n.trim_end_matches('=').len() >= 342 && !params.e.is_empty(),
-        AlgorithmParameters::EllipticCurve(params) => match params.curve {
-            EllipticCurve::P256 => all(&[&params.x, &params.y], 43),
-            EllipticCurve::P384 => all(&[&params.x, &params.y], 64),
-            _ => false,
+        AlgorithmParameters::RSA(params) if length(&params.n) >= 342 && !params.e.is_empty() => {
+            &[RS256, RS384, RS512, PS256, PS384, PS512]
+        }
+        AlgorithmParameters::EllipticCurve(params) => match (&params.curve, length(&params.x), length(&params.y)) {
+            (EllipticCurve::P256, 43, 43) => &[ES256],
+            (EllipticCurve::P384, 64, 64) => &[ES384],
+            _ => &[],
         },
-        AlgorithmParameters::OctetKeyPair(params) => all(&[&params.x], 43),
-        _ => false,
+        AlgorithmParameters::OctetKeyPair(params) if length(&params.x) == 43 => match params.curve {
+            EllipticCurve::Ed25519 => &[EdDSA],
+            _ => &[],
+        },
+        // Shared secrets, and types that this version does not know.
+        _ => &[],
     }
 }
 

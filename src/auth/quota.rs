@@ -2,7 +2,6 @@
 
 use std::{
     collections::HashMap,
-    hash::BuildHasher,
     num::NonZeroU32,
     sync::{
         Arc,
@@ -13,16 +12,14 @@ use std::{
 
 use parking_lot::Mutex;
 use rand::RngExt;
-use rustc_hash::FxBuildHasher;
 use tokio::time::Instant;
 
 use super::{QuotaConfig, TenantQuota};
 
 /// Longest time for which retry times are reserved, and about the longest that a refused caller gets.
 const MAX_RESERVED: Duration = Duration::from_secs(5);
-const SHARDS: usize = 16;
 const NANOS: u64 = 1_000_000_000;
-/// Shortest time between two sweeps of a full shard.
+/// Shortest time between two sweeps of a full table.
 const SWEEP: Duration = Duration::from_secs(1);
 
 /// The remaining quota of each tenant.
@@ -30,20 +27,20 @@ pub struct Quotas {
     each: TenantQuota,
     /// Tenants with their own limits. They are never removed.
     named: HashMap<Box<str>, Arc<Tenant>>,
-    shards: Box<[Mutex<Shard>]>,
-    most_in_shard: usize,
+    table: Mutex<Table>,
+    /// Maximum number of tenants in the table.
+    max_tenants: usize,
     /// Shared by the tenants that do not fit in the table.
     others: Arc<Tenant>,
     /// When the quotas were created. Stored times are relative to it.
     began: Instant,
-    /// Has a random seed, so that callers cannot choose names that fall into one shard.
-    hasher: std::hash::RandomState,
     refused: AtomicU64,
 }
 
+/// The tenants without their own limits, by name.
 #[derive(Default)]
-struct Shard {
-    tenants: HashMap<Box<str>, Arc<Tenant>, FxBuildHasher>,
+struct Table {
+    tenants: HashMap<Box<str>, Arc<Tenant>>,
     swept: Duration,
 }
 
@@ -90,11 +87,10 @@ impl Quotas {
         Some(Self {
             each: *each,
             named: named.collect(),
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            most_in_shard: tenants.div_ceil(SHARDS),
+            table: Mutex::default(),
+            max_tenants: *tenants,
             others: Arc::new(Tenant::new(*each)),
             began: Instant::now(),
-            hasher: std::hash::RandomState::new(),
             refused: AtomicU64::new(0),
         })
     }
@@ -123,29 +119,28 @@ impl Quotas {
 
     /// Tenants in the table.
     pub fn tenants(&self) -> usize {
-        self.shards.iter().map(|shard| shard.lock().tenants.len()).sum()
+        self.table.lock().tenants.len()
     }
 
     fn tenant(&self, name: &str) -> Arc<Tenant> {
-        let hash = self.hasher.hash_one(name) as usize;
-        let mut shard = self.shards[hash % SHARDS].lock();
-        if let Some(tenant) = shard.tenants.get(name) {
+        let mut table = self.table.lock();
+        if let Some(tenant) = table.tenants.get(name) {
             return Arc::clone(tenant);
         }
-        if shard.tenants.len() >= self.most_in_shard {
-            shard.sweep(self.began.elapsed());
+        if table.tenants.len() >= self.max_tenants {
+            table.sweep(self.began.elapsed());
         }
-        if shard.tenants.len() >= self.most_in_shard {
+        if table.tenants.len() >= self.max_tenants {
             return Arc::clone(&self.others);
         }
         let tenant = Arc::new(Tenant::new(self.each));
-        shard.tenants.insert(name.into(), Arc::clone(&tenant));
+        table.tenants.insert(name.into(), Arc::clone(&tenant));
         tenant
     }
 }
 
-impl Shard {
-    /// Removes tenants without jobs whose bucket is full: they no longer differ from new ones.
+impl Table {
+    /// Removes tenants that no longer differ from new ones: they have no jobs, and their bucket is full.
     fn sweep(&mut self, now: Duration) {
         if now < self.swept + SWEEP {
             return;

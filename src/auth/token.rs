@@ -121,12 +121,12 @@ impl Tokens {
     pub(super) fn recheck(&self, credentials: &Credentials) -> Result<(), TokenFault> {
         let Credentials { until, key, generation } = credentials;
         let keys = self.keys.load();
-        match () {
-            () if Instant::now() >= *until => Err(TokenFault::Expired),
-            () if keys.generation == *generation || keys.has(key) => Ok(()),
-            () if keys.is_empty() => Err(TokenFault::NoKeys),
-            () => Err(TokenFault::UnknownKey),
+        if Instant::now() >= *until {
+            return Err(TokenFault::Expired);
         }
+        let is_trusted = keys.generation == *generation || keys.has(key);
+        let fault = if keys.is_empty() { TokenFault::NoKeys } else { TokenFault::UnknownKey };
+        if is_trusted { Ok(()) } else { Err(fault) }
     }
 
     fn claims(&self, token: &[u8], keys: &Keys) -> Result<(Claims, Arc<Jwk>), TokenFault> {
