@@ -10,7 +10,7 @@ use tracing::{info, warn};
 use super::{Control, running};
 use crate::{
     detached::LostRun,
-    net::{Server, UnsentAnswer},
+    net::{Server, UnreadAnswer},
     phase::Phase,
     pool::{LostJob, LostWhile, Pool},
     task::Tasks,
@@ -42,7 +42,7 @@ pub struct Receipt {
     /// Runs of detached jobs that were stopped. The jobs are in their store, and run again.
     pub given_back: Vec<LostRun>,
     /// Answers that were cut off because their callers did not read them in time.
-    pub cut: Vec<UnsentAnswer>,
+    pub cut: Vec<UnreadAnswer>,
     end: Instant,
 }
 
@@ -109,7 +109,7 @@ async fn carry_out(control: &Control, public: &Server, ops: &Server, tasks: &Tas
     while !public.is_answered() && control.within(hard_stop, public.answered()).await {
         let _ = timeout(LINGER, public.ended()).await;
     }
-    let cut = public.unsent_answers();
+    let cut = public.unread_answers();
     control.settle(cut.len());
     let _ = timeout_at(quiet.max(Instant::now() + REPORT_TIME), ops.ended()).await;
     public.cut();
@@ -173,6 +173,6 @@ fn unfinished(job: &str, request_id: &str, kind: &str, pool: &str, lost_while: L
     json!({ "job": job, "request_id": request_id, "kind": kind, "pool": pool, "while": stage })
 }
 
-fn unsent_answer(UnsentAnswer { request_id, peer, unsent_bytes }: &UnsentAnswer) -> Value {
+fn unsent_answer(UnreadAnswer { request_id, peer, unsent_bytes }: &UnreadAnswer) -> Value {
     json!({ "request_id": request_id, "peer": peer, "unsent_bytes": unsent_bytes })
 }

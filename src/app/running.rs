@@ -85,7 +85,7 @@ pub(super) async fn log_drain(control: &Control, public: &Server) -> Infallible 
             queued,
             running,
             finished,
-            unsent_answers = public.unsent_answers().len(),
+            unsent_answers = public.unread_answers().len(),
             expected_ms = expected.as_millis(),
             hard_stop_ms = hard_stop.as_millis(),
             jobs = awaited.join("; "),

@@ -31,41 +31,41 @@ pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id"
 /// The time limit of a call's stream, by its path and headers. `None` means no limit.
 pub type StreamLimit = Arc<dyn Fn(&str, &HeaderMap) -> Option<Duration> + Send + Sync>;
 
-/// An answer that was not completely sent.
+/// An answer that its peer has not read to the end.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UnsentAnswer {
+pub struct UnreadAnswer {
     /// Its request id; empty if it has none.
     pub request_id: String,
     /// The peer of its connection.
     pub peer: String,
-    /// Bytes that were ready, but not sent. 0 if the connection got the whole answer, but the peer did not read all of
-    /// it.
+    /// Bytes that were ready, but not sent. 0 if the connection got the whole answer.
     pub unsent_bytes: usize,
 }
 
 /// The unread answers of a server.
 #[derive(Default)]
-pub(super) struct UnsentAnswers {
+pub(super) struct UnreadAnswers {
     answers: Mutex<Answers>,
-    sent: Notify,
+    /// Notified when the last one was read.
+    all_read: Notify,
 }
 
 #[derive(Default)]
 struct Answers {
-    waiting: Slab<UnsentAnswer>,
+    waiting: Slab<UnreadAnswer>,
     /// Answers that were reset during a drain because they made no progress.
-    cut: Option<Vec<UnsentAnswer>>,
+    cut: Option<Vec<UnreadAnswer>>,
 }
 
-impl UnsentAnswers {
+impl UnreadAnswers {
     /// Returns when all answers are read. Cancel safe.
-    pub(super) async fn none(&self) {
+    pub(super) async fn all_read(&self) {
         loop {
-            let sent = self.sent.notified();
+            let all_read = self.all_read.notified();
             if self.is_empty() {
                 return;
             }
-            sent.await;
+            all_read.await;
         }
     }
 
@@ -73,9 +73,9 @@ impl UnsentAnswers {
         self.answers.lock().waiting.is_empty()
     }
 
-    fn enter(self: &Arc<Self>, answer: UnsentAnswer) -> Unsent {
-        let entry = self.answers.lock().waiting.insert(answer);
-        Unsent { answers: Arc::clone(self), entry, is_cut: false }
+    fn enter(self: &Arc<Self>, answer: UnreadAnswer) -> ListedAnswer {
+        let key = self.answers.lock().waiting.insert(answer);
+        ListedAnswer { answers: Arc::clone(self), key, is_cut: false }
     }
 
     /// Starts to record answers that are cut.
@@ -84,29 +84,29 @@ impl UnsentAnswers {
     }
 
     /// Unread answers, and those that were cut since [`keep_cut`](Self::keep_cut).
-    pub(super) fn list(&self) -> Vec<UnsentAnswer> {
+    pub(super) fn list(&self) -> Vec<UnreadAnswer> {
         let answers = self.answers.lock();
         answers.waiting.iter().map(|(_, answer)| answer).chain(answers.cut.iter().flatten()).cloned().collect()
     }
 }
 
 /// An unread answer on the list. Dropping it removes it.
-struct Unsent {
-    answers: Arc<UnsentAnswers>,
-    entry: usize,
+struct ListedAnswer {
+    answers: Arc<UnreadAnswers>,
+    key: usize,
     /// Whether the rest of the answer is never sent.
     is_cut: bool,
 }
 
-impl Drop for Unsent {
+impl Drop for ListedAnswer {
     fn drop(&mut self) {
         let mut answers = self.answers.answers.lock();
-        let answer = answers.waiting.remove(self.entry);
+        let answer = answers.waiting.remove(self.key);
         if let Some(cut) = answers.cut.as_mut().filter(|_| self.is_cut) {
             cut.push(answer);
         }
         if answers.waiting.is_empty() {
-            self.answers.sent.notify_waiters();
+            self.answers.all_read.notify_waiters();
         }
     }
 }
@@ -116,7 +116,7 @@ pub(super) struct Calls {
     peer: Arc<Peer>,
     limit: Option<StreamLimit>,
     stall: Duration,
-    unsent: Arc<UnsentAnswers>,
+    unread: Arc<UnreadAnswers>,
     open: AtomicUsize,
     opened: AtomicU64,
     /// Request id of the last large answer that the connection got.
@@ -128,10 +128,10 @@ impl Calls {
         peer: Arc<Peer>,
         limit: Option<StreamLimit>,
         stall: Duration,
-        unsent: Arc<UnsentAnswers>,
+        unread: Arc<UnreadAnswers>,
     ) -> Arc<Self> {
         let (open, opened, last) = Default::default();
-        Arc::new(Self { peer, limit, stall, unsent, open, opened, last })
+        Arc::new(Self { peer, limit, stall, unread, open, opened, last })
     }
 
     /// Open calls.
@@ -146,7 +146,7 @@ impl Calls {
 
     /// Tracks answer data that waits because the socket is blocked.
     pub(super) fn backlog(self: &Arc<Self>, activity: Activity) -> Backlog {
-        Backlog { calls: Arc::clone(self), activity, unsent: None }
+        Backlog { calls: Arc::clone(self), activity, listed: None }
     }
 
     /// Begins a call.
@@ -159,10 +159,11 @@ impl Calls {
         Call { calls: Arc::clone(self), end, alarm: None, waiting: None }
     }
 
-    fn unsent(&self, request_id: Option<&HeaderValue>, unsent_bytes: usize) -> Unsent {
+    /// Adds an unread answer to the list.
+    fn list_unread(&self, request_id: Option<&HeaderValue>, unsent_bytes: usize) -> ListedAnswer {
         let id = request_id.and_then(|id| id.to_str().ok()).unwrap_or_default();
         let peer = self.peer.origin.to_string();
-        self.unsent.enter(UnsentAnswer { request_id: id.to_owned(), peer, unsent_bytes })
+        self.unread.enter(UnreadAnswer { request_id: id.to_owned(), peer, unsent_bytes })
     }
 }
 
@@ -171,21 +172,22 @@ impl Calls {
 pub(super) struct Backlog {
     calls: Arc<Calls>,
     activity: Activity,
-    unsent: Option<Unsent>,
+    /// The unread answer, while the socket is blocked.
+    listed: Option<ListedAnswer>,
 }
 
 impl Backlog {
     /// Records whether the socket is blocked.
     pub(super) fn update(&mut self) {
-        match (&mut self.unsent, self.activity.is_blocked()) {
+        match (&mut self.listed, self.activity.is_blocked()) {
             (None, true) => {
                 let last = self.calls.last.lock().clone();
-                let unsent = self.unsent.insert(self.calls.unsent(last.as_ref(), 0));
-                unsent.is_cut = true;
+                let listed = self.listed.insert(self.calls.list_unread(last.as_ref(), 0));
+                listed.is_cut = true;
             }
-            (Some(unsent), false) => {
-                unsent.is_cut = false;
-                self.unsent = None;
+            (Some(listed), false) => {
+                listed.is_cut = false;
+                self.listed = None;
             }
             (None, false) | (Some(_), true) => {}
         }
@@ -202,9 +204,11 @@ pub(super) struct Call {
     waiting: Option<Waiting>,
 }
 
+/// An answer that waits for its reader.
 struct Waiting {
-    answer: Unsent,
-    bytes: usize,
+    listed: ListedAnswer,
+    unsent_bytes: usize,
+    /// When it is cut, unless its reader makes progress.
     until: Option<Instant>,
 }
 
@@ -219,24 +223,24 @@ impl Call {
         }
         ready!(alarm.poll_unpin(cx));
         if let Some(mut waiting) = self.waiting.take_if(|_| stalled == Some(at)) {
-            waiting.answer.is_cut = true;
+            waiting.listed.is_cut = true;
         }
         Poll::Ready(())
     }
 
-    /// Records that `unsent` bytes of the answer wait for its reader. The answer may wait as long as the reader makes
+    /// Records that these bytes of the answer wait for its reader. The answer may wait as long as the reader makes
     /// progress.
-    pub(super) fn wait(&mut self, request_id: Option<&HeaderValue>, unsent: usize) {
+    pub(super) fn wait(&mut self, request_id: Option<&HeaderValue>, unsent_bytes: usize) {
         let until = Instant::now().checked_add(self.calls.stall);
         match &mut self.waiting {
-            Some(waiting) if waiting.bytes == unsent => {}
+            Some(waiting) if waiting.unsent_bytes == unsent_bytes => {}
             Some(waiting) => {
-                (waiting.bytes, waiting.until) = (unsent, until);
-                self.calls.unsent.answers.lock().waiting[waiting.answer.entry].unsent_bytes = unsent;
+                (waiting.unsent_bytes, waiting.until) = (unsent_bytes, until);
+                self.calls.unread.answers.lock().waiting[waiting.listed.key].unsent_bytes = unsent_bytes;
             }
             None => {
-                let answer = self.calls.unsent(request_id, unsent);
-                self.waiting = Some(Waiting { answer, bytes: unsent, until });
+                let listed = self.calls.list_unread(request_id, unsent_bytes);
+                self.waiting = Some(Waiting { listed, unsent_bytes, until });
             }
         }
     }

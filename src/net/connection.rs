@@ -23,7 +23,7 @@ use tower::BoxError;
 use tracing::debug;
 
 use super::{
-    call::{Backlog, Calls, UnsentAnswers},
+    call::{Backlog, Calls, UnreadAnswers},
     http1,
     http2::{self, AnswerService},
     limits::{ConnectionLimits, Http2, Transport},
@@ -62,12 +62,12 @@ pub(super) type Make<S> = Box<dyn Fn(Arc<Peer>, Arc<ConnectionMemory>) -> S + Se
 pub(super) struct Serving<S> {
     pub(super) make: Make<S>,
     pub(super) transport: Transport,
-    pub(super) unsent: Arc<UnsentAnswers>,
+    pub(super) unread: Arc<UnreadAnswers>,
 }
 
 impl<S: AnswerService> Serving<S> {
     /// Serves one connection until its peer closes it, it reaches its age limit, or the server ends it.
-    pub(super) async fn serve(&self, accepted: Accepted) {
+    pub(super) async fn serve(self: Arc<Self>, accepted: Accepted) {
         let Accepted { socket, origin, mut entry, mut stage } = accepted;
         let connection = NEXT_CONNECTION.fetch_add(1, Relaxed);
         let certificate_request = CertificateRequest::Unconfigured;
@@ -108,7 +108,7 @@ impl<S: AnswerService> Serving<S> {
         let is_http2 = stream.ahead().starts_with(PREFACE);
         let memory = memory.of(number);
         let stall = self.transport.memory.limits().stall;
-        let calls = Calls::new(Arc::clone(&peer), stream_limit.clone(), stall, Arc::clone(&self.unsent));
+        let calls = Calls::new(Arc::clone(&peer), stream_limit.clone(), stall, Arc::clone(&self.unread));
         let service = (self.make)(peer, Arc::clone(&memory));
         stream.bound(stall);
         let activity = stream.activity();

@@ -25,8 +25,9 @@ use tower::BoxError;
 
 use super::{
     call::{Call, Calls, REQUEST_ID},
-    http2::{AnswerService, RequestBody},
+    http2::AnswerService,
     limits::Http2,
+    request_body::RequestBody,
     stream::Stream,
 };
 

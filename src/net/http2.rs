@@ -1,4 +1,4 @@
-//! HTTP/2 on one connection, and the bodies of requests. `src/rpc/message_stream.rs` splits a body into messages.
+//! HTTP/2 on one connection. `request_body.rs` has the bodies of the requests.
 //!
 //! The connection and its calls are one task, so that replies that are ready at the same time are sent with one write.
 //! Calls that arrive together are first polled in place. Only pending ones move to a set in which each has its own
@@ -7,32 +7,29 @@
 use std::{
     convert::Infallible,
     pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
 use h2::{
-    PingPong, Reason, RecvStream, SendStream,
+    PingPong, Reason, SendStream,
     server::{self, SendResponse},
 };
 use http::{HeaderValue, Request, Response};
-use http_body::{Body, Frame};
-use hyper::{body::Incoming, service::Service};
+use http_body::Body;
+use hyper::service::Service;
 use tokio::time::{sleep, timeout};
 use tower::BoxError;
 
 use super::{
     call::{Call, Calls, REQUEST_ID},
     limits::Http2,
-    rest::{Left, Rests},
+    request_body::{RequestBody, Rests},
     stream::{Activity, Stream},
 };
-use crate::memory::{ConnectionMemory, HeldBack};
+use crate::memory::ConnectionMemory;
 
 /// Window of a stream, in bytes, while messages of its connection are held back.
 const CROWDED_WINDOW: u32 = 64 << 10;
@@ -48,8 +45,10 @@ pub(super) struct Connection<S: AnswerService> {
     calls: Arc<Calls>,
     memory: Arc<ConnectionMemory>,
     http2: Http2,
-    /// The last announced windows: of the connection, and of a stream.
-    windows: (u32, u32),
+    /// The window of the connection that was last announced, in bytes.
+    connection_window: u32,
+    /// The window of a stream that was last announced, in bytes.
+    stream_window: u32,
     rests: Rests,
     begun: Vec<Exchange<S>>,
     pending: FuturesUnordered<Exchange<S>>,
@@ -81,9 +80,9 @@ impl<S: AnswerService> Connection<S> {
         memory: Arc<ConnectionMemory>,
     ) -> Result<Self, h2::Error> {
         let h2 = http2.builder().handshake(stream).await?;
-        let windows = (http2.connection_window, http2.stream_window);
+        let Http2 { connection_window, stream_window, .. } = http2;
         let (rests, begun, pending) = (Rests::default(), Vec::new(), FuturesUnordered::new());
-        Ok(Self { h2, service, calls, memory, http2, windows, rests, begun, pending })
+        Ok(Self { h2, service, calls, memory, http2, connection_window, stream_window, rests, begun, pending })
     }
 
     /// The handle for pings; `None` the second time.
@@ -129,109 +128,15 @@ impl<S: AnswerService> Connection<S> {
         let share = u32::try_from(grant.share).unwrap_or(u32::MAX).max(MIN_WINDOW);
         let held = u32::try_from(grant.held).unwrap_or(u32::MAX);
         let connection = self.http2.connection_window.min(share).saturating_add(held).min(i32::MAX as u32);
-        if connection != self.windows.0 {
-            self.windows.0 = connection;
+        if connection != self.connection_window {
+            self.connection_window = connection;
             self.h2.set_target_window_size(connection);
         }
         let full = self.http2.stream_window;
         let stream = if grant.is_crowded { full.min(CROWDED_WINDOW) } else { full };
         // Fails until the peer has acknowledged the last change; then it is tried again.
-        if stream != self.windows.1 && self.h2.set_initial_window_size(stream).is_ok() {
-            self.windows.1 = stream;
-        }
-    }
-}
-
-/// The body of a request.
-#[derive(Debug)]
-pub struct RequestBody {
-    body: Inner,
-    /// Whether window updates are sent as soon as data is read.
-    is_free: bool,
-}
-
-#[derive(Debug)]
-enum Inner {
-    /// Also whether its end was read.
-    Http1(Incoming, Arc<AtomicBool>),
-    /// Also where it is left if its end is not read.
-    Http2(RecvStream, Arc<Left>),
-    Left,
-}
-
-impl RequestBody {
-    /// Sets `is_read` once the end was read.
-    pub(super) fn http1(body: Incoming, is_read: Arc<AtomicBool>) -> Self {
-        Self { body: Inner::Http1(body, is_read), is_free: true }
-    }
-
-    pub(super) fn http2(body: RecvStream, left: Arc<Left>) -> Self {
-        Self { body: Inner::Http2(body, left), is_free: true }
-    }
-}
-
-impl HeldBack for RequestBody {
-    fn hold_back(&mut self) {
-        self.is_free = false;
-    }
-
-    /// HTTP/1.1 has no windows, so its peers may always send.
-    fn give_back(&mut self, bytes: usize) {
-        if let Inner::Http2(body, _) = &mut self.body {
-            // Fails only if the stream is gone; then no bytes need to be returned.
-            let _ = body.flow_control().release_capacity(bytes);
-        }
-    }
-}
-
-impl Body for RequestBody {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let this = &mut *self;
-        let body = match &mut this.body {
-            Inner::Http1(body, is_read) => {
-                let frame = ready!(Pin::new(&mut *body).poll_frame(cx));
-                is_read.store(frame.is_none() || body.is_end_stream(), Relaxed);
-                return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
-            }
-            Inner::Http2(body, _) => body,
-            Inner::Left => return Poll::Ready(None),
-        };
-        if let Some(data) = ready!(body.poll_data(cx)) {
-            let data = match data {
-                Ok(data) => data,
-                // The peer expects no answer. The end of the call reports the reason.
-                Err(error) if matches!(error.reason(), Some(Reason::NO_ERROR | Reason::CANCEL)) => {
-                    return Poll::Ready(None);
-                }
-                Err(error) => return Poll::Ready(Some(Err(error.into()))),
-            };
-            if this.is_free {
-                this.give_back(data.len());
-            }
-            return Poll::Ready(Some(Ok(Frame::data(data))));
-        }
-        let trailers = ready!(body.poll_trailers(cx)).map_err(BoxError::from)?;
-        Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match &self.body {
-            Inner::Http1(body, _) => body.is_end_stream(),
-            Inner::Http2(body, _) => body.is_end_stream(),
-            Inner::Left => true,
-        }
-    }
-}
-
-impl Drop for RequestBody {
-    fn drop(&mut self) {
-        if let Inner::Http2(body, left) = std::mem::replace(&mut self.body, Inner::Left)
-            && !body.is_end_stream()
-        {
-            left.push(body);
+        if stream != self.stream_window && self.h2.set_initial_window_size(stream).is_ok() {
+            self.stream_window = stream;
         }
     }
 }

@@ -9,6 +9,9 @@ use crate::memory::Memory;
 
 /// Maximum bytes of a stream that wait for the socket.
 const SEND_BUFFER: usize = 256 << 10;
+/// Budget for small unread DATA frames of a connection, in bytes. For each frame below 256 bytes, h2 charges the
+/// difference to 256. Python's client sends each message of a stream in its own frame, of 13 bytes or more.
+const SMALL_FRAMES: usize = 20 << 20;
 
 /// Settings of a listener's connections.
 #[derive(Clone, Default)]
@@ -92,10 +95,6 @@ impl Default for Http2 {
         }
     }
 }
-
-/// Budget for small unread DATA frames of a connection, in bytes. For each frame below 256 bytes, h2 charges the
-/// difference to 256. Python's client sends each message of a stream in its own frame, of 13 bytes or more.
-const SMALL_FRAMES: usize = 20 << 20;
 
 impl Default for ConnectionLimits {
     fn default() -> Self {

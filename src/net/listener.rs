@@ -119,7 +119,6 @@ fn bind_tcp(address: SocketAddr) -> io::Result<StdTcpListener> {
     let socket = RawSocket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     // After a restart, old connections in TIME_WAIT must not block the port.
     socket.set_reuse_address(true)?;
-    socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
     socket.listen(LISTEN_BACKLOG)?;
     Ok(socket.into())
@@ -128,7 +127,6 @@ fn bind_tcp(address: SocketAddr) -> io::Result<StdTcpListener> {
 fn bind_unix(path: &Path, mode: u32) -> io::Result<StdUnixListener> {
     remove_abandoned(path)?;
     let socket = RawSocket::new(Domain::UNIX, Type::STREAM, None)?;
-    socket.set_nonblocking(true)?;
     socket.bind(&SockAddr::unix(path)?)?;
     // Clients can connect only after `listen`, so the umask's permissions never apply to a connection.
     fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
@@ -147,12 +145,7 @@ fn remove_abandoned(path: &Path) -> io::Result<()> {
 }
 
 fn inherit(place: usize, inherited: &mut ListenFd) -> io::Result<Bound> {
-    let missing = || {
-        let text = "the service manager did not pass this listening socket, or another listener took it";
-        io::Error::new(ErrorKind::NotFound, text)
-    };
     if let Ok(Some(listener)) = inherited.take_unix_listener(place) {
-        listener.set_nonblocking(true)?;
         let path = listener.local_addr()?.as_pathname().map(Path::to_path_buf);
         let address = match path {
             Some(path) => ListenAddress::Unix { path, mode: DEFAULT_MODE },
@@ -161,8 +154,10 @@ fn inherit(place: usize, inherited: &mut ListenFd) -> io::Result<Bound> {
         // The file belongs to the service manager.
         return Ok(Bound { address, _file: None, incoming: incoming_unix(listener)? });
     }
-    let listener = inherited.take_tcp_listener(place).map_err(|_| missing())?.ok_or_else(missing)?;
-    listener.set_nonblocking(true)?;
+    let listener = inherited.take_tcp_listener(place).ok().flatten().ok_or_else(|| {
+        let text = "the service manager did not pass this listening socket, or another listener took it";
+        io::Error::new(ErrorKind::NotFound, text)
+    })?;
     let address = ListenAddress::Tcp(listener.local_addr()?);
     Ok(Bound { address, _file: None, incoming: incoming_tcp(listener)? })
 }
@@ -193,6 +188,7 @@ impl Bound {
 
 /// Registers the socket with the current runtime.
 fn incoming_tcp(listener: StdTcpListener) -> io::Result<Incoming> {
+    listener.set_nonblocking(true)?;
     let listener = TcpListener::from_std(listener)?;
     let accept = move |(stream, address): (TcpStream, SocketAddr)| {
         // Replies are already batched above the socket, so the system must not delay them.
@@ -204,6 +200,7 @@ fn incoming_tcp(listener: StdTcpListener) -> io::Result<Incoming> {
 
 /// Registers the socket with the current runtime.
 fn incoming_unix(listener: StdUnixListener) -> io::Result<Incoming> {
+    listener.set_nonblocking(true)?;
     let listener = UnixListener::from_std(listener)?;
     let accept = move |(stream, _): (UnixStream, _)| {
         let peer = stream.peer_cred()?;

@@ -18,7 +18,7 @@ use tokio::{
 
 use super::{
     address::ListenAddress,
-    call::{UnsentAnswer, UnsentAnswers},
+    call::{UnreadAnswer, UnreadAnswers},
     connection::Serving,
     http2::AnswerService,
     limits::Transport,
@@ -54,7 +54,7 @@ pub struct Server {
     memory: Memory,
     liveness: Liveness,
     stage: watch::Sender<Stage>,
-    unsent: Arc<UnsentAnswers>,
+    unread: Arc<UnreadAnswers>,
 }
 
 impl Server {
@@ -78,12 +78,9 @@ impl Server {
         let stage = watch::Sender::new(Stage::Open);
         let tracker = ConnectionTracker::new(&transport.connections);
         let proxies: Arc<[_]> = [&transport.proxies[..], &transport.http_proxies].concat().into();
-        let (memory, unsent) = (transport.memory.clone(), Arc::<UnsentAnswers>::default());
-        let serving = Arc::new(Serving { make: Box::new(make), transport, unsent: Arc::clone(&unsent) });
-        let serve: Arc<Serve> = Arc::new(move |accepted| {
-            let serving = Arc::clone(&serving);
-            Box::pin(async move { serving.serve(accepted).await })
-        });
+        let (memory, unread) = (transport.memory.clone(), Arc::<UnreadAnswers>::default());
+        let serving = Arc::new(Serving { make: Box::new(make), transport, unread: Arc::clone(&unread) });
+        let serve: Arc<Serve> = Arc::new(move |accepted| Box::pin(Arc::clone(&serving).serve(accepted)));
         let (deal, liveness): (Arc<Deal>, Liveness) = match place {
             Placement::Threads(count) => {
                 let (threads, liveness) = ServingThreads::start(count, begin, &serve)?;
@@ -98,7 +95,7 @@ impl Server {
             let (deal, proxies) = (Arc::clone(&deal), Arc::clone(&proxies));
             tasks.spawn(accept(listener, stage.subscribe(), tracker.clone(), proxies, deal));
         }
-        Ok(Self { addresses, tracker, memory, liveness, stage, unsent })
+        Ok(Self { addresses, tracker, memory, liveness, stage, unread })
     }
 
     /// The addresses, in the order of the listeners.
@@ -121,19 +118,19 @@ impl Server {
 
     /// Returns when all answers are read. Cancel safe.
     pub async fn answered(&self) {
-        self.unsent.none().await;
+        self.unread.all_read().await;
     }
 
     /// Whether all answers are read.
     #[must_use]
     pub fn is_answered(&self) -> bool {
-        self.unsent.is_empty()
+        self.unread.is_empty()
     }
 
     /// Unread answers, and those that were cut since [`go_away`](Self::go_away).
     #[must_use]
-    pub fn unsent_answers(&self) -> Vec<UnsentAnswer> {
-        self.unsent.list()
+    pub fn unread_answers(&self) -> Vec<UnreadAnswer> {
+        self.unread.list()
     }
 
     /// Checks whether the threads make progress.
@@ -149,7 +146,7 @@ impl Server {
 
     /// Sends GOAWAY to all peers, which then open no more streams. Each connection closes when its last stream ends.
     pub fn go_away(&self) {
-        self.unsent.keep_cut();
+        self.unread.keep_cut();
         self.advance(Stage::GoAway);
     }
 

@@ -123,11 +123,15 @@ impl Tls {
     }
 
     fn reload_if_changed(&self) {
-        let read = read(&self.config);
+        let Self { config, reloads, .. } = self;
+        let read = read(config);
+        let (own, ca) = read.split_at(2);
         let mut files = self.files.lock();
-        files.warn_of_end(&self.config);
-        if files.update(&read, &self.config, &self.reloads) {
-            self.current.store(files.settings(&self.config).map(Arc::new));
+        files.warn_of_end(config);
+        let has_identity = files.update_identity(own, config, reloads);
+        let has_clients = ca.first().is_some_and(|read| files.update_client_ca(read, config, reloads));
+        if has_identity || has_clients {
+            self.current.store(files.settings(config).map(Arc::new));
         }
     }
 
@@ -197,14 +201,6 @@ impl LoadedFiles {
         }
     }
 
-    /// Replaces the valid files that have changed. Returns whether there were any.
-    fn update(&mut self, read: &[Contents], config: &TlsConfig, reloads: &Reloads) -> bool {
-        let (own, ca) = read.split_at(2);
-        let identity = self.update_identity(own, config, reloads);
-        let clients = ca.first().is_some_and(|read| self.update_client_ca(read, config, reloads));
-        identity || clients
-    }
-
     /// Logs once an hour that the certificate ends soon, or has ended.
     fn warn_of_end(&mut self, config: &TlsConfig) {
         let lifetime = Lifetime::of(&self.identity);
@@ -216,6 +212,7 @@ impl LoadedFiles {
         tracing::warn!(%cert, left_seconds, "the certificate has expired, or less than a tenth of its time is left; renew it");
     }
 
+    /// Replaces the certificate and its key if they have changed and are valid. Returns whether they were replaced.
     fn update_identity(&mut self, own: &[Contents], config: &TlsConfig, reloads: &Reloads) -> bool {
         if !self.seen_identity.is_new(own) {
             return false;
@@ -237,6 +234,7 @@ impl LoadedFiles {
         }
     }
 
+    /// Replaces the client CA if it has changed and is valid, or is gone. Returns whether it was replaced.
     fn update_client_ca(&mut self, read: &Contents, config: &TlsConfig, reloads: &Reloads) -> bool {
         let is_new = self.seen_clients.is_new(std::slice::from_ref(read));
         let path = config.client_ca.clone().unwrap_or_default();
@@ -285,26 +283,21 @@ impl LoadedFiles {
             (None, ClientAuth::Optional) => WebPkiClientVerifier::no_client_auth(),
         };
         let builder = ServerConfig::builder_with_provider(Arc::clone(&self.provider));
-        let builder = builder.with_protocol_versions(versions(config.min_version)).expect("the provider has them");
+        let versions = match config.min_version {
+            TlsVersion::V1_2 => DEFAULT_VERSIONS,
+            TlsVersion::V1_3 => ONLY_1_3,
+        };
+        let builder = builder.with_protocol_versions(versions).expect("the provider has them");
         let resolver = SingleCertAndKey::from(Arc::clone(&self.identity));
         let mut made = builder.with_client_cert_verifier(verifier).with_cert_resolver(Arc::new(resolver));
-        made.alpn_protocols = vec![H2.to_vec()];
-        if config.http1 {
-            made.alpn_protocols.push(HTTP1.to_vec());
-        }
+        let protocols: &[&[u8]] = if config.http1 { &[H2, HTTP1] } else { &[H2] };
+        made.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
         if config.client_ca.is_some() {
             // A resumed session sends no certificate, so an expired one would still be accepted.
             made.session_storage = Arc::new(NoServerSessionStorage {});
             made.send_tls13_tickets = 0;
         }
         Some(HandshakeSettings { rustls: Arc::new(made), certificate_request })
-    }
-}
-
-fn versions(min: TlsVersion) -> &'static [&'static SupportedProtocolVersion] {
-    match min {
-        TlsVersion::V1_2 => DEFAULT_VERSIONS,
-        TlsVersion::V1_3 => ONLY_1_3,
     }
 }
 
