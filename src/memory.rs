@@ -21,7 +21,7 @@ use futures_util::task::AtomicWaker;
 use parking_lot::Mutex;
 
 use uploads::Uploads;
-pub use uploads::{Upload, UploadState};
+pub use uploads::{UploadAccount, UploadState};
 
 /// Smallest chunk of an answer that is counted, in bytes. A smaller one takes no more memory than the call itself.
 const COUNTED: usize = 4 << 10;
@@ -133,7 +133,7 @@ impl Memory {
         self.0.uploads.lock().bytes()
     }
 
-    /// Bytes of unsent answers.
+    /// Bytes of unread answers.
     pub fn answers(&self) -> usize {
         self.0.answers.load(Relaxed)
     }

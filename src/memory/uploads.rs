@@ -8,8 +8,8 @@
 //! free part of three quarters. Flow control holds the other messages back; the last quarter is for bytes that they
 //! have already sent. The oldest message of all always proceeds, so that messages cannot deadlock.
 //!
-//! A message is evicted if it may proceed but makes no progress while others wait. The oldest message is evicted if
-//! bytes in flight, sent before their senders were held back, reach a limit.
+//! A message is evicted if it may proceed but makes no progress while others wait. If the bytes of all messages reach a
+//! limit nevertheless, because senders had sent more before they were held back, the oldest message is evicted.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -52,14 +52,14 @@ pub(super) struct Uploads {
     bytes: usize,
     /// The next age. A message gets its age when it needs a second chunk.
     next: u64,
-    by_age: BTreeMap<u64, Unfinished>,
+    by_age: BTreeMap<u64, Incomplete>,
     by_connection: HashMap<u64, BTreeSet<u64>>,
     /// Messages that are held back.
     waiting: usize,
 }
 
 #[derive(Debug)]
-struct Unfinished {
+struct Incomplete {
     bytes: usize,
     /// Bytes of the whole message.
     length: usize,
@@ -75,7 +75,7 @@ struct Signal {
 
 /// The account of one incomplete message. Dropping it returns the memory.
 #[derive(Debug)]
-pub struct Upload {
+pub struct UploadAccount {
     connection: Arc<ConnectionMemory>,
     age: u64,
     signal: Arc<Signal>,
@@ -95,28 +95,27 @@ impl Signal {
 impl ConnectionMemory {
     /// Starts to count a message of `length` bytes.
     #[must_use]
-    pub fn upload(self: &Arc<Self>, length: usize) -> Upload {
+    pub fn upload(self: &Arc<Self>, length: usize) -> UploadAccount {
         let signal = Arc::<Signal>::default();
         let mut uploads = self.memory.0.uploads.lock();
         let age = uploads.next;
         uploads.next += 1;
         let connection = Arc::clone(self);
-        uploads.by_age.insert(age, Unfinished { bytes: 0, length, connection, signal: Arc::clone(&signal) });
+        uploads.by_age.insert(age, Incomplete { bytes: 0, length, connection, signal: Arc::clone(&signal) });
         uploads.by_connection.entry(self.number).or_default().insert(age);
-        Upload { connection: Arc::clone(self), age, signal, bytes: 0, seen: 0, checks: 0, alarm: None }
+        UploadAccount { connection: Arc::clone(self), age, signal, bytes: 0, seen: 0, checks: 0, alarm: None }
     }
 }
 
-impl Upload {
-    /// Records that `bytes` of the message have arrived. Returns whether its sender may send more.
-    pub fn hold(&mut self, bytes: usize) -> UploadState {
+impl UploadAccount {
+    /// Records that `bytes` of the message have arrived in all. Returns whether its sender may send more.
+    pub fn grow_to(&mut self, bytes: usize) -> UploadState {
         self.bytes = bytes;
-        self.connection.memory.0.uploads.lock().hold(self.age, bytes)
+        self.connection.memory.0.uploads.lock().grow(self.age, bytes)
     }
 
-    /// Ready when a waiting message may proceed, or is evicted. A message that may proceed is checked ten times per
-    /// second, and must make progress. Its window may have shrunk since bytes were returned; h2 notices that only when
-    /// more bytes are returned.
+    /// Ready when a waiting message may proceed, or is evicted. For a message that may proceed it is ready ten times
+    /// per second, and evicts a message without progress if others wait.
     pub fn poll_state(&mut self, cx: &mut Context<'_>) -> Poll<UploadState> {
         self.signal.waker.register(cx.waker());
         match self.signal.state() {
@@ -140,7 +139,7 @@ impl Upload {
     }
 }
 
-impl Drop for Upload {
+impl Drop for UploadAccount {
     fn drop(&mut self) {
         let mut uploads = self.connection.memory.0.uploads.lock();
         uploads.remove(self.age);
@@ -153,7 +152,7 @@ impl Uploads {
         self.bytes
     }
 
-    fn hold(&mut self, age: u64, bytes: usize) -> UploadState {
+    fn grow(&mut self, age: u64, bytes: usize) -> UploadState {
         let Some(message) = self.by_age.get_mut(&age) else { return UploadState::Evicted };
         let grown = bytes.saturating_sub(message.bytes);
         message.bytes += grown;
@@ -174,7 +173,7 @@ impl Uploads {
         if !self.by_age.contains_key(&age) {
             return UploadState::Evicted;
         }
-        let state = if self.may_go_on(age) { UploadState::Go } else { UploadState::Wait };
+        let state = if self.may_proceed(age) { UploadState::Go } else { UploadState::Wait };
         self.set_state(age, state);
         if self.waiting > 0 {
             // The message now misses fewer bytes, so the next one may also fit.
@@ -183,7 +182,7 @@ impl Uploads {
         state
     }
 
-    fn may_go_on(&self, age: u64) -> bool {
+    fn may_proceed(&self, age: u64) -> bool {
         let Some(message) = self.by_age.get(&age) else { return false };
         let MemoryLimits { total, per_connection, .. } = message.connection.memory.limits();
         let own = message.connection.uploads.load(Relaxed);
@@ -219,7 +218,7 @@ impl Uploads {
             of_connection.take(MAX_CHECKED).chain(self.by_age.keys().copied().take(MAX_CHECKED)).collect();
         for age in ages {
             let waits = self.by_age.get(&age).is_some_and(|message| message.signal.state() == UploadState::Wait);
-            if waits && self.may_go_on(age) {
+            if waits && self.may_proceed(age) {
                 self.set_state(age, UploadState::Go);
             }
         }
@@ -250,14 +249,14 @@ impl Uploads {
 
     fn evict(&mut self, age: u64) {
         self.set_state(age, UploadState::Evicted);
-        if let Some(Unfinished { bytes, connection, .. }) = self.remove(age) {
+        if let Some(Incomplete { bytes, connection, .. }) = self.remove(age) {
             debug!(connection = connection.number, size_bytes = bytes, "an incomplete message was evicted for others");
         }
     }
 
-    fn remove(&mut self, age: u64) -> Option<Unfinished> {
+    fn remove(&mut self, age: u64) -> Option<Incomplete> {
         let message = self.by_age.remove(&age)?;
-        let Unfinished { bytes, connection, signal, length: _ } = &message;
+        let Incomplete { bytes, connection, signal, length: _ } = &message;
         self.waiting -= usize::from(signal.state() == UploadState::Wait);
         self.bytes -= bytes;
         connection.uploads.fetch_sub(*bytes, Relaxed);
@@ -282,7 +281,7 @@ mod tests {
         Memory::new(MemoryLimits { total, per_connection, ..MemoryLimits::default() })
     }
 
-    fn state(upload: &mut Upload) -> Option<UploadState> {
+    fn state(upload: &mut UploadAccount) -> Option<UploadState> {
         match upload.poll_state(&mut Context::from_waker(noop_waker_ref())) {
             Poll::Ready(state) => Some(state),
             Poll::Pending => None,
@@ -290,7 +289,7 @@ mod tests {
     }
 
     /// Has a message make no progress for as long as it may.
-    async fn stand(upload: &mut Upload) {
+    async fn stand(upload: &mut UploadAccount) {
         for _ in 0..=MAX_STALL.as_millis() / CHECK_INTERVAL.as_millis() {
             tokio::time::advance(CHECK_INTERVAL).await;
             state(upload);
@@ -307,9 +306,9 @@ mod tests {
         let memory = memory(4000, 400);
         let connection = memory.of(1);
         let mut uploads: Vec<_> = (0..4).map(|_| connection.upload(90)).collect();
-        assert_eq!([0, 1, 2].map(|at: usize| uploads[at].hold(30)), [UploadState::Go; 3]);
-        assert_eq!(uploads[3].hold(30), UploadState::Wait, "three miss 180 of the 100 that a quarter leaves");
-        assert_eq!([uploads[1].hold(31), uploads[0].hold(31)], [UploadState::Wait, UploadState::Go]);
+        assert_eq!([0, 1, 2].map(|at: usize| uploads[at].grow_to(30)), [UploadState::Go; 3]);
+        assert_eq!(uploads[3].grow_to(30), UploadState::Wait, "three miss 180 of the 100 that a quarter leaves");
+        assert_eq!([uploads[1].grow_to(31), uploads[0].grow_to(31)], [UploadState::Wait, UploadState::Go]);
         assert_eq!((state(&mut uploads[1]), held(&memory)), (None, (122, 4, 1, 2)));
         // The oldest becomes whole.
         drop(uploads.remove(0));
@@ -324,26 +323,26 @@ mod tests {
         let memory = memory(4 << 20, 1 << 20);
         let connection = memory.of(1);
         let (mut still, mut next) = (connection.upload(900 << 10), connection.upload(900 << 10));
-        assert_eq!(still.hold(300 << 10), UploadState::Go);
+        assert_eq!(still.grow_to(300 << 10), UploadState::Go);
         assert_eq!(state(&mut still), Some(UploadState::Go));
         stand(&mut still).await;
         assert_eq!(state(&mut still), Some(UploadState::Go), "no message waits");
-        assert_eq!(next.hold(100), UploadState::Wait);
+        assert_eq!(next.grow_to(100), UploadState::Wait);
         stand(&mut still).await;
         assert_eq!(state(&mut still), Some(UploadState::Evicted));
         assert_eq!(state(&mut next), Some(UploadState::Go));
-        assert_eq!(still.hold(400 << 10), UploadState::Evicted);
+        assert_eq!(still.grow_to(400 << 10), UploadState::Evicted);
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_more_is_held_the_less_each_connection_may_add() {
         let memory = memory(1000, 1000);
         let mut uploads: Vec<_> = (0..5).map(|number| memory.of(number).upload(500)).collect();
-        assert_eq!(uploads[0].hold(240), UploadState::Go, "the oldest");
-        assert_eq!(uploads[1].hold(100), UploadState::Go, "160 are free");
-        assert_eq!(uploads[2].hold(50), UploadState::Go, "110 are free");
-        assert_eq!(uploads[3].hold(60), UploadState::Wait, "50 are free");
-        assert_eq!(uploads[4].hold(20), UploadState::Go, "30 are free");
+        assert_eq!(uploads[0].grow_to(240), UploadState::Go, "the oldest");
+        assert_eq!(uploads[1].grow_to(100), UploadState::Go, "160 are free");
+        assert_eq!(uploads[2].grow_to(50), UploadState::Go, "110 are free");
+        assert_eq!(uploads[3].grow_to(60), UploadState::Wait, "50 are free");
+        assert_eq!(uploads[4].grow_to(20), UploadState::Go, "30 are free");
     }
 
     #[tokio::test(start_paused = true)]
@@ -351,11 +350,11 @@ mod tests {
         let memory = memory(4000, 400);
         let connection = memory.of(1);
         let mut uploads: Vec<_> = (0..14).map(|_| connection.upload(30)).collect();
-        let turns: Vec<_> = uploads.iter_mut().map(|upload| upload.hold(25)).collect();
+        let turns: Vec<_> = uploads.iter_mut().map(|upload| upload.grow_to(25)).collect();
         assert_eq!(turns[..10], [UploadState::Go; 10], "ten miss 50, and 50 of 300 are free");
         assert_eq!(turns[10..], [UploadState::Wait; 4], "all of them miss 70, which would fit into a quarter");
         assert_eq!(
-            [uploads[0].hold(26), uploads[1].hold(26)],
+            [uploads[0].grow_to(26), uploads[1].grow_to(26)],
             [UploadState::Go, UploadState::Wait],
             "only the oldest goes on"
         );
@@ -369,12 +368,12 @@ mod tests {
         let connections = [memory.of(1), memory.of(2)];
         let mut first = connections[0].upload(90);
         let mut second = connections[0].upload(90);
-        first.hold(40);
-        second.hold(30);
-        assert_eq!(first.hold(41), UploadState::Evicted, "the bound of its connection");
+        first.grow_to(40);
+        second.grow_to(30);
+        assert_eq!(first.grow_to(41), UploadState::Evicted, "the bound of its connection");
         let mut other = connections[1].upload(90);
-        assert_eq!(other.hold(60), UploadState::Wait);
-        second.hold(45);
-        assert_eq!((second.hold(46), held(&memory).0), (UploadState::Evicted, 60), "the bound of all");
+        assert_eq!(other.grow_to(60), UploadState::Wait);
+        second.grow_to(45);
+        assert_eq!((second.grow_to(46), held(&memory).0), (UploadState::Evicted, 60), "the bound of all");
     }
 }

@@ -30,21 +30,12 @@ const YIELD_THRESHOLD: usize = 32 << 10;
 ///
 /// A payload that is a slice of the buffer would keep the whole buffer alive while the job is queued. A slice is also
 /// cheaper to read than the buffer.
+#[derive(Default)]
 pub(super) struct CopyingCodec<T, U>(PhantomData<(T, U)>);
 
+/// The decoder of [`CopyingCodec`].
+#[derive(Default)]
 pub(crate) struct CopyingDecoder<U>(PhantomData<U>);
-
-impl<U> Default for CopyingDecoder<U> {
-    fn default() -> Self {
-        Self(PhantomData)
-    }
-}
-
-impl<T, U> Default for CopyingCodec<T, U> {
-    fn default() -> Self {
-        Self(PhantomData)
-    }
-}
 
 impl<T: Message + 'static, U: Message + Default + Name + 'static> Codec for CopyingCodec<T, U> {
     type Encode = T;

@@ -50,15 +50,21 @@ impl AccessControl {
             pools.check(job).map_err(|refused| status::status(&refused.into(), call.request_id()))?;
         }
         match authenticator {
-            Some(authenticator) => assign_tenant(authenticator, rpc, call, job)?,
+            Some(authenticator) => {
+                let tenant = tenant_of_job(authenticator, rpc, call, job);
+                let tenant = tenant.map_err(|denial| self.denied(&denial, call, None))?;
+                if job.tenant.is_empty() {
+                    job.tenant.push_str(tenant);
+                }
+            }
             // Without authentication, no caller may claim the highest importance.
             None if job.criticality > Criticality::Critical => {
                 let denial = Denial::criticality("anonymous", job.criticality, Criticality::Critical);
-                return Err(status::denied(&denial, call.request_id(), None));
+                return Err(self.denied(&denial, call, None));
             }
             None => {}
         }
-        take_room(quotas.as_deref(), call, job)
+        take_quota(quotas.as_deref(), call, job)
     }
 
     /// Takes one job of its tenant's quota, for a job that was authorized when it was created.
@@ -66,7 +72,7 @@ impl AccessControl {
     /// # Errors
     /// RESOURCE_EXHAUSTED, with the id of the call.
     pub(super) fn admit_again(&self, call: &CallContext, job: &Job) -> Result<Option<Hold>, Status> {
-        take_room(self.quotas.load().as_deref(), call, job)
+        take_quota(self.quotas.load().as_deref(), call, job)
     }
 
     /// The tenant whose jobs a call is about; `None` for any tenant. Without authentication, it is the requested one.
@@ -80,23 +86,30 @@ impl AccessControl {
         kind: Option<&str>,
         asked: Option<&str>,
     ) -> Result<Option<String>, Status> {
-        let Some(authenticator) = self.authenticator_of(call) else { return Ok(asked.map(str::to_owned)) };
+        if !self.is_guarded(call) {
+            return Ok(asked.map(str::to_owned));
+        }
         let tenant = caller(call).and_then(|caller| caller.tenant_of_jobs(rpc, kind, asked));
-        tenant.map(|tenant| Some(tenant.to_owned())).map_err(|denial| {
-            authenticator.note(&denial);
-            status::denied(&denial, call.request_id(), None)
-        })
+        tenant.map(|tenant| Some(tenant.to_owned())).map_err(|denial| self.denied(&denial, call, None))
     }
 
     /// Whether a call may read or change a job. Without authentication, it always may.
     pub(super) fn allows(&self, rpc: Rpc, call: &CallContext, job: &Job) -> bool {
         let may = |caller: &Caller| caller.tenant_of_jobs(rpc, Some(&job.kind), Some(&job.tenant)).is_ok();
-        self.authenticator_of(call).is_none() || call.caller.as_deref().is_some_and(may)
+        !self.is_guarded(call) || call.caller.as_deref().is_some_and(may)
     }
 
-    /// `None` if the call needs no credentials.
-    fn authenticator_of(&self, call: &CallContext) -> Option<&Arc<Authenticator>> {
-        self.authenticator.as_ref().filter(|_| !self.is_of_operators || call.caller.is_some())
+    /// Whether the rules apply to a call. An operator's call may have needed no credentials.
+    fn is_guarded(&self, call: &CallContext) -> bool {
+        self.authenticator.is_some() && (!self.is_of_operators || call.caller.is_some())
+    }
+
+    /// Counts a denial. Returns its status.
+    fn denied(&self, denial: &Denial, call: &CallContext, peer: Option<&Peer>) -> Status {
+        if let Some(authenticator) = &self.authenticator {
+            authenticator.note(denial);
+        }
+        status::denied(denial, call.request_id(), peer.map(|peer| &peer.origin))
     }
 
     /// A detached job as its reader may see it.
@@ -114,19 +127,12 @@ impl AccessControl {
     /// # Errors
     /// UNAUTHENTICATED and PERMISSION_DENIED, with the id of the call.
     pub(super) fn admit_worker(&self, call: &CallContext, peer: Option<&Peer>, kinds: &[String]) -> Result<(), Status> {
-        let denied = |denial: Denial| {
-            self.authenticator.iter().for_each(|authenticator| authenticator.note(&denial));
-            status::denied(&denial, call.request_id(), peer.map(|peer| &peer.origin))
-        };
-        if self.authenticator.is_some() {
-            return caller(call).and_then(|caller| caller.may_serve(Rpc::Attach, kinds)).map_err(denied);
-        }
-        match peer.map(|peer| peer.origin) {
-            Some(Origin::Address(address)) if !address.ip().to_canonical().is_loopback() => {
-                Err(denied(Denial::Elsewhere))
-            }
+        let admitted = match peer.map(|peer| peer.origin) {
+            _ if self.authenticator.is_some() => caller(call).and_then(|caller| caller.may_serve(Rpc::Attach, kinds)),
+            Some(Origin::Address(address)) if !address.ip().to_canonical().is_loopback() => Err(Denial::Elsewhere),
             _ => Ok(()),
-        }
+        };
+        admitted.map_err(|denial| self.denied(&denial, call, peer))
     }
 
     /// Returns when the credentials of a caller have expired. Cancel safe.
@@ -150,24 +156,19 @@ fn caller(call: &CallContext) -> Result<&Caller, Denial> {
     call.caller.as_deref().ok_or(none)
 }
 
-fn assign_tenant(authenticator: &Authenticator, rpc: Rpc, call: &CallContext, job: &mut Job) -> Result<(), Status> {
-    let tenant =
-        caller(call).and_then(|caller| authenticator.recheck(caller).and_then(|()| caller.tenant_of_job(rpc, job)));
-    match tenant {
-        Ok(tenant) => {
-            if job.tenant.is_empty() {
-                job.tenant.push_str(tenant);
-            }
-            Ok(())
-        }
-        Err(denial) => {
-            authenticator.note(&denial);
-            Err(status::denied(&denial, call.request_id(), None))
-        }
-    }
+/// The tenant of a job, if the credentials and the rules of its caller still allow the job.
+fn tenant_of_job<'a>(
+    authenticator: &Authenticator,
+    rpc: Rpc,
+    call: &'a CallContext,
+    job: &Job,
+) -> Result<&'a str, Denial> {
+    let caller = caller(call)?;
+    authenticator.recheck(caller)?;
+    caller.tenant_of_job(rpc, job)
 }
 
-fn take_room(quotas: Option<&Quotas>, call: &CallContext, job: &Job) -> Result<Option<Hold>, Status> {
+fn take_quota(quotas: Option<&Quotas>, call: &CallContext, job: &Job) -> Result<Option<Hold>, Status> {
     let Some(quotas) = quotas else { return Ok(None) };
     quotas.take(&job.tenant).map_err(|over| {
         let (reason, retry_after) = match over {

@@ -364,10 +364,8 @@ fn report_of(pool: &Pool, begin: Instant, before: u64) -> DrainResponse {
         running: stats.in_flight as u64,
         finished: (stats.counts.ended() - before).saturating_sub(lost),
         lost,
-        given_back: 0,
-        cut: 0,
         elapsed: Some(duration(begin.elapsed())),
         expected: Some(duration(pool.expected_end())),
-        hard_stop: None,
+        ..DrainResponse::default()
     }
 }

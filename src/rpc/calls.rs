@@ -63,6 +63,7 @@ pub(super) struct Meter<C: Borrow<Calls>> {
     rpc: Rpc,
     kind: usize,
     begin: Instant,
+    /// Whether the call has not ended.
     open: bool,
 }
 

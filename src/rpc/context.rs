@@ -68,13 +68,7 @@ impl CallContext {
         let at = arrival.map_or_else(Instant::now, |arrival| arrival.at);
         let caller = arrival.and_then(|arrival| arrival.caller.clone());
         let request_id = request_id(headers.get(REQUEST_ID));
-        let asked = match headers.get(GRPC_TIMEOUT) {
-            Some(value) => {
-                let parsed = value.to_str().map_err(|_| timeout::InvalidTimeout).and_then(timeout::parse);
-                Some(parsed.map_err(|error| invalid_field(GRPC_TIMEOUT, &error.to_string()))?)
-            }
-            None => None,
-        };
+        let asked = timeout::read(headers).map_err(|error| invalid_field(GRPC_TIMEOUT, &error.to_string()))?;
         let mut call = trace::call(rpc, request_id, extract(headers), sampler);
         call.principal = caller.as_ref().map(|caller| Arc::clone(caller.name()));
         Ok(Self { call: Arc::new(call), asked, at, caller })
@@ -84,28 +78,28 @@ impl CallContext {
         self.call.request_id.as_ref().expect("`read` sets the request id")
     }
 
-    /// Records how the call ended.
+    /// Records the status of the call in its span.
     pub(super) fn record_status(&self, code: Code) {
         trace::record_status(&self.call, code);
     }
 
-    /// Ends the measurement of a call whose job was refused or failed. Returns its status.
-    pub(super) fn fail<C: Borrow<Calls>>(&self, meter: Meter<C>, error: &JobError) -> Status {
-        let status = status::status(error, self.request_id());
-        self.record_status(status.code());
-        meter.end(status.code());
-        status
+    /// Records the status of the call, and ends its measurement.
+    pub(super) fn end<C: Borrow<Calls>>(&self, meter: Meter<C>, code: Code) {
+        self.record_status(code);
+        meter.end(code);
     }
 
-    /// The deadline of the call's job.
-    pub(super) fn deadline(&self, policy: &DeadlinePolicy) -> Deadline {
-        policy.fix(self.at, self.asked)
+    /// Ends a call whose job was refused or failed. Returns its status.
+    pub(super) fn fail<C: Borrow<Calls>>(&self, meter: Meter<C>, error: &JobError) -> Status {
+        let status = status::status(error, self.request_id());
+        self.end(meter, status.code());
+        status
     }
 
     /// The deadline of a job that arrived at `arrival` on the same call: the call's own deadline, if there is one.
     pub(super) fn later_deadline(&self, policy: &DeadlinePolicy, arrival: Instant) -> Deadline {
         match self.asked {
-            Some(_) => self.deadline(policy).shared_by(arrival),
+            Some(_) => policy.fix(self.at, self.asked).shared_by(arrival),
             None => policy.fix(arrival, None),
         }
     }

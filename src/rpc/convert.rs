@@ -1,16 +1,19 @@
-//! Converts messages to jobs and back. `src/model/job.rs` checks the bounds of fields.
+//! Converts messages to jobs and back, and detached jobs to messages. `src/model/job.rs` checks the limits of fields.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use prost_types::Duration as ProtoDuration;
+use prost_types::{Duration as ProtoDuration, Timestamp as ProtoTimestamp};
 
 use crate::{
     model::{Completed, Criticality, FieldViolation, Job, JobStage, Waterfall, WhenFull},
     phase::Phase,
     pool::{ProcessState, WorkerState},
     proto,
-    store::JobState,
+    store::{Attempt, JobRecord, JobState, Timestamp},
 };
+
+/// Largest duration of protobuf's well-known type, in seconds.
+const MAX_SECONDS: u64 = 315_576_000_000;
 
 /// Defines a function from an enum to the protobuf enum with the same name and variants.
 macro_rules! same_variants {
@@ -28,6 +31,7 @@ same_variants!(job_stage, JobStage, [Waiting, Queued, Running, Completed, Failed
 same_variants!(job_state, JobState, [Scheduled, Ready, Blocked, Running, Succeeded, Failed, Cancelled, Expired]);
 same_variants!(phase, Phase, [Starting, Serving, Draining, Stopping, Stopped]);
 same_variants!(process_state, ProcessState, [Starting, Idle, Busy, Leaving, Failing]);
+same_variants!(when_full, WhenFull, [Reject, Wait, Shed, DropOldest]);
 same_variants!(worker_state, WorkerState, [Idle, Busy, Draining, Stopped, Stuck]);
 
 /// A job as its caller sent it. Boxed, because it passes through many functions.
@@ -41,8 +45,10 @@ pub(super) fn job(job: Option<proto::Job>) -> Result<Box<Job>, Vec<FieldViolatio
     let mut violations = Vec::new();
     let run_timeout = read_duration("job.run_timeout", job.run_timeout, &mut violations);
     let queue_timeout = read_duration("job.queue_timeout", job.queue_timeout, &mut violations);
-    let criticality = read_criticality(job.criticality, &mut violations);
-    let when_full = read_when_full(job.when_full, &mut violations);
+    let classes = Criticality::BY_IMPORTANCE;
+    let criticality = read_enum("job.criticality", job.criticality, classes, criticality, &mut violations);
+    let policies = [WhenFull::Reject, WhenFull::Wait, WhenFull::Shed, WhenFull::DropOldest];
+    let when_full = read_enum("job.when_full", job.when_full, policies, when_full, &mut violations);
     if !violations.is_empty() {
         return Err(violations);
     }
@@ -54,7 +60,7 @@ pub(super) fn job(job: Option<proto::Job>) -> Result<Box<Job>, Vec<FieldViolatio
         timeout: None,
         run_timeout,
         queue_timeout,
-        criticality,
+        criticality: criticality.unwrap_or_default(),
         tenant: job.tenant,
         ordering_key: job.ordering_key,
         limit_key: job.limit_key,
@@ -86,11 +92,67 @@ pub(super) fn waterfall(waterfall: Waterfall) -> proto::Waterfall {
     }
 }
 
-pub(super) fn duration(duration: Duration) -> ProtoDuration {
-    ProtoDuration {
-        seconds: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
-        nanos: i32::try_from(duration.subsec_nanos()).expect("fewer than a billion"),
+/// A job, with its output if the output was read.
+#[must_use]
+pub fn detached_job(job: JobRecord) -> proto::DetachedJob {
+    let purge_at = job.purge_at();
+    let retry = job.request.policy.retry;
+    let JobRecord { request, attempts, failures, cancel_requested, payload_bytes, output, .. } = job;
+    proto::DetachedJob {
+        job_id: request.id,
+        job: Some(wire_job(request.job)),
+        state: job_state(job.state).into(),
+        request_id: request.request_id,
+        create_time: Some(time(job.created_at)),
+        due_time: Some(time(job.due_at)),
+        start_time: job.started_at.map(time),
+        end_time: job.ended_at.map(time),
+        expire_time: request.expire_at.map(time),
+        purge_time: purge_at.map(time),
+        attempts: attempts.into_iter().map(attempt).collect(),
+        failures,
+        retry: Some(proto::RetryPolicy {
+            max_attempts: retry.max_attempts,
+            initial: Some(duration(retry.initial)),
+            max: Some(duration(retry.max)),
+        }),
+        cancel_requested,
+        payload_bytes,
+        output_bytes: job.output_bytes,
+        output: output.bytes.into(),
+        output_type: output.content_type,
     }
+}
+
+fn wire_job(job: Job) -> proto::Job {
+    proto::Job {
+        kind: job.kind,
+        payload: job.payload,
+        content_type: job.content_type,
+        run_timeout: job.run_timeout.map(duration),
+        queue_timeout: None,
+        criticality: criticality(job.criticality).into(),
+        tenant: job.tenant,
+        ordering_key: job.ordering_key,
+        when_full: 0,
+        labels: job.labels,
+        limit_key: job.limit_key,
+    }
+}
+
+fn attempt(attempt: Attempt) -> proto::Attempt {
+    let Attempt { number, started_at, ended_at, worker, outcome, code, message } = attempt;
+    let outcome = outcome.map_or_else(String::new, |reason| reason.name().to_owned());
+    let (start_time, end_time) = (Some(time(started_at)), Some(time(ended_at)));
+    proto::Attempt { number, start_time, end_time, worker, outcome, code, message }
+}
+
+fn time(time: Timestamp) -> ProtoTimestamp {
+    SystemTime::from(time).into()
+}
+
+pub(super) fn duration(duration: Duration) -> ProtoDuration {
+    ProtoDuration::try_from(duration).unwrap_or(ProtoDuration { seconds: i64::MAX, nanos: 0 })
 }
 
 pub(super) fn read_duration(
@@ -98,46 +160,26 @@ pub(super) fn read_duration(
     value: Option<ProtoDuration>,
     violations: &mut Vec<FieldViolation>,
 ) -> Option<Duration> {
-    let value = value?;
-    match (u64::try_from(value.seconds), u32::try_from(value.nanos)) {
-        (Ok(seconds), Ok(nanos)) if nanos < 1_000_000_000 && seconds <= MAX_SECONDS => {
-            Some(Duration::new(seconds, nanos))
-        }
-        _ => {
-            violations.push(FieldViolation::new(field, "out of range; send a duration from 0 to 10,000 years"));
-            None
-        }
+    let read = Duration::try_from(value?).ok().filter(|duration| duration.as_secs() <= MAX_SECONDS);
+    if read.is_none() {
+        violations.push(FieldViolation::new(field, "out of range; send a duration from 0 to 10,000 years"));
     }
+    read
 }
 
-/// Largest duration of protobuf's well-known type.
-const MAX_SECONDS: u64 = 315_576_000_000;
-
-fn read_criticality(value: i32, violations: &mut Vec<FieldViolation>) -> Criticality {
-    match proto::Criticality::try_from(value) {
-        Ok(proto::Criticality::Unspecified | proto::Criticality::Critical) => Criticality::Critical,
-        Ok(proto::Criticality::Sheddable) => Criticality::Sheddable,
-        Ok(proto::Criticality::SheddablePlus) => Criticality::SheddablePlus,
-        Ok(proto::Criticality::CriticalPlus) => Criticality::CriticalPlus,
-        Err(_) => {
-            violations.push(FieldViolation::new("job.criticality", "unknown criticality; send a value of the enum"));
-            Criticality::Critical
-        }
+/// Of `variants`, the one that `to_wire` converts to `number`. 0, which is UNSPECIFIED in every enum, is `None`.
+fn read_enum<E: Copy, W: Into<i32>>(
+    field: &'static str,
+    number: i32,
+    variants: [E; 4],
+    to_wire: fn(E) -> W,
+    violations: &mut Vec<FieldViolation>,
+) -> Option<E> {
+    let read = variants.into_iter().find(|variant| to_wire(*variant).into() == number);
+    if read.is_none() && number != 0 {
+        violations.push(FieldViolation::new(field, "unknown number; send a value of the enum"));
     }
-}
-
-fn read_when_full(value: i32, violations: &mut Vec<FieldViolation>) -> Option<WhenFull> {
-    match proto::WhenFull::try_from(value) {
-        Ok(proto::WhenFull::Unspecified) => None,
-        Ok(proto::WhenFull::Reject) => Some(WhenFull::Reject),
-        Ok(proto::WhenFull::Wait) => Some(WhenFull::Wait),
-        Ok(proto::WhenFull::Shed) => Some(WhenFull::Shed),
-        Ok(proto::WhenFull::DropOldest) => Some(WhenFull::DropOldest),
-        Err(_) => {
-            violations.push(FieldViolation::new("job.when_full", "unknown policy; send a value of the enum"));
-            None
-        }
-    }
+    read
 }
 
 #[cfg(test)]

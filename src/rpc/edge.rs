@@ -5,7 +5,7 @@ mod answer;
 mod browsers;
 mod checks;
 
-use std::{convert::Infallible, future::ready, sync::Arc};
+use std::{convert::Infallible, fmt::Display, future::ready, sync::Arc};
 
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, Either};
@@ -58,7 +58,8 @@ pub struct Edge {
 #[derive(Clone)]
 pub struct Front(Arc<Connection>);
 
-/// Connections share no data that is written often: what each call counts references to belongs to one connection.
+/// What the calls of one connection share. Each call counts its references to this, so connections do not share it:
+/// counters that many threads write are slow.
 struct Connection {
     edge: Arc<Edge>,
     worker_pool: Option<Arc<CallerServices>>,
@@ -94,8 +95,7 @@ type Answer = BoxFuture<'static, Result<Response<Body>, Infallible>>;
 
 impl<B> Service<Request<B>> for Front
 where
-    B: http_body::Body<Data = Bytes> + HeldBack + Send + Unpin + 'static,
-    B::Error: Into<BoxError> + Send + std::fmt::Display,
+    B: http_body::Body<Data = Bytes, Error: Into<BoxError> + Send + Display> + HeldBack + Send + Unpin + 'static,
 {
     type Response = Response<AnswerBody>;
     type Error = Infallible;
@@ -113,8 +113,7 @@ impl Front {
     /// Checks a call, and passes it on to its service.
     fn answer<B>(&self, request: Request<B>) -> AnswerFuture
     where
-        B: http_body::Body<Data = Bytes> + HeldBack + Send + Unpin + 'static,
-        B::Error: Into<BoxError> + Send,
+        B: http_body::Body<Data = Bytes, Error: Into<BoxError> + Send> + HeldBack + Send + Unpin + 'static,
     {
         let Connection { peer, memory, .. } = &*self.0;
         let (rpc, peer, memory) = (Rpc::at(request.uri().path()), Arc::clone(peer), Arc::clone(memory));
@@ -141,8 +140,7 @@ impl Connection {
     /// Counts the received bytes of a call, and begins it.
     fn begin<B>(&self, request: Request<B>, mut arrival: Arrival) -> Answer
     where
-        B: http_body::Body<Data = Bytes> + HeldBack + Send + Unpin + 'static,
-        B::Error: Into<BoxError> + Send,
+        B: http_body::Body<Data = Bytes, Error: Into<BoxError> + Send> + HeldBack + Send + Unpin + 'static,
     {
         let (mut head, body) = request.into_parts();
         let rpc = arrival.rpc;
@@ -162,8 +160,7 @@ impl Connection {
     /// Calls of the worker pool bypass the router, which costs as much as the pool itself.
     fn call<B>(&self, rpc: Option<Rpc>, largest: usize, request: Request<B>) -> Answer
     where
-        B: http_body::Body<Data = Bytes> + Send + 'static,
-        B::Error: Into<BoxError> + Send,
+        B: http_body::Body<Data = Bytes, Error: Into<BoxError> + Send> + Send + 'static,
     {
         let Edge { others, catalog, .. } = &*self.edge;
         match self.called_pool(rpc) {

@@ -1,16 +1,14 @@
 //! `JobService`: jobs that outlive their calls. `src/detached.rs` runs them. A new RPC also needs a row in
 //! `src/auth/rule.rs`.
 
-mod cancel;
 mod create;
 mod filter;
 mod page_token;
 mod watch;
 
-use std::{future::ready, sync::Arc, time::SystemTime};
+use std::{future::ready, sync::Arc};
 
 use futures_util::{Stream, StreamExt, stream};
-use prost_types::Timestamp as ProtoTimestamp;
 use tokio::time::sleep_until;
 use tonic::{Code, Request, Response, Status, Streaming, async_trait};
 
@@ -21,46 +19,49 @@ use self::{
 use super::{
     calls::{Calls, Meter},
     context::CallContext,
-    convert::{criticality, duration, job_state},
+    convert::detached_job,
     service_state::{CallerServices, ResponseStream, ServiceState},
     status::{self, invalid_field},
 };
 use crate::{
     auth::Rpc,
     detached::Detached,
-    model::{Job, Reason, RequestId},
+    model::{Reason, RequestId},
     proto::{
         self, CancelJobsRequest, CancelJobsResponse, CreateJobRequest, CreateJobResponse, CreateJobsRequest,
-        CreateJobsResponse, DeleteJobRequest, DeleteJobResponse, DetachedJob, GetJobRequest, GetJobResponse,
+        CreateJobsResponse, DeleteJobRequest, DeleteJobResponse, GetJobRequest, GetJobResponse,
         JobServiceCancelJobRequest, JobServiceCancelJobResponse, JobServiceListJobsRequest, JobServiceListJobsResponse,
         PurgeJobsRequest, PurgeJobsResponse, RetryJobRequest, RetryJobResponse, WaitJobRequest, WaitJobResponse,
         WatchJobRequest, WatchJobResponse, job_service_server::JobService,
     },
-    store::{Action, Attempt, BATCH, Change, Extent, JobName, JobRecord, JobStore, Timestamp},
+    store::{Action, BATCH, Change, Extent, Filter, JobName, JobRecord, JobState, JobStore},
 };
 
 /// Default number of jobs per page.
 const DEFAULT_PAGE_SIZE: usize = 100;
+/// States of the jobs that can be cancelled.
+const CANCELLABLE: [JobState; 4] = [JobState::Scheduled, JobState::Ready, JobState::Blocked, JobState::Running];
+/// Number of jobs that are cancelled in one write, so that other writes do not wait long.
+const CANCELLED_AT_ONCE: usize = 100;
 
 /// A call for detached jobs.
 struct JobsCall {
     service: Arc<ServiceState>,
-    call: CallContext,
+    context: CallContext,
     rpc: Rpc,
     detached: Detached,
-    meter: Option<Meter<Calls>>,
 }
 
 impl JobsCall {
-    /// Reads the metadata of a call.
-    fn read<T>(service: &Arc<ServiceState>, rpc: Rpc, request: &Request<T>) -> Result<Self, Status> {
-        let call = CallContext::read(request, rpc, &service.sampler)?;
-        let meter = Calls::begin(service.calls.clone(), rpc, None, call.at);
+    /// Reads the metadata of a call, and starts to measure it.
+    fn begin<T>(service: &Arc<ServiceState>, rpc: Rpc, request: &Request<T>) -> Result<(Self, Meter<Calls>), Status> {
+        let context = CallContext::read(request, rpc, &service.sampler)?;
+        let meter = Calls::begin(service.calls.clone(), rpc, None, context.at);
         let Some(detached) = service.detached.clone() else {
             meter.end(Code::FailedPrecondition);
-            return Err(call.named(status::of(Reason::NoStore)));
+            return Err(context.named(status::of(Reason::NoStore)));
         };
-        Ok(Self { service: Arc::clone(service), call, rpc, detached, meter: Some(meter) })
+        Ok((Self { service: Arc::clone(service), context, rpc, detached }, meter))
     }
 
     fn store(&self) -> &dyn JobStore {
@@ -71,18 +72,14 @@ impl JobsCall {
     async fn job(&self, id: &str, extent: Extent) -> Result<JobRecord, Status> {
         check_id(id)?;
         let found = self.store().get(id, extent).await.map_err(status::read_failure)?;
-        let job = found.filter(|job| self.service.access.allows(self.rpc, &self.call, &job.request.job));
+        let job = found.filter(|job| self.service.access.allows(self.rpc, &self.context, &job.request.job));
         job.ok_or_else(|| unknown(id))
     }
 
     /// Ends the call with its answer.
-    fn answer<A>(self, answer: Result<A, Status>) -> Result<Response<A>, Status> {
-        let code = answer.as_ref().map_or_else(Status::code, |_| Code::Ok);
-        self.call.record_status(code);
-        if let Some(meter) = self.meter {
-            meter.end(code);
-        }
-        answer.map(|message| self.call.answer(message)).map_err(|status| self.call.named(status))
+    fn end<A>(&self, meter: Meter<Calls>, answer: Result<A, Status>) -> Result<Response<A>, Status> {
+        self.context.end(meter, answer.as_ref().map_or_else(Status::code, |_| Code::Ok));
+        answer.map(|message| self.context.answer(message)).map_err(|status| self.context.named(status))
     }
 
     async fn get_job(&self, request: GetJobRequest) -> Result<GetJobResponse, Status> {
@@ -92,18 +89,24 @@ impl JobsCall {
     }
 
     async fn list_jobs(&self, request: JobServiceListJobsRequest) -> Result<JobServiceListJobsResponse, Status> {
-        let JobServiceListJobsRequest { filter, page_size, page_token: token } = request;
+        let JobServiceListJobsRequest { filter, page_size, page_token } = request;
         let limit = match page_size as usize {
             0 => DEFAULT_PAGE_SIZE,
             size if size <= BATCH => size,
             _ => return Err(invalid_field("page_size", &format!("send up to {BATCH}"))),
         };
         let filter = read_filter(self, filter.unwrap_or_default())?;
+        let (jobs, next_page_token) = self.page(filter, &page_token, limit).await?;
+        let jobs = jobs.into_iter().map(|job| self.service.access.shown(detached_job(job))).collect();
+        Ok(JobServiceListJobsResponse { jobs, next_page_token })
+    }
+
+    /// A page of the jobs that match a filter, the newest first, and the token of the next page.
+    async fn page(&self, filter: Filter, token: &str, limit: usize) -> Result<(Vec<JobRecord>, String), Status> {
         let secret = self.store().secret().await.map_err(status::read_failure)?;
-        let before = read_page_token(&secret, &token)?;
+        let before = read_page_token(&secret, token)?;
         let page = self.store().list(filter, before, limit).await.map_err(status::read_failure)?;
-        let jobs = page.jobs.into_iter().map(|job| self.service.access.shown(detached_job(job))).collect();
-        Ok(JobServiceListJobsResponse { jobs, next_page_token: page_token(&secret, page.next) })
+        Ok((page.jobs, page_token(&secret, page.next)))
     }
 
     /// Waits for the end of a job, at most until the deadline of the call. The server limits that deadline as for any
@@ -113,14 +116,14 @@ impl JobsCall {
         // Many callers may wait, so none of them keeps a payload in memory.
         let mut job = self.job(id, Extent::Output).await?;
         if !job.state.is_ended() {
-            let deadline = self.call.deadline(&self.service.deadline);
+            let deadline = self.service.deadline.fix(self.context.at, self.context.asked);
             job = tokio::select! {
                 ended = self.store().wait(JobName::from(&job)) => {
                     let ended = ended.map_err(status::read_failure)?;
                     ended.ok_or_else(|| unknown(id))?
                 }
                 () = sleep_until(deadline.reply_by()) => self.job(id, Extent::Output).await?,
-                () = self.service.pools.closing() => return Err(status::draining(self.call.request_id())),
+                () = self.service.pools.closing() => return Err(status::draining(self.context.request_id())),
             };
         }
         Ok(WaitJobResponse { job: Some(detached_job(job)) })
@@ -134,10 +137,35 @@ impl JobsCall {
         Ok(JobServiceCancelJobResponse { state: state.into() })
     }
 
+    /// Cancels a page of jobs, the newest first. A job that has ended meanwhile is left out.
+    async fn cancel_jobs(&self, request: CancelJobsRequest) -> Result<CancelJobsResponse, Status> {
+        let CancelJobsRequest { filter, dry_run, page_token } = request;
+        let mut filter = read_filter(self, filter.unwrap_or_default())?;
+        let is_asked = |state: &JobState| filter.states.is_empty() || filter.states.contains(state);
+        filter.states = CANCELLABLE.into_iter().filter(is_asked).collect();
+        if filter.states.is_empty() {
+            return Ok(CancelJobsResponse::default());
+        }
+        let (jobs, next_page_token) = self.page(filter, &page_token, BATCH).await?;
+        let mut answer = CancelJobsResponse { next_page_token, ..CancelJobsResponse::default() };
+        for jobs in jobs.chunks(CANCELLED_AT_ONCE) {
+            let changes = if dry_run {
+                let change = |state| if state == JobState::Running { Change::Requested } else { Change::Done };
+                jobs.iter().map(|job| change(job.state)).collect()
+            } else {
+                let jobs = jobs.iter().map(JobName::from).collect();
+                self.detached.change(jobs, Action::Cancel).await.map_err(status::write_failure)?
+            };
+            answer.cancelled += changes.iter().filter(|change| **change == Change::Done).count() as u64;
+            answer.asked_to_stop += changes.iter().filter(|change| **change == Change::Requested).count() as u64;
+        }
+        Ok(answer)
+    }
+
     async fn retry_job(&self, request: RetryJobRequest) -> Result<RetryJobResponse, Status> {
         let job = self.job(&request.job_id, Extent::Bare).await?;
         // As for a created job, the quota limits how often, and the hold is not kept.
-        let _hold = self.service.access.admit_again(&self.call, &job.request.job)?;
+        let _hold = self.service.access.admit_again(&self.context, &job.request.job)?;
         self.change(request.job_id, Action::Retry).await.map(|_| RetryJobResponse {})
     }
 
@@ -176,14 +204,11 @@ impl JobsCall {
 }
 
 /// A stream that ends the measurement of its call when it ends.
-fn measured<T>(
-    meter: Option<Meter<Calls>>,
-    items: impl Stream<Item = Result<T, Status>> + Send + 'static,
-) -> ResponseStream<T>
+fn measured<T>(meter: Meter<Calls>, items: impl Stream<Item = Result<T, Status>> + Send + 'static) -> ResponseStream<T>
 where
     T: Send + 'static,
 {
-    let mut meter = meter;
+    let mut meter = Some(meter);
     Box::pin(items.map(Some).chain(stream::once(ready(None))).filter_map(move |item| {
         let end = item.as_ref().map_or(Some(Code::Ok), |item| item.as_ref().err().map(Status::code));
         if let Some((code, meter)) = end.and_then(|code| Some((code, meter.take()?))) {
@@ -211,9 +236,9 @@ impl CallerServices {
         request: Request<T>,
         act: impl AsyncFnOnce(&JobsCall, T) -> Result<A, Status>,
     ) -> Result<Response<A>, Status> {
-        let asked = JobsCall::read(&self.0, rpc, &request)?;
-        let answer = act(&asked, request.into_inner()).await;
-        asked.answer(answer)
+        let (call, meter) = JobsCall::begin(&self.0, rpc, &request)?;
+        let answer = act(&call, request.into_inner()).await;
+        call.end(meter, answer)
     }
 }
 
@@ -230,8 +255,8 @@ impl JobService for CallerServices {
         &self,
         request: Request<Streaming<CreateJobsRequest>>,
     ) -> Result<Response<Self::CreateJobsStream>, Status> {
-        let asked = JobsCall::read(&self.0, Rpc::CreateJobs, &request)?;
-        create::create_jobs(asked, &request)
+        let (call, meter) = JobsCall::begin(&self.0, Rpc::CreateJobs, &request)?;
+        create::create_jobs(call, meter, &request)
     }
 
     async fn get_job(&self, request: Request<GetJobRequest>) -> Result<Response<GetJobResponse>, Status> {
@@ -250,8 +275,8 @@ impl JobService for CallerServices {
     }
 
     async fn watch_job(&self, request: Request<WatchJobRequest>) -> Result<Response<Self::WatchJobStream>, Status> {
-        let asked = JobsCall::read(&self.0, Rpc::WatchJob, &request)?;
-        watch::watch_job(asked, request).await
+        let (call, meter) = JobsCall::begin(&self.0, Rpc::WatchJob, &request)?;
+        watch::watch_job(call, meter, request).await
     }
 
     async fn cancel_job(
@@ -276,63 +301,4 @@ impl JobService for CallerServices {
     async fn purge_jobs(&self, request: Request<PurgeJobsRequest>) -> Result<Response<PurgeJobsResponse>, Status> {
         self.unary(Rpc::PurgeJobs, request, JobsCall::purge_jobs).await
     }
-}
-
-/// A job, with its output if the output was read.
-#[must_use]
-pub fn detached_job(job: JobRecord) -> DetachedJob {
-    let purge_at = job.purge_at();
-    let retry = job.request.policy.retry;
-    let JobRecord { request, attempts, failures, cancel_requested, payload_bytes, output, .. } = job;
-    DetachedJob {
-        job_id: request.id,
-        job: Some(work(request.job)),
-        state: job_state(job.state).into(),
-        request_id: request.request_id,
-        create_time: Some(time(job.created_at)),
-        due_time: Some(time(job.due_at)),
-        start_time: job.started_at.map(time),
-        end_time: job.ended_at.map(time),
-        expire_time: request.expire_at.map(time),
-        purge_time: purge_at.map(time),
-        attempts: attempts.into_iter().map(attempt).collect(),
-        failures,
-        retry: Some(proto::RetryPolicy {
-            max_attempts: retry.max_attempts,
-            initial: Some(duration(retry.initial)),
-            max: Some(duration(retry.max)),
-        }),
-        cancel_requested,
-        payload_bytes,
-        output_bytes: job.output_bytes,
-        output: output.bytes.into(),
-        output_type: output.content_type,
-    }
-}
-
-fn work(job: Job) -> proto::Job {
-    proto::Job {
-        kind: job.kind,
-        payload: job.payload,
-        content_type: job.content_type,
-        run_timeout: job.run_timeout.map(duration),
-        queue_timeout: None,
-        criticality: criticality(job.criticality).into(),
-        tenant: job.tenant,
-        ordering_key: job.ordering_key,
-        when_full: 0,
-        labels: job.labels,
-        limit_key: job.limit_key,
-    }
-}
-
-fn attempt(attempt: Attempt) -> proto::Attempt {
-    let Attempt { number, started_at, ended_at, worker, outcome, code, message } = attempt;
-    let outcome = outcome.map_or_else(String::new, |reason| reason.name().to_owned());
-    let (start_time, end_time) = (Some(time(started_at)), Some(time(ended_at)));
-    proto::Attempt { number, start_time, end_time, worker, outcome, code, message }
-}
-
-fn time(time: Timestamp) -> ProtoTimestamp {
-    SystemTime::from(time).into()
 }

@@ -31,7 +31,7 @@ pub(super) struct Messages<T> {
 }
 
 /// A message that was not decoded.
-pub(super) struct Unread {
+pub(super) struct Undecoded {
     pub(super) status: Status,
     /// Its first bytes, unless it was compressed.
     pub(super) start: Bytes,
@@ -39,7 +39,7 @@ pub(super) struct Unread {
     pub(super) limit: usize,
 }
 
-impl From<Status> for Unread {
+impl From<Status> for Undecoded {
     fn from(status: Status) -> Self {
         Self { status, start: Bytes::new(), limit: 0 }
     }
@@ -57,11 +57,11 @@ impl<T: Message + Default + Name + 'static> Messages<T> {
 
     /// The next message; `None` at the end. Cancel safe.
     pub(super) async fn message(&mut self) -> Result<Option<T>, Status> {
-        self.next().await.map_err(|unread| unread.status)
+        self.next().await.map_err(|undecoded| undecoded.status)
     }
 
     /// The next message, for calls that may continue after a message that is too large. Cancel safe.
-    pub(super) async fn next(&mut self) -> Result<Option<T>, Unread> {
+    pub(super) async fn next(&mut self) -> Result<Option<T>, Undecoded> {
         while self.received.is_empty() {
             match self.body.frame().await {
                 Some(Ok(frame)) => self.received = frame.into_data().unwrap_or_default(),
@@ -69,25 +69,24 @@ impl<T: Message + Default + Name + 'static> Messages<T> {
                 None => return Ok(None),
             }
         }
-        let Some((head, rest)) = self.received.split_first_chunk::<HEAD>() else { return Err(cut_short().into()) };
-        let [flag, length @ ..] = *head;
-        let length = u32::from_be_bytes(length) as usize;
-        if rest.len() < length {
-            return Err(cut_short().into());
-        }
-        let mut framed = self.received.split_to(HEAD + length);
+        let length = self.received.first_chunk::<HEAD>().map(|[_, length @ ..]| u32::from_be_bytes(*length) as usize);
+        let Some(framed) = length.map(|length| HEAD + length).filter(|framed| *framed <= self.received.len()) else {
+            return Err(Status::internal("the call ended within a message").into());
+        };
+        let flag = self.received[0];
+        let mut framed = self.received.split_to(framed);
         if self.received.is_empty() {
             self.received = Bytes::new();
         }
         match flag {
             0 => {
                 let start = framed.split_off(HEAD);
-                decode(start.clone()).map(Some).map_err(|status| Unread { status, start, limit: MAX_ENVELOPE })
+                decode(start.clone()).map(Some).map_err(|status| Undecoded { status, start, limit: MAX_ENVELOPE })
             }
             CUT => {
                 let (start, limit) = (framed.split_off(HEAD), self.largest);
                 let status = Status::resource_exhausted(format!("a message takes more than {limit} bytes"));
-                Err(Unread { status, start, limit })
+                Err(Undecoded { status, start, limit })
             }
             _ => Ok(self.unpack(framed).await?),
         }
@@ -99,8 +98,4 @@ impl<T: Message + Default + Name + 'static> Messages<T> {
         let mut one = Streaming::new_request(decoder, Full::new(framed), self.encoding, Some(self.largest));
         one.message().await
     }
-}
-
-fn cut_short() -> Status {
-    Status::internal("the call ended within a message")
 }

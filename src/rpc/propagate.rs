@@ -52,9 +52,8 @@ impl Interceptor for Propagate {
 }
 
 fn fill(cx: &Context, headers: &mut HeaderMap) -> Result<(), Status> {
-    let own = headers.get(GRPC_TIMEOUT).and_then(|value| timeout::parse(value.to_str().ok()?).ok());
-    let budget = cx.budget();
-    let left = own.map_or(budget, |own| own.min(budget));
+    let own = timeout::read(headers).unwrap_or_default();
+    let left = own.map_or(cx.budget(), |own| own.min(cx.budget()));
     if left.is_zero() {
         return Err(Status::deadline_exceeded("the job has no time left for this call; it was not sent"));
     }

@@ -50,10 +50,9 @@ impl Reflection {
             // No message has extensions.
             Some(Asked::FileContainingExtension(_)) => None,
             Some(Asked::AllExtensionNumbersOfType(name)) => DESCRIPTORS.get_message_by_name(name).map(|message| {
-                let base_type_name = message.full_name().to_owned();
                 Answer::AllExtensionNumbersResponse(ExtensionNumberResponse {
-                    base_type_name,
-                    extension_number: vec![],
+                    base_type_name: message.full_name().to_owned(),
+                    extension_number: Vec::new(),
                 })
             }),
             Some(Asked::ListServices(_)) => {

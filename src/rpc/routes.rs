@@ -1,6 +1,6 @@
 //! Builds the services of both listeners, and answers calls to unknown paths. `src/rpc.rs` explains how to add an RPC.
 
-use http::{HeaderMap, Request, Response, StatusCode, Uri, header::CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri, header::CONTENT_TYPE};
 use prost_reflect::{MethodDescriptor, ServiceDescriptor};
 use rustc_hash::FxHashSet;
 use tonic::{Status, body::Body, codec::CompressionEncoding, service::Routes};
@@ -182,10 +182,8 @@ impl Catalog {
             return self.unimplemented(path).into_http();
         }
         let pages = if self.pages.is_empty() { "none".into() } else { self.pages.join(" ") };
-        let text = format!("unknown path; pages: {pages}; gRPC calls are a POST of application/grpc by HTTP/2\n");
-        let mut response = Response::new(Body::new(text));
-        *response.status_mut() = StatusCode::NOT_FOUND;
-        response
+        let text = format!("unknown path; pages: {pages}; gRPC calls are a POST of application/grpc by HTTP/2");
+        plain_text(StatusCode::NOT_FOUND, &text)
     }
 
     fn unimplemented(&self, path: &str) -> Status {
@@ -210,6 +208,14 @@ impl Catalog {
 
 fn path(method: &MethodDescriptor) -> String {
     format!("/{}/{}", method.parent_service().full_name(), method.name())
+}
+
+/// An answer for a caller that does not speak gRPC: one line.
+pub(super) fn plain_text(status: StatusCode, line: &str) -> Response<Body> {
+    let mut response = Response::new(Body::new(format!("{line}\n")));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response
 }
 
 /// Whether a request is a gRPC or gRPC-Web call.

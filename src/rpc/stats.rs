@@ -25,7 +25,7 @@ use crate::{
 
 /// One snapshot.
 pub(super) fn stats(service: &ServiceState, request: StatsRequest) -> Result<Response<StatsResponse>, Status> {
-    check_pool(service, &request.pool)?;
+    check_pool(&service.pools, &request.pool)?;
     Ok(Response::new(StatsResponse { stats: Some(snapshot(service, &request.pool)) }))
 }
 
@@ -36,7 +36,7 @@ pub(super) fn watch_stats(
 ) -> Result<Response<ResponseStream<WatchStatsResponse>>, Status> {
     let ended = service.watches.open(&request)?;
     let request = request.into_inner();
-    check_pool(service, &request.pool)?;
+    check_pool(&service.pools, &request.pool)?;
     let millis = match request.interval_ms {
         0 => 1_000,
         millis @ 100..=60_000 => millis,
@@ -50,11 +50,9 @@ pub(super) fn watch_stats(
     Ok(Response::new(until(ended, snapshots)))
 }
 
-fn check_pool(service: &ServiceState, pool: &str) -> Result<(), Status> {
-    if pool.is_empty() || service.pools.get(pool).is_some() {
-        return Ok(());
-    }
-    Err(no_pool(&service.pools, pool))
+/// Checks that a call names a pool that exists, or no pool.
+pub(super) fn check_pool(pools: &Pools, name: &str) -> Result<(), Status> {
+    if name.is_empty() || pools.get(name).is_some() { Ok(()) } else { Err(no_pool(pools, name)) }
 }
 
 /// The status of a call for an unknown pool.

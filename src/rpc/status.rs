@@ -59,7 +59,7 @@ impl Pushback {
 }
 
 /// The parts of a failed call's status.
-struct Answer {
+struct FailedCall {
     code: Code,
     reason: Reason,
     /// The same for all calls that fail for this reason.
@@ -73,7 +73,7 @@ struct Answer {
     violations: Vec<WireViolation>,
 }
 
-impl Answer {
+impl FailedCall {
     /// A failure without a known job, with the message of its reason.
     fn of(reason: Reason) -> Self {
         Self {
@@ -142,7 +142,7 @@ impl Answer {
 
     /// The title of its log line; `None` for failures that do not concern the operator. Callers can correct those, or a
     /// handler reported them. A panic has its own log line.
-    fn sort(&self) -> Option<&'static str> {
+    fn log_title(&self) -> Option<&'static str> {
         match (self.code, self.execution) {
             _ if matches!(self.reason, Reason::HandlerFailed | Reason::HandlerPanicked | Reason::MessageBroken) => None,
             (Code::Unauthenticated | Code::PermissionDenied, _) => Some("calls were denied"),
@@ -155,7 +155,7 @@ impl Answer {
     }
 
     fn log(&self, request_id: Option<&RequestId>, peer: Option<&Origin>) {
-        let Some(what) = self.sort() else { return };
+        let Some(what) = self.log_title() else { return };
         incidents::log(self.fact_of("pool"), self.reason.name(), || Incident {
             what,
             kind: self.fact_of("kind").to_owned(),
@@ -199,44 +199,45 @@ fn refused(reason: RejectionReason, request_id: &RequestId) -> Status {
 
 /// The status of a call that fails for this reason, with the reason's message.
 pub(super) fn of(reason: Reason) -> Status {
-    Answer::of(reason).status()
+    FailedCall::of(reason).status()
 }
 
 /// The status of a call that fails for this reason, with its own message.
 pub(super) fn saying(reason: Reason, message: impl Into<Cow<'static, str>>) -> Status {
-    Answer::of(reason).saying(message).status()
+    FailedCall::of(reason).saying(message).status()
 }
 
 /// The status of a call for an unknown job.
 pub(super) fn unknown_job(job: &str, message: &'static str) -> Status {
-    Answer::of(Reason::NotFound).saying(message).fact("job", shorten(job, MAX_JOB_ID)).status()
+    FailedCall::of(Reason::NotFound).saying(message).fact("job", shorten(job, MAX_JOB_ID)).status()
 }
 
 /// The status of a call with an invalid field or header.
 pub(super) fn invalid_field(field: &str, description: &str) -> Status {
-    let answer = Answer::of(Reason::InvalidField).saying(format!("{field}: {description}"));
-    answer.violation(field, description).status()
+    let call = FailedCall::of(Reason::InvalidField).saying(format!("{field}: {description}"));
+    call.violation(field, description).status()
 }
 
 /// The status of an operator's call that the state of the pool or the process does not allow.
 pub(super) fn failed_precondition(reason: Reason, message: impl Into<Cow<'static, str>>) -> Status {
-    Answer { code: Code::FailedPrecondition, ..Answer::of(reason).saying(message) }.status()
+    FailedCall { code: Code::FailedPrecondition, ..FailedCall::of(reason).saying(message) }.status()
 }
 
-/// The status of a message that the codec refused. The codec provides no details. It answers OUT_OF_RANGE to a message
+/// The status of a message that the codec refused. The codec gives no details. It answers OUT_OF_RANGE to a message
 /// over its limit, or RESOURCE_EXHAUSTED if the message exceeds the limit when decompressed.
 pub(super) fn refused_by_codec(refusal: Status) -> Status {
+    if !refusal.details().is_empty() {
+        return refusal;
+    }
     match refusal.code() {
-        Code::OutOfRange | Code::ResourceExhausted if refusal.details().is_empty() => {
-            Answer::of(Reason::PayloadTooLarge).never().status()
-        }
-        Code::InvalidArgument if refusal.details().is_empty() => invalid_field("job.labels", refusal.message()),
-        Code::Internal if refusal.details().is_empty() => {
+        Code::OutOfRange | Code::ResourceExhausted => FailedCall::of(Reason::PayloadTooLarge).never().status(),
+        Code::InvalidArgument => invalid_field("job.labels", refusal.message()),
+        Code::Internal => {
             let what = shorten(refusal.message(), MAX_DESCRIPTION);
-            Answer::of(Reason::MessageBroken).never().fact("fault", what).status()
+            FailedCall::of(Reason::MessageBroken).never().fact("fault", what).status()
         }
-        Code::Unimplemented if refusal.details().is_empty() => {
-            let mut status = Answer::of(Reason::CompressionUnknown).status();
+        Code::Unimplemented => {
+            let mut status = FailedCall::of(Reason::CompressionUnknown).status();
             *status.metadata_mut() = refusal.metadata().clone();
             status
         }
@@ -246,49 +247,48 @@ pub(super) fn refused_by_codec(refusal: Status) -> Status {
 
 /// The status of a call with too large headers.
 pub(super) fn headers_too_large(limit: usize) -> Status {
-    let answer = Answer::of(Reason::HeadersTooLarge);
-    answer.never().fact("limit_bytes", limit.to_string()).status()
+    FailedCall::of(Reason::HeadersTooLarge).never().fact("limit_bytes", limit.to_string()).status()
 }
 
 /// The status of a call whose incomplete message was evicted in favour of others.
 pub(super) fn uploads_full() -> Status {
-    Answer { pushback: Pushback::After(UPLOAD_RETRY), ..Answer::of(Reason::UploadsFull) }.status()
+    FailedCall { pushback: Pushback::After(UPLOAD_RETRY), ..FailedCall::of(Reason::UploadsFull) }.status()
 }
 
 /// The status of a message whose prefix announces more than the limit.
 pub(super) fn message_too_large(length: usize, largest: usize) -> Status {
-    let answer = Answer::of(Reason::PayloadTooLarge).never();
-    answer.fact("message_bytes", length.to_string()).fact("limit_bytes", largest.to_string()).status()
+    let call = FailedCall::of(Reason::PayloadTooLarge).never();
+    call.fact("message_bytes", length.to_string()).fact("limit_bytes", largest.to_string()).status()
 }
 
 /// The status of an answer that would exceed the bounds of unread answers.
 pub(super) fn answers_full() -> Status {
-    Answer { execution: "STARTED", ..Answer::of(Reason::AnswersFull).never() }.status()
+    FailedCall { execution: "STARTED", ..FailedCall::of(Reason::AnswersFull).never() }.status()
 }
 
 /// The status of a call that reached its deadline without a job to report. Its message never arrived, or it had many
 /// jobs, which have answers of their own.
 pub(super) fn too_late(request_id: &RequestId) -> Status {
-    Answer { execution: "UNKNOWN", ..Answer::of(Reason::CallTimeout).never() }.status_of(Some(request_id), None)
+    FailedCall { execution: "UNKNOWN", ..FailedCall::of(Reason::CallTimeout).never() }.status_of(Some(request_id), None)
 }
 
 /// The status of a call in which the server panicked.
 pub(super) fn panicked() -> Status {
-    let answer = Answer::of(Reason::HandlerPanicked).saying("the server panicked in this call");
-    Answer { execution: "UNKNOWN", ..answer.never() }.status()
+    let call = FailedCall::of(Reason::HandlerPanicked).saying("the server panicked in this call");
+    FailedCall { execution: "UNKNOWN", ..call.never() }.status()
 }
 
 /// The status of a call that failed by an error of the server.
 pub(super) fn internal(message: &'static str) -> Status {
-    let answer = Answer::of(Reason::ServerFailed).saying(message);
-    Answer { execution: "UNKNOWN", ..answer }.status()
+    let call = FailedCall::of(Reason::ServerFailed).saying(message);
+    FailedCall { execution: "UNKNOWN", ..call }.status()
 }
 
 /// The status of a denied call or job.
 pub(super) fn denied(denial: &Denial, request_id: &RequestId, peer: Option<&Origin>) -> Status {
     let facts = denial.facts().into_iter().map(|(name, fact)| (name, shorten(fact, MAX_DESCRIPTION)));
-    let answer = Answer::of(denial.reason()).saying(denial.to_string());
-    Answer { facts: facts.collect(), ..answer }.status_of(Some(request_id), peer)
+    let call = FailedCall::of(denial.reason()).saying(denial.to_string());
+    FailedCall { facts: facts.collect(), ..call }.status_of(Some(request_id), peer)
 }
 
 /// Adds the request id to a status.

@@ -1,12 +1,12 @@
-//! Shortens texts for the wire. A long text loses its middle, because a message begins with what failed, and the output
-//! of a program ends with the reason.
+//! The texts of statuses on the wire: shortened to a limit, and encoded as gRPC requires. A long text loses its middle,
+//! because a message begins with what failed, and the output of a program ends with the reason.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 
-/// Percent-encodes only what gRPC requires in `grpc-message`: `%`, and all except printable ASCII. tonic encodes more,
-/// and some clients do not decode that. A header must not begin or end with a space.
+/// Decodes what tonic percent-encodes in `grpc-message` without need, because some clients do not decode it. gRPC
+/// requires the encoding only for `%` and for all except printable ASCII. A header must not begin or end with a space.
 pub(super) fn decode_message(headers: &mut HeaderMap) {
     let Some(message) = headers.get(GRPC_MESSAGE).filter(|message| message.as_bytes().contains(&b'%')) else { return };
     let (mut rest, mut decoded) = (message.as_bytes(), Vec::with_capacity(message.len()));

@@ -152,8 +152,7 @@ impl Driver {
     async fn run(mut self, meter: Meter<Calls>) {
         let last = self.drive().await;
         let code = last.as_ref().map_or(Code::Ok, Status::code);
-        self.call.record_status(code);
-        meter.end(code);
+        self.call.end(meter, code);
         if let Some(last) = last {
             // The caller may have left.
             let _ = self.results.try_send(Err(last));
@@ -223,7 +222,7 @@ impl Driver {
 
     /// When the call ends: after its last jobs, which are answered at the start of the reply margin.
     fn end(&self) -> Option<Instant> {
-        let deadline = self.call.deadline(&self.service.deadline);
+        let deadline = self.service.deadline.fix(self.call.at, self.call.asked);
         self.call.asked.is_some().then(|| deadline.reply_by() + (deadline.end() - deadline.reply_by()) / 2)
     }
 
@@ -270,9 +269,10 @@ impl Driver {
     fn answer(&mut self, tag: String, outcome: Result<Completed, JobError>, hold: Option<Hold>) {
         let mut charge = None;
         let outcome = match outcome {
-            Ok(completed) => match self.room(completed.output.bytes.len()) {
-                Ok(room) => {
-                    charge = room;
+            Ok(completed) => match self.memory.as_ref().map_or(Ok(None), |it| it.reserve(completed.output.bytes.len()))
+            {
+                Ok(reserved) => {
+                    charge = reserved;
                     Outcome::Result(Box::new(convert::job_result(completed)))
                 }
                 Err(AnswersFull) => Outcome::Failure(failure(&status::answers_full())),
@@ -287,11 +287,6 @@ impl Driver {
         self.unread.bytes.fetch_add(output_bytes(&message), Relaxed);
         // The caller may have left.
         let _ = self.results.try_send(Ok(JobAnswer { message, _charge: charge, _hold: hold }));
-    }
-
-    /// Reserves memory for an unread answer.
-    fn room(&self, bytes: usize) -> Result<Option<Charge>, AnswersFull> {
-        self.memory.as_ref().map_or(Ok(None), |memory| memory.reserve(bytes))
     }
 
     fn job(&self, tag: &str, job: Option<crate::proto::Job>, deadline: Deadline) -> Result<Box<Job>, Status> {
@@ -310,6 +305,5 @@ impl Driver {
 pub(super) fn failure(status: &Status) -> JobFailure {
     use prost::Message;
     let details = tonic_types::pb::Status::decode(status.details()).map(|status| status.details).unwrap_or_default();
-    let details = details.into_iter().map(|any| prost_types::Any { type_url: any.type_url, value: any.value });
-    JobFailure { code: status.code() as i32, message: status.message().to_owned(), details: details.collect() }
+    JobFailure { code: status.code() as i32, message: status.message().to_owned(), details }
 }

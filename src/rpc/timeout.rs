@@ -1,4 +1,4 @@
-//! Parses and formats the header `grpc-timeout`. `context.rs` computes the deadline from it.
+//! Parses and formats the header `grpc-timeout`. `src/model/deadline.rs` computes the deadline from it.
 
 use std::time::Duration;
 
@@ -35,6 +35,11 @@ pub fn parse(text: &str) -> Result<Duration, InvalidTimeout> {
     Ok(Duration::from_nanos_u128(value * nanos))
 }
 
+/// The timeout in the headers of a call; `None` if its caller sent none.
+pub(super) fn read(headers: &HeaderMap) -> Result<Option<Duration>, InvalidTimeout> {
+    headers.get(GRPC_TIMEOUT).map(|value| parse(value.to_str().unwrap_or_default())).transpose()
+}
+
 /// `timeout` in the finest unit that can represent it, rounded down so that a callee never gets more time than is left.
 /// At most 99,999,999 hours.
 #[must_use]
@@ -52,7 +57,7 @@ pub fn stream_limit(policy: DeadlinePolicy) -> impl Fn(&str, &HeaderMap) -> Opti
 /// The time limit of a call: the deadline of its job, or the caller's timeout for calls without one job. Calls for many
 /// jobs, and watches, have no limit unless the caller sets one.
 pub(super) fn limit(policy: DeadlinePolicy, rpc: Option<Rpc>, headers: &HeaderMap) -> Option<Duration> {
-    let asked = headers.get(GRPC_TIMEOUT).and_then(|value| parse(value.to_str().ok()?).ok());
+    let asked = read(headers).unwrap_or_default();
     match rpc {
         Some(Rpc::Submit | Rpc::Stream) => Some(asked.unwrap_or(policy.default).min(policy.max)),
         Some(Rpc::SubmitMany) => asked.map(|asked| asked.min(policy.max)),

@@ -24,7 +24,6 @@ pub(super) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent"
 pub(super) const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 pub(super) const BAGGAGE: HeaderName = HeaderName::from_static("baggage");
 
-const SECOND: Duration = Duration::from_secs(1);
 /// Length of a `traceparent` of version 00; later versions may append to it.
 const PARENT_LENGTH: usize = 55;
 const MAX_TRACESTATE: usize = 512;
@@ -96,20 +95,12 @@ fn server_span(rpc: Rpc, request_id: &RequestId, trace: Option<&TraceContext>) -
 /// Records the status in the span of `call`. Codes that are the server's fault mark the span as an error, as
 /// OpenTelemetry's conventions for gRPC servers specify.
 pub fn record_status(call: &Call, code: Code) {
+    use Code::{DataLoss, DeadlineExceeded, Internal, Unavailable, Unimplemented, Unknown};
     if !call.child_spans {
         return;
     }
     call.span.record("rpc.status_code", code as i32);
-    let fault = matches!(
-        code,
-        Code::Unknown
-            | Code::DeadlineExceeded
-            | Code::Unimplemented
-            | Code::Internal
-            | Code::Unavailable
-            | Code::DataLoss
-    );
-    if fault {
+    if matches!(code, Unknown | DeadlineExceeded | Unimplemented | Internal | Unavailable | DataLoss) {
         call.span.record("otel.status_code", "ERROR");
     }
 }
@@ -125,7 +116,7 @@ impl Sampler {
     /// Whether another trace context may be followed.
     fn may_follow(&self, now: Instant) -> bool {
         let (begin, count) = &mut *self.followed.lock();
-        if begin.is_none_or(|begin| now.saturating_duration_since(begin) >= SECOND) {
+        if begin.is_none_or(|begin| now.saturating_duration_since(begin) >= Duration::from_secs(1)) {
             (*begin, *count) = (Some(now), 0);
         }
         *count += 1;

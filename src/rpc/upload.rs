@@ -1,9 +1,8 @@
 //! Collects the messages of a call as they arrive, and delivers each one when it is complete.
 //!
 //! A message that arrives in one chunk costs nothing here. A message of several chunks is counted chunk by chunk (see
-//! [`crate::memory`]), until it is delivered and the pool counts its job. Parts are never delivered: the codec would
-//! reserve memory for the whole message when it sees the prefix. Then five bytes would use as much memory as the
-//! payload that they announce.
+//! [`crate::memory`]), until it is delivered and the pool counts its job. Parts are never delivered: the codec reserves
+//! memory for the whole message when it sees the prefix, so five bytes could take as much as they announce.
 
 use std::{
     mem,
@@ -19,7 +18,7 @@ use tower::BoxError;
 
 use super::status;
 use crate::{
-    memory::{self, ConnectionMemory, HeldBack, UploadState},
+    memory::{ConnectionMemory, HeldBack, UploadAccount, UploadState},
     model::Reason,
 };
 
@@ -40,19 +39,22 @@ pub(super) struct Upload<B> {
     /// Largest message, in bytes.
     largest: usize,
     expected: Expected,
+    /// Whether a message was delivered. Set only for calls that expect one.
     has_one: bool,
-    /// The rest of the last chunk, and the bytes of the whole chunk.
+    /// The rest of the last chunk.
     chunk: Bytes,
+    /// Bytes of the last chunk, until they are counted.
     received: usize,
     /// Received bytes of the incomplete message. They are copied, because a chunk may be a small part of a large
     /// buffer.
     kept: BytesMut,
     /// Bytes to drop, of a message that was cut.
     dropped: usize,
-    count: Option<memory::Upload>,
+    /// Counts the incomplete message; `None` until its prefix is read.
+    account: Option<UploadAccount>,
     /// Received bytes that are not yet returned to the flow-control window.
     held: usize,
-    /// Complete messages that wait until their answers have capacity.
+    /// Complete messages that wait until the connection has memory for another answer.
     whole: Bytes,
     /// The frame after a message that stays incomplete.
     last: Option<Frame<Bytes>>,
@@ -68,8 +70,8 @@ pub(super) enum Expected {
     ManyCut,
 }
 
-/// Length of the message after the prefix.
-fn length([_, a, b, c, d]: [u8; HEAD]) -> usize {
+/// Length of the message after its prefix.
+fn announced([_, a, b, c, d]: [u8; HEAD]) -> usize {
     usize::try_from(u32::from_be_bytes([a, b, c, d])).unwrap_or(usize::MAX)
 }
 
@@ -79,12 +81,12 @@ fn is_of_wire([flag, ..]: [u8; HEAD]) -> bool {
 }
 
 /// Bytes of the complete messages at the start of a chunk, up to one that is too large or has an unknown flag.
-fn complete(chunk: &[u8], largest: usize) -> usize {
+fn complete_bytes(chunk: &[u8], largest: usize) -> usize {
     let mut rest = chunk;
     while let Some((head, after)) = rest.split_first_chunk()
         && is_of_wire(*head)
-        && length(*head) <= largest
-        && let Some(next) = after.get(length(*head)..)
+        && announced(*head) <= largest
+        && let Some(next) = after.get(announced(*head)..)
     {
         rest = next;
     }
@@ -104,7 +106,7 @@ impl<B: HeldBack> Upload<B> {
             received: 0,
             kept: BytesMut::new(),
             dropped: 0,
-            count: None,
+            account: None,
             held: 0,
             whole: Bytes::new(),
             last: None,
@@ -116,7 +118,7 @@ impl<B: HeldBack> Upload<B> {
         while !self.chunk.is_empty() {
             let complete = self.read()?;
             if self.chunk.is_empty() {
-                self.count()?;
+                self.count_chunk()?;
             }
             if complete.is_some() {
                 return Ok(complete);
@@ -131,7 +133,7 @@ impl<B: HeldBack> Upload<B> {
             let dropped = self.dropped.min(self.chunk.len());
             self.dropped -= dropped;
             self.chunk.advance(dropped);
-            let complete = self.chunk.split_to(complete(&self.chunk, self.largest));
+            let complete = self.chunk.split_to(complete_bytes(&self.chunk, self.largest));
             if !complete.is_empty() {
                 return Ok(Some(complete));
             }
@@ -142,7 +144,7 @@ impl<B: HeldBack> Upload<B> {
             if !is_of_wire(*head) {
                 return Err(Status::internal(format!("the flag of a message is {}; send 0 or 1", head[0])));
             }
-            let length = length(*head);
+            let length = announced(*head);
             if length > self.largest {
                 if self.expected != Expected::ManyCut {
                     return Err(status::message_too_large(length, self.largest));
@@ -153,21 +155,21 @@ impl<B: HeldBack> Upload<B> {
                 self.dropped = length - kept as usize;
             }
         }
-        let length = self.length();
+        let length = self.incomplete_length();
         self.keep(length);
         if self.kept.len() < length {
             return Ok(None);
         }
-        self.count = None;
+        self.account = None;
         Ok(Some(mem::take(&mut self.kept).freeze()))
     }
 
     /// Length of the incomplete message, including its prefix.
-    fn length(&self) -> usize {
-        self.kept.first_chunk().map_or(HEAD, |head| HEAD.saturating_add(length(*head)))
+    fn incomplete_length(&self) -> usize {
+        self.kept.first_chunk().map_or(HEAD, |head| HEAD.saturating_add(announced(*head)))
     }
 
-    /// Keeps a part of the chunk, so that `length` bytes of the message are kept if they have arrived.
+    /// Moves bytes of the chunk to the incomplete message, until it has `length` bytes or the chunk is empty.
     fn keep(&mut self, length: usize) {
         let missing = length - self.kept.len();
         if self.kept.len() >= RESERVE_FROM {
@@ -179,19 +181,19 @@ impl<B: HeldBack> Upload<B> {
         self.kept.extend_from_slice(&part);
     }
 
-    /// Counts the incomplete message. Returns the bytes of the chunk to the window if the sender may continue.
-    fn count(&mut self) -> Result<(), Status> {
+    /// Counts a chunk that was read. Returns its bytes to the flow-control window if the sender may continue.
+    fn count_chunk(&mut self) -> Result<(), Status> {
         let received = mem::take(&mut self.received);
-        let (kept, length) = (self.kept.len(), self.length());
+        let (kept, length) = (self.kept.len(), self.incomplete_length());
         let state = if kept < HEAD {
             UploadState::Go
         } else {
-            self.count.get_or_insert_with(|| self.memory.upload(length)).hold(kept)
+            self.account.get_or_insert_with(|| self.memory.upload(length)).grow_to(kept)
         };
         match state {
             UploadState::Go => {
                 self.body.give_back(received);
-                self.give_back();
+                self.release_held();
             }
             UploadState::Wait => {
                 self.held += received;
@@ -203,7 +205,7 @@ impl<B: HeldBack> Upload<B> {
     }
 
     /// Returns the held bytes to the window.
-    fn give_back(&mut self) {
+    fn release_held(&mut self) {
         if self.held > 0 {
             let held = mem::take(&mut self.held);
             self.body.give_back(held);
@@ -211,24 +213,20 @@ impl<B: HeldBack> Upload<B> {
         }
     }
 
-    /// Whether a call for one message still has it after this frame: exactly one, before the end.
-    fn is_sound(&mut self, frame: &Option<Result<Frame<Bytes>, BoxError>>) -> bool {
+    /// Whether a call that expects one message has sent no more than one up to this frame, and no less at the end.
+    fn is_as_expected(&mut self, frame: &Option<Result<Frame<Bytes>, BoxError>>) -> bool {
         let messages = match frame {
             Some(Ok(frame)) => frame.data_ref(),
             Some(Err(_)) => return true,
             None => None,
         };
         let Some(messages) = messages else { return self.has_one };
-        let first = messages.first_chunk().map_or(usize::MAX, |head| length(*head).saturating_add(HEAD));
+        let first = messages.first_chunk().map_or(usize::MAX, |head| announced(*head).saturating_add(HEAD));
         !mem::replace(&mut self.has_one, true) && messages.len() <= first
     }
 }
 
-impl<B> Upload<B>
-where
-    B: Body<Data = Bytes> + HeldBack + Unpin,
-    B::Error: Into<BoxError>,
-{
+impl<B: Body<Data = Bytes, Error: Into<BoxError>> + HeldBack + Unpin> Upload<B> {
     /// The next frame: complete messages, or the end.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         if let Some(last) = self.last.take() {
@@ -239,7 +237,7 @@ where
                 return Poll::Ready(Some(Ok(Frame::data(complete))));
             }
             let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) else {
-                ready!(self.poll_state(cx))?;
+                ready!(self.poll_permission(cx))?;
                 continue;
             };
             match frame.transpose().map_err(Into::into)?.map(Frame::into_data) {
@@ -250,8 +248,8 @@ where
                     return Poll::Ready(Some(Ok(Frame::data(mem::take(&mut self.kept).freeze()))));
                 }
                 None => {
-                    self.count = None;
-                    self.give_back();
+                    self.account = None;
+                    self.release_held();
                     let kept = mem::take(&mut self.kept);
                     return Poll::Ready((!kept.is_empty()).then(|| Ok(Frame::data(kept.freeze()))));
                 }
@@ -259,7 +257,7 @@ where
         }
     }
 
-    /// The next frame, once the answers have capacity.
+    /// The next frame, once the connection has memory for another answer.
     fn poll_whole(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         if self.whole.is_empty() {
             match ready!(self.poll_next(cx)) {
@@ -274,16 +272,18 @@ where
         Poll::Ready(Some(Ok(Frame::data(mem::take(&mut self.whole)))))
     }
 
-    /// Waits until a message that is held back may proceed. Ready when it may proceed for the first time.
-    fn poll_state(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        let Some(count) = &mut self.count else { return Poll::Pending };
-        match ready!(count.poll_state(cx)) {
+    /// Ready when a message that was held back may proceed, or is evicted.
+    fn poll_permission(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        let Some(account) = &mut self.account else { return Poll::Pending };
+        match ready!(account.poll_state(cx)) {
             UploadState::Evicted => Poll::Ready(Err(status::uploads_full().into())),
             UploadState::Go if self.held > 0 => {
-                self.give_back();
+                self.release_held();
                 Poll::Ready(Ok(()))
             }
             UploadState::Go => {
+                // The window may have become smaller since bytes were returned. h2 notices it only at a return, so
+                // this one returns nothing.
                 self.body.give_back(0);
                 Poll::Pending
             }
@@ -292,18 +292,14 @@ where
     }
 }
 
-impl<B> Body for Upload<B>
-where
-    B: Body<Data = Bytes> + HeldBack + Unpin,
-    B::Error: Into<BoxError>,
-{
+impl<B: Body<Data = Bytes, Error: Into<BoxError>> + HeldBack + Unpin> Body for Upload<B> {
     type Data = Bytes;
     type Error = BoxError;
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = self.get_mut();
         let frame = ready!(this.poll_whole(cx));
-        if this.expected != Expected::One || this.is_sound(&frame) {
+        if this.expected != Expected::One || this.is_as_expected(&frame) {
             return Poll::Ready(frame);
         }
         // The fault is reported once.
@@ -333,67 +329,4 @@ impl<B> Drop for Upload<B> {
 impl HeldBack for tonic::body::Body {}
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::memory::Memory;
-
-    impl<S> HeldBack for http_body_util::StreamBody<S> {}
-
-    /// Reads a body that comes in pieces of `size`. Returns what is handed on.
-    async fn pass(bytes: &[u8], size: usize, trailers: bool, expected: Expected) -> Vec<Frame<Bytes>> {
-        let mut frames: Vec<_> = bytes.chunks(size).map(Bytes::copy_from_slice).map(Frame::data).collect();
-        frames.extend(trailers.then(|| Frame::trailers(http::HeaderMap::new())));
-        let frames = frames.into_iter().map(Ok::<_, std::convert::Infallible>);
-        let body = http_body_util::StreamBody::new(futures_util::stream::iter(frames));
-        let mut upload = Upload::new(body, Memory::default().of(1), 1000, expected);
-        let mut passed = Vec::new();
-        while let Some(frame) = http_body_util::BodyExt::frame(&mut upload).await {
-            passed.push(frame.expect("nothing gives way"));
-        }
-        passed
-    }
-
-    #[tokio::test]
-    async fn a_message_is_handed_on_when_it_is_whole() {
-        let messages: Vec<_> = [0, 3, 1, 200, 0, 5]
-            .map(|length: u8| [&[0, 0, 0, 0, length][..], &vec![length; length.into()]].concat())
-            .into();
-        let (all, cut) = (messages.concat(), [&messages.concat()[..], &[0, 0, 0, 0, 9, 9, 9]].concat());
-        for size in 1..=all.len() {
-            let passed = pass(&all, size, false, Expected::Many).await;
-            let mut rest = messages.iter();
-            for piece in &passed {
-                let mut piece = &piece.data_ref().expect("data")[..];
-                while !piece.is_empty() {
-                    piece =
-                        piece.strip_prefix(&rest.next().expect("no more than was sent")[..]).expect("whole messages");
-                }
-            }
-            assert_eq!(rest.next(), None, "pieces of {size}");
-            for trailers in [false, true] {
-                let mut passed = pass(&cut, size, trailers, Expected::Many).await;
-                assert_eq!(passed.pop_if(|frame| frame.is_trailers()).is_some(), trailers);
-                let last = passed.pop().expect("the end").into_data().expect("data");
-                assert_eq!(last, [0, 0, 0, 0, 9, 9, 9][..], "what stays unfinished is the codec's to refuse");
-                assert_eq!(passed.iter().map(|frame| frame.data_ref().expect("data").len()).sum::<usize>(), all.len());
-            }
-        }
-    }
-
-    #[tokio::test]
-    async fn only_what_is_too_large_is_cut_however_it_comes() {
-        let message = |flag: u8, length: u32| {
-            let body = (0..length).map(|byte| byte as u8);
-            [flag].into_iter().chain(length.to_be_bytes()).chain(body).collect::<Vec<u8>>()
-        };
-        let lengths = [0, 3, 1000, 1001, 7, 1, 2000, 70_000, 1000];
-        let all = lengths.map(|length| message(0, length)).concat();
-        let cut = |length: u32| if length > 1000 { message(CUT, length.min(KEPT_BYTES)) } else { message(0, length) };
-        let expected = lengths.map(cut).concat();
-        for size in [1, 2, 3, 5, 7, 64, 100, 1003, 16_384, all.len()] {
-            let passed = pass(&all, size, false, Expected::ManyCut).await;
-            let left = passed.iter().map(|frame| &frame.data_ref().expect("data")[..]).collect::<Vec<_>>().concat();
-            assert_eq!(left, expected, "pieces of {size}");
-        }
-    }
-}
+mod tests;

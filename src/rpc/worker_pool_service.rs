@@ -97,11 +97,8 @@ impl WorkerPoolService for CallerServices {
         &self,
         request: Request<WatchStatsRequest>,
     ) -> Result<Response<Self::WatchStatsStream>, Status> {
-        let answer = stats::watch_stats(&self.0, request);
-        if let Err(status) = &answer {
-            self.0.calls.refuse(Rpc::WatchStats, status.code());
-        }
-        answer
+        let refused = |status: &Status| self.0.calls.refuse(Rpc::WatchStats, status.code());
+        stats::watch_stats(&self.0, request).inspect_err(refused)
     }
 }
 
@@ -132,13 +129,11 @@ impl<C: Borrow<Calls>> Accepted<C> {
         let job = job.map_err(|violations| status::unreadable(violations, call.request_id()));
         let mut job = job.inspect_err(refused)?;
         let meter = Calls::begin(calls, rpc, Some(&job.kind), call.at);
-        let deadline = call.deadline(&service.deadline);
-        call.own(&mut job, deadline);
+        call.own(&mut job, service.deadline.fix(call.at, call.asked));
         match service.access.admit(&service.pools, rpc, &call, &mut job) {
             Ok(hold) => Ok(Self { call, job, meter, hold }),
             Err(status) => {
-                call.record_status(status.code());
-                meter.end(status.code());
+                call.end(meter, status.code());
                 Err(status)
             }
         }
@@ -216,8 +211,7 @@ impl Events {
 
     fn end(&mut self, code: Code) {
         if let Some(meter) = self.meter.take() {
-            self.call.record_status(code);
-            meter.end(code);
+            self.call.end(meter, code);
         }
     }
 }

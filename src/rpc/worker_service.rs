@@ -17,7 +17,7 @@ use tracing::{info, warn};
 use super::{
     Arrival,
     context::CallContext,
-    message_stream::{Messages, Unread},
+    message_stream::{Messages, Undecoded},
     service_state::{CallerServices, ResponseStream, ServiceState},
     status,
 };
@@ -87,9 +87,9 @@ async fn attach(
     let last = stream::once(ended).filter_map(|end| std::future::ready(end.ok().map(Err)));
     let orders = ReceiverStream::new(orders).map(|(order, payload)| Ok(response(order, payload))).chain(last);
     let response = call.answer(Box::pin(orders) as _);
-    let parts_too = Arc::clone(service);
+    let state = Arc::clone(service);
     service.tasks.spawn(async move {
-        let fault = follow(&parts_too, &call, inbound, &attachment).await;
+        let fault = follow(&state, &call, inbound, &attachment).await;
         fault.iter().for_each(|status| attachment.lost(status.message()));
         let cause = fault.as_ref().map(|status| tracing::field::display(status.message()));
         info!(name, peer, cause, "a worker is no longer attached");
@@ -150,25 +150,25 @@ async fn follow(
     };
     let read = async {
         loop {
-            let heard = match inbound.next().await {
-                Err(unread) => salvaged(&unread).map(|message| Some(Some(message))).ok_or(unread.status),
-                Ok(message) => Ok(message.map(worker_message)),
-            };
-            let taken = match heard {
-                Ok(Some(message)) => match message {
-                    Some(WorkerMessage::OfJob(message, bytes)) => attachment.take(message, bytes).await,
-                    Some(WorkerMessage::TooLarge { id, limit, is_answer }) => {
-                        attachment.refuse(&id, limit, is_answer).await
-                    }
-                    Some(WorkerMessage::Leaving) => {
-                        attachment.leave(false);
-                        Ok(())
-                    }
-                    Some(WorkerMessage::Hello(_)) => Err("hello must be the first message, and must not be repeated"),
-                    None => Err("this server does not know the message"),
-                },
+            let message = match inbound.next().await {
+                Ok(Some(message)) => worker_message(message),
                 Ok(None) => return None,
-                Err(fault) => return Some(status::refused_by_codec(fault)),
+                Err(undecoded) => match salvaged(&undecoded) {
+                    None => return Some(status::refused_by_codec(undecoded.status)),
+                    message => message,
+                },
+            };
+            let taken = match message {
+                Some(WorkerMessage::OfJob(message, bytes)) => attachment.take(message, bytes).await,
+                Some(WorkerMessage::TooLarge { id, limit, is_answer }) => {
+                    attachment.refuse(&id, limit, is_answer).await
+                }
+                Some(WorkerMessage::Leaving) => {
+                    attachment.leave(false);
+                    Ok(())
+                }
+                Some(WorkerMessage::Hello(_)) => Err("hello must be the first message, and must not be repeated"),
+                None => Err("this server does not know the message"),
             };
             if let Err(fault) = taken {
                 return Some(call.invalid("message", fault));
@@ -216,8 +216,8 @@ pub(crate) fn worker_message(request: AttachRequest) -> Option<WorkerMessage> {
 
 /// What can be read of a message that the codec refused: it is too large, its texts are long or not UTF-8, or its
 /// fields are broken. `None` unless it names its job.
-fn salvaged(unread: &Unread) -> Option<WorkerMessage> {
-    let mut start = &unread.start[..];
+fn salvaged(undecoded: &Undecoded) -> Option<WorkerMessage> {
+    let mut start = &undecoded.start[..];
     let (message, _) = decode_key(&mut start).ok()?;
     decode_varint(&mut start).ok()?;
     let fields = fields(start);
@@ -233,11 +233,11 @@ fn salvaged(unread: &Unread) -> Option<WorkerMessage> {
             let retryable = fields.get(&4).map(|value| value != &[0]);
             FromWorker::Failed(protocol::Failed { id, code: text(2), message: text(3), retryable })
         }
-        2 | 4 if unread.status.code() == Code::ResourceExhausted => {
-            return Some(WorkerMessage::TooLarge { id, limit: unread.limit, is_answer });
+        2 | 4 if undecoded.status.code() == Code::ResourceExhausted => {
+            return Some(WorkerMessage::TooLarge { id, limit: undecoded.limit, is_answer });
         }
         2 | 4 => {
-            let what = format!("the worker sent a message that cannot be read: {}", unread.status.message());
+            let what = format!("the worker sent a message that cannot be read: {}", undecoded.status.message());
             FromWorker::Unreadable { id, what, is_answer }
         }
         _ => return None,

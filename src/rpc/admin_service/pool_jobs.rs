@@ -19,7 +19,7 @@ use crate::{
     },
     rpc::{
         convert::{duration, job_stage, waterfall},
-        stats::no_pool,
+        stats::check_pool,
         status::{invalid_field, unknown_job},
     },
 };
@@ -27,6 +27,8 @@ use crate::{
 /// Maximum number of jobs in an answer, and the default limit.
 const MAX_JOBS: u32 = 1000;
 const DEFAULT_LIMIT: u32 = 100;
+const STAGES: [JobStage; 5] =
+    [JobStage::Waiting, JobStage::Queued, JobStage::Running, JobStage::Completed, JobStage::Failed];
 /// Maximum number of tenants in an answer.
 const MAX_TENANTS: usize = 16;
 /// Maximum number of other jobs with the same request id in an answer.
@@ -40,21 +42,18 @@ const FORGOTTEN: &str = "no pool has or remembers this job: it was refused, it i
 
 /// Lists jobs that match a filter.
 pub(super) fn list_jobs(admin: &Admin, request: ListJobsRequest) -> Result<Response<ListJobsResponse>, Status> {
-    if !request.pool.is_empty() && admin.pools.get(&request.pool).is_none() {
-        return Err(no_pool(&admin.pools, &request.pool));
-    }
+    check_pool(&admin.pools, &request.pool)?;
     let max = match request.limit {
         0 => DEFAULT_LIMIT,
         limit @ 1..=MAX_JOBS => limit,
         _ => return Err(invalid_field("limit", &format!("send up to {MAX_JOBS}"))),
     };
     let tenants = tenants(admin, &request.pool);
-    let filter = filter(request)?;
-    let Listing { jobs, all } = admin.pools.list(&filter, max as usize);
-    let order = match filter.order {
-        JobOrder::Newest => proto::JobOrder::Newest,
-        JobOrder::Oldest => proto::JobOrder::Oldest,
+    let order = match request.order() {
+        proto::JobOrder::Unspecified => proto::JobOrder::Newest,
+        order => order,
     };
+    let Listing { jobs, all } = admin.pools.list(&filter(request)?, max as usize);
     let jobs = jobs.into_iter().map(listed).collect();
     Ok(Response::new(ListJobsResponse { jobs, all: all as u64, order: order.into(), tenants }))
 }
@@ -64,13 +63,17 @@ fn filter(request: ListJobsRequest) -> Result<JobFilter, Status> {
         proto::JobOrder::Unspecified | proto::JobOrder::Newest => JobOrder::Newest,
         proto::JobOrder::Oldest => JobOrder::Oldest,
     };
-    let stages: Result<Vec<_>, _> = request.stages().map(stage).collect();
+    if request.stages().any(|stage| stage == proto::JobStage::Unspecified) {
+        return Err(invalid_field("stages", "not a stage; send values of the enum"));
+    }
+    let is_asked = |stage: &JobStage| request.stages().any(|sent| sent == job_stage(*stage));
+    let stages = STAGES.into_iter().filter(is_asked).collect();
     let ListJobsRequest { stages: _, pool, kind, tenant, request_id, older, order: _, limit: _, stale } = request;
     let older = older.map(Duration::try_from).transpose();
     let named = |name: String| Some(name).filter(|name| !name.is_empty());
     let request_id = named(request_id).map(|id| id.parse::<RequestId>()).transpose();
     Ok(JobFilter {
-        stages: stages?,
+        stages,
         pool: named(pool),
         kind: named(kind),
         tenant,
@@ -79,17 +82,6 @@ fn filter(request: ListJobsRequest) -> Result<JobFilter, Status> {
         stale,
         order,
     })
-}
-
-fn stage(stage: proto::JobStage) -> Result<JobStage, Status> {
-    match stage {
-        proto::JobStage::Waiting => Ok(JobStage::Waiting),
-        proto::JobStage::Queued => Ok(JobStage::Queued),
-        proto::JobStage::Running => Ok(JobStage::Running),
-        proto::JobStage::Completed => Ok(JobStage::Completed),
-        proto::JobStage::Failed => Ok(JobStage::Failed),
-        proto::JobStage::Unspecified => Err(invalid_field("stages", "not a stage; send values of the enum")),
-    }
 }
 
 fn tenants(admin: &Admin, pool: &str) -> Vec<proto::TenantRate> {

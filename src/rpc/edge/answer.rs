@@ -1,5 +1,5 @@
-//! Completes every answer: ends calls at their deadline and calls that panic, adds a request id, the load report, and
-//! the details of refusals by the codec, and counts unread bytes.
+//! Completes every answer. Calls end at their deadline, and when they panic. The answer gets a request id, the load
+//! report, and the details of a refusal by the codec, and its unread bytes are counted.
 
 use std::{
     convert::Infallible,
@@ -39,6 +39,7 @@ pub struct AnswerFuture {
     pub(super) answer: Answer,
     /// The request id that the caller sent.
     pub(super) sent: Option<HeaderValue>,
+    /// When the call is given up; `None` without a time limit.
     pub(super) give_up: Option<Instant>,
     /// Created only for calls that wait.
     pub(super) alarm: Option<Pin<Box<Sleep>>>,
@@ -145,8 +146,8 @@ impl AnswerBody {
         response.map(|body| Self { body, load, memory, _hold: hold })
     }
 
-    /// Ends an answer that exceeds a memory bound.
-    fn give_up(&mut self) -> Frame<Bytes> {
+    /// Ends an answer that exceeds a memory limit, with trailers that say so.
+    fn refuse_rest(&mut self) -> Frame<Bytes> {
         self.body = Body::empty();
         let mut trailers = HeaderMap::new();
         // Adding fails only if a header is invalid.
@@ -165,7 +166,9 @@ impl http_body::Body for AnswerBody {
             end => return Poll::Ready(end),
         };
         let mut frame = match (frame.into_data(), &self.memory) {
-            (Ok(piece), Some(memory)) => memory.charge(piece).map_or_else(|AnswersFull| self.give_up(), Frame::data),
+            (Ok(piece), Some(memory)) => {
+                memory.charge(piece).map_or_else(|AnswersFull| self.refuse_rest(), Frame::data)
+            }
             (Ok(piece), None) => Frame::data(piece),
             (Err(trailers), _) => trailers,
         };

@@ -17,7 +17,10 @@ use tower_http::cors::CorsLayer;
 use super::{Front, answer::AnswerBody};
 use crate::{
     model::Reason,
-    rpc::{routes::speaks_grpc, status},
+    rpc::{
+        routes::{plain_text, speaks_grpc},
+        status,
+    },
 };
 
 /// Headers that a page may send.
@@ -89,8 +92,7 @@ impl Browsers {
     /// Translates a gRPC-Web call to gRPC.
     pub(super) fn translate<B>(&self, front: Front, mut request: Request<B>) -> Translated
     where
-        B: http_body::Body<Data = Bytes> + Send + 'static,
-        B::Error: Into<BoxError> + Send + fmt::Display,
+        B: http_body::Body<Data = Bytes, Error: Into<BoxError> + Send + fmt::Display> + Send + 'static,
     {
         // gRPC-Web has its status in the body, so the call may use any version of HTTP.
         *request.version_mut() = Version::HTTP_2;
@@ -136,13 +138,11 @@ impl Hosts {
         if said.all(|host| host.is_empty() || self.has(host)) {
             return None;
         }
-        if speaks_grpc(request.headers()) {
-            return Some(status::saying(Reason::Misdirected, MISDIRECTED).into_http());
-        }
-        let mut response = Response::new(Body::new(format!("{MISDIRECTED}\n")));
-        *response.status_mut() = StatusCode::MISDIRECTED_REQUEST;
-        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-        Some(response)
+        Some(if speaks_grpc(request.headers()) {
+            status::saying(Reason::Misdirected, MISDIRECTED).into_http()
+        } else {
+            plain_text(StatusCode::MISDIRECTED_REQUEST, MISDIRECTED)
+        })
     }
 }
 

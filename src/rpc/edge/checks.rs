@@ -14,7 +14,7 @@ use crate::{
     auth::{Authenticator, Caller, Denial},
     rpc::{
         context::{Arrival, REQUEST_ID, request_id},
-        routes::speaks_grpc,
+        routes::{plain_text, speaks_grpc},
         status,
     },
 };
@@ -102,19 +102,13 @@ fn header_list<B>(request: &Request<B>) -> usize {
     field(":path".len(), path) + field(":authority".len(), authority) + fields.sum::<usize>()
 }
 
-const MEDIA_TYPE: &[u8] = b"application/grpc";
-/// The only format of messages, which may be unsaid.
-const PROTOBUF: &[u8] = b"+proto";
+/// Media types of gRPC calls. Protobuf, the only format of messages, may be unsaid.
+const MEDIA_TYPES: [&[u8]; 2] = [b"application/grpc", b"application/grpc+proto"];
 
 /// The refusal of a request that is not a gRPC call. Without a preflight, a web page may send such requests to any
 /// server that its browser can reach. They must have no effect.
 fn not_grpc<B>(request: &Request<B>) -> Option<Response<Body>> {
-    let refusal = |status| {
-        let mut response = Response::new(Body::new("a gRPC call is a POST of application/grpc by HTTP/2\n".to_owned()));
-        *response.status_mut() = status;
-        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-        response
-    };
+    let refusal = |status| plain_text(status, "a gRPC call is a POST of application/grpc by HTTP/2");
     if request.method() != Method::POST {
         let mut refusal = refusal(StatusCode::METHOD_NOT_ALLOWED);
         refusal.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
@@ -125,13 +119,10 @@ fn not_grpc<B>(request: &Request<B>) -> Option<Response<Body>> {
     (!is_call || request.version() < Version::HTTP_2).then(|| refusal(StatusCode::UNSUPPORTED_MEDIA_TYPE))
 }
 
-/// Whether a media type is that of gRPC with Protobuf, and not of gRPC-Web.
+/// Whether a content type is that of gRPC with Protobuf, and not of gRPC-Web. Parameters may follow.
 fn is_grpc(value: &[u8]) -> bool {
-    value.split_at_checked(MEDIA_TYPE.len()).is_some_and(|(name, rest)| {
-        let is_protobuf = rest.split_at_checked(PROTOBUF.len()).filter(|(said, _)| said.eq_ignore_ascii_case(PROTOBUF));
-        let rest = is_protobuf.map_or(rest, |(_, rest)| rest);
-        name.eq_ignore_ascii_case(MEDIA_TYPE) && matches!(rest, [] | [b';' | b' ', ..])
-    })
+    let media_type = value.split(|byte| b"; ".contains(byte)).next().unwrap_or_default();
+    MEDIA_TYPES.iter().any(|known| media_type.eq_ignore_ascii_case(known))
 }
 
 #[cfg(test)]

@@ -10,12 +10,13 @@ use super::{JobsCall, filter::read_time, measured};
 use crate::{
     auth::Rpc,
     detached::{SCHEDULE_PREFIX, wall_clock},
-    model::{Criticality, FieldViolation, Rejection, RequestId},
+    model::{Criticality, FieldViolation, RequestId},
     proto::{
         self, CreateJobRequest, CreateJobResponse, CreateJobsRequest, CreateJobsResponse, JobOptions,
         create_jobs_response::Outcome, job_options,
     },
     rpc::{
+        calls::{Calls, Meter},
         convert,
         message_stream::Messages,
         service_state::ResponseStream,
@@ -36,24 +37,23 @@ const YEAR: Duration = Duration::from_secs(366 * 24 * 3600);
 impl JobsCall {
     /// Creates one job, and answers once it is durable.
     pub(super) async fn create_job(&self, request: CreateJobRequest) -> Result<CreateJobResponse, Status> {
-        let Self { service, call, .. } = self;
+        let Self { service, context, .. } = self;
         if service.pools.is_closing() {
-            return Err(status::draining(call.request_id()));
+            return Err(status::draining(context.request_id()));
         }
-        let unreadable = |violations| status::unreadable(violations, call.request_id());
-        let refused = |rejection: Rejection| status::status(&rejection.into(), call.request_id());
-        let mut job = read(self, request).map_err(unreadable)?;
+        let mut job = read(self, request).map_err(|violations| status::unreadable(violations, context.request_id()))?;
         if let Some(cause) = self.detached.away() {
             return Err(status::store_unavailable(&cause));
         }
         // A quota limits jobs that run or wait for a caller, so a detached job does not keep its hold.
-        let _hold = service.access.admit(&service.pools, Rpc::CreateJob, call, &mut job.job)?;
-        let pool = service.pools.pool_of(&job.job).map_err(refused)?;
+        let _hold = service.access.admit(&service.pools, Rpc::CreateJob, context, &mut job.job)?;
+        let pool = service.pools.pool_of(&job.job);
+        let pool = pool.map_err(|rejection| status::status(&rejection.into(), context.request_id()))?;
         job.pool = pool.name().to_string();
         let job_id = job.id.clone();
         match self.detached.create(job).await.map_err(status::write_failure)? {
             Submitted::Created | Submitted::Leased(_) => Ok(CreateJobResponse { job_id, already_existed: false }),
-            Submitted::Existing(old) if service.access.allows(self.rpc, call, &old.request.job) => {
+            Submitted::Existing(old) if service.access.allows(self.rpc, context, &old.request.job) => {
                 Ok(CreateJobResponse { job_id, already_existed: true })
             }
             Submitted::Existing(_) | Submitted::Conflict => Err(status::job_exists(&job_id)),
@@ -64,30 +64,25 @@ impl JobsCall {
 
 /// Creates jobs, and answers each once it is durable. While a caller does not read its answers, its jobs are not read.
 pub(super) fn create_jobs(
-    mut asked: JobsCall,
+    call: JobsCall,
+    meter: Meter<Calls>,
     request: &Request<Streaming<CreateJobsRequest>>,
 ) -> Result<Response<ResponseStream<CreateJobsResponse>>, Status> {
-    let inbound = Messages::of(request, asked.service.largest_message);
-    let window = asked.service.window;
-    let meter = asked.meter.take();
-    let asked = Arc::new(asked);
+    let inbound = Messages::of(request, call.service.largest_message);
+    let window = call.service.window;
+    let call = Arc::new(call);
     let room = Arc::new(Semaphore::new(MAX_IN_FLIGHT));
-    let messages = stream::unfold(Some(inbound), move |inbound| {
+    let messages = stream::try_unfold(inbound, move |mut inbound: Messages<CreateJobsRequest>| {
         let room = Arc::clone(&room);
         async move {
-            let mut inbound: Messages<CreateJobsRequest> = inbound?;
-            match inbound.message().await {
-                Ok(Some(message)) => {
-                    let bytes = message.job.as_ref().map_or(0, |job| job.payload.len()).min(MAX_IN_FLIGHT) as u32;
-                    let held = room.acquire_many_owned(bytes).await.ok();
-                    Some((Ok((message, held)), Some(inbound)))
-                }
-                Ok(None) => None,
-                Err(fault) => Some((Err(status::refused_by_codec(fault)), None)),
-            }
+            let message = inbound.message().await.map_err(status::refused_by_codec)?;
+            let Some(message) = message else { return Ok(None) };
+            let bytes = message.job.as_ref().map_or(0, |job| job.payload.len()).min(MAX_IN_FLIGHT) as u32;
+            let held = room.acquire_many_owned(bytes).await.ok();
+            Ok(Some(((message, held), inbound)))
         }
     });
-    let (creator, caller) = (Arc::clone(&asked), Arc::clone(&asked));
+    let (creator, caller) = (Arc::clone(&call), Arc::clone(&call));
     let create = move |message: Result<(CreateJobsRequest, _), Status>| {
         let creator = Arc::clone(&creator);
         async move {
@@ -96,17 +91,16 @@ pub(super) fn create_jobs(
         }
     };
     let answers = messages.map(create).buffer_unordered(window);
-    let answers = answers.map(move |answer| answer.map_err(|status| caller.call.named(status)));
-    Ok(asked.call.answer(measured(meter, answers)))
+    let answers = answers.map(move |answer| answer.map_err(|status| caller.context.named(status)));
+    Ok(call.context.answer(measured(meter, answers)))
 }
 
-async fn create(asked: Arc<JobsCall>, message: CreateJobsRequest) -> Result<CreateJobsResponse, Status> {
+async fn create(call: Arc<JobsCall>, message: CreateJobsRequest) -> Result<CreateJobsResponse, Status> {
     let CreateJobsRequest { job, job_id, options, tag } = message;
     if tag.len() > MAX_TAG {
-        let fault = FieldViolation::new("tag", format!("longer than {MAX_TAG} bytes"));
-        return Err(status::unreadable(vec![fault], asked.call.request_id()));
+        return Err(call.context.invalid("tag", format!("longer than {MAX_TAG} bytes")));
     }
-    let outcome = match asked.create_job(CreateJobRequest { job, job_id, options }).await {
+    let outcome = match call.create_job(CreateJobRequest { job, job_id, options }).await {
         Ok(created) => Outcome::Created(created),
         Err(status) => Outcome::Failure(failure(&status)),
     };
@@ -114,7 +108,7 @@ async fn create(asked: Arc<JobsCall>, message: CreateJobsRequest) -> Result<Crea
 }
 
 /// The job of a request, except for its pool.
-fn read(asked: &JobsCall, request: CreateJobRequest) -> Result<NewJob, Vec<FieldViolation>> {
+fn read(call: &JobsCall, request: CreateJobRequest) -> Result<NewJob, Vec<FieldViolation>> {
     let CreateJobRequest { job, job_id, options } = request;
     let mut faults = Vec::new();
     if !job_id.is_empty() && job_id.parse::<RequestId>().is_err() {
@@ -136,8 +130,8 @@ fn read(asked: &JobsCall, request: CreateJobRequest) -> Result<NewJob, Vec<Field
         faults.push(FieldViolation::new("job.queue_timeout", "send options.expire_time instead"));
     }
     let id = if job_id.is_empty() { RequestId::generate().as_str().to_owned() } else { job_id };
-    let policy = asked.detached.policy(&job.kind);
-    let new = NewJob { request_id: asked.call.request_id().as_str().to_owned(), ..NewJob::new(id, "", job) };
+    let policy = call.detached.policy(&job.kind);
+    let new = NewJob { request_id: call.context.request_id().as_str().to_owned(), ..NewJob::new(id, "", job) };
     let new = with_options(new, options.unwrap_or_default(), policy, &mut faults);
     if faults.is_empty() { Ok(new) } else { Err(faults) }
 }

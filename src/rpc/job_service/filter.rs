@@ -1,4 +1,4 @@
-//! Reads the filter of a call. Its texts have the bounds of the fields that they select.
+//! Reads the filter of a call. Each text in it has the length limit of the field that it selects.
 
 use std::time::SystemTime;
 
@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// The filter of a call, restricted to what its caller may see.
-pub(super) fn read_filter(asked: &JobsCall, filter: DetachedJobFilter) -> Result<Filter, Status> {
+pub(super) fn read_filter(call: &JobsCall, filter: DetachedJobFilter) -> Result<Filter, Status> {
     let mut faults = Vec::new();
     check(&filter, &mut faults);
     let is_known = |wanted: &JobState| filter.states().any(|sent| sent == job_state(*wanted));
@@ -25,11 +25,11 @@ pub(super) fn read_filter(asked: &JobsCall, filter: DetachedJobFilter) -> Result
     let created_from = read_time("filter.created_from", created_from, &mut faults);
     let created_before = read_time("filter.created_before", created_before, &mut faults);
     if !faults.is_empty() {
-        return Err(status::unreadable(faults, asked.call.request_id()));
+        return Err(status::unreadable(faults, call.context.request_id()));
     }
     Ok(Filter {
         states,
-        tenant: asked.service.access.tenant(asked.rpc, &asked.call, kind.as_deref(), tenant.as_deref())?,
+        tenant: call.service.access.tenant(call.rpc, &call.context, kind.as_deref(), tenant.as_deref())?,
         kind,
         label: Some((label_key, label_value)).filter(|(key, _)| !key.is_empty()),
         created_from,

@@ -1,21 +1,21 @@
-//! Page tokens. A page ends at the [row](crate::store::JobRecord::row) of a job, which tells how many jobs all tenants
-//! have created. So a token hides it: a sum of the row by the secret of the store, and the row, covered by a sum of
-//! that.
+//! Page tokens. A page ends at the [row](crate::store::JobRecord::row) of a job. Row numbers would tell how many jobs
+//! all tenants have created, so a token hides them. It consists of a keyed digest of the row, which proves that the
+//! token is genuine, and of the row XOR a keyed digest of that digest.
 
 use sha2::{Digest as _, Sha256};
 use tonic::Status;
 
 use crate::rpc::status::invalid_field;
 
-/// What a sum is for.
-const OF_ROW: [u8; 1] = [0];
-const COVER: [u8; 1] = [1];
+/// The purposes of a digest, so that one cannot replace the other.
+const PROOF: [u8; 1] = [0];
+const MASK: [u8; 1] = [1];
 
 /// The token of the page after a row; empty if there is none.
 pub(super) fn page_token(secret: &[u8], row: Option<i64>) -> String {
     let Some(row) = row.map(i64::cast_unsigned) else { return String::new() };
-    let sum = sum(secret, OF_ROW, row);
-    format!("{sum:016x}{:016x}", row ^ self::sum(secret, COVER, sum))
+    let proof = digest(secret, PROOF, row);
+    format!("{proof:016x}{:016x}", row ^ digest(secret, MASK, proof))
 }
 
 /// The row after which a page continues; `None` for the first page.
@@ -24,17 +24,18 @@ pub(super) fn read_page_token(secret: &[u8], token: &str) -> Result<Option<i64>,
         return Ok(None);
     }
     let read = u128::from_str_radix(token, 16).ok().and_then(|token| {
-        let (found, covered) = ((token >> 64) as u64, token as u64);
-        let row = covered ^ sum(secret, COVER, found);
-        (sum(secret, OF_ROW, row) == found).then_some(row.cast_signed())
+        let (proof, masked) = ((token >> 64) as u64, token as u64);
+        let row = masked ^ digest(secret, MASK, proof);
+        (digest(secret, PROOF, row) == proof).then_some(row.cast_signed())
     });
     let unreadable = || invalid_field("page_token", "it is not of `next_page_token`; begin with the first page");
     read.map(Some).ok_or_else(unreadable)
 }
 
-fn sum(secret: &[u8], purpose: [u8; 1], number: u64) -> u64 {
+/// The first 64 bits of a digest with the secret of the store.
+fn digest(secret: &[u8], purpose: [u8; 1], number: u64) -> u64 {
     let digest = Sha256::new().chain_update(secret).chain_update(purpose).chain_update(number.to_be_bytes()).finalize();
-    digest.iter().take(8).fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+    digest.iter().take(8).fold(0, |bits, byte| bits << 8 | u64::from(*byte))
 }
 
 #[cfg(test)]

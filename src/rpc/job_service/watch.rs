@@ -6,11 +6,17 @@ use futures_util::stream;
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
-use super::{JobsCall, detached_job, measured};
+use super::{JobsCall, measured};
 use crate::{
     model::Replay,
     proto::{AttemptOutput, AttemptProgress, WatchJobRequest, WatchJobResponse, watch_job_response::Event},
-    rpc::{service_state::ResponseStream, status, watches::WatchEnd},
+    rpc::{
+        calls::{Calls, Meter},
+        convert::detached_job,
+        service_state::ResponseStream,
+        status,
+        watches::WatchEnd,
+    },
     store::{Extent, JobRecord, JobState},
 };
 
@@ -25,20 +31,20 @@ const OFFSET_BITS: u32 = 40;
 
 /// Follows a job until it has ended.
 pub(super) async fn watch_job(
-    mut asked: JobsCall,
+    call: JobsCall,
+    meter: Meter<Calls>,
     request: Request<WatchJobRequest>,
 ) -> Result<Response<ResponseStream<WatchJobResponse>>, Status> {
-    let open = asked.service.watches.open(&request);
+    let open = call.service.watches.open(&request);
     let WatchJobRequest { job_id, from_sequence } = request.into_inner();
-    let open = match (open, asked.job(&job_id, Extent::Bare).await) {
+    let open = match (open, call.job(&job_id, Extent::Bare).await) {
         (Ok(open), Ok(_)) => open,
-        (Err(status), _) | (_, Err(status)) => return asked.answer(Err(status)),
+        (Err(status), _) | (_, Err(status)) => return call.end(meter, Err(status)),
     };
-    let meter = asked.meter.take();
-    let answer = asked.call.answer(());
+    let answer = call.context.answer(());
     let watcher = Watcher {
-        changed: asked.store().wakes().watch(&job_id),
-        asked,
+        changed: call.store().wakes().watch(&job_id),
+        call,
         job_id,
         attempt: u32::try_from(from_sequence >> OFFSET_BITS).unwrap_or(u32::MAX),
         offset: from_sequence & ((1 << OFFSET_BITS) - 1),
@@ -53,14 +59,14 @@ pub(super) async fn watch_job(
         let Some(mut watcher) = watcher else { return Ok(None) };
         match watcher.next().await {
             Ok((event, is_last)) => Ok(Some((event, (!is_last).then_some(watcher)))),
-            Err(status) => Err(watcher.asked.call.named(status)),
+            Err(status) => Err(watcher.call.context.named(status)),
         }
     });
     Ok(answer.map(|()| measured(meter, events)))
 }
 
 struct Watcher {
-    asked: JobsCall,
+    call: JobsCall,
     job_id: String,
     /// Attempt and offset of the next output.
     attempt: u32,
@@ -134,7 +140,7 @@ impl Watcher {
         if length == 0 {
             return Ok(None);
         }
-        let read = self.asked.store().output(*row, offset, length).await;
+        let read = self.call.store().output(*row, offset, length).await;
         let data = read.map_err(status::read_failure)?;
         self.offset += data.len() as u64;
         // The job may have been removed, or run again, meanwhile.
@@ -161,7 +167,7 @@ impl Watcher {
             }
             _ = self.changed.changed() => self.must_read = true,
             end = &mut self.stopped => {
-                return Err(end.unwrap_or_else(|| status::draining(self.asked.call.request_id())));
+                return Err(end.unwrap_or_else(|| status::draining(self.call.context.request_id())));
             }
         }
         Ok(())
@@ -170,12 +176,12 @@ impl Watcher {
     /// Reads the job from the store, and looks for its attempt on this server. Returns the job if it has changed but
     /// not ended.
     async fn read(&mut self) -> Result<Option<JobRecord>, Status> {
-        let job = self.asked.job(&self.job_id, Extent::Bare).await?;
+        let job = self.call.job(&self.job_id, Extent::Bare).await?;
         if job.state.is_ended() {
             self.ended = Some(job);
             return Ok(None);
         }
-        if let Some((number, live)) = self.asked.detached.watch(&self.job_id) {
+        if let Some((number, live)) = self.call.detached.watch(&self.job_id) {
             if number != self.attempt {
                 (self.attempt, self.offset, self.progresses) = (number, 0, 0);
             }

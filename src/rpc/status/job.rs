@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tonic::{Code, Status};
 
-use super::{Answer, MAX_JOB_ID, MAX_VIOLATIONS, Pushback};
+use super::{FailedCall, MAX_JOB_ID, MAX_VIOLATIONS, Pushback};
 use crate::{
     model::{
         Execution, Failure, HandlerError, JobError, Outcome, Reason, Rejection, RejectionReason, RequestId, TenantPart,
@@ -21,18 +21,18 @@ const FULL_FOR: Duration = Duration::from_secs(5);
 
 /// The status of a job that was refused or failed.
 pub(in crate::rpc) fn status(error: &JobError, request_id: &RequestId) -> Status {
-    let answer = match error {
+    let call = match error {
         JobError::Rejected(rejection) => rejected(rejection),
         JobError::Failed(failure) => failed(failure),
     };
-    answer.status_of(Some(request_id), None)
+    call.status_of(Some(request_id), None)
 }
 
-fn rejected(rejection: &Rejection) -> Answer {
+fn rejected(rejection: &Rejection) -> FailedCall {
     let Rejection { reason, retry_after, .. } = rejection;
     // Its time has passed, whatever room there is.
     if matches!(reason, RejectionReason::DeadlineUnreachable { budget: Duration::ZERO, .. }) {
-        return Answer { facts: place(rejection), ..Answer::of(Reason::ExpiredInQueue).never() };
+        return FailedCall { facts: place(rejection), ..FailedCall::of(Reason::ExpiredInQueue).never() };
     }
     let pushback = match reason {
         // Another job of the same tenant must end first, at an unknown time.
@@ -42,24 +42,24 @@ fn rejected(rejection: &Rejection) -> Answer {
     };
     let message = reason.to_string();
     let facts = place(rejection).into_iter().chain(figures(rejection)).collect();
-    let answer = Answer { pushback, facts, ..Answer::of(reason.reason()) };
+    let call = FailedCall { pushback, facts, ..FailedCall::of(reason.reason()) };
     match reason {
         RejectionReason::Invalid { violations } => {
             let violations = violations.iter().take(MAX_VIOLATIONS);
-            violations.fold(answer, |answer, violation| answer.violation(violation.field, &violation.description))
+            violations.fold(call, |call, violation| call.violation(violation.field, &violation.description))
         }
-        RejectionReason::UnknownKind { .. } => answer.violation("job.kind", &message),
-        _ => answer,
+        RejectionReason::UnknownKind { .. } => call.violation("job.kind", &message),
+        _ => call,
     }
     .saying(message)
 }
 
-fn failed(failure: &Failure) -> Answer {
-    let answer = Answer::of(failure.outcome.reason()).saying(failure.to_string());
+fn failed(failure: &Failure) -> FailedCall {
+    let call = FailedCall::of(failure.outcome.reason()).saying(failure.to_string());
     let code = match (failure.outcome, &failure.error) {
         (Outcome::HandlerFailed, Some(HandlerError::Refused { code, .. })) => Code::from_i32(*code as i32),
         (Outcome::DrainKilled { idempotent: true } | Outcome::WorkerLost { idempotent: true }, _) => Code::Unavailable,
-        _ => answer.code,
+        _ => call.code,
     };
     let pushback = match failure.outcome {
         Outcome::HandlerUnavailable
@@ -73,7 +73,7 @@ fn failed(failure: &Failure) -> Answer {
         Execution::NotStarted => "NOT_STARTED",
         Execution::Started => "STARTED",
     };
-    Answer { code, pushback, execution, facts: failure_facts(failure), ..answer }
+    FailedCall { code, pushback, execution, facts: failure_facts(failure), ..call }
 }
 
 /// The kind and the pool of a refusal.
@@ -154,11 +154,11 @@ fn millis(duration: Duration) -> String {
 /// The status of a call whose write to the store failed.
 pub(in crate::rpc) fn write_failure(error: StoreError) -> Status {
     if error == StoreError::Busy {
-        let answer = Answer::of(Reason::StoreFull).saying(error.to_string());
-        return Answer { pushback: Pushback::After(FAILS_FOR), ..answer }.status();
+        let call = FailedCall::of(Reason::StoreFull).saying(error.to_string());
+        return FailedCall { pushback: Pushback::After(FAILS_FOR), ..call }.status();
     }
     let execution = if error.is_doubtful() { "UNKNOWN" } else { "NOT_STARTED" };
-    Answer { execution, ..unavailable(&error) }.status()
+    FailedCall { execution, ..unavailable(&error) }.status()
 }
 
 /// The status of a call that would have to wait for a failing store.
@@ -168,56 +168,49 @@ pub(in crate::rpc) fn store_unavailable(cause: &StoreError) -> Status {
 
 /// The status of a call that could not read the store.
 pub(in crate::rpc) fn read_failure(error: StoreError) -> Status {
-    Answer { help: "", ..unavailable(&error) }.status()
+    FailedCall { help: "", ..unavailable(&error) }.status()
 }
 
 /// Says what only an operator can mend. Paths are not for callers.
-fn unavailable(cause: &StoreError) -> Answer {
-    let answer = Answer::of(Reason::StoreUnavailable);
-    let answer = match cause {
+fn unavailable(cause: &StoreError) -> FailedCall {
+    let call = FailedCall::of(Reason::StoreUnavailable);
+    let call = match cause {
         StoreError::DiskFull | StoreError::NoRoom => {
-            answer.saying("the disk of the store of detached jobs is full; its operator has to make room")
+            call.saying("the disk of the store of detached jobs is full; its operator has to make room")
         }
-        StoreError::Corrupt(_) | StoreError::Damaged { .. } | StoreError::File { .. } => answer
+        StoreError::Corrupt(_) | StoreError::Damaged { .. } | StoreError::File { .. } => call
             .saying("the file of the store of detached jobs is damaged or gone; its operator has to look at the log"),
-        _ => answer,
+        _ => call,
     };
-    Answer { pushback: Pushback::After(FAILS_FOR), ..answer }
+    FailedCall { pushback: Pushback::After(FAILS_FOR), ..call }
 }
 
 /// The status of a job that does not fit in the backlog.
 pub(in crate::rpc) fn store_full(full: Full) -> Status {
-    let answer = match full {
-        Full::Backlog => Answer::of(Reason::StoreFull),
+    let call = match full {
+        Full::Backlog => FailedCall::of(Reason::StoreFull),
         Full::Quota { held, quota } => {
-            let mut answer =
-                Answer::of(Reason::QuotaExceeded).saying("the tenant has used up its quota of stored jobs");
-            for (name, figure) in [
-                ("stored_jobs", held.jobs),
-                ("stored_bytes", held.bytes),
-                ("most_jobs", quota.max_jobs),
-                ("most_bytes", quota.max_bytes),
-            ] {
-                // A quota may bound only one of the two.
-                if figure < u64::MAX {
-                    answer = answer.fact(name, figure.to_string());
-                }
-            }
-            answer
+            let held = [("stored_jobs", held.jobs), ("stored_bytes", held.bytes)];
+            let most = [("most_jobs", quota.max_jobs), ("most_bytes", quota.max_bytes)];
+            // A quota may bound only one of the two.
+            let figures = held.into_iter().chain(most).filter(|(_, figure)| *figure < u64::MAX);
+            let facts = figures.map(|(name, figure)| (name, figure.to_string())).collect();
+            let call = FailedCall::of(Reason::QuotaExceeded).saying("the tenant has used up its quota of stored jobs");
+            FailedCall { facts, ..call }
         }
     };
-    Answer { pushback: Pushback::After(FULL_FOR), ..answer }.status()
+    FailedCall { pushback: Pushback::After(FULL_FOR), ..call }.status()
 }
 
 /// The status of a job whose id another job has.
 pub(in crate::rpc) fn job_exists(job: &str) -> Status {
-    Answer::of(Reason::JobExists).never().fact("job", shorten(job, MAX_JOB_ID)).status()
+    FailedCall::of(Reason::JobExists).never().fact("job", shorten(job, MAX_JOB_ID)).status()
 }
 
 /// The status of a call that the state of the job does not allow.
 pub(in crate::rpc) fn wrong_state(job: &str, state: JobState) -> Status {
-    let answer = Answer::of(Reason::WrongState).fact("job", shorten(job, MAX_JOB_ID));
-    answer.fact("state", format!("{state:?}").to_uppercase()).status()
+    let call = FailedCall::of(Reason::WrongState).fact("job", shorten(job, MAX_JOB_ID));
+    call.fact("state", format!("{state:?}").to_uppercase()).status()
 }
 
 #[cfg(test)]
