@@ -40,8 +40,6 @@ pub(super) struct Engine<C> {
     bounds: Bounds,
     /// What the transaction adds so far.
     added: Added,
-    /// Sizes of tenants before the transaction.
-    tenants: HashMap<String, Size>,
     shared: Arc<Shared>,
 }
 
@@ -55,7 +53,7 @@ pub(super) struct Shared {
 impl<C: Connection> Engine<C> {
     pub(super) fn new(rows: C, bounds: Bounds, shared: Arc<Shared>) -> Self {
         let (now, changes) = (Timestamp::default(), Changes::default());
-        Self { rows, now, changes, bounds, added: Added::default(), tenants: HashMap::new(), shared }
+        Self { rows, now, changes, bounds, added: Added::default(), shared }
     }
 
     /// Begins a transaction.
@@ -66,16 +64,13 @@ impl<C: Connection> Engine<C> {
 
     /// Commits the transaction, and returns its changes.
     pub(super) fn commit(&mut self) -> Result<Changes, StoreError> {
-        self.rows.commit(&self.added)?;
-        self.added = Added::default();
-        self.tenants.clear();
+        self.rows.commit(&mem::take(&mut self.added))?;
         Ok(mem::take(&mut self.changes))
     }
 
     pub(super) fn roll_back(&mut self) {
         self.rows.roll_back();
         self.added = Added::default();
-        self.tenants.clear();
         self.changes = Changes::default();
     }
 
@@ -95,11 +90,7 @@ impl<C: Connection> Engine<C> {
         if tenant.is_empty() && quota.is_none() {
             return Ok(None);
         }
-        if !self.tenants.contains_key(tenant) {
-            let own = self.rows.tenant_size(tenant)?;
-            self.tenants.insert(tenant.to_owned(), own);
-        }
-        let mut own = self.tenants[tenant];
+        let mut own = self.rows.tenant_size(tenant)?;
         if let Some((jobs, bytes)) = self.added.tenants.get(tenant) {
             own.add(*jobs, *bytes);
         }
@@ -157,19 +148,7 @@ impl<C: Connection> Engine<C> {
         for (kind, &count) in &room.kinds {
             records.extend(self.ready(room.session, kind, count)?);
         }
-        let mut suspects = 0;
-        records.retain(|record| {
-            suspects += usize::from(record.is_suspect());
-            !record.is_suspect() || suspects == 1
-        });
-        // Other jobs may have waited behind the suspects that were left.
-        self.changes.ready |= suspects > 1;
-        let mut bytes = 0;
-        records.retain(|record| {
-            let fits = bytes < room.bytes as u64;
-            bytes += record.payload_bytes;
-            fits
-        });
+        let mut records = self.within(room, records);
         self.rows.load_payloads(&mut records)?;
         self.set_aside(&records)?;
         records.retain(|record| !record.is_unreadable());
@@ -178,6 +157,21 @@ impl<C: Connection> Engine<C> {
         }
         self.save(&records)?;
         Ok(records.into_iter().filter_map(JobRecord::claimed).collect())
+    }
+
+    /// The first jobs that the bytes of the room allow, with at most one suspect.
+    fn within(&mut self, room: &Room, ready: Vec<JobRecord>) -> Vec<JobRecord> {
+        let (mut records, mut bytes, mut has_suspect) = (Vec::new(), 0, false);
+        for record in ready {
+            if record.is_suspect() && mem::replace(&mut has_suspect, true) {
+                // Other jobs may have waited behind the suspect that is left.
+                self.changes.ready = true;
+            } else if bytes < room.bytes as u64 {
+                bytes += record.payload_bytes;
+                records.push(record);
+            }
+        }
+        records
     }
 
     /// Ready jobs of a kind: important classes first, then by place.
@@ -266,11 +260,8 @@ impl<C: Connection> Engine<C> {
         Ok(())
     }
 
-    /// The place of a job that becomes ready. The first time, looks for the places of the jobs that are ready already.
     fn place(&mut self, record: &JobRecord) -> Result<i64, StoreError> {
-        let (job, mut fair_order) = (&record.request.job, self.shared.fair_order.lock());
-        let order = fair_order.of(&job.kind, job.criticality.rank(), |kind, rank| self.rows.places(kind, rank))?;
-        order.next(&job.tenant, |tenant| self.rows.last_place(&job.kind, job.criticality.rank(), tenant))
+        self.shared.fair_order.lock().place(&record.request.job, &mut self.rows)
     }
 
     /// Writes without a change of a job, and fails where a new job does not fit on the disk.

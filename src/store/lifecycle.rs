@@ -4,7 +4,7 @@ use std::mem;
 
 use super::{
     Attempt, Change, Claimed, JobRecord, JobState, NewJob, Next, SessionId, Settle, Start, StoreError, Timestamp,
-    Token, retry::MAX_CRASHES,
+    Token, attempt::MAX_CRASHES,
 };
 use crate::model::{Code, Output, Reason};
 
@@ -116,18 +116,14 @@ impl JobRecord {
     /// Takes it back from a session whose lease has ended. Like crashes, lost leases in a row make it a dead letter.
     pub(super) fn lose_lease(&mut self, now: Timestamp) {
         self.losses += 1;
-        if self.losses < MAX_CRASHES || self.cancel_requested {
-            return self.take_back(now);
+        if self.losses >= MAX_CRASHES && !self.cancel_requested {
+            let message = format!("the lease was lost {MAX_CRASHES} times in a row: the job may end its servers");
+            self.keep_attempt(now, "", None, 0, &message);
+            self.end(JobState::Failed, now);
+        } else {
+            self.keep_attempt(now, "", None, 0, "the lease was lost");
+            self.release(now);
         }
-        let message = format!("the lease was lost {MAX_CRASHES} times in a row: the job may end its servers");
-        self.keep_attempt(now, "", None, 0, &message);
-        self.end(JobState::Failed, now);
-    }
-
-    /// Takes it back from a session that does not know of it.
-    pub(super) fn take_back(&mut self, now: Timestamp) {
-        self.keep_attempt(now, "", None, 0, "the lease was lost");
-        self.release(now);
     }
 
     /// Takes it back from a session that has not begun to run it.

@@ -46,7 +46,7 @@ pub struct PostgresOptions {
     pub ca_file: Option<PathBuf>,
     /// Maximum number of jobs and bytes. Each replica may exceed them by what it accepts between two counts.
     pub bounds: Bounds,
-    /// Time without an answer, in whole seconds, after which the database counts as away. 5 s unless set.
+    /// Time without an answer, in whole seconds and at least one, after which the database counts as away. Default 5 s.
     pub patience: Duration,
 }
 
@@ -73,14 +73,13 @@ pub fn open_postgres(options: &PostgresOptions) -> Result<Arc<dyn JobStore>, Sto
     let options = options.clone();
     let serve = async move {
         let closed = CancellationToken::new();
-        let (store, share) = match open(&options, closed.clone()).await {
-            Ok((store, share)) => (Ok(store), Some(share)),
-            Err(error) => (Err(error), None),
-        };
         // The receiver waits below.
-        let _ = opened.send(store);
-        if let Some(share) = share {
-            closed.run_until_cancelled(share).await;
+        match open(&options, closed.clone()).await {
+            Ok((store, share)) => {
+                let _ = opened.send(Ok(store));
+                closed.run_until_cancelled(share).await;
+            }
+            Err(error) => drop(opened.send(Err(error))),
         }
     };
     spawn_thread("postgres".to_owned(), move || runtime.block_on(serve)).map_err(no_thread)?;

@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 pub(super) use record::{COLUMNS, Cell, Value, Values, read_record, text};
 pub(super) use rows::Connection;
-pub(super) use statements::{Bulk, COLUMN_LIST, Select};
+pub(super) use statements::{BLOCKED, Bulk, COLUMN_LIST, READY, RUNNING, Select};
 
 use super::{
     Action, BATCH, Bounds, Change, Claimed, Depth, Extent, Filter, Fired, JobName, JobRecord, JobState, JobStore, Page,
@@ -33,7 +33,7 @@ use super::{
     engine::{Engine, Shared},
 };
 use crate::task::{off_thread, spawn_thread};
-use writer::{Answer, Asked, Operation, Turn, Writer};
+use writer::{Answer, Operation, Turn, Writer};
 
 /// Operations that may wait for a writer.
 const QUEUE: usize = 4096;
@@ -101,13 +101,21 @@ impl<C: Connection> SqlStore<C> {
         answer.await.map_err(|_| StoreError::Unavailable("its thread has ended".to_owned()))?
     }
 
-    /// Runs an operation in a transaction, and if that fails possibly again in another one.
+    /// Runs an operation in a transaction, and if that is rolled back possibly again in another one.
     async fn write<T: Send + 'static>(
         &self,
         turn: Turn,
-        function: impl FnMut(&mut Engine<C>) -> Result<T, StoreError> + Send + 'static,
+        mut operation: impl FnMut(&mut Engine<C>) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.send(|caller| Operation::Other(turn, Box::new(Asked { function, value: None, caller }))).await
+        let result = Arc::new(Mutex::new(None));
+        let last = result.clone();
+        let run = move |engine: &mut Engine<C>| {
+            *last.lock() = Some(operation(engine)?);
+            Ok(())
+        };
+        self.send(|caller| Operation::Other(turn, Box::new(run), caller)).await?;
+        let result = result.lock().take();
+        result.ok_or(StoreError::Closed)
     }
 
     /// Runs a reading operation beside writing ones. It is interrupted if this future is dropped.

@@ -4,7 +4,10 @@
 
 use std::collections::{HashMap, hash_map::Entry};
 
-use crate::store::StoreError;
+use crate::{
+    model::Job,
+    store::{StoreError, sql::Connection},
+};
 
 /// The assigned places, by kind and class.
 #[derive(Debug, Default)]
@@ -13,7 +16,7 @@ pub(in crate::store) struct FairOrder {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct KindOrder {
+struct KindOrder {
     /// Place up to which jobs were claimed.
     reached: i64,
     /// Last place of the jobs that were ready when the process began. Up to there, tenants may have places that are not
@@ -24,21 +27,29 @@ pub(super) struct KindOrder {
 }
 
 impl FairOrder {
-    /// The order of a kind and a class. The first time, it continues from the places of the first and the last ready
-    /// job, which `places` finds.
-    pub(super) fn of(
-        &mut self,
-        kind: &str,
-        rank: usize,
-        places: impl FnOnce(&str, usize) -> Result<Option<(i64, i64)>, StoreError>,
-    ) -> Result<&mut KindOrder, StoreError> {
-        match self.kinds.entry((kind.to_owned(), rank)) {
-            Entry::Occupied(known) => Ok(known.into_mut()),
+    /// The place of a job that becomes ready: behind the jobs of its tenant, and level with the first jobs of others.
+    /// `rows` has the places of the jobs that were ready when the process began.
+    pub(super) fn place(&mut self, job: &Job, rows: &mut impl Connection) -> Result<i64, StoreError> {
+        let (kind, rank, tenant) = (&job.kind, job.criticality.rank(), &job.tenant);
+        let order = match self.kinds.entry((kind.clone(), rank)) {
+            Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(new) => {
-                let (first, old) = places(kind, rank)?.unwrap_or((1, 0));
-                Ok(new.insert(KindOrder { reached: first - 1, old, last: HashMap::new() }))
+                let (first, old) = rows.places(kind, rank)?.unwrap_or((1, 0));
+                new.insert(KindOrder { reached: first - 1, old, last: HashMap::new() })
             }
+        };
+        if order.last.len() == order.last.capacity() {
+            // An entry at or below `reached` has no effect on later places.
+            order.last.retain(|_, last| *last > order.reached);
         }
+        let last = match order.last.get(tenant) {
+            Some(last) => *last,
+            None if order.reached < order.old => rows.last_place(kind, rank, tenant)?.unwrap_or(order.reached),
+            None => order.reached,
+        };
+        let place = order.reached.max(last) + 1;
+        order.last.insert(tenant.clone(), place);
+        Ok(place)
     }
 
     /// Ready jobs were claimed up to the place `last`; `is_all` if none is left.
@@ -49,28 +60,5 @@ impl FairOrder {
             let reached = order.last.drain().map(|(_, last)| last).max();
             order.reached = order.reached.max(reached.unwrap_or(i64::MIN)).max(order.old);
         }
-    }
-}
-
-impl KindOrder {
-    /// The place of a job that becomes ready: behind the jobs of its tenant, and level with the first jobs of others.
-    /// `find` looks for the last place of a tenant.
-    pub(super) fn next(
-        &mut self,
-        tenant: &str,
-        find: impl FnOnce(&str) -> Result<Option<i64>, StoreError>,
-    ) -> Result<i64, StoreError> {
-        if self.last.len() == self.last.capacity() {
-            // An entry at or below `reached` has no effect on later places.
-            self.last.retain(|_, last| *last > self.reached);
-        }
-        let last = match self.last.get(tenant) {
-            Some(last) => *last,
-            None if self.reached < self.old => find(tenant)?.unwrap_or(self.reached),
-            None => self.reached,
-        };
-        let place = self.reached.max(last) + 1;
-        self.last.insert(tenant.to_owned(), place);
-        Ok(place)
     }
 }

@@ -1,6 +1,6 @@
 //! Lists, cancels, retries and purges jobs, fires schedules, expires jobs, and takes back jobs of ended leases.
 
-use std::{slice, time::Duration};
+use std::time::Duration;
 
 use tracing::warn;
 
@@ -61,31 +61,34 @@ impl<C: Connection> Engine<C> {
     }
 
     pub(in crate::store) fn fire(&mut self, tick: &Tick) -> Result<Fired, StoreError> {
-        let Tick { schedule, pattern, at, now, .. } = tick;
-        let last = self.rows.schedule(schedule)?;
-        let run = last.as_ref().map_or("", |last| &last.run);
-        let is_ahead = last.as_ref().is_some_and(|last| last.at > now.plus(CLOCKS_DIFFER));
+        let last = self.rows.schedule(&tick.schedule)?;
+        let is_ahead = last.as_ref().is_some_and(|last| last.at > tick.now.plus(CLOCKS_DIFFER));
         if is_ahead {
+            let schedule = &tick.schedule;
             warn!(schedule, "the last tick of a schedule is in the future, so a clock was wrong; it ticks anew");
         }
-        let known = last.as_ref().filter(|last| last.pattern == *pattern);
-        if !is_ahead && last.as_ref().is_some_and(|last| last.at >= *at && (known.is_some() || !tick.is_missed)) {
+        let is_new = last.as_ref().is_none_or(|last| last.pattern != tick.pattern);
+        let is_past = last.as_ref().is_some_and(|last| last.at >= tick.at);
+        let must_not_fire = is_new && tick.is_missed;
+        if is_past && !is_ahead && !must_not_fire {
             return Ok(Fired::Already);
         }
-        let is_skipped = known.is_none() && tick.is_missed
-            || tick.overlap == Overlap::Skip
-                && self.rows.look_at(&[run])?.iter().any(|record| !record.state.is_ended());
-        let (mut fired, mut run) = (Fired::Skipped, run);
-        if !is_skipped {
+        let mut run = last.map_or_else(String::new, |last| last.run);
+        let must_not_overlap =
+            tick.overlap == Overlap::Skip && self.rows.look_at(&[&run])?.iter().any(|record| !record.state.is_ended());
+        let fired = if must_not_fire || must_not_overlap {
+            Fired::Skipped
+        } else {
+            run.clone_from(&tick.job.id);
             let submission = Submission { jobs: vec![tick.job.clone()], session: None };
-            run = &tick.job.id;
-            fired = match self.submit(slice::from_ref(&&submission))?[..] {
+            match self.submit(&[&submission])?[..] {
                 [Submitted::Conflict | Submitted::Full(_)] => return Ok(Fired::Refused),
                 [Submitted::Existing(_)] => Fired::Already,
                 _ => Fired::Created,
-            };
-        }
-        self.rows.set_schedule(schedule, &LastTick { at: *at, pattern: pattern.clone(), run: run.to_owned() })?;
+            }
+        };
+        let last = LastTick { at: tick.at, pattern: tick.pattern.clone(), run };
+        self.rows.set_schedule(&tick.schedule, &last)?;
         Ok(fired)
     }
 

@@ -36,25 +36,13 @@ impl<C: Connection> Engine<C> {
         let jobs = || submissions.iter().flat_map(|submission| &submission.jobs);
         // Only new jobs may take ordering keys.
         let keyed: Vec<_> = jobs().filter(|job| job.is_keyed()).map(|job| job.id.as_str()).collect();
-        let old = if keyed.is_empty() { Vec::new() } else { self.rows.look_at(&keyed)? };
+        let old = self.rows.look_at(&keyed)?;
         batch.ids.extend(keyed.iter().filter(|id| old.iter().any(|record| record.request.id == **id)));
         let mut numbers = self.rows.numbers(jobs().count())?.into_iter();
         for submission in submissions {
             for (job, row) in submission.jobs.iter().zip(&mut numbers) {
-                let Some(mut record) = self.prepare(&mut batch, job, row)? else { continue };
-                batch.plans.push(Plan::Insert(row));
-                if record.state == JobState::Ready {
-                    match submission.session {
-                        Some(session)
-                            if !record.is_expired(self.now)
-                                && self.may_lease(&mut batch, session, &job.job.kind)? =>
-                        {
-                            record.lease(session, self.now);
-                        }
-                        _ => record.place = self.place(&record)?,
-                    }
-                }
-                batch.records.push(record);
+                let plan = self.plan(&mut batch, job, row, submission.session)?;
+                batch.plans.push(plan);
             }
         }
         self.insert(batch, jobs())
@@ -71,22 +59,20 @@ impl<C: Connection> Engine<C> {
         Ok(batch.sessions[&session] && batch.free_kinds[kind])
     }
 
-    /// The record of a job, if the job fits and its id is not in the batch yet. Otherwise it is planned what else is
-    /// done.
-    fn prepare<'a>(
+    /// Plans what to do with a job. Its record joins the batch if the job fits, and its id is not there yet.
+    fn plan<'a>(
         &mut self,
         batch: &mut Batch<'a>,
         job: &'a NewJob,
         row: i64,
-    ) -> Result<Option<JobRecord>, StoreError> {
+        session: Option<SessionId>,
+    ) -> Result<Plan, StoreError> {
         let bytes = job.job.payload.len() as u64;
         if let Some(full) = self.refusal(&job.job.tenant, bytes)? {
-            batch.plans.push(Plan::Refuse(full));
-            return Ok(None);
+            return Ok(Plan::Refuse(full));
         }
         if !batch.ids.insert(&job.id) {
-            batch.plans.push(Plan::Find);
-            return Ok(None);
+            return Ok(Plan::Find);
         }
         let mut record = JobRecord::new(job.clone(), self.now, row);
         if record.due_at <= self.now {
@@ -96,7 +82,18 @@ impl<C: Connection> Engine<C> {
             batch.keys.extend(record.holds_key.then_some(key));
         }
         self.resize(&record, 1, bytes as i64);
-        Ok(Some(record))
+        if record.state == JobState::Ready {
+            if let Some(session) = session
+                && !record.is_expired(self.now)
+                && self.may_lease(batch, session, &job.job.kind)?
+            {
+                record.lease(session, self.now);
+            } else {
+                record.place = self.place(&record)?;
+            }
+        }
+        batch.records.push(record);
+        Ok(Plan::Insert(row))
     }
 
     fn insert<'a>(
@@ -119,27 +116,25 @@ impl<C: Connection> Engine<C> {
                 self.resize(&record, -1, -(record.payload_bytes as i64));
             }
         }
-        let planned: Vec<_> = jobs
-            .zip(plans)
-            .map(|(job, plan)| {
-                let answer = if let Plan::Insert(row) = plan { new.remove(&row) } else { None };
-                (job, plan, answer)
-            })
-            .collect();
-        let others = planned.iter().filter(|(.., answer)| answer.is_none());
-        let ids: Vec<_> = others.map(|(job, ..)| job.id.as_str()).collect();
-        let found = if ids.is_empty() { Vec::new() } else { self.rows.look_at(&ids)? };
-        let answers = planned.into_iter().map(|(job, plan, answer)| {
+        let planned: Vec<_> = jobs.zip(plans).collect();
+        let others = planned.iter().filter(|(_, plan)| !matches!(plan, Plan::Insert(row) if added.contains(row)));
+        let ids: Vec<_> = others.map(|(job, _)| job.id.as_str()).collect();
+        let found = self.rows.look_at(&ids)?;
+        let answers = planned.into_iter().map(|(job, plan)| {
+            if let Plan::Insert(row) = plan
+                && let Some(answer) = new.remove(&row)
+            {
+                return Ok(answer);
+            }
             let old = found.iter().find(|record| record.request.id == job.id);
-            match (answer, old, plan) {
-                (Some(answer), ..) => Ok(answer),
-                (_, Some(old), _) if old.digest == job.digest() => Ok(Submitted::Existing(Box::new(old.clone()))),
+            match (old, plan) {
+                (Some(old), _) if old.digest == job.digest() => Ok(Submitted::Existing(Box::new(old.clone()))),
                 // A later job of the batch with this id fitted.
-                (_, Some(old), Plan::Refuse(full)) if added.contains(&old.row) => Ok(Submitted::Full(full)),
-                (_, Some(_), _) => Ok(Submitted::Conflict),
-                (_, None, Plan::Refuse(full)) => Ok(Submitted::Full(full)),
+                (Some(old), Plan::Refuse(full)) if added.contains(&old.row) => Ok(Submitted::Full(full)),
+                (Some(_), _) => Ok(Submitted::Conflict),
+                (None, Plan::Refuse(full)) => Ok(Submitted::Full(full)),
                 // Another transaction had the id, and has removed its job. The batch runs again.
-                (_, None, _) => Err(StoreError::Conflict),
+                (None, _) => Err(StoreError::Conflict),
             }
         });
         answers.collect()

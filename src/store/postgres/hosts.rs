@@ -25,7 +25,7 @@ use zeroize::Zeroizing;
 
 use super::{
     DatabaseUrl, PostgresOptions, StoreError,
-    session::{Session, answered, told},
+    session::{LOOK_INTERVAL, Session, answered, told},
 };
 use crate::file;
 
@@ -39,9 +39,10 @@ type Tls = <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream;
 pub(super) struct Hosts {
     configs: Vec<Config>,
     tls: MakeRustlsConnect,
-    is_prepared: bool,
-    /// Time without an answer, or an acknowledgement, after which a host counts as away.
-    patience: Duration,
+    /// Whether statements are prepared once for each connection.
+    pub(super) is_prepared: bool,
+    /// Time without an answer, or an acknowledgement, after which a host counts as away. At least one look fits in it.
+    pub(super) patience: Duration,
     /// Index of the host to try first: the one that answered last.
     first: AtomicUsize,
 }
@@ -50,7 +51,7 @@ impl Hosts {
     /// Reads the files of the password and the certificates.
     pub(super) fn new(url: &DatabaseUrl, options: &PostgresOptions) -> Result<Self, StoreError> {
         let password = options.password_file.as_deref().map(read_password).transpose()?;
-        let patience = options.patience;
+        let patience = options.patience.max(LOOK_INTERVAL);
         let configs = url.hosts().iter().cloned().map(|mut config| {
             if let Some(password) = &password {
                 config.password(password);
@@ -62,14 +63,6 @@ impl Hosts {
         });
         let (configs, tls) = (configs.collect(), tls(options.ca_file.as_deref())?);
         Ok(Self { configs, tls, is_prepared: options.prepared, patience, first: AtomicUsize::default() })
-    }
-
-    pub(super) fn is_prepared(&self) -> bool {
-        self.is_prepared
-    }
-
-    pub(super) fn patience(&self) -> Duration {
-        self.patience
     }
 
     pub(super) async fn connect(&self) -> Result<Session, StoreError> {
@@ -93,10 +86,9 @@ impl Hosts {
                     self.first.store(index, Relaxed);
                     return Ok(opened);
                 }
-                Err(StoreError::Database(text)) => faults.push(format!("{}: {text}", name(config))),
                 Err(error) => {
-                    is_final = false;
-                    let text = if let StoreError::Unavailable(text) = error { text } else { error.to_string() };
+                    is_final &= matches!(error, StoreError::Database(_));
+                    let (StoreError::Database(text) | StoreError::Unavailable(text)) = error else { return Err(error) };
                     faults.push(format!("{}: {text}", name(config)));
                 }
             }
@@ -161,14 +153,36 @@ fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, StoreError> {
 
 /// TLS that trusts the certificates of a file, or else those of the system.
 fn tls(ca_file: Option<&Path>) -> Result<MakeRustlsConnect, StoreError> {
-    let system = || {
+    let roots = if let Some(file) = ca_file {
+        read_authorities(file)?
+    } else {
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         roots
     };
-    let roots = ca_file.map_or_else(|| Ok(system()), read_authorities)?;
     let provider = Arc::new(tokio_rustls::rustls::crypto::aws_lc_rs::default_provider());
     let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let config = config.map_err(|error| StoreError::Unavailable(error.to_string()))?;
     Ok(MakeRustlsConnect::new(config.with_root_certificates(roots).with_no_client_auth()))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::sleep;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn however_short_the_patience_an_answer_gets_one_look() {
+        let url: DatabaseUrl = "postgres://u@localhost/jobs".to_owned().try_into().expect("a URL");
+        for patience in [Duration::ZERO, Duration::from_millis(10), Duration::from_secs(1)] {
+            let options = PostgresOptions { patience, ..PostgresOptions::new(url.clone()) };
+            let hosts = Hosts::new(&options.url, &options).expect("hosts");
+            let answer = async {
+                sleep(Duration::from_millis(900)).await;
+                Ok(7)
+            };
+            assert_eq!(answered(hosts.patience, answer).await, Ok(7), "{patience:?}");
+        }
+    }
 }

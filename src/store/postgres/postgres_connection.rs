@@ -93,11 +93,11 @@ impl Connection for PostgresConnection {
     }
 
     fn size(&self) -> Size {
-        self.replica.size()
+        self.replica.sizes.lock().all
     }
 
     fn tenant_size(&mut self, tenant: &str) -> Result<Size, StoreError> {
-        Ok(self.replica.tenant_size(tenant))
+        Ok(self.replica.sizes.lock().tenants.get(tenant).copied().unwrap_or_default())
     }
 
     fn begin(&mut self) -> Result<Timestamp, StoreError> {

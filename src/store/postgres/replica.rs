@@ -22,7 +22,7 @@ use tokio_postgres::{AsyncMessage, Connection, Socket, tls::TlsStream, types::Ty
 use super::{
     hosts::Hosts,
     schema,
-    session::{Session, answered, mute},
+    session::{LOOK_INTERVAL, Session, answered, mute},
 };
 use crate::store::{Size, StoreError, Wakes, request::Added, wakes::Changes};
 
@@ -34,8 +34,6 @@ const FIRST_COUNT: Duration = Duration::from_secs(2);
 const PAUSE_FACTOR: u32 = 20;
 /// Shortest time between two notifications: at most 20 per second.
 const LEAST_INTERVAL: Duration = Duration::from_millis(50);
-/// Time between two looks without a notification.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Time between two attempts to connect.
 const CONNECT_INTERVAL: Duration = Duration::from_millis(250);
 /// Bound of the time in which the schema is migrated.
@@ -52,7 +50,7 @@ pub(super) struct Replica {
     /// Drives the connections.
     pub(super) runtime: Handle,
     pub(super) wakes: Arc<Wakes>,
-    sizes: Mutex<Sizes>,
+    pub(super) sizes: Mutex<Sizes>,
     floors: Mutex<HashMap<(String, usize), Floor>>,
     /// Letters to send to other processes.
     pending: Mutex<BTreeSet<char>>,
@@ -64,9 +62,9 @@ pub(super) struct Replica {
 
 /// Sizes of all, and of each tenant, at the last count, with the changes of this process since then.
 #[derive(Default)]
-struct Sizes {
-    all: Size,
-    tenants: HashMap<String, Size>,
+pub(super) struct Sizes {
+    pub(super) all: Size,
+    pub(super) tenants: HashMap<String, Size>,
 }
 
 /// Lowest place from which ready jobs of a class are scanned.
@@ -116,14 +114,6 @@ impl Replica {
         let mut away = self.away.subscribe();
         let found = away.wait_for(Option::is_some).await;
         found.map_or(StoreError::Closed, |error| error.clone().unwrap_or(StoreError::Closed))
-    }
-
-    pub(super) fn size(&self) -> Size {
-        self.sizes.lock().all
-    }
-
-    pub(super) fn tenant_size(&self, tenant: &str) -> Size {
-        self.sizes.lock().tenants.get(tenant).copied().unwrap_or_default()
     }
 
     pub(super) fn resize(&self, added: &Added) {
@@ -199,7 +189,7 @@ impl Replica {
             let reached = if let Some(session) = session.take() { Ok(session) } else { self.reach().await };
             let error = match reached {
                 Ok(session) => match tokio::try_join!(self.send(&session), self.look(&session)) {
-                    Err(error) if error == mute(self.hosts.patience()) || error == standby() => {
+                    Err(error) if error == mute(self.hosts.patience) || error == standby() => {
                         self.hosts.leave();
                         Some(error)
                     }
@@ -292,7 +282,7 @@ impl Replica {
     }
 
     async fn answered<T>(&self, answer: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
-        answered(self.hosts.patience(), answer).await
+        answered(self.hosts.patience, answer).await
     }
 
     /// Counts all jobs periodically, in a small part of the time. Between counts, only changes of this process are
@@ -322,7 +312,7 @@ impl Replica {
     }
 
     async fn count(&self, session: &mut Option<Session>) -> Result<(), StoreError> {
-        let sql = "select tenant, count(*) filter (where state < 4), sum(payload_bytes + output_bytes)::bigint \
+        let sql = "select tenant, count(*) filter (where ended_at is null), sum(payload_bytes + output_bytes)::bigint \
                    from jobs group by tenant";
         let session = if let Some(session) = session { session } else { session.insert(self.connect().await?) };
         let mut sizes = Sizes::default();

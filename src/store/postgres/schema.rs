@@ -23,7 +23,7 @@ const FREE: &str = "select current_setting('max_connections')::bigint \
 /// Connects, and checks that each connection is as its settings need it.
 pub(super) async fn connect(hosts: &Hosts) -> Result<(Session, Session), StoreError> {
     let (one, other) = (hosts.connect().await?, hosts.connect().await?);
-    if hosts.is_prepared() && !answered(hosts.patience(), keeps_sessions(&one, &other)).await? {
+    if hosts.is_prepared && !answered(hosts.patience, keeps_sessions(&one, &other)).await? {
         let help = "a pooler shares its sessions between transactions; set `store.prepared = false`, and \
                     `store.listen_url` to the database itself";
         return Err(StoreError::Database(help.to_owned()));

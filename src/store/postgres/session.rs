@@ -23,7 +23,7 @@ pub(super) const BEGIN: &str = "begin; set local search_path = waterwheel; set l
     set local idle_in_transaction_session_timeout = '5s'";
 
 /// Time between two looks for an answer. A pause of this process is one look.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+pub(super) const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A parameter of a statement, and its type.
 pub(super) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);

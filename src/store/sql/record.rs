@@ -22,7 +22,7 @@ pub(in crate::store) struct Column {
 pub(in crate::store) static COLUMNS: [Column; 28] = [
     column("state", |it| int(it.state as i64), |it, new| set(&mut it.state, new.one_of(&JobState::ALL))),
     column("place", |it| int(it.place), |it, new| set(&mut it.place, new.number())),
-    column("holds_key", |it| flag(it.holds_key), |it, new| set(&mut it.holds_key, new.flag())),
+    column("holds_key", |it| Cell::Flag(it.holds_key), |it, new| set(&mut it.holds_key, new.flag())),
     column("due_at", |it| time(it.due_at), |it, new| set(&mut it.due_at, new.time())),
     column("expire_at", |it| time(it.request.expire_at), |it, new| set(&mut it.request.expire_at, new.any_time())),
     column("started_at", |it| time(it.started_at), |it, new| set(&mut it.started_at, new.any_time())),
@@ -38,7 +38,11 @@ pub(in crate::store) static COLUMNS: [Column; 28] = [
     column("failures", |it| int(it.failures), |it, new| set(&mut it.failures, new.number())),
     column("crashes", |it| int(it.crashes), |it, new| set(&mut it.crashes, new.number())),
     column("losses", |it| int(it.losses), |it, new| set(&mut it.losses, new.number())),
-    column("cancel_requested", |it| flag(it.cancel_requested), |it, new| set(&mut it.cancel_requested, new.flag())),
+    column(
+        "cancel_requested",
+        |it| Cell::Flag(it.cancel_requested),
+        |it, new| set(&mut it.cancel_requested, new.flag()),
+    ),
     column("output_bytes", |it| int(it.output_bytes as i64), |it, new| set(&mut it.output_bytes, new.number())),
     column("output_type", |it| text(&it.output.content_type), |it, new| set(&mut it.output.content_type, new.text())),
     column(
@@ -128,10 +132,6 @@ pub(super) fn int(int: impl Into<i64>) -> Cell<'static> {
     Cell::Int(Some(int.into()))
 }
 
-fn flag(flag: bool) -> Cell<'static> {
-    Cell::Flag(flag)
-}
-
 pub(in crate::store) fn text(text: &str) -> Cell<'_> {
     Cell::Text(Some(text.into()))
 }
@@ -207,7 +207,8 @@ pub(in crate::store) struct Values(pub(in crate::store) Vec<Value>);
 impl Values {
     /// A number that is never null.
     pub(in crate::store) fn number<T: TryFrom<i64>>(&self, column: usize) -> Result<T, StoreError> {
-        self.0[column].number().ok_or_else(unreadable)
+        let unknown = || StoreError::Database("a row has a value that this program does not know".to_owned());
+        self.0[column].number().ok_or_else(unknown)
     }
 
     /// A text; empty if null.
@@ -283,8 +284,4 @@ impl Spec {
         (job.timeout, job.run_timeout, job.queue_timeout) = (timeout, run_timeout, queue_timeout);
         true
     }
-}
-
-fn unreadable() -> StoreError {
-    StoreError::Database("a row has a value that this program does not know".to_owned())
 }

@@ -8,8 +8,8 @@ use tokio_util::sync::CancellationToken;
 use super::{
     record::{COLUMNS, Cell, FIXED, Values, cells_of, int, numbers, read_record, read_records, rows_of, text, time},
     statements::{
-        Bulk, COLUMN_LIST, DELETE_JOBS, DEPTHS, FIND_JOBS, INSERT_JOBS, INSERT_OUTPUTS, INSERT_PAYLOADS, LOAD_PAYLOADS,
-        LOOK_AT_JOBS, SAVE_JOBS, Select, delete,
+        Bulk, COLUMN_LIST, DELETE_JOBS, DEPTHS, ENDED, FIND_JOBS, INSERT_JOBS, INSERT_OUTPUTS, INSERT_PAYLOADS,
+        LOAD_PAYLOADS, LOOK_AT_JOBS, READY, RUNNING, SAVE_JOBS, Select, delete,
     },
 };
 use crate::store::{
@@ -215,7 +215,7 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
     /// after [`MAX_LOOK`] jobs.
     fn purgeable(&mut self, filter: &Filter, before: i64, limit: usize) -> Result<(Vec<i64>, Option<i64>), StoreError> {
         let end = self.look(filter, before)?;
-        let (states, range) = (filter.state_bits() & ENDED, end.unwrap_or(i64::MIN)..before);
+        let (states, range) = (filter.state_bits() & ENDED_BITS, end.unwrap_or(i64::MIN)..before);
         let (rows, is_cut) = self.removable(Select::matching::<Self>(filter, states, range), limit)?;
         let next = if is_cut { rows.last().copied() } else { end };
         Ok((rows, next))
@@ -290,7 +290,7 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
     /// Places of the first and the last ready job of a kind and a class.
     fn places(&mut self, kind: &str, rank: usize) -> Result<Option<(i64, i64)>, StoreError> {
         // Each is one step in the index.
-        let of = |end| format!("(select {end}(place) from jobs where state = 1 and kind = $1 and rank = $2)");
+        let of = |end| format!("(select {end}(place) from jobs where state = {READY} and kind = $1 and rank = $2)");
         let sql = format!("select {}, {}", of("min"), of("max"));
         let found = self.query(&sql, &[text(kind), int(rank as i64)])?.pop();
         Ok(found.and_then(|row| row.0[0].number().zip(row.0[1].number())))
@@ -298,8 +298,9 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
 
     /// Place of the last ready job of a tenant.
     fn last_place(&mut self, kind: &str, rank: usize, tenant: &str) -> Result<Option<i64>, StoreError> {
-        let sql = "select max(place) from jobs where state = 1 and kind = $1 and rank = $2 and tenant = $3";
-        let found = self.query(sql, &[text(kind), int(rank as i64), text(tenant)])?.pop();
+        let sql =
+            format!("select max(place) from jobs where state = {READY} and kind = $1 and rank = $2 and tenant = $3");
+        let found = self.query(&sql, &[text(kind), int(rank as i64), text(tenant)])?.pop();
         Ok(found.and_then(|row| row.0[0].number()))
     }
 
@@ -313,12 +314,12 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
 
     /// The tokens of the jobs that are leased to a session.
     fn leased(&mut self, session: SessionId) -> Result<Vec<Token>, StoreError> {
-        let sql = "select id, row, starts, ordering_key from jobs where state = 3 and session = $1";
+        let sql = format!("select id, row, starts, ordering_key from jobs where state = {RUNNING} and session = $1");
         let token = |job: &mut Values| {
             let (id, is_keyed) = (job.text(0), !job.text(3).is_empty());
             Ok(Token { id, row: job.number(1)?, attempt: job.number(2)?, session, is_keyed })
         };
-        self.query(sql, &[int(session.0)])?.iter_mut().map(token).collect()
+        self.query(&sql, &[int(session.0)])?.iter_mut().map(token).collect()
     }
 
     /// Saves a session and the end of its lease.
@@ -372,5 +373,5 @@ fn shown(mut record: JobRecord) -> JobRecord {
     record
 }
 
-/// Final states, as bits like [`Filter::state_bits`].
-const ENDED: i64 = 0b1111_0000;
+/// The final states, as bits like [`Filter::state_bits`].
+const ENDED_BITS: i64 = -1 << ENDED;

@@ -1,13 +1,21 @@
 //! The statements of [`Connection`](super::Connection). SQLite numbers `$` parameters by first use, so each statement
 //! uses them in order.
 
-use std::{borrow::Cow, ops::Range, sync::LazyLock};
+use std::{ops::Range, sync::LazyLock};
 
 use super::{
     Connection,
     record::{COLUMNS, Cell, Column, FIXED, int, text, time},
 };
-use crate::store::{Filter, SessionId, Timestamp, retry::MAX_CRASHES};
+use crate::store::{Filter, JobState, SessionId, Timestamp, attempt::MAX_CRASHES};
+
+const SCHEDULED: i64 = JobState::Scheduled as i64;
+pub(in crate::store) const READY: i64 = JobState::Ready as i64;
+pub(in crate::store) const BLOCKED: i64 = JobState::Blocked as i64;
+pub(in crate::store) const RUNNING: i64 = JobState::Running as i64;
+const FAILED: i64 = JobState::Failed as i64;
+/// The first of the final states.
+pub(super) const ENDED: i64 = JobState::Succeeded as i64;
 
 /// A statement for many rows: to run once for each row, or once with arrays of all columns.
 pub(in crate::store) struct Bulk {
@@ -31,13 +39,15 @@ impl Bulk {
     }
 }
 
-/// Kind, state, number of jobs, and the earliest due time of the ready ones. Jobs that succeeded, were cancelled or
-/// expired are not counted: they may be many, and no operator waits for them. An index has the jobs of each state.
+/// Kind, state, number of jobs, and the earliest due time of the ready ones. An index has the jobs of each of these
+/// states. Jobs in other states are not counted: they may be many, and no operator waits for them.
 pub(super) static DEPTHS: LazyLock<String> = LazyLock::new(|| {
-    let of = |(state, due)| {
+    let of = |state| {
+        let due = if state == READY { "min(due_at)" } else { "null" };
         format!("select kind, cast({state} as bigint), count(*), {due} from jobs where state = {state} group by kind")
     };
-    [(1, "min(due_at)"), (0, "null"), (2, "null"), (3, "null"), (5, "null")].map(of).join(" union all ")
+    // The first part decides the types of the columns.
+    [READY, SCHEDULED, BLOCKED, RUNNING, FAILED].map(of).join(" union all ")
 });
 
 pub(in crate::store) static COLUMN_LIST: LazyLock<String> = LazyLock::new(|| names(&COLUMNS, ""));
@@ -78,9 +88,9 @@ pub(super) static FIND_JOBS: LazyLock<Bulk> = LazyLock::new(|| {
 /// It waits for no other server: a job that one changes is left.
 pub(super) static DELETE_JOBS: LazyLock<Bulk> = LazyLock::new(|| {
     let tail = "returning row, tenant, payload_bytes + output_bytes";
-    let free = "select row from jobs where row = any($1) and state >= 4 for update skip locked";
+    let free = format!("select row from jobs where row = any($1) and state >= {ENDED} for update skip locked");
     Bulk {
-        single: format!("delete from jobs where row = $1 and state >= 4 {tail}"),
+        single: format!("delete from jobs where row = $1 and state >= {ENDED} {tail}"),
         arrays: format!("delete from jobs where row = any(array({free})) {tail}"),
     }
 });
@@ -102,41 +112,43 @@ fn parameters(count: usize) -> String {
 #[derive(Clone)]
 pub(in crate::store) struct Select<'a> {
     /// Its condition and its order. A limit may follow.
-    pub(super) clause: Cow<'static, str>,
+    pub(super) clause: String,
     pub(super) cells: Vec<Cell<'a>>,
     /// Whether jobs that another transaction changes are left out.
     pub(super) skips_locked: bool,
 }
 
 impl<'a> Select<'a> {
-    fn of(clause: &'static str, cells: Vec<Cell<'a>>) -> Self {
+    fn of(clause: impl Into<String>, cells: Vec<Cell<'a>>) -> Self {
         Self { clause: clause.into(), cells, skips_locked: true }
     }
 
     /// Ready jobs from the place `floor` on that have not expired, by place, without [suspects](JobRecord::is_suspect)
     /// if one runs in the session.
     pub(in crate::store) fn ready(kind: &'a str, rank: usize, floor: i64, now: Timestamp, session: SessionId) -> Self {
-        let clause = "state = 1 and kind = $1 and rank = $2 and place >= $3 and (expire_at is null or expire_at > $4) \
-             and (losses < $5 or not exists (select 1 from jobs as other where other.state = 3 \
-             and other.session = $6 and other.losses >= $5)) order by place, row";
+        let clause = format!(
+            "state = {READY} and kind = $1 and rank = $2 and place >= $3 and (expire_at is null or expire_at > $4) \
+             and (losses < $5 or not exists (select 1 from jobs as other where other.state = {RUNNING} \
+             and other.session = $6 and other.losses >= $5)) order by place, row"
+        );
         let (rank, losses) = (int(rank as i64), int(MAX_CRASHES - 1));
         Self::of(clause, vec![text(kind), rank, int(floor), time(now), losses, int(session.0)])
     }
 
     /// Jobs that wait for an ordering key of a tenant, by place.
     pub(in crate::store) fn blocked(tenant: &'a str, key: &'a str) -> Self {
-        let clause = "state = 2 and tenant = $1 and ordering_key = $2 order by place";
+        let clause = format!("state = {BLOCKED} and tenant = $1 and ordering_key = $2 order by place");
         Self::of(clause, vec![text(tenant), text(key)])
     }
 
     /// Jobs whose start time has come.
     pub(in crate::store) fn due(now: Timestamp) -> Self {
-        Self::of("state = 0 and due_at <= $1 order by due_at, row", vec![time(now)])
+        Self::of(format!("state = {SCHEDULED} and due_at <= $1 order by due_at, row"), vec![time(now)])
     }
 
     /// Waiting jobs that have expired.
     pub(in crate::store) fn expired(now: Timestamp) -> Self {
-        Self::of("state < 3 and expire_at <= $1 order by expire_at, row", vec![time(now)])
+        Self::of(format!("state < {RUNNING} and expire_at <= $1 order by expire_at, row"), vec![time(now)])
     }
 
     /// Jobs whose retention has ended.
@@ -146,13 +158,14 @@ impl<'a> Select<'a> {
 
     /// Jobs that run in a session. None may stay leased when the session is removed, so locked ones are waited for.
     pub(in crate::store) fn leased(session: SessionId) -> Self {
-        let clause = "state = 3 and session = $1 order by row";
+        let clause = format!("state = {RUNNING} and session = $1 order by row");
         Self { skips_locked: false, ..Self::of(clause, vec![int(session.0)]) }
     }
 
     /// Running jobs of a session that must be cancelled.
     pub(in crate::store) fn to_cancel(session: SessionId) -> Self {
-        Self::of("state = 3 and session = $1 and cancel_requested order by row", vec![int(session.0)])
+        let clause = format!("state = {RUNNING} and session = $1 and cancel_requested order by row");
+        Self::of(clause, vec![int(session.0)])
     }
 
     /// Jobs of a range of rows that match a filter, with [other states](Filter::state_bits), the newest first. An index
@@ -181,6 +194,6 @@ impl<'a> Select<'a> {
             time(filter.created_before),
             any(filter.request_id.as_ref()),
         ];
-        Self { clause: clause.into(), cells, skips_locked: true }
+        Self::of(clause, cells)
     }
 }

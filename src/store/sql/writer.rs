@@ -1,6 +1,6 @@
 //! The writer of a store: operations wait for it, and share the transactions.
 
-use std::sync::Arc;
+use std::{mem, sync::Arc, vec};
 
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
@@ -14,86 +14,44 @@ const MAX_GROUP: usize = 1024;
 
 pub(super) type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
 
+/// Runs in a transaction, and if that is rolled back possibly again in another one. An error rolls the transaction back.
+pub(super) type Run<C> = Box<dyn FnMut(&mut Engine<C>) -> Result<(), StoreError> + Send>;
+
 /// When an operation runs within its group, in this order.
 pub(super) enum Turn {
-    /// It extends a lease, which must not end before.
+    /// It extends a lease. An operation of the same group may end leases.
     Lease,
     Any,
-    /// It may change jobs that have ordering keys, or end leases. The jobs have these ids, as far as its caller knows.
+    /// It may change jobs that have ordering keys, or end leases. The ids are those of its jobs, as far as known.
     Keys(Vec<String>),
-}
-
-impl Turn {
-    fn order(&self) -> usize {
-        match self {
-            Self::Lease => 0,
-            Self::Any => 1,
-            Self::Keys(_) => 2,
-        }
-    }
 }
 
 /// An operation that waits for its commit.
 pub(super) enum Operation<C> {
     Submit(Submission, Answer<Vec<Submitted>>),
     Settle(Vec<Settle>, Answer<Vec<Option<JobState>>>),
-    Other(Turn, Box<dyn Call<C>>),
+    Other(Turn, Run<C>, Answer<()>),
 }
 
-/// An operation of which each call is on its own.
-pub(super) trait Call<C>: Send {
-    /// Runs in a transaction, and possibly a second time in another one. An error means that the transaction must be
-    /// rolled back.
-    fn run(&mut self, engine: &mut Engine<C>) -> Result<(), StoreError>;
-    /// Answers the caller, once the transaction is committed or rolled back.
-    fn answer(self: Box<Self>, kept: Result<(), StoreError>);
-}
-
-/// A call of a function.
-pub(super) struct Asked<F, T> {
-    pub(super) function: F,
-    pub(super) value: Option<T>,
-    pub(super) caller: Answer<T>,
-}
-
-impl<C, T: Send, F: FnMut(&mut Engine<C>) -> Result<T, StoreError> + Send> Call<C> for Asked<F, T> {
-    fn run(&mut self, engine: &mut Engine<C>) -> Result<(), StoreError> {
-        self.value = Some((self.function)(engine)?);
-        Ok(())
-    }
-
-    fn answer(self: Box<Self>, kept: Result<(), StoreError>) {
-        let Self { value, caller, .. } = *self;
-        // The caller may have left.
-        let _ = caller.send(kept.and_then(|()| value.ok_or(StoreError::Closed)));
-    }
-}
-
-/// Runs the waiting operations in one transaction, and answers them after the commit, so that all of them share one
-/// flush.
+/// Runs the waiting operations in one transaction, and answers them after the commit. So they share one flush.
 pub(super) struct Writer<C> {
     pub(super) engine: Engine<C>,
     pub(super) wakes: Arc<Wakes>,
 }
 
-/// Results of the submissions and of the settlements of a group, each in order.
-type Answers = (std::vec::IntoIter<Submitted>, std::vec::IntoIter<Option<JobState>>);
+/// The results of a group, in order.
+#[derive(Default)]
+struct Answers {
+    submitted: vec::IntoIter<Submitted>,
+    settled: vec::IntoIter<Option<JobState>>,
+}
 
 impl<C: Connection> Writer<C> {
     /// Runs until all senders are gone. Of several threads, only one waits for operations at a time.
     pub(super) fn run(mut self, operations: &Mutex<mpsc::Receiver<Operation<C>>>) {
-        let next_group = || {
-            let mut operations = operations.lock();
-            let mut group = vec![operations.blocking_recv()?];
-            while group.len() < MAX_GROUP
-                && let Ok(next) = operations.try_recv()
-            {
-                group.push(next);
-            }
-            Some(group)
-        };
-        while let Some(group) = next_group() {
-            self.serve(group);
+        let mut group = Vec::new();
+        while operations.lock().blocking_recv_many(&mut group, MAX_GROUP) > 0 {
+            self.serve(mem::take(&mut group));
         }
     }
 
@@ -155,8 +113,9 @@ impl<C: Connection> Writer<C> {
                 match operation {
                     Operation::Submit(submission, _) => submissions.push(&*submission),
                     Operation::Settle(settles, _) => ends.extend(settles.iter()),
-                    Operation::Other(turn, call) => {
-                        others.push((turn.order(), call));
+                    Operation::Other(turn, run, _) => {
+                        let turn = &*turn;
+                        others.push((turn, run));
                         if let Turn::Keys(ids) = turn {
                             named.extend(ids.iter().map(String::as_str));
                         }
@@ -170,11 +129,15 @@ impl<C: Connection> Writer<C> {
                 engine.rows.lock_jobs(&named)?;
             }
             // Ended jobs make room for new ones.
-            let settled = if ends.is_empty() { Vec::new() } else { engine.settle(&ends)? };
+            let settled = engine.settle(&ends)?;
             let submitted = if submissions.is_empty() { Vec::new() } else { engine.submit(&submissions)? };
-            others.sort_by_key(|(order, _)| *order);
-            others.into_iter().try_for_each(|(_, call)| call.run(engine))?;
-            Ok((submitted.into_iter(), settled.into_iter()))
+            others.sort_by_key(|(turn, _)| match turn {
+                Turn::Lease => 0,
+                Turn::Any => 1,
+                Turn::Keys(_) => 2,
+            });
+            others.into_iter().try_for_each(|(_, run)| run(engine))?;
+            Ok(Answers { submitted: submitted.into_iter(), settled: settled.into_iter() })
         })
     }
 
@@ -211,17 +174,15 @@ impl<C: Connection> Operation<C> {
         match self {
             Self::Submit(submission, _) => submission.jobs.iter().any(|job| job.is_keyed()),
             Self::Settle(ends, _) => ends.iter().any(|end| end.token.is_keyed),
-            Self::Other(turn, _) => matches!(turn, Turn::Keys(_)),
+            Self::Other(turn, ..) => matches!(turn, Turn::Keys(_)),
         }
     }
 }
 
 /// Answers the callers of a group: each takes the next result of its sort.
 fn answer<C>(group: Vec<Operation<C>>, answers: Result<Answers, StoreError>) {
-    let (kept, (mut submitted, mut settled)) = match answers {
-        Ok(answers) => (Ok(()), answers),
-        Err(error) => (Err(error), Answers::default()),
-    };
+    let kept = answers.as_ref().map(|_| ()).map_err(StoreError::clone);
+    let Answers { mut submitted, mut settled } = answers.unwrap_or_default();
     for operation in group {
         let kept = kept.clone();
         // A caller may have left.
@@ -232,7 +193,9 @@ fn answer<C>(group: Vec<Operation<C>>, answers: Result<Answers, StoreError>) {
             Operation::Settle(ends, caller) => {
                 let _ = caller.send(kept.map(|()| settled.by_ref().take(ends.len()).collect()));
             }
-            Operation::Other(_, call) => call.answer(kept),
+            Operation::Other(.., caller) => {
+                let _ = caller.send(kept);
+            }
         }
     }
 }

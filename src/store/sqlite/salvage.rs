@@ -4,6 +4,7 @@ use std::{
     fs::{self, OpenOptions},
     io::{self, Write as _},
     path::Path,
+    sync::LazyLock,
 };
 
 use rusqlite::{Connection, ErrorCode, Params, params_from_iter, types::ToSqlOutput};
@@ -16,15 +17,18 @@ use super::{
     scan::{Found, Scan, fault_of, lost},
     sqlite_error, wal,
 };
+use crate::store::sql::{BLOCKED, READY, RUNNING};
 
 /// What is true of each store, and what a copy without some rows may break.
-const MEND: &str = "
+static MEND: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "
     -- A server takes back what ran when it opens the file.
-    insert or ignore into sessions select distinct session, 0, 0 from jobs where state = 3;
+    insert or ignore into sessions select distinct session, 0, 0 from jobs where state = {RUNNING};
     -- Where the holder of a key was lost, the next job takes it.
-    update jobs set state = 1, holds_key = 1 where row in (
+    update jobs set state = {READY}, holds_key = 1 where row in (
         select row from (
-            select row, min(place) from jobs as waiting where state = 2 and not exists (
+            select row, min(place) from jobs as waiting where state = {BLOCKED} and not exists (
                 select 1 from jobs as holder where holder.holds_key and holder.tenant = waiting.tenant
                 and holder.ordering_key = waiting.ordering_key
             ) group by tenant, ordering_key
@@ -35,7 +39,9 @@ const MEND: &str = "
     -- Numbers of lost rows and sessions are not given again.
     update totals set number = (select 1000000 + max(coalesce(max(row), 0), coalesce(max(place), 0)) from jobs),
         jobs = (select count(*) from jobs where ended_at is null),
-        bytes = (select coalesce(sum(payload_bytes + output_bytes), 0) from jobs);";
+        bytes = (select coalesce(sum(payload_bytes + output_bytes), 0) from jobs);"
+    )
+});
 
 /// What was copied of a damaged store.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,7 +115,7 @@ fn copy_jobs(copy: &Path, target: &mut Connection) -> rusqlite::Result<Vec<Strin
     if let Err(error) = copy_rows(&source, target, "schedules", "", []) {
         damage.push(format!("the last ticks of schedules are lost: {error}"));
     }
-    target.execute_batch(MEND)?;
+    target.execute_batch(&MEND)?;
     let unfinished = |file: &Connection| file.query_row("select jobs from totals", (), |row| row.get::<_, i64>(0));
     let (had, kept) = (unfinished(&source).unwrap_or_default(), unfinished(target)?);
     // As where the root of a table is damaged, and looks like one of an empty table.

@@ -137,23 +137,21 @@ impl Visits {
     pub(super) fn start(file: Connection, path: PathBuf) -> Result<Self, StoreError> {
         let (stop, stopped) = sync_channel::<()>(1);
         let visit = move || {
-            let rest = |pause| stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout);
+            let mut scan = None;
             loop {
-                let mut scan = Scan::new(&file);
-                loop {
-                    let begin = Instant::now();
-                    let Some(found) = scan.next(&file) else { break };
-                    for damage in damage_of(&file, &found) {
-                        error!(
-                            file = %path.display(),
-                            "the store is damaged: {damage}; stop the server, and see `waterwheel store check`"
-                        );
-                    }
-                    if !rest(begin.elapsed() * PAUSE) {
-                        return;
-                    }
+                let begin = Instant::now();
+                let found = scan.get_or_insert_with(|| Scan::new(&file)).next(&file);
+                for damage in found.iter().flat_map(|found| damage_of(&file, found)) {
+                    error!(
+                        file = %path.display(),
+                        "the store is damaged: {damage}; stop the server, and see `waterwheel store check`"
+                    );
                 }
-                if !rest(REST) {
+                let pause = if found.is_some() { begin.elapsed() * PAUSE } else { REST };
+                if found.is_none() {
+                    scan = None;
+                }
+                if stopped.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
                     return;
                 }
             }

@@ -82,7 +82,7 @@ pub(super) fn mend(database: &Path, copy: &Path) -> io::Result<()> {
     let (page, salt) = match found {
         Some(found) => found,
         // The database and the first frame have them, too.
-        None => (page_size(database)?, salt_of(&first)),
+        None => (page_size(database)?, *first[8..].first_chunk().expect("a frame's header has 24 bytes")),
     };
     header[..8].copy_from_slice(&BIG_ENDIAN);
     header[8..12].copy_from_slice(&(page as u32).to_be_bytes());
@@ -116,12 +116,6 @@ fn page_size(database: &Path) -> io::Result<usize> {
 
 fn is_commit(frame: &[u8]) -> bool {
     frame[4..8] != [0; 4]
-}
-
-fn salt_of(frame: &[u8]) -> [u8; 8] {
-    let mut salt = [0; 8];
-    salt.copy_from_slice(&frame[8..16]);
-    salt
 }
 
 fn set_sum(bytes: &mut [u8], sum: Checksum) {
