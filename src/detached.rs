@@ -1,11 +1,16 @@
 //! Runs detached jobs: takes them from a store, runs them in the pools, and stores their results.
 //!
-//! [`submit`] stores new jobs, and starts those that need not wait. [`claims`] counts the room of each pool, and
-//! [`dispatch`] takes that many jobs from the store. [`run`] runs one job and decides what follows, and [`results`]
-//! stores that. [`session`] extends the lease of this process, and [`leases`] has an entry for each job that it holds.
-//! [`maintenance`] calls what is periodic, and [`schedule`] creates recurring jobs.
+//! The life of a job, step by step:
+//! 1. [`intake`] bounds the bytes on their way into the store, and [`submit`] stores the job. A job that need not wait
+//!    goes on with step 3.
+//! 2. The job waits in the store. [`claims`] counts the room of each pool, and [`dispatch`] takes that many jobs.
+//! 3. [`run`] runs one attempt in the pool, and decides what follows.
+//! 4. [`results`] stores that. The job has ended, or waits again as in step 2.
 //!
-//! Waiting jobs stay in the store. A pool gets only as many as it can start soon, so that a drain gives back few.
+//! From step 2 to step 4, the job is leased to the session of this process. [`leases`] has an entry for each such job,
+//! and [`session`] extends the lease. [`maintenance`] calls what is periodic, and [`schedule`] creates recurring jobs.
+//!
+//! A pool gets only as many jobs as it can start soon, so that a drain gives back few.
 
 mod claims;
 mod dispatch;
@@ -74,7 +79,7 @@ struct Inner {
     clock: Clock,
     pools: Pools,
     policies: ArcSwap<KindPolicies>,
-    schedules: Mutex<Schedules>,
+    schedules: ArcSwap<Schedules>,
     /// Cancelled when no more jobs may be taken.
     stop: CancellationToken,
     /// Cancelled when all results are stored, and the store is closed.
@@ -133,7 +138,7 @@ impl Detached {
             clock,
             pools,
             policies: ArcSwap::from_pointee(policies),
-            schedules: Mutex::default(),
+            schedules: ArcSwap::default(),
             stop: CancellationToken::new(),
             ended: CancellationToken::new(),
             claims: Mutex::default(),
@@ -235,7 +240,7 @@ impl Detached {
     /// Replaces the schedules. If all servers missed ticks of a schedule, the last of them fires at once. The store
     /// forgets other schedules.
     pub fn set_schedules(&self, schedules: Vec<Schedule>) {
-        self.0.schedules.lock().set(schedules, (self.0.clock)());
+        self.0.schedules.store(Arc::new(Schedules::new(schedules, (self.0.clock)())));
     }
 
     /// Why the store takes no new jobs: an operation has failed since it last took a write for trial.

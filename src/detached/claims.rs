@@ -1,4 +1,5 @@
-//! Counts the capacity of each pool for detached jobs, and reserves it for those that were taken.
+//! The second step of a job's life, beside `dispatch`: counts the capacity of each pool for detached jobs, and reserves
+//! it for those that were taken from the store.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -33,8 +34,10 @@ struct PoolClaims {
     waiting: HashMap<String, Waiting>,
     /// Jobs that ended since the store last answered a claim.
     ended: usize,
-    /// When the last claim was sent, and when the claim before it was answered.
-    asked: Option<(Instant, Instant)>,
+    /// When the last claim was sent.
+    asked_at: Option<Instant>,
+    /// When the last answer came; before the first one, when the first claim was sent.
+    answered_at: Option<Instant>,
     /// Number of jobs that may be taken beyond the free workers.
     ahead: usize,
     /// Kinds of which no job is known to wait in the store. The store is not asked for them.
@@ -74,7 +77,8 @@ impl Claims {
             let rooms = waiting.iter().map(|(_, kind)| (kind.to_string(), room(kind))).filter(|(_, room)| *room > 0);
             let rooms: Vec<_> = rooms.collect();
             if !rooms.is_empty() {
-                claims.asked = Some((now, claims.asked.map_or(now, |(_, answered)| answered)));
+                claims.asked_at = Some(now);
+                claims.answered_at.get_or_insert(now);
                 kinds.extend(rooms);
             }
         }
@@ -105,10 +109,10 @@ impl Claims {
                     claims.clear.insert(Arc::clone(kind));
                 }
             }
-            let (asked, before) = claims.asked.unwrap_or((now, now));
+            let [asked, before] = [claims.asked_at, claims.answered_at].map(|at| at.unwrap_or(now));
             let part = (now - asked).as_secs_f64() / (now - before).as_secs_f64().max(f64::MIN_POSITIVE);
             let ends = (mem::take(&mut claims.ended) as f64 * part).round() as usize;
-            claims.asked = Some((now, now));
+            claims.answered_at = Some(now);
             claims.ahead = (2 * ends).max(claims.ahead / 2).clamp(1, MAX_AHEAD);
         }
     }

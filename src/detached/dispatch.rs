@@ -1,4 +1,4 @@
-//! Takes jobs from the store while there is room for them, and starts them.
+//! The second step of a job's life: takes jobs from the store while there is room for them, and starts them.
 
 use std::{sync::Arc, time::Duration};
 

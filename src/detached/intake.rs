@@ -1,6 +1,6 @@
-//! Bounds the bytes of jobs on their way into the store, and shares them among tenants: the more is on its way, the
-//! less each tenant may add, so that others find room (Choudhury and Hahne, "Dynamic queue length thresholds for
-//! shared-memory packet switches", 1998).
+//! The first step of a job's life: bounds the bytes of jobs on their way into the store, and shares them among tenants.
+//! The more is on its way, the less each tenant may add, so that others find room (Choudhury and Hahne, "Dynamic queue
+//! length thresholds for shared-memory packet switches", 1998).
 
 use std::{collections::HashMap, sync::Arc};
 

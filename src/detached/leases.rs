@@ -1,5 +1,5 @@
-//! The session of this process at the store, and its leases: what each job does that the store leased to it. Each lease
-//! has one entry, from the answer of the store until its result is stored.
+//! The leases of this process: which step of its life each job has reached that the store leased to the session. Each
+//! lease has one entry, from the answer of the store until its result is stored.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},

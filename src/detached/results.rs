@@ -1,4 +1,4 @@
-//! Stores the results of runs, also those that the store could not take at first.
+//! The last step of a job's life: stores the results of runs, also those that the store could not take at first.
 
 use std::{sync::atomic::Ordering::Relaxed, time::Duration};
 
@@ -8,8 +8,10 @@ use tracing::warn;
 use super::Inner;
 use crate::store::{BATCH, Settle, StoreError};
 
-/// Shortest and longest time between two attempts if the store fails.
-const RETRY_PAUSE: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
+/// Time between the first two attempts if the store fails. It doubles with each further one.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+/// Longest time between two attempts.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// Bytes of output that are stored at a time. The last result may exceed it.
 const MAX_SETTLED: usize = 16 << 20;
 
@@ -34,7 +36,7 @@ impl Inner {
     }
 
     async fn keep(&self, batch: &[Settle]) -> Result<(), StoreError> {
-        let [mut pause, longest] = RETRY_PAUSE;
+        let mut pause = FIRST_PAUSE;
         loop {
             let settled = self.note(self.store.settle(batch.to_vec()).await);
             self.is_keeping.store(settled.as_ref().is_err_and(StoreError::is_outage), Relaxed);
@@ -48,7 +50,7 @@ impl Inner {
                 }
             }
             sleep(pause).await;
-            pause = (pause * 2).min(longest);
+            pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! One run of a detached job in its pool, and what follows it.
+//! The third step of a job's life: runs one attempt in its pool, and decides what follows.
 
 use std::{future::poll_fn, pin::pin, sync::Arc, time::Duration};
 
@@ -101,17 +101,26 @@ fn pool_job(claimed: &Claimed, attempt: &Arc<RunningAttempt>) -> Job {
     }
 }
 
+/// How an attempt ended, and what follows.
+struct Verdict {
+    reason: Reason,
+    /// gRPC status code, as a number.
+    code: i32,
+    message: String,
+    next: Next,
+}
+
 /// The end of an attempt, for the store. `jitter` is a random number from 0 to 1.
 fn settle(claimed: Claimed, end: End, attempt: &RunningAttempt, pool: &str, jitter: f64) -> Settle {
     let mut worker = pool.to_owned();
-    let (reason, code, message, next) = match end {
+    let Verdict { reason, code, message, next } = match end {
         Some(Ok(Completed { output, waterfall, .. })) => {
             worker = format!("{pool}/{}", waterfall.worker);
-            (Reason::Completed, 0, String::new(), Next::Succeeded(output))
+            Verdict { reason: Reason::Completed, code: 0, message: String::new(), next: Next::Succeeded(output) }
         }
         None => {
             let message = "the server drained before the job began".to_owned();
-            (Reason::Draining, Code::Unavailable as i32, message, Next::GiveBack)
+            Verdict { reason: Reason::Draining, code: Code::Unavailable as i32, message, next: Next::GiveBack }
         }
         Some(Err(JobError::Rejected(rejection))) => refused(&rejection),
         Some(Err(JobError::Failed(failure))) => failed(&claimed, &failure, attempt, jitter),
@@ -119,16 +128,16 @@ fn settle(claimed: Claimed, end: End, attempt: &RunningAttempt, pool: &str, jitt
     Settle { token: claimed.token, worker, reason, code, message, next }
 }
 
-fn refused(rejection: &Rejection) -> (Reason, i32, String, Next) {
+fn refused(rejection: &Rejection) -> Verdict {
     // These limits belong to the server, and may have been lowered since the job was accepted.
     let is_final =
         matches!(rejection.reason, RejectionReason::Invalid { .. } | RejectionReason::PayloadTooLarge { .. });
     let reason = rejection.reason.reason();
     let next = if is_final { Next::Failed } else { Next::GiveBack };
-    (reason, reason.code() as i32, rejection.to_string(), next)
+    Verdict { reason, code: reason.code() as i32, message: rejection.to_string(), next }
 }
 
-fn failed(claimed: &Claimed, failure: &Failure, attempt: &RunningAttempt, jitter: f64) -> (Reason, i32, String, Next) {
+fn failed(claimed: &Claimed, failure: &Failure, attempt: &RunningAttempt, jitter: f64) -> Verdict {
     let reason = failure.outcome.reason();
     let (code, retryable) = match &failure.error {
         Some(HandlerError::Refused { code, retryable, .. }) if failure.outcome == Outcome::HandlerFailed => {
@@ -154,7 +163,7 @@ fn failed(claimed: &Claimed, failure: &Failure, attempt: &RunningAttempt, jitter
             claimed.request.policy.retry.next(claimed, reason, retryable, jitter)
         }
     };
-    (reason, code, failure.to_string(), next)
+    Verdict { reason, code, message: failure.to_string(), next }
 }
 
 #[cfg(test)]

@@ -2,9 +2,14 @@
 
 mod calendar;
 
-use std::{ops::Range, time::SystemTime};
+use std::{
+    ops::Range,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    time::SystemTime,
+};
 
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 use serde::Deserialize;
 use tracing::warn;
 
@@ -41,17 +46,15 @@ pub struct Schedule {
 #[derive(Default)]
 pub(super) struct Schedules {
     all: Vec<Scheduled>,
-    /// Number of times that they were replaced.
-    version: usize,
     /// Whether the store must still forget all schedules but these.
-    must_forget_others: bool,
+    must_forget_others: AtomicBool,
 }
 
 impl Schedules {
-    /// Replaces them. Earlier ticks than `now` were missed.
-    pub(super) fn set(&mut self, schedules: Vec<Schedule>, now: Timestamp) {
+    /// Ticks before `now` were missed.
+    pub(super) fn new(schedules: Vec<Schedule>, now: Timestamp) -> Self {
         let all = schedules.into_iter().filter_map(|schedule| Scheduled::new(schedule, now)).collect();
-        *self = Self { all, version: self.version + 1, must_forget_others: true };
+        Self { all, must_forget_others: AtomicBool::new(true) }
     }
 }
 
@@ -61,27 +64,28 @@ struct Scheduled {
     /// When it was set. Ticks until then were missed.
     since: Timestamp,
     /// From the last check to the next tick; empty before the first check.
-    quiet: Range<Timestamp>,
+    quiet: Mutex<Range<Timestamp>>,
 }
 
 impl Scheduled {
     /// `None` if its calendar is invalid.
     fn new(schedule: Schedule, since: Timestamp) -> Option<Self> {
         let calendar = Calendar::parse(&schedule.cron, &schedule.timezone).ok()?;
-        Some(Self { schedule, calendar, since, quiet: since..since })
+        Some(Self { schedule, calendar, since, quiet: Mutex::new(since..since) })
     }
 
     /// The last tick up to `now`, if it may not have fired. A clock that was set back has passed no tick.
     fn due(&self, now: Timestamp) -> Option<Timestamp> {
-        let is_due = now >= self.quiet.end;
+        let is_due = now >= self.quiet.lock().end;
         if is_due { self.calendar.last(now) } else { None }
     }
 
     /// All ticks up to `now` have fired.
-    fn pass(&mut self, now: Timestamp) {
-        if !self.quiet.contains(&now) {
+    fn pass(&self, now: Timestamp) {
+        let mut quiet = self.quiet.lock();
+        if !quiet.contains(&now) {
             // A calendar may have no further tick.
-            self.quiet = now..self.calendar.next(now).unwrap_or(Timestamp::from_millis(i64::MAX));
+            *quiet = now..self.calendar.next(now).unwrap_or(Timestamp::from_millis(i64::MAX));
         }
     }
 }
@@ -90,42 +94,32 @@ impl Inner {
     /// Creates the jobs of due schedules, and makes the store forget other schedules. Of several missed ticks, only the
     /// last one fires. What fails by an outage of the store is tried again by the next call.
     pub(super) async fn fire(&self) {
-        let now = (self.clock)();
-        let (version, ticks, names) = {
-            let schedules = self.schedules.lock();
-            let tick = |(index, it): (usize, &Scheduled)| Some((index, self.tick_of(it, it.due(now)?, now)?));
-            let ticks: Vec<_> = schedules.all.iter().enumerate().filter_map(tick).collect();
-            let names = || schedules.all.iter().map(|it| it.schedule.name.clone()).collect();
-            (schedules.version, ticks, schedules.must_forget_others.then(names))
-        };
-        if let Some(names) = names
-            && self.note(self.store.keep_schedules(names).await).is_err_and(|error| error.is_outage())
-        {
-            return;
+        let (now, schedules) = ((self.clock)(), self.schedules.load_full());
+        if schedules.must_forget_others.load(Relaxed) {
+            let names = schedules.all.iter().map(|it| it.schedule.name.clone()).collect();
+            if self.note(self.store.keep_schedules(names).await).is_err_and(|error| error.is_outage()) {
+                return;
+            }
+            schedules.must_forget_others.store(false, Relaxed);
         }
-        let unfired = ticks.into_iter().map(async |(index, tick)| (!self.fire_one(tick).await).then_some(index));
-        let due_again: Vec<_> = join_all(unfired).await.into_iter().flatten().collect();
-        let mut schedules = self.schedules.lock();
-        if schedules.version == version {
-            schedules.must_forget_others = false;
-            let passed = schedules.all.iter_mut().enumerate().filter(|(index, _)| !due_again.contains(index));
-            passed.for_each(|(_, it)| it.pass(now));
-        }
+        join_all(schedules.all.iter().map(|scheduled| self.fire_due(scheduled, now))).await;
     }
 
-    /// Fires a tick. Returns whether it has passed.
-    async fn fire_one(&self, tick: Tick) -> bool {
-        let schedule = tick.schedule.clone();
-        match self.note(self.store.fire(tick).await) {
-            Ok(Fired::Refused) => {
-                let reason = "the store is full, the quota is used up, or another job has its id";
-                warn!(schedule, "the job of a schedule was not created: {reason}");
+    /// Fires the last tick of a schedule up to `now`, if it may not have fired.
+    async fn fire_due(&self, scheduled: &Scheduled, now: Timestamp) {
+        let schedule = &scheduled.schedule.name;
+        if let Some(tick) = scheduled.due(now).and_then(|at| self.tick_of(scheduled, at, now)) {
+            match self.note(self.store.fire(tick).await) {
+                Ok(Fired::Refused) => {
+                    let reason = "the store is full, the quota is used up, or another job has its id";
+                    warn!(schedule, "the job of a schedule was not created: {reason}");
+                }
+                Ok(_) => {}
+                Err(error) if error.is_outage() => return,
+                Err(error) => warn!(schedule, cause = %error, "the job of a schedule was not created"),
             }
-            Ok(_) => {}
-            Err(error) if error.is_outage() => return false,
-            Err(error) => warn!(schedule, cause = %error, "the job of a schedule was not created"),
         }
-        true
+        scheduled.pass(now);
     }
 
     fn tick_of(&self, scheduled: &Scheduled, at: Timestamp, now: Timestamp) -> Option<Tick> {
@@ -161,7 +155,7 @@ mod tests {
         let [cron, timezone, kind, payload] = ["0 * * * *", "UTC", "k", ""].map(str::to_owned);
         let overlap = Overlap::Skip;
         let schedule = Schedule { name: "hourly".into(), cron, timezone, kind, payload, overlap };
-        let mut hourly = Scheduled::new(schedule, at("2026-03-01T10:20:00Z")).expect("a calendar");
+        let hourly = Scheduled::new(schedule, at("2026-03-01T10:20:00Z")).expect("a calendar");
         for (now, due) in [
             ("2026-03-01T10:20:01Z", Some(("2026-03-01T10:00:00Z", true))),
             ("2026-03-01T10:59:59Z", None),

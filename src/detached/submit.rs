@@ -1,4 +1,5 @@
-//! Stores new jobs. A job is leased when it is created if its pool has room and no other job waits before it.
+//! The first step of a job's life: stores it. If its pool has room and no other job waits, the store also leases it at
+//! once, and it starts without waiting.
 
 use std::sync::Arc;
 
