@@ -1,13 +1,12 @@
 //! The built-in handlers. The name of a new one also goes into the table of `src/config/keys_and_defaults.rs`.
 
 use std::{
-    fmt::Write as _,
     io::{self, Write},
     time::Duration,
 };
 
 use bytes::{BufMut, Bytes, BytesMut, buf::Writer};
-use flate2::{Compression, GzBuilder, write::GzEncoder};
+use flate2::{Compression, GzBuilder};
 use serde::Deserialize;
 use sha2::Digest;
 use tokio::time::{Instant, sleep_until};
@@ -76,10 +75,7 @@ impl BlockingHandler for Sha256 {
             }
             hasher.update(step);
         }
-        let mut digits = String::with_capacity(64);
-        for byte in hasher.finalize() {
-            write!(digits, "{byte:02x}").expect("writing to a string cannot fail");
-        }
+        let digits: String = hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
         Ok(Output::typed(digits, "text/plain"))
     }
 }
@@ -159,14 +155,10 @@ impl BlockingHandler for Gzip {
                 cx.progress(twentieths as f64 / 20.0, format!("read {done} of {total} bytes"));
             }
         }
-        finish_gzip(encoder, &cx)
+        let mut rest = encoder.finish().map_err(gzip_failed)?;
+        send_full_chunks(&mut rest, &cx)?;
+        Ok(Output::typed(Bytes::from(rest.into_inner()), "application/gzip"))
     }
-}
-
-fn finish_gzip(encoder: GzEncoder<Writer<BytesMut>>, cx: &Context) -> Result<Output, HandlerError> {
-    let mut rest = encoder.finish().map_err(gzip_failed)?;
-    send_full_chunks(&mut rest, cx)?;
-    Ok(Output::typed(Bytes::from(rest.into_inner()), "application/gzip"))
 }
 
 fn send_full_chunks(buffer: &mut Writer<BytesMut>, cx: &Context) -> Result<(), HandlerError> {

@@ -10,7 +10,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use tokio::{sync::SetOnce, time::Instant};
+use tokio::{
+    sync::{Notify, SetOnce},
+    time::Instant,
+};
 use tracing::{Instrument, Span};
 
 use super::{OutputSink, Runner, StopReason, block_on::block_on, start_mark::StartMark};
@@ -337,14 +340,32 @@ impl Context {
         self.0.start.set(worker, now.saturating_duration_since(self.deadline().arrival()), limit);
     }
 
-    /// The job has its worker, but waits for a process. Until [`goes_on`](Self::goes_on), it counts as queued.
-    pub(super) fn waits(&self, queue_timeout: Option<Duration>) {
-        self.0.start.take_back(queue_timeout);
-    }
-
-    /// The job has what it [waited](Self::waits) for, and its run begins.
-    pub(super) fn goes_on(&self) {
-        self.0.start.set_waited(self.deadline().arrival().elapsed());
+    /// Waits for the process or worker that `find` looks for, at first and after each change. Meanwhile, the job counts
+    /// as queued.
+    ///
+    /// # Errors
+    /// Those of `find`, and [`HandlerError::Stopped`] if the job is asked to stop.
+    pub(super) async fn wait_for<T>(
+        &self,
+        changed: &Notify,
+        queue_timeout: Option<Duration>,
+        mut find: impl FnMut() -> Result<Option<T>, HandlerError>,
+    ) -> Result<T, HandlerError> {
+        loop {
+            let next_change = changed.notified();
+            if let Some(found) = find()? {
+                if self.waited().is_none() {
+                    self.0.start.set_waited(self.deadline().arrival().elapsed());
+                }
+                return Ok(found);
+            }
+            self.0.start.take_back(queue_timeout);
+            tokio::select! {
+                biased;
+                _ = self.cancelled() => return Err(HandlerError::Stopped),
+                () = next_change => {}
+            }
+        }
     }
 
     /// How often in a row its worker has crashed or was lost, if it is detached.
@@ -373,10 +394,7 @@ impl Context {
     }
 
     fn touch(&self) {
-        self.0.progress.store(micros(self.deadline().arrival().elapsed()), Ordering::Relaxed);
+        let since_arrival = self.deadline().arrival().elapsed().as_micros();
+        self.0.progress.store(u64::try_from(since_arrival).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
-}
-
-fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }

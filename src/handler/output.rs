@@ -57,12 +57,16 @@ impl OutputSink {
         if chunk.is_empty() {
             return Ok(());
         }
-        self.admit(&chunk)?;
-        match &self.reader {
-            // The caller no longer reads.
-            Some(events) => events.send(Event::Chunk(chunk)).await.map_err(|_| HandlerError::Stopped),
-            None => Ok(()),
+        {
+            let mut collected = self.collected.lock();
+            self.count(chunk.len())?;
+            if self.reader.is_none() {
+                collected.extend_from_slice(&chunk);
+            }
         }
+        let Some(events) = &self.reader else { return Ok(()) };
+        // The caller no longer reads.
+        events.send(Event::Chunk(chunk)).await.map_err(|_| HandlerError::Stopped)
     }
 
     /// Drops the report if the reader is behind, so that progress never slows a handler.
@@ -93,16 +97,7 @@ impl OutputSink {
         Ok(collected.split().freeze())
     }
 
-    /// Counts a chunk, and collects it unless the output is streamed.
-    fn admit(&self, chunk: &Bytes) -> Result<(), HandlerError> {
-        let mut collected = self.collected.lock();
-        self.count(chunk.len())?;
-        if self.reader.is_none() {
-            collected.extend_from_slice(chunk);
-        }
-        Ok(())
-    }
-
+    /// Counts the bytes of a chunk, if they fit within the limit.
     fn count(&self, more: usize) -> Result<(), HandlerError> {
         let written = self.written();
         if more > self.limit.saturating_sub(written) {

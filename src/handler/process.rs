@@ -19,7 +19,7 @@ use tokio::time::timeout;
 
 use self::{
     process_set::ProcessSet,
-    session::{Events, Session},
+    session::{Events, Session, SessionEnd},
 };
 use super::{
     Context, ExecCommand, Handler, InvalidExecCommand, Kind, Runner,
@@ -173,7 +173,7 @@ impl Handler for WorkerHandler {
         loop {
             let mut slot = self.processes.slot(&job, &cx).await?;
             // A process that has just ended accepts no job.
-            if slot.begin(&job, &cx).is_some() {
+            if slot.begin(&job, &cx) {
                 drop(job);
                 return follow(slot, &cx).await;
             }
@@ -214,11 +214,13 @@ impl JobSlot {
         self.places == 1 || self.session.taken() == self.places || self.session.is_closed()
     }
 
-    /// Sends the job. `None` if the process accepts no more jobs.
-    fn begin(&mut self, job: &Job, cx: &Context) -> Option<()> {
-        self.job = Some(self.session.run(job, cx)?);
-        cx.note_runner(Runner::Process(self.session.pid));
-        Some(())
+    /// Sends the job. Returns `false` if the process accepts no more jobs.
+    fn begin(&mut self, job: &Job, cx: &Context) -> bool {
+        self.job = self.session.run(job, cx);
+        if self.job.is_some() {
+            cx.note_runner(Runner::Process(self.session.pid));
+        }
+        self.job.is_some()
     }
 
     async fn end(&mut self) {
@@ -262,21 +264,22 @@ impl WorkerJob for JobSlot {
         let (pid, name, code) = (self.session.pid, &self.set.name, failed.code_name());
         let error = failed.error(format_args!("program {name}")).bounded();
         // With several slots, the lines may be about other jobs.
-        let stderr = if self.set.program.jobs_per_process == 1 { self.session.tail().text() } else { String::new() };
+        let stderr =
+            if self.set.program.jobs_per_process == 1 { self.session.tail.lock().text() } else { String::new() };
         let summary = format!("process {pid} of program {name} answered {code}: {error}");
         cx.note_program_end(ProgramEnd { summary, stderr, ..ProgramEnd::default() });
         error
     }
 
     fn lost(&self, cx: &Context) -> HandlerError {
-        let Some(end) = self.session.end.get() else {
+        let Some(SessionEnd { program, was_shared }) = self.session.end.get() else {
             return HandlerError::Crashed { message: format!("program {} ended with the server", self.set.name) };
         };
-        cx.note_program_end(end.clone());
-        if self.session.was_shared() {
+        cx.note_program_end(program.clone());
+        if *was_shared {
             cx.note_shared_crash();
         }
-        let message = quoting(end.summary.clone(), &self.session.tail(), self.set.program.stderr_tail);
+        let message = quoting(program.summary.clone(), &self.session.tail.lock(), self.set.program.stderr_tail);
         HandlerError::Crashed { message }
     }
 }
@@ -285,6 +288,7 @@ impl Drop for JobSlot {
     fn drop(&mut self) {
         match self.job {
             Some((id, _)) => self.session.forget(id),
+            // What the process sends without a job ends it.
             None => drop(self.session.is_silent()),
         }
         self.set.freed(&self.session, self.places);

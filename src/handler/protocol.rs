@@ -265,18 +265,12 @@ impl Decoder for Messages {
             return Err(ProtocolFault::NotAMessage { error, shown: shown(source) });
         }
         let unseen = &source[self.searched.min(source.len())..];
-        let Some(end) = unseen.iter().position(|byte| *byte == b'\n').map(|at| self.searched + at) else {
-            self.searched = source.len();
-            return if source.len() > MAX_LINE {
-                Err(ProtocolFault::LongLine { shown: shown(source) })
-            } else {
-                Ok(None)
-            };
-        };
-        self.searched = 0;
-        if end > MAX_LINE {
+        let end = unseen.iter().position(|byte| *byte == b'\n').map(|at| self.searched + at);
+        self.searched = if end.is_some() { 0 } else { source.len() };
+        if end.unwrap_or(source.len()) > MAX_LINE {
             return Err(ProtocolFault::LongLine { shown: shown(source) });
         }
+        let Some(end) = end else { return Ok(None) };
         let line = source.split_to(end + 1);
         let (message, bytes) = match serde_json::from_slice(&line) {
             Ok(Line { message, bytes }) => (message, bytes),

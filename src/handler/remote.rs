@@ -186,31 +186,16 @@ impl RemoteWorkers {
     /// Gives a job to a worker as soon as one has a free slot.
     async fn begin(self: &Arc<Self>, job: &Job, cx: &Context) -> Result<RemoteJob, HandlerError> {
         let mut kept = Kept::nothing(self);
-        loop {
-            let freed = self.freed.notified();
-            {
-                let mut state = self.state.lock();
-                // Unless the kinds are gone, another worker may attach.
-                if state.is_closed && state.workers.is_empty() {
-                    return Err(HandlerError::Unavailable { message: "no worker is attached".to_owned() });
-                }
-                if let Some((worker, id, events)) = state.give(job, cx, &mut kept) {
-                    let Worker { shown, loss, .. } = &state.workers[&worker];
-                    let loss = Arc::clone(loss);
-                    cx.note_runner(Runner::Worker(Arc::clone(shown)));
-                    if cx.waited().is_none() {
-                        cx.goes_on();
-                    }
-                    return Ok(RemoteJob { kept, worker, id, events, loss, is_answered: false });
-                }
+        let give = || {
+            let mut state = self.state.lock();
+            // Unless the kinds are gone, another worker may attach.
+            if state.is_closed && state.workers.is_empty() {
+                return Err(HandlerError::Unavailable { message: "no worker is attached".to_owned() });
             }
-            cx.waits(job.queue_timeout);
-            tokio::select! {
-                biased;
-                _ = cx.cancelled() => return Err(HandlerError::Stopped),
-                () = freed => {}
-            }
-        }
+            Ok(state.give(job, cx, &mut kept))
+        };
+        let given = cx.wait_for(&self.freed, job.queue_timeout, give).await?;
+        Ok(RemoteJob { kept, given, is_answered: false })
     }
 
     fn send(&self, worker: u64, message: ToWorker) {
@@ -273,17 +258,19 @@ impl External for RemoteWorkers {
 
 impl State {
     /// Gives a job to the first worker with a free slot, or to one on which it is alone.
-    fn give(&mut self, job: &Job, cx: &Context, kept: &mut Kept) -> Option<(u64, u64, mpsc::Receiver<JobEvent>)> {
-        let id = if cx.crashes() < LOSSES { self.next_free()? } else { self.keep(kept)? };
-        let worker = self.workers.get_mut(&id)?;
+    fn give(&mut self, job: &Job, cx: &Context, kept: &mut Kept) -> Option<Given> {
+        let worker_id = if cx.crashes() < LOSSES { self.next_free()? } else { self.keep(kept)? };
+        let worker = self.workers.get_mut(&worker_id)?;
         self.last_job += 1;
-        let (events, received) = mpsc::channel(EVENTS);
-        worker.jobs.insert(self.last_job, Some(events));
+        let (sender, events) = mpsc::channel(EVENTS);
+        worker.jobs.insert(self.last_job, Some(sender));
         worker.send((ToWorker::Run(Run::of(self.last_job, job, cx)), job.payload.clone()));
+        cx.note_runner(Runner::Worker(Arc::clone(&worker.shown)));
+        let loss = Arc::clone(&worker.loss);
         if worker.has_free_slot() {
-            self.free.push_back(id);
+            self.free.push_back(worker_id);
         }
-        Some((id, self.last_job, received))
+        Some(Given { worker: worker_id, id: self.last_job, events, loss })
     }
 
     fn next_free(&mut self) -> Option<u64> {
@@ -309,26 +296,31 @@ impl Handler for RemoteHandler {
     }
 }
 
-/// A job of an attached worker.
-struct RemoteJob {
-    kept: Kept,
+/// A job that was given to a worker.
+struct Given {
     worker: u64,
     id: u64,
     events: mpsc::Receiver<JobEvent>,
     loss: Arc<Loss>,
+}
+
+/// A job of an attached worker.
+struct RemoteJob {
+    kept: Kept,
+    given: Given,
     is_answered: bool,
 }
 
 impl WorkerJob for RemoteJob {
     async fn next(&mut self) -> Option<JobEvent> {
-        let event = self.events.recv().await;
+        let event = self.given.events.recv().await;
         self.is_answered = event.as_ref().is_none_or(JobEvent::is_answer);
         event
     }
 
     async fn stop(&mut self, reason: &str, cx: &Context) {
         let grace = *self.kept.workers.cancel_grace.lock();
-        self.kept.workers.send(self.worker, ToWorker::cancel(self.id, reason, grace));
+        self.kept.workers.send(self.given.worker, ToWorker::cancel(self.given.id, reason, grace));
         // The pool's stop ladder limits this wait. If the pool does not stop the job, it is given up at once.
         while cx.is_cancelled() && !self.is_answered {
             if let Some(JobEvent::Piece(_)) = self.next().await {
@@ -338,7 +330,7 @@ impl WorkerJob for RemoteJob {
     }
 
     fn passed_on(&self) {
-        self.kept.workers.send(self.worker, ToWorker::taken(self.id));
+        self.kept.workers.send(self.given.worker, ToWorker::taken(self.given.id));
     }
 
     fn failed(&self, failed: Failed, _cx: &Context) -> HandlerError {
@@ -346,18 +338,19 @@ impl WorkerJob for RemoteJob {
     }
 
     fn lost(&self, cx: &Context) -> HandlerError {
-        if self.loss.was_shared.load(Ordering::Relaxed) {
+        let Loss { worker, because, was_shared } = &*self.given.loss;
+        if was_shared.load(Ordering::Relaxed) {
             cx.note_shared_crash();
         }
-        let cause = self.loss.because.get().map(|cause| format!(": {cause}")).unwrap_or_default();
-        HandlerError::Lost { message: format!("{} is no longer attached{cause}", self.loss.worker) }
+        let cause = because.get().map(|cause| format!(": {cause}")).unwrap_or_default();
+        HandlerError::Lost { message: format!("{worker} is no longer attached{cause}") }
     }
 }
 
 impl Drop for RemoteJob {
     fn drop(&mut self) {
         if !self.is_answered {
-            self.kept.workers.abandon(self.worker, self.id);
+            self.kept.workers.abandon(self.given.worker, self.given.id);
         }
     }
 }

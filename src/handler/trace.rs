@@ -2,17 +2,6 @@
 
 #[cfg(feature = "server")]
 mod exported;
-/// Only the service exports spans.
-#[cfg(not(feature = "server"))]
-mod exported {
-    use super::{Context, TraceContext};
-
-    impl Context {
-        pub(super) fn sampled(&self) -> Option<TraceContext> {
-            None
-        }
-    }
-}
 
 use super::Context;
 use crate::model::TraceContext;
@@ -25,6 +14,11 @@ impl Context {
     /// the received one.
     #[must_use]
     pub fn outgoing_trace(&self) -> Option<TraceContext> {
-        self.sampled().or_else(|| self.trace().cloned())
+        // Only the service exports spans.
+        #[cfg(feature = "server")]
+        if let Some(sampled) = self.sampled() {
+            return Some(sampled);
+        }
+        self.trace().cloned()
     }
 }

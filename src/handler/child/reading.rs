@@ -144,26 +144,20 @@ impl Tail {
 
 const ELLIPSIS: &str = "…";
 
+/// The end of a text in at most `room` bytes, with control characters escaped. An ellipsis marks a cut.
 fn last_of(text: &str, cut: bool, room: usize) -> String {
-    let text = text.trim_end();
     let is_plain = |c: char| !c.is_control() || matches!(c, '\n' | '\t');
     let escaped = |c: char| if is_plain(c) { c.to_string() } else { c.escape_default().to_string() };
-    let whole: usize = text.chars().map(|c| escaped(c).len()).sum();
-    if !cut && whole <= room {
-        return text.chars().map(escaped).collect();
+    let pieces: Vec<String> = text.trim_end().chars().map(escaped).collect();
+    if !cut && pieces.iter().map(String::len).sum::<usize>() <= room {
+        return pieces.concat();
     }
-    let mut left = room.saturating_sub(ELLIPSIS.len());
-    let fits = |piece: &String| {
-        let fits = piece.len() <= left;
-        left = left.saturating_sub(piece.len());
-        fits
-    };
-    let mut pieces: Vec<String> = text.chars().rev().map(escaped).take_while(fits).collect();
-    if pieces.is_empty() {
-        return String::new();
+    let (mut left, mut first) = (room.saturating_sub(ELLIPSIS.len()), pieces.len());
+    while first > 0 && pieces[first - 1].len() <= left {
+        first -= 1;
+        left -= pieces[first].len();
     }
-    pieces.push(ELLIPSIS.into());
-    pieces.into_iter().rev().collect()
+    if first == pieces.len() { String::new() } else { ELLIPSIS.to_owned() + &pieces[first..].concat() }
 }
 
 /// Splits a stream into log lines, with limits on their length and their rate.

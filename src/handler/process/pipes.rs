@@ -47,12 +47,6 @@ struct Following {
     content_type: Option<String>,
 }
 
-impl From<ProtocolFault> for Cause {
-    fn from(fault: ProtocolFault) -> Self {
-        Self::Fault(fault)
-    }
-}
-
 impl Reader {
     /// Takes a pipe that the current runtime drives.
     pub(super) fn new(pipe: Pipe<Receiver>) -> Self {
@@ -90,7 +84,7 @@ impl Reader {
     }
 
     async fn read_for(&mut self, session: &Session, own: u64) -> Result<JobEvent, Cause> {
-        self.come_here().map_err(ProtocolFault::Io)?;
+        self.come_here().map_err(|fault| Cause::Fault(fault.into()))?;
         loop {
             if let Some((events, _)) = &self.undelivered {
                 // A job that was given up has no receiver.
@@ -102,7 +96,7 @@ impl Reader {
             let frame = self.frame(&session.ended).await?;
             let Some((id, event)) = self.event(session, frame)? else { continue };
             let events = if event.is_answer() {
-                self.codec.check_next(&self.buffer)?;
+                self.codec.check_next(&self.buffer).map_err(Cause::Fault)?;
                 session.answer(id)
             } else {
                 session.route(id)
@@ -139,7 +133,7 @@ impl Reader {
     /// Reads the next frame. Cancel safe.
     async fn frame(&mut self, ended: &CancellationToken) -> Result<Frame, Cause> {
         loop {
-            if let Some(frame) = self.codec.decode(&mut self.buffer)? {
+            if let Some(frame) = self.codec.decode(&mut self.buffer).map_err(Cause::Fault)? {
                 return Ok(frame);
             }
             // A message that was cut off is not reported: the process has ended, or is being stopped.
@@ -161,11 +155,11 @@ impl Reader {
         if session.route(id).is_none() {
             // What comes late about an answered job harms no other one, and neither does progress.
             let is_late = session.has_run(id) || matches!(message, FromWorker::Progress { .. });
-            return if is_late {
-                Ok(session.drop_late())
-            } else {
-                Err(fault("it names a job that it does not run", &message))
-            };
+            if !is_late {
+                return Err(fault("it names a job that it does not run", &message));
+            }
+            session.count_late();
+            return Ok(None);
         }
         match message {
             FromWorker::Output { .. } => {
@@ -195,7 +189,7 @@ impl Following {
 }
 
 fn fault(what: &'static str, message: &FromWorker) -> Cause {
-    ProtocolFault::out_of_turn(what, message).into()
+    Cause::Fault(ProtocolFault::out_of_turn(what, message))
 }
 
 /// The writing end of a process. Most messages fit in the pipe, and the sending thread writes them.

@@ -102,23 +102,14 @@ impl Processes {
     /// Waits for a free slot. A suspect first takes all places of a process, and then waits until the other jobs there
     /// have ended.
     pub(super) async fn slot(&self, job: &Job, cx: &Context) -> Result<JobSlot, HandlerError> {
-        let mut found = None;
-        loop {
-            let changed = self.set.changed.notified();
-            found = found.map_or_else(|| self.set.find(cx), |slot| Ok(Some(slot)))?;
-            if let Some(slot) = found.take_if(|slot| slot.is_free()) {
-                if cx.waited().is_none() {
-                    cx.goes_on();
-                }
-                return Ok(slot);
+        let mut found: Option<JobSlot> = None;
+        let find = || {
+            if found.is_none() {
+                found = self.set.find(cx)?;
             }
-            cx.waits(job.queue_timeout);
-            tokio::select! {
-                biased;
-                _ = cx.cancelled() => return Err(HandlerError::Stopped),
-                () = changed => {}
-            }
-        }
+            Ok(found.take_if(|slot| slot.is_free()))
+        };
+        cx.wait_for(&self.set.changed, job.queue_timeout, find).await
     }
 }
 

@@ -10,7 +10,7 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use rand::RngExt;
 use rustc_hash::FxHashMap;
 use tokio::{
@@ -71,17 +71,23 @@ pub(super) struct Session {
     pub(super) writer: Writer,
     reader: ReaderLock<Reader>,
     /// The end of its output. If it runs one job at a time, only the output of that job.
-    tail: Mutex<Tail>,
+    pub(super) tail: Mutex<Tail>,
     stderr_tail: usize,
-    pub(super) terminate: CancellationToken,
+    /// Cancelled when the process must be asked to exit.
+    pub(super) must_exit: CancellationToken,
     /// Cancelled when the process has exited.
     pub(super) ended: CancellationToken,
     /// Receives the first cause of the end.
     causes: mpsc::Sender<Cause>,
     ready_at: OnceLock<Instant>,
-    /// Whether it ended while it ran several jobs.
-    was_shared: AtomicBool,
-    pub(super) end: SetOnce<ProgramEnd>,
+    pub(super) end: SetOnce<SessionEnd>,
+}
+
+/// How a session ended.
+pub(super) struct SessionEnd {
+    pub(super) program: ProgramEnd,
+    /// Whether the fault may be one of several jobs.
+    pub(super) was_shared: bool,
 }
 
 struct Route {
@@ -125,11 +131,10 @@ impl Session {
             reader: ReaderLock::new(Reader::new(messages.output)),
             tail: Mutex::new(Tail::new(program.stderr_tail)),
             stderr_tail: program.stderr_tail,
-            terminate: CancellationToken::new(),
+            must_exit: CancellationToken::new(),
             ended: CancellationToken::new(),
             causes: tell,
             ready_at: OnceLock::new(),
-            was_shared: AtomicBool::new(false),
             end: SetOnce::new(),
         };
         (Arc::new(session), causes)
@@ -237,9 +242,8 @@ impl Session {
     }
 
     /// Counts a message about a job that is over.
-    pub(super) fn drop_late<T>(&self) -> Option<T> {
+    pub(super) fn count_late(&self) {
         self.late.fetch_add(1, Ordering::Relaxed);
-        None
     }
 
     /// The sender for the last event of a job, which is removed.
@@ -274,7 +278,7 @@ impl Session {
 
     pub(super) fn terminate(&self) {
         self.close();
-        self.terminate.cancel();
+        self.must_exit.cancel();
     }
 
     pub(super) fn has_place(&self) -> bool {
@@ -298,18 +302,6 @@ impl Session {
     pub(super) fn has_started(&self) -> bool {
         let has_run = self.last_job.load(Ordering::Relaxed) > NO_JOB;
         self.ready_at.get().is_some_and(|at| has_run || at.elapsed() >= SETTLED)
-    }
-
-    /// Notes whether the end of the process is the fault of one of several jobs.
-    pub(super) fn note_company(&self, cause: &Cause) {
-        // A job that did not stop is no longer counted.
-        let culprits = usize::from(!matches!(cause, Cause::Forced));
-        self.was_shared.store(self.running() > culprits, Ordering::Relaxed);
-    }
-
-    /// Whether it ended while it ran several jobs.
-    pub(super) fn was_shared(&self) -> bool {
-        self.was_shared.load(Ordering::Relaxed)
     }
 
     /// Gives places back.
@@ -342,10 +334,6 @@ impl Session {
     /// Number of answered jobs.
     pub(super) fn answered(&self) -> u64 {
         self.answered.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn tail(&self) -> MutexGuard<'_, Tail> {
-        self.tail.lock()
     }
 }
 

@@ -8,7 +8,7 @@ use tracing::{info, warn};
 
 use super::{
     process_set::Supervisor,
-    session::{Cause, Session},
+    session::{Cause, Session, SessionEnd},
 };
 use crate::{
     handler::{
@@ -122,7 +122,7 @@ impl Session {
                     process.kill().await;
                     return Cause::Forced;
                 }
-                () = self.terminate.cancelled(), if !has_asked => {
+                () = self.must_exit.cancelled(), if !has_asked => {
                     has_asked = true;
                     process.ask();
                 }
@@ -167,7 +167,7 @@ impl Session {
         let program = &supervisor.set.program;
         self.close();
         let status = process.reap();
-        let tail = self.tail();
+        let tail = self.tail.lock();
         let exit = status.map_or_else(
             |fault| ProgramEnd { summary: format!("its exit status is lost: {fault}"), ..ProgramEnd::default() },
             |status| end(Path::new(&program.name), status, &tail),
@@ -185,8 +185,10 @@ impl Session {
             Cause::Forced => format!("{name} was ended because one of its jobs did not stop"),
         };
         let summary = self.blocked().map_or_else(|| summary.clone(), |blocked| format!("{summary}: {blocked}"));
-        self.note_company(&cause);
-        let _ = self.end.set(ProgramEnd { summary: summary.clone(), ..exit });
+        // A job that did not stop is no longer counted.
+        let culprits = usize::from(!matches!(cause, Cause::Forced));
+        let was_shared = self.running() > culprits;
+        let _ = self.end.set(SessionEnd { program: ProgramEnd { summary: summary.clone(), ..exit }, was_shared });
         match cause {
             Cause::Left => {
                 info!(program = name, pid = self.pid, jobs = self.answered(), "a process of a program left");

@@ -49,10 +49,8 @@ pub(super) fn salvage(line: &[u8], fault: impl Display) -> Option<(FromWorker, u
     let message = if field(line, "progress").is_some() {
         FromWorker::Progress { id, fraction: None, message: text_of(line, "message") }
     } else if field(line, "failed").is_some() {
-        let retryable = field(line, "retryable").and_then(|flag| match flag {
-            _ if flag.starts_with("true") => Some(true),
-            _ => flag.starts_with("false").then_some(false),
-        });
+        let value = field(line, "retryable").unwrap_or_default();
+        let retryable = [true, false].into_iter().find(|flag| value.starts_with(&flag.to_string()));
         FromWorker::Failed(Failed { id, code: text_of(line, "code"), message: text_of(line, "message"), retryable })
     } else {
         let what = format!("the worker sent a message that cannot be read ({fault}): {}", shown(line.as_bytes()));
