@@ -131,7 +131,6 @@ struct Starter {
 
 impl Detached {
     /// Detached jobs of `store`, which run in `pools` once [`run`](Self::run) is polled. `clock` times the schedules.
-    #[must_use]
     pub fn new(store: Arc<dyn JobStore>, clock: Clock, pools: Pools, policies: KindPolicies) -> Self {
         Self(Arc::new(Inner {
             store,
@@ -188,7 +187,6 @@ impl Detached {
 
     /// The store, for reads. Writes go through [`create`](Self::create), [`change`](Self::change) and
     /// [`purge`](Self::purge), which note that the store is away.
-    #[must_use]
     pub fn store(&self) -> &dyn JobStore {
         &*self.0.store
     }
@@ -227,7 +225,6 @@ impl Detached {
     }
 
     /// The policy of a kind.
-    #[must_use]
     pub fn policy(&self, kind: &str) -> KindPolicy {
         self.0.policies.load().get(kind).copied().unwrap_or_default()
     }
@@ -244,38 +241,32 @@ impl Detached {
     }
 
     /// Why the store takes no new jobs: an operation has failed since it last took a write for trial.
-    #[must_use]
     pub fn away(&self) -> Option<Arc<StoreError>> {
         self.0.away.load_full()
     }
 
     /// Numbers of jobs by kind, as last counted; `None` if that failed.
-    #[must_use]
     pub fn depths(&self) -> Option<Vec<(String, Depth)>> {
         self.0.depths.lock().clone()
     }
 
     /// The attempt of a job that runs here: its number, and its events.
-    #[must_use]
     pub fn watch(&self, id: &str) -> Option<(u32, watch::Receiver<Replay>)> {
         self.0.leases.watch(id)
     }
 
     /// The runs that were stopped after [`stop`](Self::stop). Their jobs are in the store, and run again.
-    #[must_use]
     pub fn given_back(&self) -> Vec<LostRun> {
         self.0.leases.given_back()
     }
 
     /// The runs that have not ended, and those whose results are not stored.
-    #[must_use]
     pub fn unfinished(&self) -> Vec<LostRun> {
         self.0.leases.unfinished()
     }
 }
 
 /// The system clock.
-#[must_use]
 pub fn wall_clock() -> Clock {
     Arc::new(|| Timestamp::default().plus(SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default()))
 }

@@ -291,25 +291,21 @@ impl Kind {
     }
 
     /// Name of the kind.
-    #[must_use]
     pub fn name(&self) -> &Arc<str> {
         &self.name
     }
 
     /// Operator settings.
-    #[must_use]
     pub fn get_options(&self) -> &KindOptions {
         &self.options
     }
 
     /// Whether both kinds run jobs in the same way, whatever their names.
-    #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.make, &other.make) && self.options == other.options
     }
 
     /// Whether jobs run on the worker's own thread.
-    #[must_use]
     pub fn is_blocking(&self) -> bool {
         self.is_blocking
     }

@@ -42,7 +42,6 @@ pub enum Builtin {
 
 impl Builtin {
     /// A kind called `name` that runs this handler.
-    #[must_use]
     pub fn kind(self, name: &str, options: KindOptions) -> Kind {
         let kind = match self {
             Self::Echo => Kind::new(name, || Echo),

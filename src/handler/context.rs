@@ -83,7 +83,6 @@ impl fmt::Debug for Inner {
 
 impl Context {
     /// The context of a job that has not started.
-    #[must_use]
     pub fn new(parts: ContextParts) -> Self {
         Self(Arc::new(Inner {
             parts,
@@ -97,13 +96,11 @@ impl Context {
     }
 
     /// Id of the job.
-    #[must_use]
     pub fn job(&self) -> JobId {
         self.0.parts.job
     }
 
     /// Kind of the job.
-    #[must_use]
     pub fn kind(&self) -> &Arc<str> {
         &self.0.parts.site.kind
     }
@@ -114,31 +111,26 @@ impl Context {
     }
 
     /// Pool that runs the job.
-    #[must_use]
     pub fn pool(&self) -> &Arc<str> {
         &self.0.parts.site.pool
     }
 
     /// Correlation id of the call.
-    #[must_use]
     pub fn request_id(&self) -> &RequestId {
         self.known_request_id().unwrap_or_else(|| self.0.request_id.get_or_init(RequestId::generate))
     }
 
     /// The request id, if the call has one or it was created before.
-    #[must_use]
     pub fn known_request_id(&self) -> Option<&RequestId> {
         self.call().and_then(|call| call.request_id.as_ref()).or_else(|| self.0.request_id.get())
     }
 
     /// Name of the caller; `None` without authentication.
-    #[must_use]
     pub fn principal(&self) -> Option<&Arc<str>> {
         self.call()?.principal.as_ref()
     }
 
     /// The attempt of a detached job; `None` if a caller waits for the job.
-    #[must_use]
     pub fn attempt(&self) -> Option<&AttemptToken> {
         self.watched().map(|attempt| &attempt.token)
     }
@@ -154,19 +146,16 @@ impl Context {
     }
 
     /// Tenant; `None` for the default one.
-    #[must_use]
     pub fn tenant(&self) -> Option<&Arc<str>> {
         self.0.parts.tenant.as_ref()
     }
 
     /// The process or worker outside of the server that runs the job, if there is one.
-    #[must_use]
     pub fn runner(&self) -> Option<&Runner> {
         self.0.runner.get()
     }
 
     /// How the process ended; `None` while it runs, and if it was killed with its handler.
-    #[must_use]
     pub fn program_end(&self) -> Option<&ProgramEnd> {
         self.0.program_end.get().map(|end| &**end)
     }
@@ -182,37 +171,31 @@ impl Context {
     }
 
     /// When the job must be answered.
-    #[must_use]
     pub fn deadline(&self) -> Deadline {
         self.0.parts.deadline
     }
 
     /// Time left until the job is stopped; zero afterwards.
-    #[must_use]
     pub fn budget(&self) -> Duration {
         self.until().saturating_duration_since(Instant::now())
     }
 
     /// When the run is stopped.
-    #[must_use]
     pub fn until(&self) -> Instant {
         self.0.start.until(self.deadline())
     }
 
     /// The received trace context of the job.
-    #[must_use]
     pub fn trace(&self) -> Option<&TraceContext> {
         self.call().and_then(|call| call.trace.as_ref())
     }
 
     /// Span of the call.
-    #[must_use]
     pub fn span(&self) -> &Span {
         self.call().map_or(&NO_SPAN, |call| &call.span)
     }
 
     /// Whether the queue and the attempt get spans of their own below [`span`](Self::span).
-    #[must_use]
     pub fn child_spans(&self) -> bool {
         self.call().is_none_or(|call| call.child_spans)
     }
@@ -227,13 +210,11 @@ impl Context {
     }
 
     /// Why the job must stop; `None` while it may continue. Blocking handlers check this between steps.
-    #[must_use]
     pub fn stop_reason(&self) -> Option<StopReason> {
         self.0.stop.get().copied()
     }
 
     /// Whether the job was asked to stop.
-    #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.stop_reason().is_some()
     }
@@ -304,32 +285,27 @@ impl Context {
     }
 
     /// Runs work that outlives the handler, such as the reaping of a process.
-    #[must_use]
     pub fn tasks(&self) -> &Tasks {
         &self.0.parts.site.tasks
     }
 
     /// Time from the arrival to the start of the run; `None` while the job is queued.
-    #[must_use]
     pub fn waited(&self) -> Option<Duration> {
         self.0.start.waited()
     }
 
     /// Time from the arrival to the start of the run, or to `now` while the job is queued.
-    #[must_use]
     pub fn queued(&self, now: Instant) -> Duration {
         self.waited().unwrap_or_else(|| now.saturating_duration_since(self.deadline().arrival()))
     }
 
     /// Time from the start of the run to `now`; zero while the job is queued.
-    #[must_use]
     pub fn ran(&self, now: Instant) -> Duration {
         let here = now.saturating_duration_since(self.deadline().arrival());
         self.waited().map_or(Duration::ZERO, |waited| here.saturating_sub(waited))
     }
 
     /// Worker that runs the job; 0 while it is queued.
-    #[must_use]
     pub fn worker(&self) -> u32 {
         self.0.start.worker()
     }
@@ -381,13 +357,11 @@ impl Context {
     }
 
     /// Receives the output chunks.
-    #[must_use]
     pub fn output(&self) -> &OutputSink {
         &self.0.parts.output
     }
 
     /// When the job last showed progress; its start counts.
-    #[must_use]
     pub fn last_progress(&self) -> Instant {
         let reported = Duration::from_micros(self.0.progress.load(Ordering::Relaxed));
         self.deadline().arrival() + self.waited().unwrap_or_default().max(reported)

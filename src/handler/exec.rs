@@ -90,7 +90,6 @@ impl ExecCommand {
     pub const RESERVED: &str = "WATERWHEEL_";
 
     /// `program` with `args`, and defaults for the rest.
-    #[must_use]
     pub fn new<A: Into<String>>(program: impl Into<PathBuf>, args: impl IntoIterator<Item = A>) -> Self {
         Self {
             program: program.into(),
@@ -105,7 +104,6 @@ impl ExecCommand {
     }
 
     /// All faults; empty for a valid command.
-    #[must_use]
     pub fn faults(&self) -> Vec<InvalidExecCommand> {
         let mut found = Vec::new();
         if !self.program.is_absolute() {

@@ -122,7 +122,6 @@ impl ProcessState {
     pub const ALL: [Self; 5] = [Self::Starting, Self::Idle, Self::Busy, Self::Leaving, Self::Failing];
 
     /// Name in metrics.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Starting => "starting",

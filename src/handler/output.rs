@@ -36,19 +36,16 @@ pub struct OutputSink {
 
 impl OutputSink {
     /// Collects up to `limit` bytes, for a caller that waits for the whole output.
-    #[must_use]
     pub fn collect(limit: usize) -> Self {
         Self { reader: None, limit, written: AtomicUsize::new(0), collected: Mutex::default() }
     }
 
     /// Passes on up to `limit` bytes, as fast as `events` is read.
-    #[must_use]
     pub fn stream(limit: usize, events: mpsc::Sender<Event>) -> Self {
         Self { reader: Some(events), limit, written: AtomicUsize::new(0), collected: Mutex::default() }
     }
 
     /// Bytes written so far.
-    #[must_use]
     pub fn written(&self) -> usize {
         self.written.load(Ordering::Relaxed)
     }

@@ -100,7 +100,6 @@ impl Recycle {
 
 impl WorkerProgram {
     /// A program at `path` with `args` for `kinds`, and defaults for the rest.
-    #[must_use]
     pub fn new(
         name: impl Into<String>,
         path: impl Into<PathBuf>,
@@ -124,7 +123,6 @@ impl WorkerProgram {
     }
 
     /// All faults of the command; empty for a valid one.
-    #[must_use]
     pub fn faults(&self) -> Vec<InvalidExecCommand> {
         let (env, stderr_tail) = (self.env.clone(), self.stderr_tail);
         ExecCommand { env, stderr_tail, ..ExecCommand::new(&self.path, self.args.clone()) }.faults()
@@ -183,7 +181,6 @@ impl Handler for WorkerHandler {
 
 impl Processes {
     /// A kind called `name` whose jobs these processes run.
-    #[must_use]
     pub fn kind(self: &Arc<Self>, name: &str) -> Kind {
         let processes = Arc::clone(self);
         let mut kind = Kind::new(name, move || WorkerHandler { processes: Arc::clone(&processes) });

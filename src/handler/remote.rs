@@ -120,14 +120,12 @@ impl Worker {
 
 impl RemoteWorkers {
     /// A kind called `name` whose jobs these workers run.
-    #[must_use]
     pub(crate) fn kind(self: &Arc<Self>, name: &str) -> Kind {
         let workers = Arc::clone(self);
         Kind::new(name, move || RemoteHandler { workers: Arc::clone(&workers) }).run_by(Arc::clone(self))
     }
 
     /// Serves `kinds`, without workers yet. A job that must stop is given up after `cancel_grace`.
-    #[must_use]
     pub(crate) fn new(kinds: BTreeSet<String>, cancel_grace: Duration) -> Arc<Self> {
         Arc::new(Self { kinds, cancel_grace: Mutex::new(cancel_grace), ..Self::default() })
     }
@@ -138,7 +136,6 @@ impl RemoteWorkers {
     }
 
     /// The kinds that each worker runs.
-    #[must_use]
     pub(crate) fn kinds(&self) -> &BTreeSet<String> {
         &self.kinds
     }

@@ -16,7 +16,6 @@ pub enum StopReason {
 
 impl StopReason {
     /// Name in messages to workers.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Deadline => "DEADLINE",

@@ -12,7 +12,6 @@ impl Context {
     /// In a sampled call, the parent is the current exported span: the span of the attempt, one that the handler
     /// created, or else the span of the call. Otherwise this is the received context, unchanged. The baggage is always
     /// the received one.
-    #[must_use]
     pub fn outgoing_trace(&self) -> Option<TraceContext> {
         // Only the service exports spans.
         #[cfg(feature = "server")]

@@ -80,13 +80,11 @@ impl StoreError {
 
     /// Whether the store does not work for the time being, whatever it is asked. Wait, and ask again. Any other error
     /// refuses one operation or one row, and would refuse it again.
-    #[must_use]
     pub fn is_outage(&self) -> bool {
         !matches!(self, Self::SessionLost | Self::Busy | Self::Corrupt(_) | Self::Database(_))
     }
 
     /// Whether the failed operation may have taken effect, or may still take it.
-    #[must_use]
     pub fn is_doubtful(&self) -> bool {
         matches!(self, Self::DiskFull | Self::Unavailable(_))
     }

@@ -63,7 +63,6 @@ pub enum Start {
 
 impl NewJob {
     /// A new job, with defaults for the other fields.
-    #[must_use]
     pub fn new(id: impl Into<String>, pool: impl Into<String>, job: Job) -> Self {
         Self { id: id.into(), pool: pool.into(), job, ..Self::default() }
     }
@@ -120,7 +119,6 @@ impl JobState {
     };
 
     /// Whether the state is final.
-    #[must_use]
     pub fn is_ended(self) -> bool {
         self >= Self::Succeeded
     }
@@ -181,7 +179,6 @@ impl JobRecord {
     }
 
     /// When the store may remove it; `None` if it has not ended.
-    #[must_use]
     pub fn purge_at(&self) -> Option<Timestamp> {
         let KindPolicy { retain_for, retain_dead_for, .. } = self.request.policy;
         let kept = if self.state == JobState::Failed { retain_dead_for } else { retain_for };
@@ -202,13 +199,11 @@ impl Timestamp {
     pub const MAX: Self = Self(253_402_300_799_999);
 
     /// The time that many milliseconds after the start of 1970 in UTC.
-    #[must_use]
     pub const fn from_millis(millis: i64) -> Self {
         Self(millis)
     }
 
     /// Milliseconds since the start of 1970 in UTC.
-    #[must_use]
     pub const fn as_millis(self) -> i64 {
         self.0
     }

@@ -52,7 +52,6 @@ pub struct PostgresOptions {
 
 impl PostgresOptions {
     /// Options with defaults, except for the URL.
-    #[must_use]
     pub fn new(url: DatabaseUrl) -> Self {
         let (bounds, patience) = (Bounds::default(), Duration::from_secs(5));
         Self { url, listen_url: None, prepared: true, password_file: None, ca_file: None, bounds, patience }

@@ -57,7 +57,6 @@ pub struct SqliteOptions {
 
 impl SqliteOptions {
     /// Options with defaults, except for the path.
-    #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), bounds: Bounds::default(), reserve_bytes: 64 << 20 }
     }

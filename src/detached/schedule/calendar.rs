@@ -46,7 +46,6 @@ impl Calendar {
     }
 
     /// The last tick that is not after `now`.
-    #[must_use]
     pub fn last(&self, now: Timestamp) -> Option<Timestamp> {
         let now = Instant::from_millisecond(now.as_millis()).ok()?;
         let tick = if self.names_every_hour {

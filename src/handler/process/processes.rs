@@ -30,7 +30,6 @@ pub struct Processes {
 
 impl Processes {
     /// A program without processes. The pool sets their number.
-    #[must_use]
     pub fn new(program: WorkerProgram) -> Arc<Self> {
         let kill = CancellationToken::new();
         let (name, state, changed) = (program.name.as_str().into(), Mutex::default(), Notify::new());
@@ -40,7 +39,6 @@ impl Processes {
     }
 
     /// The program.
-    #[must_use]
     pub fn program(&self) -> &WorkerProgram {
         &self.set.program
     }
