@@ -15,6 +15,17 @@ use std::{fmt, time::Duration};
 use super::{Host, Refusal, Withdrawal, Withdrawn};
 use crate::model::{Criticality, JobStage, Outcome, RejectionReason, WhenFull};
 
+/// How many of the cases or seeds of a long test run: an eighth by default, and all of them with `SCHEDULER_CASES=all`,
+/// as in `.ci/run`.
+fn sample(all: u32) -> u32 {
+    if is_thorough() { all } else { all.div_ceil(8) }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a longer run is asked for by hand")]
+fn is_thorough() -> bool {
+    std::env::var_os("SCHEDULER_CASES").is_some_and(|cases| cases == "all")
+}
+
 /// A host whose jobs, waiters and states are numbers, so that a test can track each of them.
 struct Numbers;
 

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::{
     super::{Arrival, Bounds, Caps, Core, Effect, Grant, JobKey, Verdict, Withdrawal, Withdrawn},
-    Numbers,
+    Numbers, sample,
 };
 use crate::model::{Criticality, KindId, KindLimits, Outcome, WhenFull};
 
@@ -128,14 +128,15 @@ impl TestFlow {
 }
 
 /// Runs a case with several seeds. Returns sums for each flow, and the mean of `useful`.
-pub(super) fn means(case: &FlowCase<'_>, seeds: u64) -> Vec<Figures> {
+pub(super) fn means(case: &FlowCase<'_>, all_seeds: u32) -> Vec<Figures> {
     let mut sums = vec![Figures::default(); case.flows.len()];
-    for seed in 0..seeds {
+    let seeds = sample(all_seeds);
+    for seed in 0..u64::from(seeds) {
         for (sum, one) in sums.iter_mut().zip(run(case, seed)) {
             sum.arrived += one.arrived;
             sum.served += one.served;
             sum.missed += one.missed;
-            sum.useful += one.useful / seeds as f64;
+            sum.useful += one.useful / f64::from(seeds);
             sum.held += one.held;
             sum.expected += one.expected;
             sum.waited += one.waited;

@@ -17,6 +17,7 @@ use super::{
     super::{Caps, Withdrawal},
     Event, Offer,
     drive::{Drive, KINDS, KindsLimits},
+    is_thorough, sample,
     tally::EventTally,
 };
 use crate::model::{Criticality, KindLimits, Limit, Outcome, Rate, WhenFull};
@@ -270,7 +271,8 @@ fn run_case(shape: Shape, choices: &[Choice], tally: &mut EventTally, events: &m
 
 #[test]
 fn random_events_keep_the_invariants() {
-    let config = Config { cases: CASES, failure_persistence: None, max_shrink_iters: 20_000, ..Config::default() };
+    let config =
+        Config { cases: sample(CASES), failure_persistence: None, max_shrink_iters: 20_000, ..Config::default() };
     let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &SEED));
     let tally = RefCell::new(EventTally::default());
     let steps = Cell::new(0);
@@ -291,6 +293,8 @@ fn random_events_keep_the_invariants() {
         Err(other) => panic!("{other}"),
     }
     let tally = tally.into_inner();
-    assert!(steps.get() >= 100_000, "only {} transitions", steps.get());
-    tally.check();
+    if is_thorough() {
+        assert!(steps.get() >= 100_000, "only {} transitions", steps.get());
+        tally.check();
+    }
 }
