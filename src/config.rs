@@ -71,7 +71,7 @@ pub struct Loaded {
 }
 
 /// A part that is valid, but probably a mistake.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Warning {
     /// The probable mistake.
     pub message: String,
@@ -132,17 +132,16 @@ impl Loaded {
             let [before, after] = sides.map(|side| side.and_then(|setting| setting.value.as_ref()));
             let is_shown = sides.iter().all(Option::is_some) || sides.into_iter().flatten().any(is_set);
             if before != after && is_shown {
-                let [shown_old, shown_new] =
-                    [before, after].map(|value| value.map_or("not set".to_owned(), ToString::to_string));
                 let needs_restart = !is_live(key, [&self.config, &new.config]);
-                changes.push(SettingChange { key: key.to_owned(), old: shown_old, new: shown_new, needs_restart });
+                let [old, new] = [before, after].map(|value| value.map_or("not set".to_owned(), ToString::to_string));
+                changes.push(SettingChange { key: key.to_owned(), old, new, needs_restart });
             }
         }
         changes.extend(self.hidden(new, &changes));
         changes
     }
 
-    /// Changes that must not show values: kinds with different secrets, and the database if its password differs.
+    /// Changes of secret values: of kinds and of the store, if no change in `shown` is about them.
     fn hidden(&self, new: &Self, shown: &[SettingChange]) -> Vec<SettingChange> {
         let differs = new.config.kinds.iter().filter(|kind| {
             let prefix = format!("kind.{}.", kind.name);

@@ -2,7 +2,6 @@
 //! could block forever, and a device may have no end.
 
 use std::{
-    fmt,
     fs::{self, FileType, OpenOptions},
     io::{self, Read as _},
     os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _},
@@ -11,7 +10,7 @@ use std::{
 
 use rustix::fs::OFlags;
 
-/// Why a file cannot be read, as the end of a sentence. The file's contents are never quoted.
+/// Why a file cannot be read. The text is the end of a sentence, and never quotes the contents.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FileFault {
     /// The system refused to read the file.
@@ -26,7 +25,7 @@ pub enum FileFault {
     #[error("it is a {0}, and only regular files are read")]
     NotRegular(&'static str),
     /// The file is larger than the limit.
-    #[error("it is larger than {}", Size(*max))]
+    #[error("it is larger than {}", size_text(*max))]
     TooLarge {
         /// Largest size, in bytes.
         max: u64,
@@ -59,7 +58,7 @@ pub(crate) fn explain(error: &io::Error) -> String {
 ///
 /// # Errors
 /// [`FileFault`].
-pub fn read(path: &Path, max: u64) -> Result<Vec<u8>, FileFault> {
+pub(crate) fn read(path: &Path, max: u64) -> Result<Vec<u8>, FileFault> {
     // Opening some devices has an effect, so check the type first.
     check(fs::metadata(path)?.file_type())?;
     // The file may have been replaced since the check. With `NONBLOCK`, opening a FIFO does not block.
@@ -77,6 +76,7 @@ pub fn read(path: &Path, max: u64) -> Result<Vec<u8>, FileFault> {
     if bytes.len() as u64 > max { Err(too_large) } else { Ok(bytes) }
 }
 
+/// Refuses all but regular files.
 fn check(file: FileType) -> Result<(), FileFault> {
     let other = match file {
         file if file.is_file() => return Ok(()),
@@ -88,18 +88,20 @@ fn check(file: FileType) -> Result<(), FileFault> {
     Err(FileFault::NotRegular(other))
 }
 
-/// A number of bytes as text.
-struct Size(u64);
-
-impl fmt::Display for Size {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
-        let fits = |(shift, _): &&(u32, &str)| self.0 > 0 && self.0.trailing_zeros() >= *shift;
-        match units.iter().find(fits) {
-            Some((shift, unit)) => write!(f, "{} {unit}", self.0 >> shift),
-            None => write!(f, "{} bytes", self.0),
-        }
+/// A number of bytes as text, such as `512B`, `1.5KiB`, `64MiB`.
+pub(crate) fn size_text(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    if bytes < 1024 {
+        return format!("{bytes}B");
     }
+    let mut size = bytes as f64 / 1024.0;
+    let mut unit = 0;
+    while size >= 1023.95 && unit + 1 < UNITS.len() {
+        size /= 1024.0;
+        unit += 1;
+    }
+    let digits = format!("{size:.1}");
+    format!("{}{}", digits.trim_end_matches(".0"), UNITS[unit])
 }
 
 #[cfg(test)]
@@ -136,16 +138,25 @@ mod tests {
     }
 
     #[test]
+    fn sizes_have_binary_units() {
+        let cases =
+            [(0, "0B"), (512, "512B"), (1536, "1.5KiB"), (1_048_575, "1MiB"), (64 << 20, "64MiB"), (5 << 40, "5TiB")];
+        for (bytes, expected) in cases {
+            assert_eq!(size_text(bytes), expected);
+        }
+    }
+
+    #[test]
     fn no_more_is_read_than_there_may_be() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("file");
         fs::write(&path, [7; 1024]).expect("written");
         assert_eq!(read(&path, 1024), Ok(vec![7; 1024]));
-        assert_eq!(fault_text(&path, 1023), "it is larger than 1023 bytes");
+        assert_eq!(fault_text(&path, 1023), "it is larger than 1023B");
         fs::File::create(&path).and_then(|file| file.set_len((1 << 20) + 1)).expect("written");
-        assert_eq!(fault_text(&path, 1 << 20), "it is larger than 1 MiB");
+        assert_eq!(fault_text(&path, 1 << 20), "it is larger than 1MiB");
         // Its reported size is 0, like that of all files in `/proc`.
         assert!(!read(Path::new("/proc/self/status"), 1 << 20).expect("read").is_empty());
-        assert_eq!(fault_text(Path::new("/proc/self/status"), 10), "it is larger than 10 bytes");
+        assert_eq!(fault_text(Path::new("/proc/self/status"), 10), "it is larger than 10B");
     }
 }

@@ -1,6 +1,7 @@
-//! Rate-limited log lines for failures that peers can cause in large numbers. The first failure of a sort in a pool is
-//! logged at once. Those of the next ten seconds share one line, with their number and one example. A [`Throttle`] is
-//! for lines without a pool.
+//! Rate-limited log lines for failures that peers can cause in large numbers.
+//!
+//! The first failure in a pool for a reason is logged at once. Those of the next ten seconds share one line, with their
+//! number and one example. A [`Throttle`] limits lines that have no pool and no reason.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -11,7 +12,7 @@ use tokio::{
 };
 use tracing::warn;
 
-/// Time between two lines of the same sort.
+/// Time between two lines about the same reason in the same pool.
 const PERIOD: Duration = Duration::from_secs(10);
 
 static INCIDENTS: Incidents = Incidents { records: Mutex::new(BTreeMap::new()), held_back: Notify::const_new() };
@@ -25,7 +26,9 @@ struct Incidents {
 
 struct Record {
     pool: String,
+    /// Time of the last line.
     last: Instant,
+    /// Failures since then, of which `example` is the first.
     held_back: u64,
     example: Incident,
 }
@@ -55,7 +58,7 @@ struct Line {
     example: Incident,
 }
 
-/// Logs a failure in `pool`, which may be empty. `example` is called only if this failure is logged itself.
+/// Logs a failure in `pool`, which may be empty. `example` is called only if it will be logged.
 pub(crate) fn log(pool: &str, reason: &'static str, example: impl FnOnce() -> Incident) {
     if let Some(line) = INCIDENTS.note(Instant::now(), pool, reason, example) {
         line.write();
@@ -82,29 +85,24 @@ impl Incidents {
     fn note(&self, now: Instant, pool: &str, reason: &'static str, example: impl FnOnce() -> Incident) -> Option<Line> {
         let mut records = self.records.lock();
         let of_reason = records.entry(reason).or_default();
-        match of_reason.iter_mut().find(|record| record.pool == pool) {
-            Some(record) if now.saturating_duration_since(record.last) < PERIOD => {
-                if record.held_back == 0 {
-                    record.example = example();
-                    self.held_back.notify_one();
-                }
-                record.held_back += 1;
-                None
-            }
-            Some(record) => {
-                record.last = now;
-                let count = std::mem::take(&mut record.held_back) + 1;
-                Some(Line { pool: pool.to_owned(), reason, count, example: example() })
-            }
-            None => {
-                let record = Record { pool: pool.to_owned(), last: now, held_back: 0, example: Incident::default() };
-                of_reason.push(record);
-                Some(Line { pool: pool.to_owned(), reason, count: 1, example: example() })
-            }
+        let Some(record) = of_reason.iter_mut().find(|record| record.pool == pool) else {
+            of_reason.push(Record { pool: pool.to_owned(), last: now, held_back: 0, example: Incident::default() });
+            return Some(Line { pool: pool.to_owned(), reason, count: 1, example: example() });
+        };
+        if now.saturating_duration_since(record.last) >= PERIOD {
+            record.last = now;
+            let count = std::mem::take(&mut record.held_back) + 1;
+            return Some(Line { pool: pool.to_owned(), reason, count, example: example() });
         }
+        if record.held_back == 0 {
+            record.example = example();
+            self.held_back.notify_one();
+        }
+        record.held_back += 1;
+        None
     }
 
-    /// The lines about remaining failures, for records whose last line satisfies `is_due`.
+    /// The lines about failures that were held back, of each record whose last line satisfies `is_due`.
     fn rest(&self, is_due: impl Fn(Instant) -> bool) -> Vec<Line> {
         let mut lines = Vec::new();
         for (reason, of_reason) in &mut *self.records.lock() {

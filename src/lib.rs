@@ -51,8 +51,7 @@ pub mod config;
 #[doc(hidden)]
 pub mod detached;
 #[cfg(feature = "server")]
-#[doc(hidden)]
-pub mod file;
+mod file;
 #[cfg(all(feature = "server", any(test, fuzzing)))]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -74,8 +73,7 @@ pub mod pool;
 #[cfg(feature = "server")]
 pub mod proto;
 #[cfg(feature = "server")]
-#[doc(hidden)]
-pub mod reload;
+mod reload;
 #[cfg(feature = "server")]
 pub mod rpc;
 mod scheduler;

@@ -1,7 +1,7 @@
 //! Reloads files while the process runs: certificates and keys.
 //!
-//! Files are polled and compared by content. A mounted secret is replaced through a link above it, and two versions may
-//! have the same time stamp.
+//! Files are polled and compared by content. Time stamps are not enough: a mounted secret is replaced through a link
+//! above it, and two versions may have the same time stamp.
 
 use std::{
     path::Path,
@@ -23,26 +23,26 @@ use crate::{
 };
 
 /// The result of reading a file.
-pub type Contents = Result<Zeroizing<Vec<u8>>, FileFault>;
+pub(crate) type Contents = Result<Zeroizing<Vec<u8>>, FileFault>;
 
 /// Reads a regular file of at most `max` bytes. The contents are erased when they are dropped.
 ///
 /// # Errors
 /// The same as [`file::read`].
-pub fn read(path: &Path, max: u64) -> Contents {
+pub(crate) fn read(path: &Path, max: u64) -> Contents {
     file::read(path, max).map(Zeroizing::new)
 }
 
-/// Calls `look` every `every`, on a thread that may block. `look` reads its files, and loads those that changed. It
-/// never returns.
-pub async fn keep_fresh(every: Duration, look: impl Fn() + Send + Sync + 'static) {
-    let look = Arc::new(look);
-    let mut ticks = interval(every);
+/// Calls `reload` once in each `period`, on a thread that may block. `reload` reads its files, and loads those that
+/// changed. This never returns.
+pub(crate) async fn keep_fresh(period: Duration, reload: impl Fn() + Send + Sync + 'static) {
+    let reload = Arc::new(reload);
+    let mut ticks = interval(period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let look = Arc::clone(&look);
-        if let Err(error) = off_thread(move || look()).await {
+        let reload = Arc::clone(&reload);
+        if let Err(error) = off_thread(move || reload()).await {
             tracing::error!(%error, "a reload of files panicked");
         }
     }
@@ -79,17 +79,16 @@ impl Reloads {
 
 /// The digest of the last contents of some files, to detect changes without keeping the contents.
 #[derive(Debug)]
-pub struct Seen(Mutex<[u8; 32]>);
+pub(crate) struct Seen(Mutex<[u8; 32]>);
 
 impl Seen {
     /// Starts with the contents that are in use.
-    #[must_use]
-    pub fn new(first: &[Contents]) -> Self {
+    pub(crate) fn new(first: &[Contents]) -> Self {
         Self(Mutex::new(digest(first)))
     }
 
     /// Whether the contents changed since the last call. A broken file counts once, so that it is logged once.
-    pub fn is_new(&self, contents: &[Contents]) -> bool {
+    pub(crate) fn is_new(&self, contents: &[Contents]) -> bool {
         let contents = digest(contents);
         std::mem::replace(&mut *self.0.lock(), contents) != contents
     }

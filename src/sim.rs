@@ -11,9 +11,9 @@ mod recording;
 mod tally;
 mod world;
 
-pub(crate) use load::{Disturbance, Load, Pattern, Retry, Service, Source};
-pub(crate) use recording::{PassedOver, Recording, RecordingError};
-pub(crate) use tally::Outcome;
+pub(crate) use load::{Disturbance, LaterLoad, Load, Pattern, Retry, Service, Source};
+pub(crate) use recording::{Recording, RecordingError};
+pub(crate) use tally::{Outcome, Served, quantile_of};
 pub(crate) use world::run;
 
 #[cfg(test)]

@@ -141,10 +141,10 @@ impl Default for Config {
 
 /// Installs logs and traces for the whole process, and logs panics.
 ///
-/// It works inside and outside of a runtime. [`STDERR`] and [`STDOUT`] have a thread each, which writes what waits in a
-/// bounded queue. The exporter has two threads of its own: one collects spans, and one drives its connection. Nothing
-/// is sent before the first span ends. If the collector is unreachable, spans are lost which is logged at most every
-/// ten seconds, but no call fails.
+/// It works inside and outside of a runtime. [`STDERR`] and [`STDOUT`] are bounded queues; a thread of its own writes
+/// each of them. The exporter has two threads: one collects spans, and one drives its connection. Nothing is sent before
+/// the first span ends. If the collector is unreachable, spans are lost, but no call fails. The loss is logged at most
+/// every ten seconds.
 ///
 /// # Errors
 /// [`TelemetryError`] if a part of `config` is not usable, or a subscriber is already installed.
@@ -198,7 +198,7 @@ impl Telemetry {
     /// Sends the pending spans and stops the export, then writes the pending log lines. Spans that end later are
     /// dropped; logging continues.
     ///
-    /// Blocks for up to `timeout`, twice. Call it last, and never on a serving thread.
+    /// Each of the two steps may block for `timeout`. Call it last, and never on a serving thread.
     pub fn shutdown(mut self, timeout: Duration) {
         if let Some(traces) = &mut self.traces
             && let Err(error) = traces.provider.shutdown_with_timeout(timeout)
@@ -229,11 +229,7 @@ fn assemble(
         return Err(TelemetryError::SampleRatio(*sample_ratio));
     }
     let log = LogControl::new(log, traces.is_some())?;
-    let is_text = match format {
-        LogFormat::Text => true,
-        LogFormat::Json => false,
-        LogFormat::Auto => io::stderr().is_terminal(),
-    };
+    let is_text = *format == LogFormat::Text || *format == LogFormat::Auto && io::stderr().is_terminal();
     let logs: Box<dyn Layer<Registry> + Send + Sync> = if is_text {
         let color = anstream::AutoStream::choice(&io::stderr()) != anstream::ColorChoice::Never;
         fmt::layer().with_ansi(color).with_writer(OneLine(writer)).boxed()

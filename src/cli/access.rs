@@ -19,9 +19,10 @@ use tokio_rustls::{
         pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
     },
 };
+use tokio_util::either::Either;
 use zeroize::Zeroizing;
 
-use super::failure::Failure;
+use super::{connect::Target, failure::Failure};
 use crate::file::{self, FileFault};
 
 /// Largest file with certificates, a private key or a token, in bytes.
@@ -39,7 +40,7 @@ pub(crate) struct ServerArgs {
     pub(crate) access: AccessArgs,
 }
 
-/// Flags of a command that only reads: it asks the operators' listener, or that of callers.
+/// Flags of a command that only reads. It asks the operators' listener, or with `--server` that of callers.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ReadArgs {
     /// Address of the operators' listener; https:// is for a proxy in front of it.
@@ -52,17 +53,27 @@ pub(crate) struct ReadArgs {
     pub(crate) access: AccessArgs,
 }
 
-impl ReadArgs {
-    /// The address to ask.
-    pub(crate) fn address(&self) -> &Address {
+impl Target for ServerArgs {
+    fn address(&self) -> &Address {
+        &self.server
+    }
+
+    fn access(&self) -> AccessArgs {
+        self.access.clone()
+    }
+}
+
+impl Target for ReadArgs {
+    fn address(&self) -> &Address {
         self.server.as_ref().unwrap_or(&self.ops)
     }
 
-    /// How to reach that address.
-    pub(crate) fn access(&self) -> AccessArgs {
+    fn access(&self) -> AccessArgs {
         if self.server.is_some() { self.access.clone() } else { self.operators_access() }
     }
+}
 
+impl ReadArgs {
     /// How to reach the operators' listener, which has no TLS of its own.
     pub(crate) fn operators_access(&self) -> AccessArgs {
         match self.ops {
@@ -129,7 +140,7 @@ impl Address {
     }
 }
 
-/// An IPv6 address of a URL, or any other host, as it is.
+/// A host as in a URL, but an IPv6 address without its brackets.
 fn without_brackets(host: &str) -> &str {
     host.trim_start_matches('[').trim_end_matches(']')
 }
@@ -251,19 +262,20 @@ impl Access {
     ///
     /// # Errors
     /// The error of the handshake, such as an untrusted certificate.
-    pub(crate) async fn secure(&self, host: &str, socket: TcpStream) -> io::Result<Secured> {
-        let Some(config) = &self.tls else { return Ok(Secured::Left(socket)) };
+    pub(crate) async fn secure(
+        &self,
+        host: &str,
+        socket: TcpStream,
+    ) -> io::Result<Either<TcpStream, TlsStream<TcpStream>>> {
+        let Some(config) = &self.tls else { return Ok(Either::Left(socket)) };
         let name = ServerName::try_from(without_brackets(host).to_owned()).map_err(io::Error::other)?;
         let stream = TlsConnector::from(Arc::clone(config)).connect(name, socket).await?;
         if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
             return Err(io::Error::other("the server does not speak HTTP/2 over TLS"));
         }
-        Ok(Secured::Right(stream))
+        Ok(Either::Right(stream))
     }
 }
-
-/// A socket, with or without TLS.
-pub(crate) type Secured = tokio_util::either::Either<TcpStream, TlsStream<TcpStream>>;
 
 /// Reads a file that a flag names.
 pub(super) fn read(path: &Path, max: u64) -> Result<Vec<u8>, Failure> {

@@ -8,6 +8,7 @@ use tokio::time::sleep;
 
 use super::{
     access::ReadArgs,
+    connect::Target,
     console::{Console, STRONG, paint},
     failure::{Exit, Failure},
     flags::{any_duration, duration_in, number_in},
@@ -155,7 +156,8 @@ fn advise(before: &PoolStats, after: &PoolStats, watched: Duration, args: &Advis
     })
 }
 
-/// Jobs that arrived between the snapshots, without refusals that a larger pool would not have prevented.
+/// Jobs that arrived between the snapshots. Of the refused ones, only those count that a larger pool would have
+/// accepted.
 fn arrived(before: &PoolStats, after: &PoolStats) -> u64 {
     (accepted(after) + refused(after)).saturating_sub(accepted(before) + refused(before))
 }

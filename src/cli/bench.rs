@@ -47,7 +47,7 @@ const BUILD: &str = if cfg!(debug_assertions) { "debug" } else { "release" };
 /// Load a server with calls, and measure their latencies.
 ///
 /// The load is a closed loop: each connection keeps a fixed number of calls in flight, and sends the next when an
-/// answer comes. The load uses one thread, so that a faster server measures this command instead.
+/// answer comes. The load uses one thread. If the server is faster than that, the figures are those of this command.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Example:
   waterwheel bench echo --duration 5s")]
@@ -201,8 +201,9 @@ impl Load<'_> {
         let ended = async {
             let mut answers = connection.worker_pool().submit_many(call).await?.into_inner();
             while let Some(answer) = answers.message().await? {
-                let place = answer.tag.parse().ok().filter(|place| *place < window);
-                let Some((place, sent)) = place.and_then(|place: usize| Some((place, in_flight[place].take()?))) else {
+                let place = answer.tag.parse::<usize>().ok();
+                let sent = place.and_then(|place| Some((place, in_flight.get_mut(place)?.take()?)));
+                let Some((place, sent)) = sent else {
                     return Err(Status::internal("an answer to an unknown job"));
                 };
                 let failure = match answer.outcome {

@@ -102,8 +102,7 @@ impl Checked {
 
     fn json(&self) -> serde_json::Value {
         let mut json = summary_json(&self.config);
-        let warning = |Warning { message, help }: &Warning| json!({ "message": message, "help": help });
-        json["warnings"] = self.warnings.iter().map(warning).collect();
+        json["warnings"] = json!(self.warnings);
         if let Some(findings) = &self.findings {
             json["env"] = json!(findings);
         }

@@ -18,8 +18,9 @@ use crate::{
 /// Largest configuration file, in bytes.
 const MAX_BYTES: u64 = 4 << 20;
 
-/// What `dev` sets: its drain has no notice phase, because there is no load balancer.
+/// Set by `dev`: without a load balancer, its drain needs no notice phase.
 const NO_NOTICE: (&str, &str) = ("drain.notice", "\"0s\"");
+/// Set by `dev` if nothing else names a store.
 const STORE: (&str, &str) = ("store.path", "\"waterwheel.db\"");
 
 /// Show the configuration, or print one to start from.
@@ -61,7 +62,7 @@ pub(super) async fn run(args: ConfigCommand, console: &mut Console<'_>) -> Resul
     Ok(Exit::Done)
 }
 
-/// The output.
+/// The configuration as text or JSON.
 fn show(args: &ShowArgs, format: Format, sources: Sources) -> Result<String, Faults> {
     let loaded = if args.dev { args.config.load_dev(sources, "")? } else { args.config.load(sources, None)? };
     let settings = loaded.settings;
@@ -130,9 +131,8 @@ impl ConfigArgs {
     /// name another store, detached jobs are in the working directory.
     pub(crate) fn load_dev(&self, sources: Sources, more: &str) -> Result<Loaded, Faults> {
         let load = |set| {
-            let mut file = starter::file_with(set);
-            file.text += more;
-            self.load(sources.clone(), Some(file))
+            let text = starter::text_with(set) + more;
+            self.load(sources.clone(), Some(SourceFile { name: starter::NAME.to_owned(), text }))
         };
         match load(&[NO_NOTICE]) {
             Ok(loaded) if loaded.config.store.is_some() => Ok(loaded),
@@ -251,7 +251,8 @@ mod tests {
             "--set",
             "pool.io.workers = 5",
         ]);
-        let loaded = args.unwrap().load(variables(), Some(starter::file_with(&[])));
+        let loaded =
+            args.unwrap().load(variables(), Some(SourceFile { name: starter::NAME.to_owned(), text: starter::text() }));
         let config = loaded.unwrap().config;
         assert_eq!(config.server.listen[0].to_string(), "127.0.0.1:2");
         assert_eq!(config.server.ops_listen[0].to_string(), "127.0.0.1:4");

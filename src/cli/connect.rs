@@ -1,7 +1,7 @@
 //! The connection of a command to a server, and its calls with their metadata and deadline.
 //!
-//! tonic's own channel stops exactly when `grpc-timeout` passes, and so misses the server's answer, which explains why.
-//! This connection has no timer; [`Call`] owns the deadline.
+//! tonic's own channel stops exactly when `grpc-timeout` passes. So it misses the server's answer, which has the
+//! reason. This connection has no timer; [`Call`] owns the deadline.
 
 use std::{
     collections::HashMap,
@@ -37,7 +37,7 @@ use tonic::{
 use tonic_types::{ErrorDetails, StatusExt};
 
 use super::{
-    access::{Access, AccessArgs, Address, ReadArgs, ServerArgs},
+    access::{Access, AccessArgs, Address},
     failure::{Exit, Failure},
     flags::any_duration,
     output::setting,
@@ -76,7 +76,7 @@ pub(crate) struct CallArgs {
 }
 
 impl CallArgs {
-    /// With this deadline.
+    /// A deadline, and no request id.
     pub(crate) fn within(deadline: Duration) -> Self {
         Self { deadline: Some(deadline), request_id: None }
     }
@@ -89,6 +89,7 @@ pub(crate) struct Call {
     pub(crate) connection: Connection,
     address: Address,
     deadline: Option<Duration>,
+    /// When to stop waiting: [`SLACK`] after the deadline.
     give_up: Option<Instant>,
 }
 
@@ -141,32 +142,21 @@ impl Call {
     }
 }
 
-impl ServerArgs {
-    /// Connects for one call.
-    pub(crate) async fn call(&self, args: CallArgs) -> Result<Call, Failure> {
-        Call::begin(&self.server, &self.access, args).await
-    }
+/// Flags that name a server.
+pub(crate) trait Target {
+    /// Address of the server.
+    fn address(&self) -> &Address;
 
-    /// Makes one call that the server answers at once.
-    pub(crate) async fn ask<A>(
-        &self,
-        send: impl AsyncFnOnce(&Connection) -> Result<Response<A>, Status>,
-    ) -> Result<A, Failure> {
-        self.call(CallArgs::within(ANSWER_TIMEOUT)).await?.ask(send).await
-    }
-}
+    /// How to reach that address.
+    fn access(&self) -> AccessArgs;
 
-impl ReadArgs {
     /// Connects for one call.
-    pub(crate) async fn call(&self, args: CallArgs) -> Result<Call, Failure> {
+    async fn call(&self, args: CallArgs) -> Result<Call, Failure> {
         Call::begin(self.address(), &self.access(), args).await
     }
 
     /// Makes one call that the server answers at once.
-    pub(crate) async fn ask<A>(
-        &self,
-        send: impl AsyncFnOnce(&Connection) -> Result<Response<A>, Status>,
-    ) -> Result<A, Failure> {
+    async fn ask<A>(&self, send: impl AsyncFnOnce(&Connection) -> Result<Response<A>, Status>) -> Result<A, Failure> {
         self.call(CallArgs::within(ANSWER_TIMEOUT)).await?.ask(send).await
     }
 }
@@ -269,7 +259,7 @@ fn headers_too_large() -> Status {
     Status::with_error_details(Code::ResourceExhausted, reason.words(), details)
 }
 
-/// Begins to speak HTTP/2, and waits for the first byte of the peer: in TLS 1.3 a peer that wants a certificate says so
+/// Begins to speak HTTP/2, and waits for the first byte of the peer. In TLS 1.3, a peer asks for a missing certificate
 /// only after the handshake.
 async fn handshake<S>(socket: S) -> io::Result<SendRequest<Body>>
 where
@@ -293,8 +283,8 @@ where
     }
 }
 
-/// A socket that reports the first byte that it reads, or `None` at its end. No write fails: the reason is in what can
-/// still be read, such as an alert of TLS.
+/// A socket that reports the first byte that it reads, or `None` at its end. Errors of writes are ignored, because a
+/// read then has the reason, such as an alert of TLS.
 struct FirstByte<S> {
     socket: S,
     reported: Option<oneshot::Sender<io::Result<Option<u8>>>>,

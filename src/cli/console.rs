@@ -150,7 +150,7 @@ impl<'a> Sink<'a> {
         self.is_terminal
     }
 
-    /// Columns of the terminal; `None` without one.
+    /// Columns of the terminal; `None` if the output is none.
     pub(crate) fn width(&self) -> Option<usize> {
         self.is_terminal.then(crossterm::terminal::size)?.ok().map(|(columns, _)| columns.into()).filter(|it| *it > 0)
     }

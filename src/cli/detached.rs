@@ -11,11 +11,11 @@ use tonic::{Code, Response, Status};
 
 use super::{
     access::{ReadArgs, ServerArgs},
-    connect::{ANSWER_TIMEOUT, CallArgs},
+    connect::{ANSWER_TIMEOUT, CallArgs, Target},
     console::{BAD, Console, FAINT, GOOD, STRONG, WARN, paint},
     failure::{Exit, Failure},
     flags::{JobArgs, any_duration, duration_in, message},
-    output::{Format, fitted, message_json, percent, pluralized, sanitized},
+    output::{Format, fitted, message_json, percent, pluralized, row, sanitized},
 };
 use crate::{
     detached::wall_clock,
@@ -52,7 +52,7 @@ pub(super) enum DetachedCommand {
     Wait(OneArgs),
     /// Follow a detached job to its end: its output as it is made, its states, and its progress.
     ///
-    /// Where the server goes away, it asks again for up to 10 s, and goes on where it was.
+    /// If the connection breaks, it connects again for up to 10 s, and continues where it was.
     #[command(after_help = "Example:\n  waterwheel jobs watch $ENDED")]
     Watch(WatchArgs),
     /// Cancel a detached job, or all that match and have not ended.
@@ -236,22 +236,16 @@ async fn list(args: ListArgs, console: &mut Console<'_>) -> Result<(), Failure> 
         request.page_token = answer.next_page_token;
     };
     let heads = ["job", "state", ">tries", "kind", "tenant"];
-    let lines = fitted(&heads, answer.jobs.iter().map(row).collect(), &[4, 3], console.out.width());
+    let lines = fitted(&heads, answer.jobs.iter().map(cells).collect(), &[4, 3], console.out.width());
     let more = if answer.next_page_token.is_empty() { "" } else { ", and there are more" };
     let summary = format!("{}{more}, the newest first", pluralized(answer.jobs.len(), "job"));
     Ok(console.list(&answer, &lines, &summary).await?)
 }
 
-fn row(job: &DetachedJob) -> Vec<String> {
+fn cells(job: &DetachedJob) -> Vec<String> {
     let work = job.job.clone().unwrap_or_default();
     let tries = job.attempts.last().map_or(0, |attempt| attempt.number);
-    vec![
-        paint(STRONG, sanitized(&job.job_id)),
-        state(job),
-        tries.to_string(),
-        sanitized(&work.kind),
-        sanitized(&work.tenant),
-    ]
+    row![paint(STRONG, sanitized(&job.job_id)), state(job), tries, sanitized(&work.kind), sanitized(&work.tenant)]
 }
 
 fn state(job: &DetachedJob) -> String {
@@ -289,12 +283,8 @@ fn text(job: &DetachedJob) -> String {
     let mut text = format!("{}  {}  kind {kind}", paint(STRONG, sanitized(&job.job_id)), state(job));
     for attempt in &job.attempts {
         let outcome = if attempt.outcome.is_empty() { "lease lost" } else { &attempt.outcome };
-        text.push_str(&format!(
-            "\n  attempt {}  {}  {}",
-            attempt.number,
-            sanitized(&attempt.worker),
-            sanitized(outcome)
-        ));
+        let [worker, outcome] = [attempt.worker.as_str(), outcome].map(sanitized);
+        text.push_str(&format!("\n  attempt {}  {worker}  {outcome}", attempt.number));
         if attempt.code != 0 {
             let code = Code::from_i32(attempt.code).description();
             text.push_str(&format!("  {code}: {}", sanitized(&attempt.message)));

@@ -13,14 +13,14 @@ use super::{
     config::{ConfigArgs, sources},
     failure::Exit,
     output,
-    serve::{HangUp, announcement, print, refuse, run_until},
+    serve::{HangUp, announcement, exit_of, print, refuse, serve},
     worker::{WorkerFile, on_path},
 };
 use crate::{
     app::App,
     config::{Faults, Store, starter},
     net::ListenAddress,
-    proto::{Job, JobResult, SubmitRequest, worker_pool_service_client::WorkerPoolServiceClient},
+    proto::{Job, JobResult, SubmitRequest, Waterfall, worker_pool_service_client::WorkerPoolServiceClient},
 };
 
 /// The smallest worker; docs/workers.md shows it.
@@ -65,11 +65,11 @@ pub(super) fn run(args: &DevArgs) -> Exit {
         };
         args.load_dev(sources(), &more)
     };
-    run_until(HangUp::Drain, load, Vec::new(), async |app, config| {
+    let served = serve(HangUp::Drain, load, Vec::new(), async |app, config| {
         if let Some(WorkerFile { path, .. }) = worker {
             app.reload_on_change(path);
         }
-        print(&format!("{}\n{}{}", announcement(app), output::contents(config), store(&config.store)));
+        print(&format!("{}\n{}{}", announcement(app), output::contents(config), store_line(&config.store)));
         // The first job would need credentials.
         let is_open = config.server.tls.is_none() && config.auth.is_none();
         if is_open && config.kinds.iter().any(|kind| kind.name == "sha256") {
@@ -84,7 +84,8 @@ pub(super) fn run(args: &DevArgs) -> Exit {
             "next:  waterwheel submit sha256 --file README.md{at}      waterwheel stats{at}      Ctrl-C drains"
         ));
         Ok(())
-    })
+    });
+    exit_of(served)
 }
 
 /// A kind in Python, in a pool of its own.
@@ -103,7 +104,7 @@ fn unusable(path: &Path, fault: String) -> Faults {
 }
 
 /// The line that names the store of detached jobs; empty if there is no store.
-fn store(store: &Store) -> String {
+fn store_line(store: &Store) -> String {
     match &store.path {
         Some(path) => {
             format!("\nstore  {} (detached jobs)", std::path::absolute(path).as_ref().unwrap_or(path).display())
@@ -132,11 +133,7 @@ fn url(address: &ListenAddress) -> String {
 
 fn report(first: &JobResult) -> String {
     let digest = String::from_utf8_lossy(&first.output);
-    let waterfall = first.waterfall.unwrap_or_default();
-    format!(
-        "first job: sha256 of {GREETING:?} → {digest}  queue {} + run {}  job {}",
-        output::exact(output::seconds(waterfall.queue_seconds)),
-        output::exact(output::seconds(waterfall.run_seconds)),
-        first.job_id,
-    )
+    let Waterfall { queue_seconds, run_seconds, .. } = first.waterfall.unwrap_or_default();
+    let [queue, run] = [queue_seconds, run_seconds].map(|time| output::exact(output::seconds(time)));
+    format!("first job: sha256 of {GREETING:?} → {digest}  queue {queue} + run {run}  job {}", first.job_id)
 }

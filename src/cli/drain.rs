@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::{
-    connect::CallArgs,
+    connect::{CallArgs, Target},
     console::{BAD, Console, GOOD, WARN, paint},
     failure::{Exit, Failure},
     operate::ChangeArgs,
@@ -65,7 +65,7 @@ pub(super) async fn run(args: DrainArgs, console: &mut Console<'_>) -> Result<Ex
     Ok(if watch && last.lost + last.cut > 0 { Exit::JobsLost } else { Exit::Done })
 }
 
-/// Whether the last report says that nothing is left to do.
+/// Fails unless the last report says that nothing is left to do.
 fn check_end(last: &DrainResponse) -> Result<(), Failure> {
     let left = format!("with {} queued and {} running", last.queued, last.running);
     let is_idle = last.queued == 0 && last.running == 0;
@@ -135,14 +135,11 @@ fn receipt(last: &DrainResponse) -> String {
     if last.cut > 0 {
         lost.push_str(&format!(", answers cut {}", last.cut));
     }
-    let drained = format!("drained {}/{all} in {time}", last.finished);
-    match last.lost + last.cut {
-        0 => format!("{drained}, {}", paint(GOOD, lost)),
-        _ => format!(
-            "{drained}, {}\n  help: the receipt, the last line of the server's output, names them",
-            paint(BAD, lost)
-        ),
-    }
+    let (style, help) = match last.lost + last.cut {
+        0 => (GOOD, ""),
+        _ => (BAD, "\n  help: the receipt, the last line of the server's output, names them"),
+    };
+    format!("drained {}/{all} in {time}, {}{help}", last.finished, paint(style, lost))
 }
 
 #[cfg(test)]

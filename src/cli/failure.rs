@@ -17,28 +17,26 @@ use super::{
 };
 use crate::{config::Faults, file::explain, sim::RecordingError, store::StoreError};
 
-/// Exit status of the program.
+/// Exit status of the program. `waterwheel --help` says what each code means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
-    /// Code 0: done.
+    /// Success.
     Done = 0,
-    /// Code 1: the job or the call failed, the server could not start, the output could not be written, the probed
-    /// service does not serve, or `check --env` found the environment insufficient.
+    /// A job, a call or the server failed.
     Failed = 1,
-    /// Code 2: an argument, a file or a request is wrong, or the caller or the state of the job does not allow it. Of
-    /// `probe` alone: no answer from the probed server.
+    /// The command was used wrongly.
     Usage = 2,
-    /// Code 3: the drain lost jobs, or left answers unfinished.
+    /// A drain lost jobs.
     JobsLost = 3,
-    /// Code 4: refused before the job started; sending it again is safe.
+    /// The job did not start.
     Refused = 4,
-    /// Code 5: the deadline passed.
+    /// The deadline passed.
     DeadlineExceeded = 5,
-    /// Code 6: no connection to the server.
+    /// There is no connection.
     Unreachable = 6,
-    /// Code 130: interrupted; the code that shells give for SIGINT.
+    /// The code of shells for SIGINT.
     Interrupted = 130,
-    /// Code 141: the reader of the output closed it, as a shell reports SIGPIPE.
+    /// The code of shells for SIGPIPE.
     OutputClosed = 141,
 }
 
@@ -55,7 +53,7 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// The last part of the program's `--help`.
+/// What each [`Exit`] means, for the end of the program's `--help`.
 pub(super) const TABLE: &str = "\
 Exit codes:
     0  done
@@ -112,7 +110,7 @@ impl Failure {
         Self::new(Exit::Unreachable, format!("cannot reach {address}: {cause}"), help)
     }
 
-    /// The server's certificate is not trusted, or the server does not trust this client's.
+    /// The TLS handshake failed: the server's certificate or the client's is not trusted, or the server has no TLS.
     pub(crate) fn no_tls(address: &Address, error: &io::Error) -> Self {
         let alert = error.get_ref().and_then(|error| error.downcast_ref());
         let (cause, help) = match alert {
@@ -177,12 +175,6 @@ impl Failure {
     /// The exit code.
     pub(crate) fn exit(&self) -> Exit {
         self.exit
-    }
-
-    /// How to correct the failure, if known.
-    #[cfg(test)]
-    pub(crate) fn help(&self) -> Option<&str> {
-        self.help.as_deref()
     }
 
     /// The failure as text, with styles and without a final line end.

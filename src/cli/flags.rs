@@ -118,7 +118,7 @@ async fn to_the_end(input: impl AsyncRead + Unpin, max: u64) -> Result<Vec<u8>, 
     if bytes.len() as u64 > max { Err(FileFault::TooLarge { max }) } else { Ok(bytes) }
 }
 
-/// Longer durations are limited to the longest one of the format.
+/// A duration as a message, cut to the longest one that the format allows.
 pub(super) fn message(duration: Duration) -> prost_types::Duration {
     prost_types::Duration::try_from(duration).unwrap_or(prost_types::Duration { seconds: 315_576_000_000, nanos: 0 })
 }
@@ -130,7 +130,7 @@ pub(in crate::cli) fn label(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// Parses a protobuf enum value by its name. The help explains each value.
+/// A parser of values by their names. `values` has the name, the value and the help of each.
 pub(in crate::cli) fn one_of<T, const N: usize>(
     values: [(&'static str, T, &'static str); N],
 ) -> impl TypedValueParser<Value = T>
@@ -142,12 +142,12 @@ where
     PossibleValuesParser::new(names).map(value)
 }
 
-/// Reads a duration.
+/// Parses a duration, such as `2s`.
 pub(in crate::cli) fn any_duration(text: &str) -> Result<Duration, &'static str> {
     humantime::parse_duration(text).map_err(|_| "not a duration; write it as 500ms, 2s or 10m")
 }
 
-/// Reads a duration within bounds.
+/// A parser of durations within bounds.
 pub(super) fn duration_in(
     bounds: RangeInclusive<Duration>,
 ) -> impl Fn(&str) -> Result<Duration, String> + Clone + Send + Sync {
@@ -161,7 +161,7 @@ pub(super) fn duration_in(
     }
 }
 
-/// Reads a number within bounds.
+/// A parser of numbers within bounds.
 pub(super) fn number_in(bounds: RangeInclusive<f64>) -> impl Fn(&str) -> Result<f64, String> + Clone + Send + Sync {
     move |text| {
         let number = text.parse().ok().filter(|number| bounds.contains(number));
@@ -244,7 +244,7 @@ mod tests {
         for (path, what, help) in [
             (&*fifo, "it is a pipe, and only regular files are read", "pipe it into the command, and pass -"),
             (Path::new("/dev/zero"), "it is a device, and only regular files are read", "pass a file that can be read"),
-            (&huge, "it is larger than 1 GiB", "pass a file that can be read"),
+            (&huge, "it is larger than 1GiB", "pass a file that can be read"),
         ] {
             let line = Line::<JobArgs>::try_parse_from(["x", "echo", "--file", path.to_str().unwrap()]).unwrap();
             let report = line.args.into_job().await.unwrap_err().text();

@@ -5,12 +5,13 @@ use std::time::Duration;
 use clap::Args;
 
 use super::{
+    connect::Target,
     console::{BAD, Console, GOOD, STRONG, WARN, paint},
     detached::{self, DetachedCommand},
     failure::{Exit, Failure, indented},
     flags::{any_duration, message, one_of},
     operate::OperatorArgs,
-    output::{fitted, pluralized, sanitized, seconds, short, short_duration},
+    output::{fitted, pluralized, row, sanitized, seconds, short, short_duration},
 };
 use crate::proto::{
     Binding, EndedState, ExplainRequest, ExplainResponse, HeldState, JobOrder, JobStage, ListJobsRequest,
@@ -105,21 +106,14 @@ pub(super) async fn run(args: JobsArgs, console: &mut Console<'_>) -> Result<Exi
 pub(super) fn lines(answer: &ListJobsResponse, width: Option<usize>) -> Vec<String> {
     let heads = ["job", "state", ">age", ">run", "kind", "tenant", "request id"];
     // Columns that callers fill are shortened, the last first.
-    fitted(&heads, answer.jobs.iter().map(row).collect(), &[6, 5, 4], width)
+    fitted(&heads, answer.jobs.iter().map(cells).collect(), &[6, 5, 4], width)
 }
 
-fn row(job: &ListedJob) -> Vec<String> {
+fn cells(job: &ListedJob) -> Vec<String> {
     let ListedJob { job_id, request_id, pool: _, kind, tenant, stage: _, age, run, outcome: _ } = job;
     let run = if run.is_some() { short(*run) } else { "-".to_owned() };
-    vec![
-        paint(STRONG, sanitized(job_id)),
-        state(job),
-        short(*age),
-        run,
-        sanitized(kind),
-        sanitized(tenant),
-        sanitized(request_id),
-    ]
+    let [job_id, kind, tenant, request_id] = [job_id, kind, tenant, request_id].map(|text| sanitized(text));
+    row![paint(STRONG, job_id), state(job), short(*age), run, kind, tenant, request_id]
 }
 
 /// State of a job, with the reason if it failed.
@@ -172,13 +166,12 @@ fn names(answer: &ExplainResponse) -> String {
     if known.is_empty() { String::new() } else { format!("  {}\n", known.join("  ")) }
 }
 
+/// The other jobs of its request id.
 fn others(answer: &ExplainResponse) -> String {
-    let others = &answer.other_job_ids;
-    if others.is_empty() {
-        return String::new();
+    match &sanitized(&answer.other_job_ids.join(", "))[..] {
+        "" => String::new(),
+        ids => format!("  other jobs of this request id, the newest first: {ids}\n"),
     }
-    let ids: Vec<_> = others.iter().map(|id| sanitized(id)).collect();
-    format!("  other jobs of this request id, the newest first: {}\n", ids.join(", "))
 }
 
 fn held(held: &HeldState) -> String {
@@ -188,14 +181,9 @@ fn held(held: &HeldState) -> String {
         None => format!("waits for capacity at {position}"),
     };
     let expected = expected_start.map(|start| format!(", expected to start in {}", short(Some(start))));
-    let expected = expected.unwrap_or_default();
-    format!(
-        "  {}{expected}\n  because {}\n  arrived {} ago, {} left\n",
-        paint(WARN, place),
-        because(held.bound_by()),
-        short(*age),
-        short(*left),
-    )
+    let (place, expected, cause) = (paint(WARN, place), expected.unwrap_or_default(), because(held.bound_by()));
+    let [age, left] = [age, left].map(|time| short(*time));
+    format!("  {place}{expected}\n  because {cause}\n  arrived {age} ago, {left} left\n")
 }
 
 fn because(binding: Binding) -> &'static str {
@@ -235,12 +223,9 @@ fn ended(ended: &EndedState) -> String {
         true => format!("{run} running on worker {worker}"),
         false => "not started".to_owned(),
     };
-    let mut text = format!(
-        "  {} {} ago{}\n  {budget} budget: {queue} queued, {run}, {left} left\n",
-        paint(style, sanitized(outcome)),
-        short(*since),
-        if message.is_empty() { String::new() } else { format!(": {}", indented(&sanitized(message))) },
-    );
+    let (outcome, since) = (paint(style, sanitized(outcome)), short(*since));
+    let message = if message.is_empty() { String::new() } else { format!(": {}", indented(&sanitized(message))) };
+    let mut text = format!("  {outcome} {since} ago{message}\n  {budget} budget: {queue} queued, {run}, {left} left\n");
     if !rung.is_empty() {
         text.push_str(&format!("  stop ladder: {}\n", sanitized(rung)));
     }

@@ -2,11 +2,10 @@
 //! operators.
 
 use clap::{Args, builder::UnknownArgumentValueParser};
-use tonic::{Response, Status};
 
 use super::{
     access::{AccessArgs, Address},
-    connect::{ANSWER_TIMEOUT, Call, CallArgs, Connection},
+    connect::{CallArgs, Target},
     console::{BAD, Console, FAINT, GOOD, STRONG, WARN, paint},
     failure::{Exit, Failure},
     output::{pluralized, sanitized, short},
@@ -112,18 +111,13 @@ pub(super) struct ReloadArgs {
     pub(super) change: ChangeArgs,
 }
 
-impl OperatorArgs {
-    /// Connects for one call.
-    pub(super) async fn call(&self, args: CallArgs) -> Result<Call, Failure> {
-        Call::begin(&self.ops, &self.access, args).await
+impl Target for OperatorArgs {
+    fn address(&self) -> &Address {
+        &self.ops
     }
 
-    /// Makes one call that the server answers at once.
-    pub(super) async fn ask<A>(
-        &self,
-        send: impl AsyncFnOnce(&Connection) -> Result<Response<A>, Status>,
-    ) -> Result<A, Failure> {
-        self.call(CallArgs::within(ANSWER_TIMEOUT)).await?.ask(send).await
+    fn access(&self) -> AccessArgs {
+        self.access.clone()
     }
 }
 
@@ -211,12 +205,8 @@ fn reloaded(answer: &ReloadResponse, dry_run: bool) -> String {
     let ReloadResponse { applied: _, changes, faults } = answer;
     let change = |SettingChange { key, old_value, new_value, needs_restart }: &SettingChange| {
         let restart = if *needs_restart { paint(BAD, "  needs a restart") } else { String::new() };
-        format!(
-            "{}: {} → {}{restart}",
-            paint(STRONG, sanitized(key)),
-            paint(FAINT, sanitized(old_value)),
-            sanitized(new_value)
-        )
+        let (key, old) = (paint(STRONG, sanitized(key)), paint(FAINT, sanitized(old_value)));
+        format!("{key}: {old} → {}{restart}", sanitized(new_value))
     };
     let end = match refusal(answer) {
         Some(refusal) => paint(BAD, refusal),
@@ -251,15 +241,11 @@ fn text(pool: &PoolState) -> String {
         (phase, _) => paint(WARN, phase.as_str_name().trim_start_matches("PHASE_")),
     };
     let name = paint(STRONG, format!("pool {}", sanitized(&pool.name)));
-    format!(
-        "{name}  {state}  {} queued  {} running  {}",
-        pool.queued,
-        pool.running,
-        size(&pool.size.unwrap_or_default())
-    )
+    let (PoolState { queued, running, .. }, size) = (pool, size(&pool.size.unwrap_or_default()));
+    format!("{name}  {state}  {queued} queued  {running} running  {size}")
 }
 
-/// Number of workers, and what determines it.
+/// The number of workers of a pool, its bounds, and why it changes or cannot grow.
 pub(super) fn size(size: &SizeStats) -> String {
     let SizeStats { min, max, workers, retiring, slowdown, held_back } = *size;
     let mut text = pluralized(workers, "worker");

@@ -24,67 +24,37 @@ pub(crate) enum Format {
 
 /// Milliseconds, such as `0.02ms`, `0.4ms`, `1503ms`.
 pub(crate) fn exact(duration: Duration) -> String {
-    let ms = duration.as_secs_f64() * 1e3;
-    if duration.is_zero() {
-        "0ms".to_owned()
-    } else if ms < 0.095 {
-        format!("{ms:.2}ms")
-    } else if ms < 9.95 {
-        format!("{ms:.1}ms")
-    } else {
-        format!("{ms:.0}ms")
+    match duration.as_secs_f64() * 1e3 {
+        0.0 => "0ms".to_owned(),
+        ms @ ..0.095 => format!("{ms:.2}ms"),
+        ms @ ..9.95 => format!("{ms:.1}ms"),
+        ms => format!("{ms:.0}ms"),
     }
 }
 
 /// A time to two or three digits, such as `4.1ms`, `120ms`, `1.0s`, `12s`, `2m 3s`.
 pub(crate) fn short_duration(duration: Duration) -> String {
-    let seconds = duration.as_secs_f64();
-    if seconds < 0.9995 {
-        exact(duration)
-    } else if seconds < 9.95 {
-        format!("{seconds:.1}s")
-    } else if seconds < 59.5 {
-        format!("{seconds:.0}s")
-    } else {
-        clock(duration)
+    match duration.as_secs_f64() {
+        ..0.9995 => exact(duration),
+        seconds @ ..9.95 => format!("{seconds:.1}s"),
+        seconds @ ..59.5 => format!("{seconds:.0}s"),
+        _ => clock(duration),
     }
 }
 
-/// The same for a duration in a message.
+/// [`short_duration`] of a duration in a message.
 pub(crate) fn short(time: Option<prost_types::Duration>) -> String {
     short_duration(duration(time))
 }
 
-/// A duration in the format of flags, such as `2s`, `1.6s`, `500ms`, `10m`.
+/// A duration as a flag takes it, such as `2s`, `1.6s`, `500ms`, `10m`.
 pub(crate) fn setting(duration: Duration) -> String {
-    let seconds = duration.as_secs();
-    let whole = duration.subsec_nanos() == 0 && seconds > 0;
-    if whole && seconds.is_multiple_of(3600) {
-        format!("{}h", seconds / 3600)
-    } else if whole && seconds.is_multiple_of(60) {
-        format!("{}m", seconds / 60)
-    } else if seconds > 0 {
-        format!("{}s", trimmed(duration.as_secs_f64()))
-    } else {
-        format!("{}ms", trimmed(duration.as_secs_f64() * 1e3))
+    match (duration.as_secs(), duration.subsec_nanos()) {
+        (0, _) => format!("{}ms", trimmed(duration.as_secs_f64() * 1e3)),
+        (seconds, 0) if seconds.is_multiple_of(3600) => format!("{}h", seconds / 3600),
+        (seconds, 0) if seconds.is_multiple_of(60) => format!("{}m", seconds / 60),
+        _ => format!("{}s", trimmed(duration.as_secs_f64())),
     }
-}
-
-/// A number of bytes, such as `512B`, `1.5KiB`, `64MiB`.
-pub(crate) fn bytes(count: u64) -> String {
-    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
-    if count < 1024 {
-        return format!("{count}B");
-    }
-    let mut size = count as f64 / 1024.0;
-    let mut unit = 0;
-    while size >= 1023.95 && unit + 1 < UNITS.len() {
-        size /= 1024.0;
-        unit += 1;
-    }
-    let digits = format!("{size:.1}");
-    let digits = digits.strip_suffix(".0").unwrap_or(&digits);
-    format!("{digits}{}", UNITS[unit])
 }
 
 /// A count with its noun, such as `1 pool`, `3 pools`.
@@ -125,14 +95,9 @@ pub(crate) fn percent(share: f64) -> String {
 pub(crate) fn waterfall(waterfall: &Waterfall) -> String {
     let Waterfall { budget_seconds, queue_seconds, run_seconds, left_seconds, worker: _ } = *waterfall;
     let [budget, queue, run, left] = [budget_seconds, queue_seconds, run_seconds, left_seconds].map(seconds);
-    format!(
-        "done in {}   budget {} = queue {} + run {} + left {}",
-        short_duration(queue + run),
-        setting(budget),
-        exact(queue),
-        exact(run),
-        exact(left),
-    )
+    let (total, budget) = (short_duration(queue + run), setting(budget));
+    let [queue, run, left] = [queue, run, left].map(exact);
+    format!("done in {total}   budget {budget} = queue {queue} + run {run} + left {left}")
 }
 
 /// The id of a job, as the line below its text.
@@ -152,13 +117,7 @@ pub(crate) fn seconds(seconds: f64) -> Duration {
 
 /// A peer's text without control characters, which could control the terminal. Line ends and tabs stay.
 pub(crate) fn sanitized(text: &str) -> String {
-    text.chars()
-        .map(|c| match c {
-            '\n' | '\t' => c,
-            c if c.is_control() => char::REPLACEMENT_CHARACTER,
-            c => c,
-        })
-        .collect()
+    text.replace(|c: char| c.is_control() && c != '\n' && c != '\t', "\u{FFFD}")
 }
 
 fn clock(duration: Duration) -> String {
@@ -206,7 +165,7 @@ pub(crate) fn table(heads: &[&str], rows: Vec<Vec<String>>) -> Vec<String> {
     fitted(heads, rows, &[], None)
 }
 
-/// The same, at most `max` columns wide if given. The columns in `cut` are shortened, in that order.
+/// A [`table`] of at most `max` columns of the terminal. To fit, the columns in `cut` are shortened, in that order.
 pub(crate) fn fitted(heads: &[&str], mut rows: Vec<Vec<String>>, cut: &[usize], max: Option<usize>) -> Vec<String> {
     if rows.is_empty() {
         return Vec::new();

@@ -8,7 +8,7 @@ use tonic::Code;
 
 use super::{
     access::{Access, Address, ReadArgs},
-    connect::Connection,
+    connect::{Connection, Target},
     console::{BAD, Console, GOOD, paint},
     failure::{Exit, Failure},
     flags::any_duration,
@@ -54,8 +54,8 @@ pub(super) async fn run(args: ProbeArgs, console: &mut Console<'_>) -> Result<Ex
     let until = args.wait.map(|wait| Instant::now() + wait);
     let health = loop {
         let health = check(&access, &args.service, args.timeout).await;
-        let more = until.is_some_and(|until| Instant::now() + POLL < until);
-        if health == Ok(ServingStatus::Serving) || !more {
+        let is_last = until.is_none_or(|until| Instant::now() + POLL >= until);
+        if health == Ok(ServingStatus::Serving) || is_last {
             break health;
         }
         tokio::time::sleep(POLL).await;
@@ -65,11 +65,9 @@ pub(super) async fn run(args: ProbeArgs, console: &mut Console<'_>) -> Result<Ex
         (Ok(status), Format::Text) => console.out.line(&text(*status, &args.service, &access.address)).await,
         (_, Format::Json) => console.out.line(&json(&health, &args.service).to_string()).await,
     };
-    if let Err(failure) = printed.map_err(Failure::from)
-        && failure.exit() != Exit::OutputClosed
-    {
-        // The exit code is the result, so it must not become the code of this failure.
-        drop(console.err.line(&failure.text()).await);
+    if let Err(error) = printed {
+        // The exit code remains that of the health.
+        console.fail(&error.into()).await;
     }
     Ok(match health {
         Ok(ServingStatus::Serving) => Exit::Done,

@@ -50,7 +50,7 @@ pub(super) fn run(args: &ServeArgs) -> Exit {
 
 /// Why a server process failed.
 #[derive(Debug, thiserror::Error)]
-enum ServerError {
+pub(super) enum ServerError {
     #[error(transparent)]
     Config(#[from] Faults),
     #[error(transparent)]
@@ -75,7 +75,7 @@ pub fn run_server(
     own: Vec<OwnKind>,
     greet: impl AsyncFnOnce(&App, &Config) -> io::Result<()>,
 ) -> Exit {
-    run_until(HangUp::Reload, load, own, greet)
+    exit_of(serve(HangUp::Reload, load, own, greet))
 }
 
 /// What SIGHUP does.
@@ -87,14 +87,9 @@ pub(super) enum HangUp {
     Drain,
 }
 
-/// The same as [`run_server`], with a choice of what SIGHUP does.
-pub(super) fn run_until(
-    hang_up: HangUp,
-    load: impl Fn() -> Result<Loaded, Faults> + Send + Sync + 'static,
-    own: Vec<OwnKind>,
-    greet: impl AsyncFnOnce(&App, &Config) -> io::Result<()>,
-) -> Exit {
-    match serve(hang_up, load, own, greet) {
+/// The exit of a server process. Prints why it failed.
+pub(super) fn exit_of(served: Result<Receipt, ServerError>) -> Exit {
+    match served {
         Ok(receipt) if receipt.is_clean() => Exit::Done,
         Ok(_) => Exit::JobsLost,
         Err(ServerError::Config(faults)) => refuse(&faults),
@@ -113,11 +108,11 @@ pub(super) fn refuse(faults: &Faults) -> Exit {
 
 /// The addresses, for scripts and people.
 pub(super) fn announcement(app: &App) -> String {
-    let of_a_network = |address: &ListenAddress| match address.tcp() {
+    let link = |address: &ListenAddress| match address.tcp() {
         Some(address) => format!("http://{address}"),
         None => address.to_string(),
     };
-    let ops = app.ops_addresses().iter().map(of_a_network).collect::<Vec<_>>().join(" ");
+    let ops = app.ops_addresses().iter().map(link).collect::<Vec<_>>().join(" ");
     format!("grpc {} (reflection on)   ops {ops} (metrics, health)", all(app.addresses()))
 }
 
@@ -125,7 +120,8 @@ fn all(addresses: &[ListenAddress]) -> String {
     addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
 }
 
-fn serve(
+/// Serves as [`run_server`] does, with a choice of what SIGHUP does.
+pub(super) fn serve(
     hang_up: HangUp,
     load: impl Fn() -> Result<Loaded, Faults> + Send + Sync + 'static,
     own: Vec<OwnKind>,
@@ -185,12 +181,11 @@ fn print_receipt(receipt: &Receipt) {
 async fn follow_hang_ups(hang_up: HangUp, mut signals: Signal, control: &Control) -> std::convert::Infallible {
     loop {
         signals.recv().await;
-        if hang_up == HangUp::Drain {
-            control.drain();
-            continue;
+        match hang_up {
+            HangUp::Drain => control.drain(),
+            // The reload logs its result.
+            HangUp::Reload => drop(control.reload().await),
         }
-        // The result is logged.
-        let _ = control.reload().await;
     }
 }
 

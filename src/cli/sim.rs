@@ -14,7 +14,9 @@ use super::{
 };
 use crate::{
     model::Criticality,
-    sim::{self, Disturbance, Load, Outcome, PassedOver, Pattern, Recording, Retry, Service, Source},
+    sim::{
+        self, Disturbance, LaterLoad, Load, Outcome, Pattern, Recording, Retry, Served, Service, Source, quantile_of,
+    },
 };
 
 /// Largest log that is replayed, in bytes.
@@ -72,9 +74,6 @@ pub(super) struct SimArgs {
     /// Deadline of the jobs.
     #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = duration_in(MIN_TIME..=MAX_TIME))]
     deadline: Duration,
-    /// Spread the deadlines from half to one and a half.
-    #[arg(long)]
-    spread: bool,
     /// Number of workers.
     #[arg(long, value_name = "N", default_value = "8", value_parser = clap::value_parser!(u16).range(1..))]
     workers: u16,
@@ -102,17 +101,17 @@ pub(super) struct SimArgs {
     lose: Option<u16>,
     /// Replay the jobs of a log: standard error of a server with --log waterwheel::pool=debug, in a file. Limits of
     /// kinds, and their keys, are not replayed.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["services", "patterns", "duration", "mean", "deadline", "spread", "tenants", "flood", "classes"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["services", "patterns", "duration", "mean", "deadline", "tenants", "flood", "classes"])]
     replay: Option<PathBuf>,
     /// The pool to replay, if the log has several.
     #[arg(long, value_name = "POOL", requires = "replay")]
     pool: Option<String>,
 }
 
-/// One load without its seed.
+/// A row of the table: a load, of which the seed is still to be set.
 struct Case {
     load: Load,
-    /// The load without the flooding tenant.
+    /// `load.times` without the flooding tenant.
     times: f64,
 }
 
@@ -148,9 +147,8 @@ impl SimArgs {
             source,
             times: times + self.flood.unwrap_or_default(),
             lasts,
-            then: is_even.then(|| (self.then.unwrap_or(0.7), AFTER)),
+            then: is_even.then(|| LaterLoad { times: self.then.unwrap_or(0.7), lasts: AFTER }),
             deadline: self.deadline,
-            spread: self.spread,
             tenants,
             retry: self.retry,
             queue: usize::try_from(self.queue).unwrap_or(usize::MAX),
@@ -171,12 +169,12 @@ impl SimArgs {
         let all = cases.iter().map(|case| jobs_of(&case.load)).sum::<f64>() * self.seeds as f64;
         let runs = pluralized(cases.len() as u64 * self.seeds, "run");
         let what = if most > MAX_JOBS_OF_A_RUN {
-            let max = count(MAX_JOBS_OF_A_RUN);
-            format!("one run would simulate {} jobs; at most {max} are simulated at a time", count(most))
+            let max = large(MAX_JOBS_OF_A_RUN);
+            format!("one run would simulate {} jobs; at most {max} are simulated at a time", large(most))
         } else if longest > MAX_RUN {
             format!("one run would last {}; at most {} are simulated", setting(longest), setting(MAX_RUN))
         } else if all > MAX_JOBS {
-            format!("that would simulate {} jobs in {runs}; at most {} are simulated", count(all), count(MAX_JOBS))
+            format!("that would simulate {} jobs in {runs}; at most {} are simulated", large(all), large(MAX_JOBS))
         } else {
             return Ok(());
         };
@@ -221,11 +219,9 @@ pub(super) async fn run(args: SimArgs, console: &mut Console<'_>) -> Result<Exit
 }
 
 async fn describe(recording: &Recording, console: &mut Console<'_>) -> Result<(), Failure> {
-    let PassedOver { lines, first } = recording.passed_over();
-    if lines > 0 {
-        let lines = pluralized(lines, "line");
-        let note =
-            format!("note: left out of the log: {lines} without a whole message of the server, first line {first}");
+    if recording.skipped() > 0 {
+        let lines = pluralized(recording.skipped(), "line");
+        let note = format!("note: left out of the log: {lines} without a whole message of the server");
         console.err.line(&note).await?;
     }
     if console.format == Format::Text {
@@ -288,9 +284,9 @@ fn figures(case: &Case, flood: Option<f64>, seed: u64, outcome: &Outcome) -> Val
         Source::Drawn { pattern, service, .. } => (name(service), name(pattern)),
     };
     let tally = &outcome.tally;
-    let served = |(arrived, served): (u64, u64)| (arrived > 0).then(|| served as f64 / arrived as f64);
-    let waits = (0..tally.tenants.len()).map(|tenant| outcome.wait(tenant, 0.99));
-    let (others_served, others_wait_p99_ms) = flood.map(|_| outcome.of_others(0.99)).unzip();
+    let waits = &tally.waits;
+    // The flooding tenant is the first.
+    let others_served = flood.map(|_| tally.tenants[1..].iter().sum::<Served>().share().unwrap_or_default());
     json!({
         "load": times,
         "service": service,
@@ -316,17 +312,17 @@ fn figures(case: &Case, flood: Option<f64>, seed: u64, outcome: &Outcome) -> Val
         "admitted": tally.admitted,
         "useful_s": tally.useful.as_secs_f64(),
         "wasted_s": tally.wasted.as_secs_f64(),
-        "wait_p50_ms": outcome.wait_of_all(0.5),
-        "wait_p99_ms": outcome.wait_of_all(0.99),
+        "wait_p50_ms": quantile_of(waits, 0.5),
+        "wait_p99_ms": quantile_of(waits, 0.99),
         // The longest 99th percentile of any tenant.
-        "worst_tenant_wait_p99_ms": waits.fold(0.0, f64::max),
+        "worst_tenant_wait_p99_ms": waits.chunks(1).map(|tenant| quantile_of(tenant, 0.99)).fold(0.0, f64::max),
         // Jain's index over the tenants' served shares.
         "fairness": outcome.fairness,
         // Served share by class, the most important first; `null` without arrivals.
-        "served_by_class": tally.classes.map(served),
+        "served_by_class": tally.classes.map(Served::share),
         // For all tenants except the flooding one; `null` if no tenant floods.
         "others_served": others_served,
-        "others_wait_p99_ms": others_wait_p99_ms,
+        "others_wait_p99_ms": flood.map(|_| quantile_of(&waits[1..], 0.99)),
     })
 }
 
@@ -336,12 +332,12 @@ fn jobs_of(load: &Load) -> f64 {
         Source::Recorded(recording) => return Recording::counts(recording).0 as f64,
         Source::Drawn { mean, .. } => mean.as_secs_f64(),
     };
-    let then = load.then.map_or(0.0, |(times, lasts)| times * lasts.as_secs_f64());
+    let then = load.then.map_or(0.0, |then| then.times * then.lasts.as_secs_f64());
     (load.times * load.lasts.as_secs_f64() + then) * load.workers as f64 / mean
 }
 
-/// With two or three digits.
-fn count(jobs: f64) -> String {
+/// A large number of jobs, to a tenth of a million or a billion.
+fn large(jobs: f64) -> String {
     match jobs {
         jobs if jobs < 1e9 => format!("{} million", (jobs / 1e5).round() / 10.0),
         jobs => format!("{} billion", (jobs / 1e8).round() / 10.0),

@@ -17,7 +17,7 @@ use crossterm::{
     style::Print,
     terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode, size},
 };
-use futures_util::{Stream, StreamExt, stream};
+use futures_util::{Stream, TryStreamExt, stream};
 use tonic::Streaming;
 
 pub(super) use self::text::live_workers;
@@ -27,7 +27,7 @@ use self::{
 };
 use super::{
     access::ReadArgs,
-    connect::{Call, CallArgs},
+    connect::{Call, CallArgs, Target},
     console::Console,
     failure::{Exit, Failure},
     flags::duration_in,
@@ -107,14 +107,11 @@ async fn fill_screen(args: &StatsArgs, call: &Call, snapshots: Streaming<WatchSt
     loop {
         tokio::select! {
             biased;
-            event = keys.next() => match event {
-                Some(Ok(event)) if leaves(&event) => return Ok(Exit::Done),
-                Some(Ok(_)) => {}
-                Some(Err(error)) => return Err(error.into()),
-                None => return Ok(Exit::Done),
+            event = keys.try_next() => if event?.is_none_or(|event| leaves(&event)) {
+                return Ok(Exit::Done);
             },
-            view = views.next() => match view {
-                Some(view) => shown = Some(view?),
+            view = views.try_next() => match view? {
+                Some(view) => shown = Some(view),
                 None => return Ok(Exit::Done),
             },
         }
@@ -124,6 +121,7 @@ async fn fill_screen(args: &StatsArgs, call: &Call, snapshots: Streaming<WatchSt
     }
 }
 
+/// Each snapshot, with the one before it and the current jobs.
 fn views(
     args: &StatsArgs,
     call: &Call,

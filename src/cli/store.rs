@@ -11,10 +11,11 @@ use serde_json::json;
 use super::{
     console::{BAD, Console, GOOD, paint},
     failure::{Exit, Failure},
-    output::{bytes, message_json, pluralized},
+    output::{message_json, pluralized},
 };
 use crate::{
     detached::wall_clock,
+    file::size_text,
     rpc::detached_job,
     store::{
         Action, BATCH, Change, Extent, Filter, JobName, JobStore, Salvaged, SqliteFacts, SqliteOptions, inspect_sqlite,
@@ -104,22 +105,16 @@ async fn cancel(file: PathBuf, ids: Vec<String>, console: &mut Console<'_>) -> R
     let store = open_existing(file)?;
     let changes = store.change(ids.iter().map(|id| JobName::from(&**id)).collect(), Action::Cancel).await;
     store.close().await;
-    let (mut lines, mut exit) = (Vec::new(), Exit::Done);
-    for (id, change) in ids.iter().zip(changes?) {
-        let what = match change {
-            Change::Done | Change::Requested => "cancelled",
-            Change::WrongState(_) => "it has ended",
-            Change::NotFound | Change::Full(_) => "there is no such job",
-        };
-        if what != "cancelled" {
-            exit = Exit::Usage;
-        }
-        lines.push((id, what));
-    }
-    let report = json!(lines.iter().map(|(id, what)| json!({ "id": id, "result": what })).collect::<Vec<_>>());
-    let text = || lines.iter().map(|(id, what)| format!("{id}: {what}")).collect::<Vec<_>>().join("\n");
+    let results = changes?.into_iter().map(|change| match change {
+        Change::Done | Change::Requested => "cancelled",
+        Change::WrongState(_) => "it has ended",
+        Change::NotFound | Change::Full(_) => "there is no such job",
+    });
+    let results: Vec<(String, &str)> = ids.into_iter().zip(results).collect();
+    let report = json!(results.iter().map(|(id, result)| json!({ "id": id, "result": result })).collect::<Vec<_>>());
+    let text = || results.iter().map(|(id, result)| format!("{id}: {result}")).collect::<Vec<_>>().join("\n");
     console.report(&report, text).await?;
-    Ok(exit)
+    Ok(if results.iter().all(|(_, result)| *result == "cancelled") { Exit::Done } else { Exit::Usage })
 }
 
 fn text(facts: &SqliteFacts, path: &Path) -> String {
@@ -136,7 +131,10 @@ fn text(facts: &SqliteFacts, path: &Path) -> String {
         let advice = format!("`waterwheel store salvage {} NEW_FILE` keeps what can be read", path.display());
         format!("{}\n{}\n{advice}", paint(BAD, "damaged"), damage.join("\n"))
     };
-    format!("{state}\nschema  {schema}\njobs    {jobs}, {unfinished} of them not ended\nfile    {}", bytes(*file_bytes))
+    format!(
+        "{state}\nschema  {schema}\njobs    {jobs}, {unfinished} of them not ended\nfile    {}",
+        size_text(*file_bytes)
+    )
 }
 
 /// Opens a file as a server does, but creates none.

@@ -5,13 +5,16 @@ use tonic::Streaming;
 
 use super::{
     access::ServerArgs,
-    connect::{Call, CallArgs},
+    connect::{Call, CallArgs, Target},
     console::{Console, FAINT, paint},
     failure::{Exit, Failure},
     flags::JobArgs,
-    output::{Format, bytes, job_id, message_json, percent, sanitized, waterfall},
+    output::{Format, job_id, message_json, percent, sanitized, waterfall},
 };
-use crate::proto::{Finished, Progress, StreamRequest, StreamResponse, SubmitRequest, stream_response::Event};
+use crate::{
+    file::size_text,
+    proto::{Finished, Progress, StreamRequest, StreamResponse, SubmitRequest, stream_response::Event},
+};
 
 /// Run one job and print its output.
 ///
@@ -175,7 +178,7 @@ impl ProgressDisplay {
     }
 
     fn line(&self) -> String {
-        let written = format!("{} written", bytes(self.written));
+        let written = format!("{} written", size_text(self.written));
         match &self.progress {
             Some(progress) => {
                 let message = sanitized(&progress.message).replace('\n', " ");

@@ -33,7 +33,7 @@ pub(super) fn report(values: &mut Values, no_kinds: NoKinds, env: &[(String, Str
     report_auth(values);
     report_store(values);
     report_burst(values, "quota");
-    for (tenant, _) in values.names("quota.tenant") {
+    for tenant in values.names("quota.tenant") {
         report_burst(values, &format!("quota.tenant.{tenant}"));
     }
     report_kinds(values, no_kinds, env);
@@ -134,7 +134,7 @@ fn report_auth(values: &mut Values) {
         values.contradiction(&[jwks], format!("`{jwks}`: {error}"), help);
     }
     let rules = values.names("auth.rule");
-    for (rule, _) in &rules {
+    for rule in &rules {
         let table = format!("auth.rule.{rule}");
         report_lack(values, &format!("{table}.principals"), &table);
         report_lack(values, &format!("{table}.rpcs"), &table);
@@ -171,7 +171,7 @@ fn report_store(values: &mut Values) {
     }
 }
 
-/// Reports that `path` is not set, if `beside` is: a key or a table.
+/// Reports that `path` is not set although `beside` is, which is a key or a table.
 fn report_lack(values: &mut Values, path: &str, beside: &str) {
     if values.get::<toml::Value>(path).is_none() && values.has(beside) {
         let help = format!("add `{path} = {}`", keys_and_defaults::example(path));
@@ -179,7 +179,7 @@ fn report_lack(values: &mut Values, path: &str, beside: &str) {
     }
 }
 
-/// Reports that a key has no effect, if none of `needs` is set.
+/// Reports that `path` has no effect, if it is set and none of `needs` is.
 fn report_need(values: &mut Values, path: &str, needs: &[&str]) {
     let is_there = |key: &&str| values.is_set(key) || values.is_faulty(key);
     if values.is_set(path) && !needs.iter().any(is_there) {
@@ -195,9 +195,10 @@ fn report_burst(values: &mut Values, table: &str) {
 
 fn report_pools(values: &mut Values) {
     let pools = values.names("pool");
-    let used: BTreeSet<String> = values.names("kind").iter().filter_map(|(kind, _)| pool_of(values, kind)).collect();
-    for (pool, in_file) in &pools {
-        let key = |key: &str| format!("pool.{pool}.{key}");
+    let used: BTreeSet<String> = values.names("kind").iter().filter_map(|kind| pool_of(values, kind)).collect();
+    for pool in &pools {
+        let table = format!("pool.{pool}");
+        let key = |key: &str| format!("{table}.{key}");
         report_payload(values, &key("queue.bytes"));
         report_more::<u64>(values, &key("workers.min"), "more", &key("workers.max"));
         let [when_full, waiting] = [key("when_full"), key("queue.waiting")];
@@ -209,11 +210,11 @@ fn report_pools(values: &mut Values) {
         }
         report_remote(values, pool);
         // The name of a variable or a flag is probably misspelled.
-        if !used.contains(pool) && !in_file {
-            let else_add = format!("add [pool.{pool}] to the file");
-            let help = meant(pool, &pools, &else_add).unwrap_or(format!("{else_add}, or a kind that uses it"));
+        if !used.contains(pool) && !values.is_in_file(&table) {
+            let add = format!("add [{table}] to the file");
+            let help = meant(values, "pool", pool, &add).unwrap_or(format!("{add}, or a kind that uses it"));
             let message = format!("pool `{pool}` is not in the file, and no kind uses it");
-            values.contradiction(&[&format!("pool.{pool}")], message, help);
+            values.contradiction(&[&table], message, help);
         }
     }
 }
@@ -243,18 +244,17 @@ fn report_kinds(values: &mut Values, no_kinds: NoKinds, env: &[(String, String)]
         let help = "add [kind.NAME]; `waterwheel config init` prints a file to start from";
         values.contradiction(&[], "no kinds are configured, so no job can run", help);
     }
-    for (kind, in_file) in &kinds {
-        let key = |key: &str| format!("kind.{kind}.{key}");
+    for kind in &kinds {
+        let table = format!("kind.{kind}");
+        let key = |key: &str| format!("{table}.{key}");
         for limit in [key("limit"), key("limit.per_key")] {
             report_burst(values, &limit);
         }
         let per_key = ["concurrency", "rate"].map(|bound| key(&format!("limit.per_key.{bound}")));
         report_need(values, &key("limit.per_key.keys"), &per_key.each_ref().map(String::as_str));
-        let table = format!("kind.{kind}");
-        let is_absent = !in_file && handler::keys_of(kind, values).is_empty();
-        if is_absent {
-            let help = meant(kind, &kinds, "give it `exec` or `builtin`")
-                .unwrap_or(format!("add [kind.{kind}] to the file, or set its `exec` or `builtin` too"));
+        if !values.is_in_file(&table) && handler::keys_of(kind, values).is_empty() {
+            let help = meant(values, "kind", kind, "give it `exec` or `builtin`")
+                .unwrap_or(format!("add [{table}] to the file, or set its `exec` or `builtin` too"));
             values.contradiction(&[&table], format!("kind `{kind}` is not in the file"), help);
             continue;
         }
@@ -265,15 +265,15 @@ fn report_kinds(values: &mut Values, no_kinds: NoKinds, env: &[(String, String)]
     report_programs(values, &kinds, env);
 }
 
-fn report_programs(values: &mut Values, kinds: &[(String, bool)], env: &[(String, String)]) {
+fn report_programs(values: &mut Values, kinds: &[String], env: &[(String, String)]) {
     let programs = values.names("program");
     let mut used = BTreeSet::new();
-    for (kind, _) in kinds {
+    for kind in kinds {
         let key = format!("kind.{kind}.program");
         report_undeclared(values, &format!("kind `{kind}` is run by program"), &key, "program", " with its `command`");
         used.extend(values.get::<String>(&key));
     }
-    for (program, _) in &programs {
+    for program in &programs {
         let table = format!("program.{program}");
         report_lack(values, &format!("{table}.command"), &table);
         handler::report_program(&table, "command", values, env);
@@ -286,7 +286,7 @@ fn report_programs(values: &mut Values, kinds: &[(String, bool)], env: &[(String
 
 fn report_schedules(values: &mut Values, no_kinds: NoKinds) {
     let has_store = STORES.iter().any(|key| values.is_set(key) || values.is_faulty(key));
-    for (schedule, _) in values.names("schedule") {
+    for schedule in values.names("schedule") {
         let table = format!("schedule.{schedule}");
         let kind = format!("{table}.kind");
         report_lack(values, &format!("{table}.cron"), &table);
@@ -313,12 +313,12 @@ fn report_pool_of(values: &mut Values, kind: &str) {
 /// Reports that the value of `key` names no section of `table`. `what` begins the message, and `more` ends the help.
 fn report_undeclared(values: &mut Values, what: &str, key: &str, table: &str, more: &str) {
     let Some(name) = values.get::<String>(key) else { return };
-    let (declared, section) = (values.names(table), format!("{table}.{name}"));
-    if declared.iter().any(|(other, _)| *other == name) || values.is_faulty(&section) || values.is_faulty(table) {
+    let section = format!("{table}.{name}");
+    if values.names(table).contains(&name) || values.is_faulty(&section) || values.is_faulty(table) {
         return;
     }
     let add = format!("add [{section}]{more}");
-    let help = meant(&name, &declared, &add).unwrap_or(add);
+    let help = meant(values, table, &name, &add).unwrap_or(add);
     values.contradiction(&[key], format!("{what} `{}`, which is not declared", redact::quote(&name)), help);
 }
 
@@ -326,13 +326,16 @@ fn pool_of(values: &Values, kind: &str) -> Option<String> {
     values.get(&format!("kind.{kind}.pool"))
 }
 
-/// Help that suggests the most similar name in the file, and `otherwise`.
-fn meant(given: &str, names: &[(String, bool)], otherwise: &str) -> Option<String> {
-    let known: Vec<&String> = names.iter().filter(|(_, in_file)| *in_file).map(|(name, _)| name).collect();
+/// Help that suggests the most similar name that the file has in `table`, or else `otherwise`. `None` if none is
+/// similar.
+fn meant(values: &Values, table: &str, given: &str, otherwise: &str) -> Option<String> {
+    let mut known = values.names(table);
+    known.retain(|name| values.is_in_file(&format!("{table}.{name}")));
     closest(given, &known).map(|close| format!("did you mean `{close}`? else {otherwise}"))
 }
 
-/// Whether two addresses conflict. Port 0 never conflicts; an unspecified address uses its port on all addresses.
+/// Whether two listeners cannot have these addresses. Port 0 is never taken; an unspecified address takes its port on
+/// all addresses.
 fn overlap(a: &ListenAddress, b: &ListenAddress) -> bool {
     match (a, b) {
         (ListenAddress::Tcp(a), ListenAddress::Tcp(b)) => {
@@ -340,7 +343,6 @@ fn overlap(a: &ListenAddress, b: &ListenAddress) -> bool {
             a.port() == b.port() && a.port() != 0 && meet
         }
         (ListenAddress::Unix { path: a, mode: _ }, ListenAddress::Unix { path: b, mode: _ }) => a == b,
-        (ListenAddress::Systemd(a), ListenAddress::Systemd(b)) => a == b,
-        _ => false,
+        (a, b) => a == b,
     }
 }

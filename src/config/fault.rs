@@ -1,4 +1,4 @@
-//! Faults with their positions, and their display with carets. `values.rs` finds unknown keys.
+//! Faults with their positions, and their display with carets.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,7 +7,7 @@ use std::{
     path::Path,
 };
 
-use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
+use annotate_snippets::{Annotation, AnnotationKind, Group, Level, Renderer, Snippet};
 use serde_json::json;
 
 use super::{
@@ -117,7 +117,7 @@ impl Faults {
         let faults = self.faults.iter();
         // Each text is scanned once, because it may have as many faults as lines.
         let texts = faults.clone().flat_map(|fault| &fault.places).map(|place| place.text).collect::<BTreeSet<_>>();
-        let secrets = texts.into_iter().map(|text| (text, redact::secrets(self.texts.get(text)))).collect();
+        let secrets = texts.into_iter().map(|text| (text, redact::secret_ranges(self.texts.get(text)))).collect();
         let reports = faults.map(|fault| renderer.render(&[self.report(fault, &secrets)]));
         let reports: Vec<String> = reports.collect();
         reports.join("\n\n")
@@ -125,27 +125,32 @@ impl Faults {
 
     fn report<'a>(&'a self, fault: &'a Fault, secrets: &Secrets) -> Group<'a> {
         let mut group = Group::with_title(Level::ERROR.primary_title(without_userinfo(&fault.message).into_owned()));
-        for (index, first) in fault.places.iter().enumerate() {
-            let same_text = |other: &Span| other.text == first.text;
-            if fault.places[..index].iter().any(same_text) {
-                continue;
+        for (index, place) in fault.places.iter().enumerate() {
+            // Each text has one snippet.
+            if fault.places[..index].iter().all(|before| before.text != place.text) {
+                group = group.element(self.snippet(fault, place.text, &secrets[&place.text]));
             }
-            let places = fault.places.iter().enumerate();
-            let places: Vec<(usize, &Span)> = places.filter(|(_, place)| same_text(place)).collect();
-            let text = self.texts.get(first.text);
-            let ranges: Vec<_> = places.iter().map(|(_, place)| place.range.clone()).collect();
-            let line = places.iter().map(|(_, place)| text.line(place)).min().unwrap_or_default();
-            let Excerpt { text: lines, places: ranges } = redact::excerpt(&text.text, &ranges, &secrets[&first.text]);
-            let kind = |index| if index == 0 { AnnotationKind::Primary } else { AnnotationKind::Context };
-            let annotations = places.iter().zip(ranges).map(|((index, _), range)| kind(*index).span(range));
-            let snippet = Snippet::source(lines).line_start(line).annotations(annotations);
-            group = match &text.medium {
-                Medium::File(name) => group.element(snippet.path(name)),
-                Medium::Environment(_) => group.element(snippet.path("environment").line_numbering(false)),
-                Medium::Flag(_) => group.element(snippet.path("command line").line_numbering(false)),
-            };
         }
         group.element(Level::HELP.message(without_userinfo(&fault.help).into_owned()))
+    }
+
+    /// The lines of one text that have places of the fault. The first place of the fault is the primary one.
+    fn snippet<'a>(&'a self, fault: &Fault, text: usize, secrets: &[Range<usize>]) -> Snippet<'a, Annotation<'a>> {
+        let source = self.texts.get(text);
+        let places: Vec<&Span> = fault.places.iter().filter(|place| place.text == text).collect();
+        let ranges: Vec<_> = places.iter().map(|place| place.range.clone()).collect();
+        let line = places.iter().map(|place| source.line(place)).min().unwrap_or_default();
+        let Excerpt { text: lines, places: ranges } = redact::excerpt(&source.text, &ranges, secrets);
+        let annotations = places.into_iter().zip(ranges).map(|(place, range)| {
+            let is_primary = fault.places.first() == Some(place);
+            if is_primary { AnnotationKind::Primary.span(range) } else { AnnotationKind::Context.span(range) }
+        });
+        let snippet = Snippet::source(lines).line_start(line).annotations(annotations);
+        match &source.medium {
+            Medium::File(name) => snippet.path(name),
+            Medium::Environment(_) => snippet.path("environment").line_numbering(false),
+            Medium::Flag(_) => snippet.path("command line").line_numbering(false),
+        }
     }
 }
 

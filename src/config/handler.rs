@@ -203,8 +203,8 @@ fn environment(table: &str, values: &Values, server_env: &[(String, String)]) ->
     values.section::<BTreeMap<_, _>>(&format!("{table}.env")).into_iter().chain(passed).collect()
 }
 
-/// Warns about each argument that names no file of the directory of the configuration, and about each relative one that
-/// names one: jobs do not run in that directory.
+/// Warns about each argument `{config_dir}/NAME` without such a file. Also warns about each relative path of a file in
+/// the directory of the configuration, because jobs do not run there.
 fn warn_of_files(key: &str, values: &mut Values) {
     for (word, span) in words(key, values).into_iter().skip(1) {
         if let Some(name) = word.strip_prefix(CONFIG_DIR).map(|rest| rest.trim_start_matches('/'))

@@ -232,8 +232,8 @@ keys! {
     "store.path": Path, like "'waterwheel.db'";
     /// Database of the detached jobs (PostgreSQL), which replicas share.
     "store.url": Text(DATABASE), like "'postgres://waterwheel@db.example/jobs?sslmode=require'";
-    /// The database itself, to hear of other replicas' changes at once, where `store.url` is a pooler that shares
-    /// sessions (PgBouncer in transaction mode). Without it, they are found within a second there.
+    /// The database itself, if `store.url` is a pooler that shares sessions (PgBouncer in transaction mode). A replica
+    /// then hears of the changes of others at once, and without it within a second.
     "store.listen_url": Text(DATABASE), like "'postgres://waterwheel@db.example/jobs?sslmode=require'";
     /// Prepare each statement once for each connection. A pooler that shares sessions needs `false`, which costs the
     /// database more for each job.
@@ -299,7 +299,7 @@ keys! {
     /// Blocking workers that may be replaced while stuck.
     "pool.*.max_stuck": Integer(0, 1024), default "4";
     /// Largest share of the queue for one tenant while another tenant has queued jobs.
-    "pool.*.tenant_share": Share, default "0.25";
+    "pool.*.tenant_share": Number(0.001, 1.0), default "0.25";
     /// Ended jobs that the pool remembers, 0.3 to 5 KiB each. Half are for failures.
     "pool.*.ended_jobs": Integer(0, 1 << 20), default "1024";
     /// Run time from which a job counts as stale: it is logged once, counted, and shown by `waterwheel jobs --stale`.
@@ -313,7 +313,7 @@ keys! {
     "program.*.jobs_per_process": Integer(1, 65_536), default "1", like "8";
     /// Time from the start of a process until it says that it is ready.
     "program.*.start_timeout": WAIT, default "'10s'";
-    /// Whether the server is ready only once a process was ready. By default it is ready too if all have failed.
+    /// Whether one process must be ready before the server is. By default, processes that fail do not delay it.
     "program.*.required": Boolean, default "false";
     /// Jobs after which a process is replaced, up to a fifth earlier. It goes on until its successor is ready.
     "program.*.recycle.jobs": Integer(1, 1_000_000_000), like "10000";

@@ -201,7 +201,7 @@ impl Store {
 
 /// All settings. `env` is the environment for `pass_env`.
 pub(super) fn read(values: &Values, env: &[(String, String)]) -> Config {
-    let names = |table| values.names(table).into_iter().map(|(name, _)| name);
+    let names = |table| values.names(table).into_iter();
     let server = server(values);
     let deadline = values.section("deadline");
     Config {
@@ -248,7 +248,7 @@ pub(super) fn jwt(values: &Values) -> Option<Jwt> {
     (is_whole && !values.is_faulty_within("auth.jwt")).then(|| values.section("auth.jwt"))
 }
 
-/// Parses texts that are known to be valid.
+/// Parses texts that were checked.
 fn parsed<T: std::str::FromStr>(texts: &[String]) -> Vec<T> {
     texts.iter().filter_map(|text| text.parse().ok()).collect()
 }
@@ -270,7 +270,7 @@ fn server(values: &Values) -> Server {
 fn auth(values: &Values) -> Option<auth::Config> {
     let jwt = jwt(values);
     let has_client_ca = tls(values).is_some_and(|tls| tls.client_ca.is_some());
-    let rules = values.names("auth.rule").into_iter().map(|(name, _)| rule(values, name)).collect();
+    let rules = values.names("auth.rule").into_iter().map(|name| rule(values, name)).collect();
     (jwt.is_some() || has_client_ca).then(|| auth::Config { jwt, rules, ops: values.required("auth.ops") })
 }
 

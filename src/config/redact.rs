@@ -1,9 +1,12 @@
-//! Redacts secrets: values below a key `env` or one that ends in `url`, and the userinfo of URLs elsewhere. Faults end
-//! up in logs, and the output of `config show` in tickets.
+//! Redacts secrets, because faults end up in logs, and the output of `config show` in tickets. Secret are the values
+//! below a key `env`, those of a key that ends in `url`, and the userinfo of URLs elsewhere.
 
 use std::ops::Range;
 
-use toml::de::{DeTable, DeValue};
+use toml::{
+    Spanned,
+    de::{DeTable, DeValue},
+};
 
 use super::source::{Medium, Text};
 use crate::model::{WITHHELD, userinfo, without_userinfo};
@@ -37,7 +40,7 @@ pub(super) fn redacted(value: toml::Value) -> toml::Value {
 }
 
 /// Byte ranges of the secrets in a text, in order.
-pub(super) fn secrets(source: &Text) -> Vec<Range<usize>> {
+pub(super) fn secret_ranges(source: &Text) -> Vec<Range<usize>> {
     let Text { medium, text, .. } = source;
     let start = match medium {
         Medium::File(_) => 0,
@@ -53,15 +56,15 @@ pub(super) fn secrets(source: &Text) -> Vec<Range<usize>> {
     let value = &text[start..];
     let mut found = Vec::new();
     let parsed = match medium {
-        Medium::File(_) => DeTable::parse(text).map(|table| secrets_of_table(table.get_ref(), false, &mut found)),
-        _ => DeValue::parse(value).map(|value| secrets_of_value(value.get_ref(), value.span(), false, &mut found)),
+        Medium::File(_) => DeTable::parse(text).map(|table| DeValue::Table(table.into_inner())),
+        _ => DeValue::parse(value).map(Spanned::into_inner),
     };
-    if parsed.is_err() && matches!(medium, Medium::File(_)) && is_foreign(text) {
-        found.push(0..text.len());
-    } else if parsed.is_err() {
-        secrets_of_invalid_toml(value, &mut found);
+    match parsed {
+        Ok(parsed) => secrets_of_value(&parsed, 0..value.len(), false, &mut found),
+        Err(_) if matches!(medium, Medium::File(_)) && is_foreign(text) => found.push(0..text.len()),
+        Err(_) => secrets_of_invalid_toml(value, &mut found),
     }
-    // With a quotation mark too many in front of it, the rest of a secret is a comment to the parser.
+    // If a quotation mark ends a secret too early, the parser may take the rest of the secret for a comment.
     let comments = found.iter().filter_map(|it| value[it.end..].lines().next()?.find('#').map(|at| it.end + at));
     let comments = comments.map(|at| at..value[at..].find('\n').map_or(value.len(), |length| at + length));
     found.extend(comments.collect::<Vec<_>>());
@@ -111,15 +114,15 @@ fn is_secret_key(key: &str) -> bool {
     key == "environment" || ["env", "url"].into_iter().any(is_near) || key.ends_with("url")
 }
 
-fn secrets_of_table(table: &DeTable<'_>, is_secret: bool, found: &mut Vec<Range<usize>>) {
-    for (key, value) in table {
-        secrets_of_value(value.get_ref(), value.span(), is_secret || is_secret_key(key.get_ref()), found);
-    }
-}
-
+/// Adds the ranges of all values that are below a secret key, or are secret themselves.
 fn secrets_of_value(value: &DeValue<'_>, range: Range<usize>, is_secret: bool, found: &mut Vec<Range<usize>>) {
     match value {
-        DeValue::Table(table) => secrets_of_table(table, is_secret, found),
+        DeValue::Table(table) => {
+            for (key, value) in table {
+                let is_secret = is_secret || is_secret_key(key.get_ref());
+                secrets_of_value(value.get_ref(), value.span(), is_secret, found);
+            }
+        }
         DeValue::Array(items) => {
             items.iter().for_each(|item| secrets_of_value(item.get_ref(), item.span(), is_secret, found));
         }

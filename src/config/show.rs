@@ -88,8 +88,7 @@ fn tables(settings: &[Setting], comment: impl Fn(&Setting) -> Option<String>) ->
     let tables = settings.chunk_by(|a, b| a.split().0 == b.split().0);
     let shown = tables.map(|table| {
         let lines: Vec<String> = table.iter().map(Setting::line).collect();
-        let width = lines.iter().map(|line| line.chars().count()).max();
-        let width = width.unwrap_or(0);
+        let width = lines.iter().map(|line| line.chars().count()).max().unwrap_or(0);
         let line = |(setting, line): (&Setting, &String)| match comment(setting) {
             Some(comment) if setting.value.is_some() => format!("{line:width$}  # {comment}\n"),
             _ => format!("{line}\n"),

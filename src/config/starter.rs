@@ -1,9 +1,6 @@
 //! The configuration that `dev` runs and `config init` prints; its text is in `starter.toml`.
 
-use super::{
-    keys_and_defaults::{KEYS, Key},
-    source::SourceFile,
-};
+use super::keys_and_defaults::{KEYS, Key};
 
 /// The file. A line `#= TABLE` marks where the other keys of a table are inserted.
 const TEMPLATE: &str = include_str!("starter.toml");
@@ -16,12 +13,8 @@ pub fn text() -> String {
     text_with(&[])
 }
 
-/// The same as a source, which variables and flags override. It sets these keys, too, to values in TOML.
-pub fn file_with(set: &[(&str, &str)]) -> SourceFile {
-    SourceFile { name: NAME.to_owned(), text: text_with(set) }
-}
-
-fn text_with(set: &[(&str, &str)]) -> String {
+/// The same, with some keys set to values in TOML.
+pub fn text_with(set: &[(&str, &str)]) -> String {
     let mut text = String::new();
     for line in TEMPLATE.lines() {
         match line.strip_prefix("#= ") {

@@ -298,7 +298,6 @@ fn describe(value_type: ValueType) -> String {
         ValueType::Count(high) => format!("1 to {high}, or `\"cpus\"`"),
         ValueType::Integer(low, high) => format!("{low} to {high}"),
         ValueType::Number(low, high) => format!("{low} to {high}"),
-        ValueType::Share => "above 0, at most 1".to_owned(),
         ValueType::Size(low, high) => format!("{} to {}", plain(&size(low)), plain(&size(high))),
         ValueType::Duration(low, high) => format!("{} to {}", plain(&duration(low)), plain(&duration(high))),
         ValueType::Text(syntax) => of(syntax),
@@ -349,7 +348,7 @@ fn changing_a_default_changes_the_settings() {
     let other = |key: &Key| match key.takes {
         ValueType::Boolean => Some(if key.default == Some("true") { "false" } else { "true" }.to_owned()),
         ValueType::Integer(low, high) | ValueType::Count(low @ high) => Some((low.max(2)).min(high).to_string()),
-        ValueType::Share => Some("0.5".to_owned()),
+        ValueType::Number(..) => Some("0.5".to_owned()),
         ValueType::Duration(_, high) => Some(format!("{}ms", high.as_millis().min(31_000))),
         ValueType::Text(Syntax::OneOf(names)) => names.last().map(|name| (*name).to_owned()),
         _ => None,

@@ -174,8 +174,8 @@ fn data(value: &DeValue<'_>, text: usize, offset: usize) -> Data {
     match value {
         DeValue::String(string) => Data::String(string.to_string()),
         DeValue::Integer(integer) => {
-            // No configured range reaches the bounds of `i64`. So the nearest bound makes the range check report an
-            // integer that does not fit.
+            // An integer that does not fit becomes the nearest bound of `i64`. No configured range reaches that far, so
+            // the range check reports it.
             let bound = if integer.as_str().starts_with('-') { i64::MIN } else { i64::MAX };
             Data::Integer(i64::from_str_radix(integer.as_str(), integer.radix()).unwrap_or(bound))
         }

@@ -28,8 +28,6 @@ pub(super) enum ValueType {
     /// A number from 1, or `"cpus"`: one for each CPU.
     Count(i64),
     Number(f64, f64),
-    /// Above 0 and at most 1. A share of 0 would refuse everything.
-    Share,
     /// A number of bytes.
     Size(u64, u64),
     Duration(Duration, Duration),
@@ -95,7 +93,7 @@ impl ValueType {
             Self::Boolean => "a boolean",
             Self::Integer(..) => "a whole number",
             Self::Count(_) => "a whole number or \"cpus\"",
-            Self::Number(..) | Self::Share => "a number",
+            Self::Number(..) => "a number",
             Self::Size(..) => "a size",
             Self::Duration(..) => "a duration",
             Self::Text(_) | Self::Path | Self::Secret => "a string",
@@ -104,6 +102,7 @@ impl ValueType {
         }
     }
 
+    /// Whether an array may have this many items: only `Texts` may be empty.
     fn takes(self, items: &[Node]) -> bool {
         matches!(self, Self::Texts(_)) || !items.is_empty()
     }
@@ -117,10 +116,8 @@ impl ValueType {
             (Self::Count(high), Data::Integer(value)) => within(*value, 1..=high, integer),
             (Self::Count(_), Data::String(word)) if word == "cpus" => Ok(word.clone().into()),
             (Self::Number(low, high), Data::Float(value)) => within(*value, low..=high, toml::Value::Float),
-            (Self::Share, Data::Float(value)) if *value > 0.0 && *value <= 1.0 => Ok(toml::Value::Float(*value).into()),
-            (Self::Share, Data::Float(value)) => Err(Invalid::range(&value.to_string(), "0 (excluded)", "1")),
             // Such numbers are small; integers beyond 2^53 are out of range anyway.
-            (Self::Number(..) | Self::Share, Data::Integer(value)) => return self.number(&Data::Float(*value as f64)),
+            (Self::Number(..), Data::Integer(value)) => return self.number(&Data::Float(*value as f64)),
             (Self::Size(..), Data::Integer(value @ 1..1024)) => {
                 let help = format!("write the unit, as in `\"{value}MiB\"`, or `\"{value}B\"`");
                 Err(Invalid::text(&value.to_string(), "a size with a unit", Some(help)))
@@ -134,14 +131,14 @@ impl ValueType {
         })
     }
 
-    /// Checks texts, and reports every value that no type accepts.
+    /// Checks a text. Reports a value of any other type.
     fn text(self, node: &Node, directory: &Path) -> Result<Value, Invalid> {
         let (text, is_bare) = match (&node.data, &node.bare) {
             (Data::String(text), bare) => (text.clone(), bare.is_some()),
             (_, Some(bare)) => (bare.clone(), true),
             // A negative number of bytes: the unit is not the fault.
             (Data::Integer(value @ ..0), None) if matches!(self, Self::Size(..)) => (value.to_string(), false),
-            (data, None) => return Err(Invalid::kind(self.expected(), data.type_name())),
+            (data, None) => return Err(Invalid::type_of(self.expected(), data.type_name())),
         };
         match self {
             Self::Text(syntax) => syntax.read(&text).map(Value::from),
@@ -153,7 +150,7 @@ impl ValueType {
                 Ok(directory.join(unmasked(&text)?).to_string_lossy().into_owned().into())
             }
             Self::Secret => Ok(Value { typed: unmasked(&text)?.into(), shown: WITHHELD.into() }),
-            Self::Texts(_) | Self::Command if !is_bare => Err(Invalid::kind(self.expected(), node.data.type_name())),
+            Self::Texts(_) | Self::Command if !is_bare => Err(Invalid::type_of(self.expected(), node.data.type_name())),
             _ => Err(Invalid::text(&text, self.expected(), None)),
         }
     }
@@ -175,7 +172,7 @@ impl Syntax {
 
 impl Invalid {
     /// The value has another type than expected.
-    fn kind(expected: &str, found: &str) -> Self {
+    fn type_of(expected: &str, found: &str) -> Self {
         Self { what: format!(" must be {expected}, not {found}"), help: None }
     }
 
@@ -248,7 +245,7 @@ fn within<T: PartialOrd + Copy, V: Into<Value>>(
 fn texts(items: &[Node], read: impl Fn(&str) -> Result<String, Invalid>) -> Result<Value, (Invalid, Span)> {
     let text = |item: &Node| match &item.data {
         Data::String(text) => read(text).map(toml::Value::String),
-        other => Err(Invalid::kind("an array of strings", other.type_name())),
+        other => Err(Invalid::type_of("an array of strings", other.type_name())),
     };
     let items = items.iter().map(|item| text(item).map_err(|invalid| (invalid, item.span.clone())));
     items.collect::<Result<Vec<_>, _>>().map(|items| toml::Value::Array(items).into())
@@ -257,10 +254,10 @@ fn texts(items: &[Node], read: impl Fn(&str) -> Result<String, Invalid>) -> Resu
 /// A text that a program can receive, and that is not the placeholder of a secret.
 pub(super) fn unmasked(text: &str) -> Result<String, Invalid> {
     if text.contains('\0') {
-        return Err(Invalid::kind("a string without NUL", "one with it"));
+        return Err(Invalid::type_of("a string without NUL", "one with it"));
     }
     if text.contains(WITHHELD) {
-        return Err(Invalid::kind("the value itself", "the text that `config show` prints instead of it"));
+        return Err(Invalid::type_of("the value itself", "the text that `config show` prints instead of it"));
     }
     Ok(text.to_owned())
 }
@@ -306,17 +303,16 @@ pub(super) const TENANT: Syntax = Syntax::Parsed("a name of 1 to 128 bytes", |te
 pub(super) const PRINCIPAL: Syntax = Syntax::Parsed("a pattern of callers", |text| {
     let help = "begin with `spiffe://`, `subject:` or `jwt:`; `**` is everyone with credentials, `anonymous` everyone \
                 without";
-    check(text, PrincipalPattern::parse(text).is_some()).map_err(|_| Some(help.to_owned()))
+    check_or(text, PrincipalPattern::parse(text).is_some(), help)
 });
 pub(super) const RPC: Syntax = Syntax::Parsed("a name of an RPC, or `*`", |text| {
     let known = Rpc::NAMES.map(|(name, _)| name);
-    check(text, text == "*" || known.contains(&text)).map_err(|_| Some(choose(text, &known)))
+    check_or(text, text == "*" || known.contains(&text), choose(text, &known))
 });
 pub(super) const ENV_NAME: Syntax = Syntax::Parsed("a name of a variable", |text| {
     let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let is_name = !text.is_empty() && !text.starts_with(|c: char| c.is_ascii_digit()) && text.chars().all(word);
-    let help = || Some("use letters, digits and `_`, and no digit first".to_owned());
-    check(text, is_name).map_err(|_| help()).and_then(|name| unreserved(&name))
+    check_or(text, is_name, "use letters, digits and `_`, and no digit first").and_then(|name| unreserved(&name))
 });
 pub(super) const ENV_COPY: Syntax = Syntax::Parsed("a name of a variable that a job may have", unreserved);
 /// Metrics, health names and variables contain these names, so they stay simple.
@@ -334,7 +330,7 @@ pub(crate) fn name(text: &str) -> Result<String, String> {
 /// Only the canonical form is valid, so that "3" and "03" are not the same code twice.
 pub(super) const EXIT_CODE: Syntax = Syntax::Parsed("an exit code of a failure", |text| {
     let is_code = text.parse::<u8>().is_ok_and(|code| code > 0 && code.to_string() == text);
-    check(text, is_code).map_err(|_| Some("give a code from 1 to 255, like `\"3\" = \"NOT_FOUND\"`".to_owned()))
+    check_or(text, is_code, "give a code from 1 to 255, like `\"3\" = \"NOT_FOUND\"`")
 });
 pub(super) const LOG_FILTER: Syntax = Syntax::Parsed("a filter of log lines", |text| {
     // An empty part would be valid for the parser: it would mute everything, or apply to all targets.
@@ -358,15 +354,16 @@ fn check(text: &str, fits: bool) -> Checked {
     if fits { Ok(text.to_owned()) } else { Err(None) }
 }
 
+fn check_or(text: &str, fits: bool, help: impl Into<String>) -> Checked {
+    check(text, fits).map_err(|_| Some(help.into()))
+}
+
 /// Accepts names that are not reserved for the variables of a job.
 fn unreserved(text: &str) -> Checked {
     let reserved = ExecCommand::RESERVED;
-    let help = || {
-        Some(format!(
-            "choose a name that does not begin with {reserved}, which is reserved for the variables of each job"
-        ))
-    };
-    check(text, !text.starts_with(reserved)).map_err(|_| help())
+    let help =
+        format!("choose a name that does not begin with {reserved}, which is reserved for the variables of each job");
+    check_or(text, !text.starts_with(reserved), help)
 }
 
 /// Spans are exported by gRPC without TLS, so the URL has no path, no user and no other scheme.

@@ -25,9 +25,11 @@ pub(super) struct Values {
     /// All values in display order.
     pub(super) settings: Vec<Setting>,
     pub(super) warnings: Vec<Warning>,
+    /// By path: the value, and its node if a source sets it.
     values: BTreeMap<String, (Value, Option<Node>)>,
     /// Tables that a source names, such as `pool.cpu`, in the order of the sources.
     tables: Vec<(String, Span)>,
+    /// Paths of the keys and tables that were reported.
     faulty: BTreeSet<String>,
     cpus: usize,
 }
@@ -98,28 +100,29 @@ impl Values {
 
     /// Whether the table, or anything in it, was reported.
     pub(super) fn is_faulty_within(&self, table: &str) -> bool {
-        let inside =
-            |path: &String| path.strip_prefix(table).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
-        self.faulty.iter().any(inside)
+        let below = format!("{table}.");
+        self.faulty.iter().any(|path| path == table || path.starts_with(&below))
     }
 
-    /// Names in a table of tables, and whether the file has them.
-    pub(super) fn names(&self, table: &str) -> Vec<(String, bool)> {
-        let name = |(path, span): &(String, Span)| {
-            let name = path.strip_prefix(table)?.strip_prefix('.')?;
-            (!name.contains('.')).then(|| (name.to_owned(), self.texts.in_file(span)))
-        };
-        self.tables.iter().filter_map(name).collect()
+    /// The names in a table of tables, such as `pool`.
+    pub(super) fn names(&self, table: &str) -> Vec<String> {
+        let below = self.tables.iter().filter_map(|(path, _)| path.strip_prefix(table)?.strip_prefix('.'));
+        below.filter(|name| !name.contains('.')).map(str::to_owned).collect()
+    }
+
+    /// Whether the file has a table, and not only a variable or a flag.
+    pub(super) fn is_in_file(&self, table: &str) -> bool {
+        self.tables.iter().any(|(path, span)| path == table && self.texts.in_file(span))
     }
 
     /// Kinds whose jobs run in a pool.
     pub(super) fn kinds_of(&self, pool: &str) -> Vec<String> {
         let is_of_pool = |kind: &String| self.get::<String>(&format!("kind.{kind}.pool")).as_deref() == Some(pool);
-        self.names("kind").into_iter().map(|(kind, _)| kind).filter(is_of_pool).collect()
+        self.names("kind").into_iter().filter(is_of_pool).collect()
     }
 
-    /// Reports a contradiction between keys, unless the value of one was already reported. It points at the keys that a
-    /// source sets.
+    /// Reports a contradiction between keys, unless one of them was already reported. The fault points at the keys that
+    /// a source sets.
     pub(super) fn contradiction(&mut self, keys: &[&str], message: impl Into<String>, help: impl Into<String>) {
         if keys.iter().any(|key| self.is_faulty(key)) {
             return;
@@ -137,7 +140,7 @@ impl Values {
         self.faults.push(spans.iter().fold(Fault::new(message, help), Fault::and));
     }
 
-    /// Reads one table by its keys. All of them share the first `depth` segments of their paths.
+    /// Reads one table. `keys` are the known keys in it, whose paths share the first `depth` segments.
     fn read_table(&mut self, path: &str, keys: &'static [Key], depth: usize, mut table: Table) {
         let mut known = Vec::new();
         for keys in keys.chunk_by(|a, b| a.segment(depth) == b.segment(depth)) {
@@ -156,8 +159,7 @@ impl Values {
             let (key, within) = (&entry.key, if path.is_empty() { String::new() } else { format!(" in [{path}]") });
             let fault = Fault::new(format!("unknown key `{key}`{within}"), choose(key, &known));
             self.faults.push(fault.and(&entry.key_span));
-            // A misspelled [pools.cpu] is reported once. It also means that the kinds have no pool, which is not
-            // reported.
+            // The kinds that name a pool of a misspelled [pools.cpu] are not reported as well.
             if path.is_empty() && closest(key, &["pool"]).is_some() {
                 self.faulty.insert("pool".to_owned());
             }
@@ -179,7 +181,7 @@ impl Values {
         self.read_entry(&path, keys, depth + 1, Some(entry));
     }
 
-    /// Reads the value or the table under a key.
+    /// Reads the value or the table under a key. Of `keys`, the first may be the key itself; the others are below it.
     fn read_entry(&mut self, path: &str, keys: &'static [Key], depth: usize, entry: Option<Entry>) {
         let (key, below) = match keys {
             [key, below @ ..] if key.segment(depth).is_none() => (Some(key), below),

@@ -1,9 +1,9 @@
-//! A load: arrivals, service times, deadlines and tenants. Also draws its jobs.
+//! A load: arrivals, service times, deadlines and tenants. It draws its jobs, or takes them from a recording.
 
 use std::{sync::Arc, time::Duration};
 
 use clap::ValueEnum;
-use rand::{RngExt, SeedableRng, rngs::StdRng};
+use rand::{RngExt, SeedableRng, distr::weighted::WeightedIndex, rngs::StdRng};
 
 use super::recording::Recording;
 use crate::model::Criticality;
@@ -20,10 +20,6 @@ pub(crate) enum Service {
     Exponential,
     /// Coefficient of variation 2.
     Lognormal,
-    /// Nine in ten jobs are short; one in ten takes ten times as long.
-    Bimodal,
-    /// Pareto with shape 1.5, cut at a thousand times its minimum.
-    HeavyTailed,
 }
 
 /// Distribution of arrivals over time. All patterns have the same mean rate.
@@ -39,7 +35,7 @@ pub(crate) enum Pattern {
     Bursts,
 }
 
-/// What refused callers do. Their deadline covers all of their attempts, at most five, as in gRPC's retry policy.
+/// What refused callers do. As in gRPC's retry policy, they make at most five attempts, under one deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Retry {
     /// They do not retry.
@@ -88,6 +84,14 @@ pub(crate) enum Source {
     Recorded(Arc<Recording>),
 }
 
+/// A load that follows the main one.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LaterLoad {
+    /// Load as a multiple of the workers' capacity.
+    pub(crate) times: f64,
+    pub(crate) lasts: Duration,
+}
+
 /// The jobs that arrive, and the workers that run them.
 #[derive(Debug, Clone)]
 pub(crate) struct Load {
@@ -97,11 +101,9 @@ pub(crate) struct Load {
     pub(crate) times: f64,
     /// Length of the main load.
     pub(crate) lasts: Duration,
-    /// The load after the main load, and its length, to measure the recovery. No other figure counts it.
-    pub(crate) then: Option<(f64, Duration)>,
+    /// The load after the main load, to measure the recovery. No other figure counts it.
+    pub(crate) then: Option<LaterLoad>,
     pub(crate) deadline: Duration,
-    /// Whether deadlines vary from half to one and a half of `deadline`.
-    pub(crate) spread: bool,
     /// Weight of each tenant and the class of its jobs; a class of `None` is drawn at random.
     pub(crate) tenants: Vec<(f64, Option<Criticality>)>,
     pub(crate) retry: Retry,
@@ -130,6 +132,11 @@ pub(crate) struct Arrival {
 }
 
 impl Arrival {
+    /// When the deadline passes.
+    pub(super) fn finish_by(&self) -> Duration {
+        self.at + self.deadline
+    }
+
     /// Whether the job needs more time than one run may take.
     pub(super) fn outruns_its_limit(&self) -> bool {
         self.run_timeout.is_some_and(|limit| self.service > limit)
@@ -137,7 +144,8 @@ impl Arrival {
 }
 
 impl Load {
-    /// Eight workers, 50 ms service time, half a second deadline: the case of the table in the scheduler's README.
+    /// The case of the table in the scheduler's README: eight workers, a service time of 50 ms, and a deadline of half
+    /// a second.
     #[cfg(test)]
     pub(crate) fn steady(times: f64, seconds: u64, service: Service, seed: u64) -> Self {
         Self {
@@ -147,7 +155,6 @@ impl Load {
             lasts: Duration::from_secs(seconds),
             then: None,
             deadline: Duration::from_millis(500),
-            spread: false,
             tenants: vec![(1.0, Some(Criticality::Critical))],
             retry: Retry::Never,
             queue: 1024,
@@ -159,7 +166,7 @@ impl Load {
 
     /// When no more jobs arrive.
     pub(crate) fn end(&self) -> Duration {
-        self.lasts + self.then.map_or(Duration::ZERO, |then| then.1)
+        self.lasts + self.then.map_or(Duration::ZERO, |then| then.lasts)
     }
 
     /// The end of the last disturbance, if there is one.
@@ -173,7 +180,7 @@ impl Load {
         if at < self.lasts {
             return Some(self.times);
         }
-        self.then.filter(|_| at < self.end()).map(|then| then.0)
+        self.then.filter(|_| at < self.end()).map(|then| then.times)
     }
 
     /// Number of usable workers at that time.
@@ -211,8 +218,7 @@ struct Arrivals<'a> {
     pattern: Pattern,
     mean: Duration,
     service: Service,
-    /// Cumulative weights of the tenants.
-    weights: Vec<f64>,
+    tenants: WeightedIndex<f64>,
     dice: StdRng,
     now: Duration,
     /// Jobs of the current burst that are still to arrive at this instant.
@@ -223,14 +229,9 @@ struct Arrivals<'a> {
 
 impl<'a> Arrivals<'a> {
     fn new(load: &'a Load, pattern: Pattern, mean: Duration, service: Service) -> Self {
-        let mut sum = 0.0;
-        let weights = load.tenants.iter().map(|tenant| {
-            sum += tenant.0;
-            sum
-        });
-        let weights = weights.collect();
+        let tenants = WeightedIndex::new(load.tenants.iter().map(|tenant| tenant.0)).expect("weights are positive");
         let dice = StdRng::seed_from_u64(load.seed);
-        Self { load, pattern, mean, service, weights, dice, now: Duration::ZERO, burst: 0, on_until: SWITCH }
+        Self { load, pattern, mean, service, tenants, dice, now: Duration::ZERO, burst: 0, on_until: SWITCH }
     }
 
     /// Advances to the next arrival; `None` after the last one.
@@ -287,23 +288,7 @@ impl<'a> Arrivals<'a> {
                 let normal = (-2.0 * self.uniform().ln()).sqrt() * (std::f64::consts::TAU * self.uniform()).cos();
                 (variance.sqrt() * normal - variance / 2.0).exp()
             }
-            Service::Bimodal => {
-                if self.dice.random_bool(0.1) {
-                    10.0 / 1.9
-                } else {
-                    1.0 / 1.9
-                }
-            }
-            Service::HeavyTailed => {
-                // The mean of a Pareto of shape 1.5 with minimum m, cut at 1,000 m, is about 2.937 m.
-                (self.uniform().powf(-1.0 / 1.5)).min(1000.0) / 2.937
-            }
         }
-    }
-
-    fn tenant(&mut self) -> usize {
-        let drawn = self.dice.random::<f64>() * self.weights.last().copied().unwrap_or_default();
-        self.weights.partition_point(|weight| *weight <= drawn).min(self.weights.len() - 1)
     }
 }
 
@@ -314,16 +299,11 @@ impl Iterator for Arrivals<'_> {
         self.advance()?;
         let shape = self.shape();
         let slower = self.load.slow.filter(|slow| slow.holds(self.now)).map_or(1.0, |slow| slow.what);
-        let deadline = if self.load.spread {
-            self.load.deadline.mul_f64(self.dice.random_range(0.5..1.5))
-        } else {
-            self.load.deadline
-        };
-        let tenant = self.tenant();
+        let tenant = self.dice.sample(&self.tenants);
         let class = self.load.tenants[tenant].1;
         let class = class.unwrap_or_else(|| Criticality::BY_IMPORTANCE[self.dice.random_range(0..4)]);
         let service = self.mean.mul_f64(shape * slower);
-        let at = self.now;
+        let (at, deadline) = (self.now, self.load.deadline);
         Some(Arrival { at, service, deadline, kind: 0, tenant, class, ordering_key: None, run_timeout: None })
     }
 }
@@ -333,12 +313,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_patterns_and_spreads_have_the_same_mean() {
+    fn all_patterns_and_service_times_have_the_same_mean() {
         for (pattern, service) in [
             (Pattern::Poisson, Service::Exponential),
-            (Pattern::OnOff, Service::Bimodal),
+            (Pattern::OnOff, Service::Exponential),
             (Pattern::Bursts, Service::Lognormal),
-            (Pattern::Poisson, Service::HeavyTailed),
         ] {
             let mean = Duration::from_millis(50);
             let mut load = Load::steady(2.0, 1_000, service, 1);
@@ -356,8 +335,8 @@ mod tests {
 
     #[test]
     fn a_load_that_falls_goes_on_at_the_lower_rate() {
-        let load =
-            Load { then: Some((0.5, Duration::from_secs(50))), ..Load::steady(4.0, 50, Service::Exponential, 3) };
+        let then = Some(LaterLoad { times: 0.5, lasts: Duration::from_secs(50) });
+        let load = Load { then, ..Load::steady(4.0, 50, Service::Exponential, 3) };
         let early = load.arrivals().filter(|arrival| arrival.at < load.lasts).count() as f64;
         let late = load.arrivals().filter(|arrival| arrival.at >= load.lasts).count() as f64;
         assert!((early / late / 8.0 - 1.0).abs() < 0.1, "{early} and {late}");

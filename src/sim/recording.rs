@@ -17,22 +17,17 @@ const MAX_LOGGED: Duration = Duration::from_secs(8 * 24 * 3600);
 /// The jobs in the log of a server that ran with `waterwheel serve --log waterwheel::pool=debug`.
 ///
 /// The line `job arrived` has the time, the budget, the tenant, the ordering key and the run timeout of a job. The line
-/// at its end has the run time. For a job that was refused or cut off, the run time is drawn: from completed jobs of
-/// its kind that ran at least as long.
+/// at its end has the run time. A job that was refused or cut off has no run time. One is drawn from the completed jobs
+/// of its kind that ran at least as long.
 #[derive(Debug)]
 pub(crate) struct Recording {
     jobs: Vec<Recorded>,
+    /// Number of tenants.
     tenants: usize,
+    /// Measured run times of each kind, ascending.
     kinds: Vec<Vec<Duration>>,
-    passed_over: PassedOver,
-}
-
-/// Log lines that no server wrote, or that lack their end or a field of their message.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct PassedOver {
-    pub(crate) lines: usize,
-    /// Line number of the first of them, from 1.
-    pub(crate) first: usize,
+    /// Lines that no server wrote, or that lack their end or a field of their message.
+    skipped: usize,
 }
 
 #[derive(Debug)]
@@ -113,15 +108,12 @@ impl Recording {
     /// Reads a log. Lines about other things than jobs are skipped; lines that no server wrote are counted.
     pub(crate) fn read(log: &str, pool: Option<&str>) -> Result<Self, RecordingError> {
         let mut findings = Findings::default();
-        let mut passed_over = PassedOver::default();
+        let mut skipped = 0;
         let mut is_foreign = !log.trim().is_empty();
-        for (index, text) in log.lines().enumerate().filter(|(_, text)| !text.trim().is_empty()) {
+        for text in log.lines().filter(|text| !text.trim().is_empty()) {
             let line = serde_json::from_str::<Line>(text).ok();
             is_foreign &= line.is_none();
-            if line.and_then(|line| findings.take(line, pool)).is_none() {
-                passed_over.lines += 1;
-                passed_over.first = if passed_over.lines == 1 { index + 1 } else { passed_over.first };
-            }
+            skipped += usize::from(line.and_then(|line| findings.take(line, pool)).is_none());
         }
         if is_foreign {
             return Err(RecordingError::Foreign);
@@ -132,7 +124,7 @@ impl Recording {
         if findings.jobs.is_empty() {
             return Err(RecordingError::Empty { pool: pool.map(str::to_owned) });
         }
-        findings.recording(passed_over).ok_or(RecordingError::NothingCompleted)
+        findings.recording(skipped).ok_or(RecordingError::NothingCompleted)
     }
 
     pub(super) fn tenants(&self) -> usize {
@@ -157,8 +149,9 @@ impl Recording {
         (self.jobs.len(), self.jobs.iter().filter(|job| matches!(job.run, Run::Took(_))).count())
     }
 
-    pub(crate) fn passed_over(&self) -> PassedOver {
-        self.passed_over
+    /// Number of lines that no server wrote, or that are not whole.
+    pub(crate) fn skipped(&self) -> usize {
+        self.skipped
     }
 
     /// The jobs as they arrived, `load.times` times as fast.
@@ -222,7 +215,7 @@ impl Findings {
     }
 
     /// `None` if no job completed.
-    fn recording(self, passed_over: PassedOver) -> Option<Recording> {
+    fn recording(self, skipped: usize) -> Option<Recording> {
         let mut jobs: Vec<_> = self.jobs.into_values().collect();
         jobs.sort_by_key(|job| job.at);
         let mut kinds = vec![Vec::new(); self.kinds.0.len()];
@@ -240,7 +233,7 @@ impl Findings {
             }
             runs.sort_unstable();
         }
-        (!all.is_empty()).then_some(Recording { jobs, tenants: self.tenants.0.len(), kinds, passed_over })
+        (!all.is_empty()).then_some(Recording { jobs, tenants: self.tenants.0.len(), kinds, skipped })
     }
 }
 
@@ -300,16 +293,16 @@ mod tests {
     }
 
     #[test]
-    fn what_no_server_wrote_is_passed_over_and_counted() {
+    fn what_no_server_wrote_is_skipped_and_counted() {
         let of = |log: &str| Recording::read(log, None).unwrap();
-        assert_eq!(of(LOG).passed_over(), PassedOver::default(), "blank lines are nothing");
+        assert_eq!(of(LOG).skipped(), 0, "blank lines are nothing");
         let lines: Vec<&str> = LOG.lines().collect();
         // The runtime of a container and another program in it, and a job without its budget.
         let others =
             ["2026-01-01T00:00:00Z stderr F started", "{\"level\":\"info\"}", &lines[1].replace("budget_ms", "x")];
         let recording = of(&[&[lines[0]], &others[..], &lines[1..]].concat().join("\n"));
         assert_eq!(recording.counts(), (3, 1));
-        assert_eq!(recording.passed_over(), PassedOver { lines: 3, first: 2 });
+        assert_eq!(recording.skipped(), 3);
     }
 
     #[test]
@@ -318,10 +311,10 @@ mod tests {
         for cut in [1, 30, 100] {
             let recording = Recording::read(&LOG[..whole - cut], None).unwrap();
             assert_eq!(recording.counts(), (3, 1), "{cut}");
-            assert_eq!(recording.passed_over(), PassedOver { lines: 1, first: 7 }, "{cut}");
+            assert_eq!(recording.skipped(), 1, "{cut}");
         }
         let recording = Recording::read(LOG.trim_end(), None).unwrap();
-        assert_eq!(recording.passed_over(), PassedOver::default(), "only its line end is missing");
+        assert_eq!(recording.skipped(), 0, "only its line end is missing");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Counts the results of a simulated load, and compares them with the best possible results.
 
-use std::time::Duration;
+use std::{iter::Sum, time::Duration};
 
 use super::load::{Arrival, Load};
 
@@ -21,14 +21,20 @@ pub(crate) struct Tally {
     pub(crate) useful: Duration,
     pub(crate) wasted: Duration,
     bound: Bound,
-    /// By class: arrived and served.
-    pub(crate) classes: [(u64, u64); 4],
-    /// By tenant: arrived and served.
-    pub(crate) tenants: Vec<(u64, u64)>,
+    /// By class, the most important first.
+    pub(crate) classes: [Served; 4],
+    pub(crate) tenants: Vec<Served>,
     /// Waits of served jobs, in milliseconds, by tenant.
     pub(crate) waits: Vec<Vec<f64>>,
-    /// Jobs that arrived and were served, by tenth of a second of their arrival.
-    pub(crate) tenths: Vec<(u64, u64)>,
+    /// By tenth of a second of the arrival.
+    tenths: Vec<Served>,
+}
+
+/// How many of some jobs were served.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Served {
+    pub(crate) arrived: u64,
+    pub(crate) served: u64,
 }
 
 /// The figures of one run.
@@ -44,17 +50,33 @@ pub(crate) struct Outcome {
     pub(crate) fairness: f64,
 }
 
+impl Served {
+    /// The share of the jobs that were served; `None` without jobs.
+    pub(crate) fn share(self) -> Option<f64> {
+        (self.arrived > 0).then(|| self.served as f64 / self.arrived as f64)
+    }
+}
+
+impl<'a> Sum<&'a Self> for Served {
+    fn sum<I: Iterator<Item = &'a Self>>(parts: I) -> Self {
+        parts.fold(Self::default(), |sum, part| Self {
+            arrived: sum.arrived + part.arrived,
+            served: sum.served + part.served,
+        })
+    }
+}
+
 impl Tally {
     pub(super) fn new(tenants: usize) -> Self {
-        Self { tenants: vec![(0, 0); tenants], waits: vec![Vec::new(); tenants], ..Self::default() }
+        Self { tenants: vec![Served::default(); tenants], waits: vec![Vec::new(); tenants], ..Self::default() }
     }
 
     pub(super) fn arrive(&mut self, load: &Load, arrival: &Arrival) {
-        self.tenth(arrival.at).0 += 1;
+        self.tenth(arrival.at).arrived += 1;
         if arrival.at < load.lasts {
             self.arrived += 1;
-            self.classes[arrival.class.rank()].0 += 1;
-            self.tenants[arrival.tenant].0 += 1;
+            self.classes[arrival.class.rank()].arrived += 1;
+            self.tenants[arrival.tenant].arrived += 1;
             // A run that is stopped before its end is not useful.
             if !arrival.outruns_its_limit() {
                 self.bound.ask(arrival.at, arrival.service, arrival.deadline);
@@ -62,13 +84,13 @@ impl Tally {
         }
     }
 
-    /// A job ended in time that started at `since`.
+    /// A job that started at `since` ended in time, at `until`.
     pub(super) fn serve(&mut self, load: &Load, arrival: &Arrival, since: Duration, until: Duration) {
-        self.tenth(arrival.at).1 += 1;
+        self.tenth(arrival.at).served += 1;
         self.useful += within(load, since, until);
         if arrival.at < load.lasts {
-            self.classes[arrival.class.rank()].1 += 1;
-            self.tenants[arrival.tenant].1 += 1;
+            self.classes[arrival.class.rank()].served += 1;
+            self.tenants[arrival.tenant].served += 1;
             self.waits[arrival.tenant].push((since - arrival.at).as_secs_f64() * 1e3);
         }
     }
@@ -83,11 +105,9 @@ impl Tally {
         self.wasted += within(load, since, until);
     }
 
-    fn tenth(&mut self, at: Duration) -> &mut (u64, u64) {
+    fn tenth(&mut self, at: Duration) -> &mut Served {
         let index = tenth(at);
-        if self.tenths.len() <= index {
-            self.tenths.resize(index + 1, (0, 0));
-        }
+        self.tenths.resize(self.tenths.len().max(index + 1), Served::default());
         &mut self.tenths[index]
     }
 
@@ -104,42 +124,21 @@ impl Tally {
     /// Time from `end`, the end of a disturbance, until nearly all jobs of a second are served.
     fn recovery(&self, end: Duration) -> Option<Duration> {
         let from = tenth(end);
-        let is_well = |second: &[(u64, u64)]| {
-            let (arrived, served) = second.iter().fold((0, 0), |sum, tenth| (sum.0 + tenth.0, sum.1 + tenth.1));
-            served as f64 >= NORMAL * arrived as f64
-        };
-        let tenths = self.tenths.get(from..)?.windows(10).position(is_well)?;
+        let is_normal = |second: &[Served]| second.iter().sum::<Served>().share().is_none_or(|share| share >= NORMAL);
+        let tenths = self.tenths.get(from..)?.windows(10).position(is_normal)?;
         Some(Duration::from_millis(100 * tenths as u64))
     }
 
     fn fairness(&self) -> f64 {
-        let asked = self.tenants.iter().filter(|(arrived, _)| *arrived > 0);
-        let shares: Vec<f64> = asked.map(|(arrived, served)| *served as f64 / *arrived as f64).collect();
+        let shares: Vec<f64> = self.tenants.iter().filter_map(|tenant| tenant.share()).collect();
         let (sum, squares) = shares.iter().fold((0.0, 0.0), |sums, share| (sums.0 + share, sums.1 + share * share));
         if squares > 0.0 { sum * sum / squares / shares.len() as f64 } else { 1.0 }
     }
 }
 
-impl Outcome {
-    /// A quantile of the waits of a tenant's served jobs, in milliseconds.
-    pub(crate) fn wait(&self, tenant: usize, quantile: f64) -> f64 {
-        quantile_of(self.tally.waits[tenant].clone(), quantile)
-    }
-
-    /// The same quantile for all tenants together.
-    pub(crate) fn wait_of_all(&self, quantile: f64) -> f64 {
-        quantile_of(self.tally.waits.concat(), quantile)
-    }
-
-    /// For all tenants except the first: the served share of their jobs, and the same quantile.
-    pub(crate) fn of_others(&self, quantile: f64) -> (f64, f64) {
-        let (tenants, waits) = (&self.tally.tenants[1..], &self.tally.waits[1..]);
-        let (arrived, served) = tenants.iter().fold((0, 0), |sum, tenant| (sum.0 + tenant.0, sum.1 + tenant.1));
-        (served as f64 / arrived.max(1) as f64, quantile_of(waits.concat(), quantile))
-    }
-}
-
-fn quantile_of(mut waits: Vec<f64>, quantile: f64) -> f64 {
+/// A quantile of the waits of some tenants, in milliseconds; 0 without waits.
+pub(crate) fn quantile_of(waits: &[Vec<f64>], quantile: f64) -> f64 {
+    let mut waits = waits.concat();
     waits.sort_by(f64::total_cmp);
     let last = waits.len().saturating_sub(1);
     waits.get((last as f64 * quantile).round() as usize).copied().unwrap_or_default()
@@ -159,9 +158,9 @@ const STEP: Duration = Duration::from_millis(100);
 
 /// The largest useful worker time that any policy could reach under a load.
 ///
-/// It treats work as a fluid: each tenth of a second serves what has arrived, and work beyond what the workers can do
-/// within the longest deadline is lost. Under a steady load this is `min(demand, capacity)`. Under a varying load, a
-/// lull cannot serve work that has missed its deadline.
+/// It treats work as a fluid. Each tenth of a second serves what has arrived. Work beyond what the workers can do
+/// within the longest deadline is lost. So under a steady load, the bound is `min(demand, capacity)`. Under a varying
+/// load, a lull cannot serve work that has missed its deadline.
 #[derive(Debug, Clone, Default)]
 struct Bound {
     /// Demanded worker seconds, by step of arrival.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Disturbance, Load, Outcome, Pattern, Retry, Service, Source, run, world::run_with};
+use super::{Disturbance, LaterLoad, Load, Outcome, Pattern, Retry, Served, Service, Source, run, world::run_with};
 use crate::model::Criticality;
 
 mod others;
@@ -67,10 +67,8 @@ fn important_classes_are_served_first_and_the_others_still_run() {
     let load = |seed| Load { tenants: vec![(1.0, None)], ..Load::steady(2.0, 40, Service::Exponential, seed) };
     let outcomes: Vec<Outcome> = (0..SEEDS).map(|seed| run(&load(seed))).collect();
     let served = [0, 1, 2, 3].map(|rank| {
-        let of = |figure: fn((u64, u64)) -> u64| {
-            outcomes.iter().map(|outcome| figure(outcome.tally.classes[rank])).sum::<u64>() as f64
-        };
-        of(|class| class.1) / of(|class| class.0)
+        let class: Served = outcomes.iter().map(|outcome| &outcome.tally.classes[rank]).sum();
+        class.share().expect("jobs of each class arrive")
     });
     assert!(served[0] >= 0.99 && served[1] >= 0.80 && served[2] > 0.05 && served[3] > 0.02, "{served:?}");
     assert!(outcomes.iter().all(|outcome| outcome.admitted_then_missed <= 0.05));
@@ -96,7 +94,7 @@ fn nine_tenants_of(load: impl Fn(u64) -> Load) -> (f64, f64) {
     for seed in 0..SEEDS {
         let outcome = run(&load(seed));
         let first = outcome.tally.tenants.len() - 9;
-        arrived += outcome.tally.tenants[first..].iter().map(|tenant| tenant.0).sum::<u64>();
+        arrived += outcome.tally.tenants[first..].iter().map(|tenant| tenant.arrived).sum::<u64>();
         waits.extend(outcome.tally.waits[first..].concat());
         assert!(outcome.admitted_then_missed <= 0.05, "{:.3} missed", outcome.admitted_then_missed);
     }
@@ -132,7 +130,7 @@ fn the_pool_recovers_soon_after_a_disturbance() {
     let (from, until) = (Duration::from_secs(10), Duration::from_secs(20));
     let slow = Some(Disturbance { from, until, what: 4.0 });
     let lost = Some(Disturbance { from, until, what: 4 });
-    let then = Some((0.7, Duration::from_secs(5)));
+    let then = Some(LaterLoad { times: 0.7, lasts: Duration::from_secs(5) });
     for seed in 0..SEEDS {
         let calm = Load::steady(0.8, 25, Service::Exponential, seed);
         for (what, within, load) in [
@@ -162,7 +160,7 @@ fn other_policies_show_their_known_results() {
 
 #[test]
 fn a_queue_without_deadlines_recovers_slowly() {
-    let then = Some((0.7, Duration::from_secs(5)));
+    let then = Some(LaterLoad { times: 0.7, lasts: Duration::from_secs(5) });
     let outcome = FIFO(&Load { then, ..Load::steady(2.0, 20, Service::Exponential, 1) });
     assert!(outcome.recovery.is_none_or(|recovery| recovery > Duration::from_secs(3)), "{:?}", outcome.recovery);
 }
@@ -232,7 +230,7 @@ fn a_thousand_tenants_get_similar_shares() {
 #[test]
 fn the_same_seed_gives_the_same_results() {
     let results = || {
-        let outcome = run(&Load::steady(2.0, 10, Service::HeavyTailed, 7));
+        let outcome = run(&Load::steady(2.0, 10, Service::Lognormal, 7));
         (outcome.tally.arrived, outcome.tally.admitted, outcome.tally.missed, outcome.tally.useful)
     };
     assert_eq!(results(), results());

@@ -1,5 +1,5 @@
-//! Runs a load against a policy on virtual time: that of the pool's scheduler, and in tests those that it is compared
-//! with.
+//! Runs a load against a policy on virtual time. The policy is that of the pool's scheduler, or in tests one to compare
+//! it with.
 
 use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
 
@@ -25,7 +25,7 @@ pub(crate) fn run(load: &Load) -> Outcome {
     run_with(Box::new(PoolPolicy::new(load.workers, load.queue, load.kind_count())), load)
 }
 
-/// The same, with any policy.
+/// Runs `load` against any policy.
 pub(super) fn run_with(policy: Box<dyn Policy>, load: &Load) -> Outcome {
     let mut world = World {
         policy,
@@ -77,7 +77,7 @@ enum Event {
     Expire(usize),
     /// The caller retries.
     Return(usize),
-    /// Jobs begin to occupy their workers.
+    /// From here on, a number of jobs do not stop, and keep their workers.
     Hold,
     /// A job that does not stop has reached its deadline.
     Overrun(usize),
@@ -95,13 +95,10 @@ struct Job {
 enum State {
     Arrived,
     Queued,
-    Running {
-        since: Duration,
-    },
-    /// The job runs, and does not stop.
-    Held {
-        since: Duration,
-    },
+    /// The job has run since this time.
+    Running(Duration),
+    /// The job has run since this time, and does not stop.
+    Held(Duration),
     Over,
 }
 
@@ -114,10 +111,10 @@ impl World<'_> {
     }
 
     fn offer(&mut self, now: Duration, index: usize) {
-        self.tally.attempts += self.counts(index);
+        self.tally.attempts += self.weight(index);
         let job = &mut self.jobs[index];
         job.attempts += 1;
-        let left = job.arrival.at + job.arrival.deadline - now;
+        let left = job.arrival.finish_by() - now;
         let offered = Arrival { at: now, deadline: left, ..job.arrival };
         let decisions = self.policy.offer(now, index, &offered);
         self.carry_out(now, &decisions);
@@ -141,13 +138,13 @@ impl World<'_> {
     }
 
     fn end(&mut self, now: Duration, index: usize) -> Vec<Decision> {
-        let State::Running { since } = self.jobs[index].state else { return Vec::new() };
+        let State::Running(since) = self.jobs[index].state else { return Vec::new() };
         let arrival = self.jobs[index].arrival;
         let ran = now - since;
         self.jobs[index].state = State::Over;
         // A policy without deadlines also has no run timeouts.
         let cut = arrival.outruns_its_limit() && self.policy.stops_at_deadline();
-        let in_time = now < arrival.at + arrival.deadline && !cut;
+        let in_time = now < arrival.finish_by() && !cut;
         if in_time {
             self.tally.serve(self.load, &arrival, since, now);
             let tokens = &mut self.tokens[arrival.tenant];
@@ -161,9 +158,8 @@ impl World<'_> {
 
     /// The caller is answered, and the worker stays occupied.
     fn overrun(&mut self, now: Duration, index: usize) {
-        let State::Held { since } = self.jobs[index].state else { return };
-        let arrival = self.jobs[index].arrival;
-        self.tally.miss(self.load, &arrival);
+        let State::Held(since) = self.jobs[index].state else { return };
+        self.tally.miss(self.load, &self.jobs[index].arrival);
         self.policy.hold(index, now - since);
     }
 
@@ -177,11 +173,10 @@ impl World<'_> {
 
     fn hold_if_wanted(&mut self, index: usize) {
         let Some(lost) = self.load.lost.filter(|_| self.to_hold > 0) else { return };
-        let State::Running { since } = self.jobs[index].state else { return };
-        let arrival = self.jobs[index].arrival;
-        let deadline = arrival.at + arrival.deadline;
+        let State::Running(since) = self.jobs[index].state else { return };
+        let deadline = self.jobs[index].arrival.finish_by();
         self.to_hold -= 1;
-        self.jobs[index].state = State::Held { since };
+        self.jobs[index].state = State::Held(since);
         self.at(deadline.max(since), Event::Overrun(index));
         self.at(deadline.max(lost.until), Event::GiveBack(index));
     }
@@ -190,37 +185,35 @@ impl World<'_> {
         for decision in decisions {
             match *decision {
                 Decision::Refuse { job, retry_after } => self.refuse(now, job, retry_after),
-                Decision::Queue { job } => {
-                    self.tally.admitted += self.counts(job);
+                Decision::Queue(job) => {
+                    self.tally.admitted += self.weight(job);
                     self.jobs[job].state = State::Queued;
-                    let arrival = self.jobs[job].arrival;
-                    self.at(arrival.at + arrival.deadline, Event::Expire(job));
+                    self.at(self.jobs[job].arrival.finish_by(), Event::Expire(job));
                 }
-                Decision::Start { job } => self.start(now, job),
-                Decision::Drop { job } => {
-                    let arrival = self.jobs[job].arrival;
-                    self.tally.miss(self.load, &arrival);
+                Decision::Start(job) => self.start(now, job),
+                Decision::Drop(job) => {
+                    self.tally.miss(self.load, &self.jobs[job].arrival);
                     self.jobs[job].state = State::Over;
                 }
             }
         }
     }
 
-    /// Whether a job counts in the tally: it arrived during the main load.
-    fn counts(&self, index: usize) -> u64 {
+    /// What a job adds to a count of the tally: 1 if it arrived during the main load, else 0.
+    fn weight(&self, index: usize) -> u64 {
         u64::from(self.jobs[index].arrival.at < self.load.lasts)
     }
 
     fn start(&mut self, now: Duration, index: usize) {
         if self.jobs[index].state == State::Arrived {
-            self.tally.admitted += self.counts(index);
+            self.tally.admitted += self.weight(index);
         }
-        self.jobs[index].state = State::Running { since: now };
+        self.jobs[index].state = State::Running(now);
         if self.load.lost.is_some_and(|lost| lost.holds(now)) && self.to_hold > 0 {
             return self.hold_if_wanted(index);
         }
         let arrival = self.jobs[index].arrival;
-        let deadline = arrival.at + arrival.deadline;
+        let deadline = arrival.finish_by();
         let end = if self.policy.stops_at_deadline() {
             let run = arrival.run_timeout.map_or(arrival.service, |limit| arrival.service.min(limit));
             deadline.min(now + run)
@@ -231,7 +224,7 @@ impl World<'_> {
     }
 
     fn refuse(&mut self, now: Duration, index: usize, retry_after: Option<Duration>) {
-        self.tally.refused += self.counts(index);
+        self.tally.refused += self.weight(index);
         let Job { arrival, attempts, .. } = self.jobs[index];
         let tokens = &mut self.tokens[arrival.tenant];
         *tokens = (*tokens - 1.0).max(0.0);
@@ -244,7 +237,7 @@ impl World<'_> {
             }
             (Retry::Obey | Retry::Grpc, None) | (Retry::Ignore, _) => Some(own_pause(attempts, &mut self.dice)),
         };
-        let again = pause.map(|pause| now + pause).filter(|at| *at < arrival.at + arrival.deadline);
+        let again = pause.map(|pause| now + pause).filter(|at| *at < arrival.finish_by());
         match again.filter(|_| attempts < ATTEMPTS) {
             Some(at) => self.at(at, Event::Return(index)),
             None => self.jobs[index].state = State::Over,
@@ -276,25 +269,17 @@ pub(super) trait Policy {
     fn expire(&mut self, now: Duration, job: usize) -> Vec<Decision>;
 }
 
-/// A decision about a job.
+/// A decision about a job, which is named by its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Decision {
     /// The job is refused, and may be retried after `retry_after`.
-    Refuse {
-        job: usize,
-        retry_after: Option<Duration>,
-    },
-    Queue {
-        job: usize,
-    },
+    Refuse { job: usize, retry_after: Option<Duration> },
+    /// The job waits in the queue.
+    Queue(usize),
     /// The job starts on a worker.
-    Start {
-        job: usize,
-    },
+    Start(usize),
     /// The job leaves the queue without a run.
-    Drop {
-        job: usize,
-    },
+    Drop(usize),
 }
 
 /// The policy of the pool's scheduler.
@@ -329,8 +314,8 @@ impl PoolPolicy {
 
 fn decisions(effects: Vec<Effect<Numbers>>) -> impl Iterator<Item = Decision> {
     effects.into_iter().map(|effect| match effect {
-        Effect::Start { waiter, .. } => Decision::Start { job: waiter },
-        Effect::Ended { waiter, .. } | Effect::Refused { waiter, .. } => Decision::Drop { job: waiter },
+        Effect::Start { waiter, .. } => Decision::Start(waiter),
+        Effect::Ended { waiter, .. } | Effect::Refused { waiter, .. } => Decision::Drop(waiter),
     })
 }
 
@@ -359,11 +344,11 @@ impl Policy for PoolPolicy {
         let decision = match verdict {
             Verdict::Start(grant) => {
                 self.keys[job] = Some(grant.key);
-                Decision::Start { job }
+                Decision::Start(job)
             }
             Verdict::Queued(key) | Verdict::Waiting(key) => {
                 self.keys[job] = Some(key);
-                Decision::Queue { job }
+                Decision::Queue(job)
             }
             Verdict::Refused(refusal) => Decision::Refuse { job, retry_after: refusal.retry_after },
         };
@@ -392,7 +377,7 @@ impl Policy for PoolPolicy {
     fn expire(&mut self, now: Duration, job: usize) -> Vec<Decision> {
         let mut effects = Vec::new();
         let found = self.core.withdraw(self.origin + now, self.key(job), Withdrawal::Expired, &mut effects);
-        let gone = (found == Withdrawn::Queued).then_some(Decision::Drop { job });
+        let gone = (found == Withdrawn::Queued).then_some(Decision::Drop(job));
         gone.into_iter().chain(decisions(effects)).collect()
     }
 }

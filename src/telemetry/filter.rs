@@ -19,13 +19,11 @@ use crate::model::{JOB_TARGET, TRACE_TARGET};
 /// It passes what the operator's directives select. It also always passes the spans with a job's identity, because each
 /// log line must name its request, whatever the directives say.
 ///
-/// It applies to all layers. A filter of a single layer would look up each span whenever it is entered, which costs
-/// more than the rest of a span that is not exported.
+/// It applies to all layers. A filter of a single layer would look up each span whenever the span is entered. That
+/// would cost more than everything else about a span that is not exported.
 #[derive(Debug, Clone)]
 pub struct LogControl {
     directives: Arc<ArcSwap<Directives>>,
-    /// Whether spans are exported. If so, spans of traced calls pass even if nothing is logged.
-    exports: bool,
 }
 
 /// The directives of a [`LogControl`].
@@ -33,18 +31,20 @@ pub struct LogControl {
 struct Directives {
     filter: Targets,
     is_logging: bool,
+    /// Whether spans are exported. If so, spans of traced calls pass even if nothing is logged.
     exports: bool,
 }
 
-/// This crate logs each notice of the database at INFO. Its lines pass only if the filter asks for DEBUG, or names the
-/// crate.
+/// The client of the database, which logs each notice at INFO. Its lines pass only if the filter asks for DEBUG, or
+/// names it.
 const DATABASE: &str = "tokio_postgres";
 
+/// Libraries for HTTP/2, gRPC and the export itself.
 const LIBRARIES: [&str; 6] = ["h2", "hyper", "hyper_util", "tonic", "tower", "opentelemetry"];
 
 impl LogControl {
     pub(super) fn new(log: &str, exports: bool) -> Result<Self, TelemetryError> {
-        Ok(Self { directives: Arc::new(ArcSwap::from_pointee(Directives::parse(log, exports)?)), exports })
+        Ok(Self { directives: Arc::new(ArcSwap::from_pointee(Directives::parse(log, exports)?)) })
     }
 
     /// Replaces the directives.
@@ -52,7 +52,8 @@ impl LogControl {
     /// # Errors
     /// If they do not parse.
     pub fn set(&self, log: &str) -> Result<(), TelemetryError> {
-        self.directives.store(Arc::new(Directives::parse(log, self.exports)?));
+        let directives = Directives::parse(log, self.directives.load().exports)?;
+        self.directives.store(Arc::new(directives));
         // Each call site has cached the previous answer.
         tracing::callsite::rebuild_interest_cache();
         Ok(())
@@ -109,11 +110,9 @@ impl<S: Subscriber> Layer<S> for LogControl {
     }
 }
 
-/// Passes exported spans: those of this crate, and those that handlers add below them at INFO or above, if these are
-/// logged.
+/// Passes the spans to export: those of this crate, and those that handlers add below them at INFO or above.
 ///
-/// Nothing of the HTTP/2 and gRPC libraries passes: the exporter's own calls must not create spans. The level also
-/// matters, because those libraries create spans at TRACE for each frame.
+/// Nothing of the HTTP/2 and gRPC libraries passes, because the exporter's own calls must not create spans.
 pub(super) fn exported<S>() -> impl Filter<S>
 where
     S: Subscriber + for<'lookup> LookupSpan<'lookup>,

@@ -1,6 +1,6 @@
-//! Standard output and standard error of a server. Each has a thread that writes what waits in a bounded queue, so that
-//! no other thread waits for a terminal, a pipe or a disk. Lines that find the queue full, or cannot be written, are
-//! lost and counted.
+//! Standard output and standard error of a server. Each has a bounded queue, and a thread that writes its lines, so
+//! that no other thread waits for a terminal, a pipe or a disk. A line that finds the queue full, or cannot be written,
+//! is lost and counted.
 
 use std::{
     io::{self, ErrorKind, Write},
@@ -33,7 +33,7 @@ pub struct LineQueue {
     /// Notified when lines were added, and when they were written.
     changed: Condvar,
     lost: AtomicU64,
-    /// How many of them are logged.
+    /// Number of lost lines that the log has reported.
     told: AtomicU64,
 }
 
@@ -91,18 +91,18 @@ impl LineQueue {
         queue.fault.take().map_or(Ok(()), Err)
     }
 
-    /// Starts the thread that writes, by `write`, which works as [`Write::write`].
+    /// Starts the thread that writes the lines. `write` has the contract of [`Write::write`].
     pub(super) fn start(
         &'static self,
         write: impl FnMut(&[u8]) -> io::Result<usize> + Send + 'static,
     ) -> io::Result<()> {
         let mut stream = Stream { write, is_torn: false };
-        let write = move || {
+        let forever = move || {
             loop {
                 self.write_waiting(&mut stream);
             }
         };
-        spawn_thread(self.name.to_owned(), write).map(drop)
+        spawn_thread(self.name.to_owned(), forever).map(drop)
     }
 
     fn write_waiting(&self, stream: &mut Stream<impl FnMut(&[u8]) -> io::Result<usize>>) {
@@ -129,7 +129,7 @@ impl LineQueue {
         mem::take(&mut queue.waiting)
     }
 
-    /// Logs how many lines were lost since this was last logged, once there is room for that line.
+    /// Logs the number of lines that were lost since the last such report, unless the queue is more than half full.
     fn tell_lost(&self) {
         if self.queue.lock().waiting.len() > MAX_WAITING / 2 {
             return;
@@ -141,7 +141,7 @@ impl LineQueue {
         }
     }
 
-    /// Logs once that standard output fails, unless its reader is gone. Nothing can be said about the log itself.
+    /// Logs once that standard output fails, unless its reader is gone. A failure of the log itself cannot be logged.
     fn tell_fault(&self, error: &io::Error) {
         let is_first = self.queue.lock().fault.is_none();
         if is_first && self.name != STDERR.name && error.kind() != ErrorKind::BrokenPipe {

@@ -74,8 +74,8 @@ where
         .with_filter(exported())
 }
 
-/// Samples all calls that were selected before their span was created, all spans below them, and a share of the other
-/// spans.
+/// Samples all calls and all spans below them: [`rpc::trace::Sampler`](crate::rpc::trace::Sampler) has selected the
+/// calls already. Of the other spans, it samples a share.
 #[derive(Debug, Clone)]
 struct CallSampler {
     calls: Sampler,

@@ -10,8 +10,9 @@ use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 
 use crate::{
-    cli::output::{bytes, setting},
+    cli::output::setting,
     config::{Config, FILES_OF_PROGRAM, OpenFiles, Pool},
+    file::size_text,
     store::SqliteOptions,
 };
 
@@ -30,6 +31,9 @@ const VARIABLE: &str = "WATERWHEEL_GRACE";
 
 /// The settings of Kubernetes and systemd for the time to stop.
 const STOP_SETTINGS: &str = "terminationGracePeriodSeconds or TimeoutStopSec";
+
+/// Keys that determine how much memory a server needs.
+const MEMORY_KEYS: &str = "queue.bytes, workers, server.memory.total, server.max_payload or max_output";
 
 /// The limits of this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,7 +108,7 @@ pub(super) fn disk(options: &SqliteOptions) -> Option<Finding> {
     let free = disk.f_bavail.saturating_mul(disk.f_frsize).saturating_add(used);
     let have = Given { limit: Some(free), source: directory.display().to_string() };
     let (max, reserve) = (options.bounds.max_bytes, options.reserve_bytes);
-    let need_for = format!("{} in jobs (store.max_bytes) and {} in reserve", bytes(max), bytes(reserve));
+    let need_for = format!("{} in jobs (store.max_bytes) and {} in reserve", size_text(max), size_text(reserve));
     let help = "lower `store.max_bytes` or move `store.path`: a full disk refuses new jobs".to_owned();
     let need = Need { all: max.saturating_add(reserve), least: reserve.saturating_add(1) };
     Some(Finding::new("disk", Unit::Bytes, Some(&have), need, need_for, help))
@@ -145,9 +149,9 @@ fn grace(env: &[(String, String)]) -> Result<Option<Given>, String> {
     Ok(Some(Given { limit, source: VARIABLE.to_owned() }))
 }
 
-/// The lowest memory limit of this process's control group and of those above it, which all apply, or the installed
-/// memory. A container may see the path of its group on the host, of which only the last part exists. Files are read
-/// below `root`, so that tests can simulate a machine.
+/// The lowest of the limits that apply to this process: those of its control group, of the groups above it, and the
+/// installed memory. A container may see the path of its group on the host, of which it has only the end. Files are
+/// read below `root`, so that tests can simulate a machine.
 fn memory_limit(root: &Path) -> Option<Given> {
     let text = |file: &str| std::fs::read_to_string(root.join(file)).unwrap_or_default();
     let groups = text("proc/self/cgroup");
@@ -204,7 +208,7 @@ impl Unit {
         match self {
             Self::Milliseconds => setting(Duration::from_millis(figure)),
             Self::Files => figure.to_string(),
-            Self::Bytes => bytes(figure),
+            Self::Bytes => size_text(figure),
         }
     }
 }
@@ -244,14 +248,11 @@ fn memory(config: &Config, limits: &Limits) -> Finding {
         (BASE_MEMORY, "besides"),
     ];
     let all = sum(parts.map(|(size, _)| size));
-    let need_for = parts.map(|(size, what)| format!("{} {what}", bytes(size))).join(", ");
-    let have = limits.memory.as_ref();
+    let need_for = parts.map(|(size, what)| format!("{} {what}", size_text(size))).join(", ");
+    let (have, needed) = (limits.memory.as_ref(), size_text(all));
     let help = match have {
-        None => format!("give it {}", bytes(all)),
-        Some(_) => format!(
-            "raise the limit to {}, or lower queue.bytes, workers, server.memory.total, server.max_payload or max_output",
-            bytes(all)
-        ),
+        None => format!("give it {needed}"),
+        Some(_) => format!("raise the limit to {needed}, or lower {MEMORY_KEYS}"),
     };
     Finding::new("memory", Unit::Bytes, have, Need { all, least: all - outputs }, need_for, help)
 }

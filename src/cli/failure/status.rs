@@ -14,7 +14,7 @@ use crate::{
     model::{CODE_NAMES, Reason},
 };
 
-/// Facts that are not printed with the message.
+/// Facts in the metadata that are not printed with the message.
 const UNSHOWN: [&str; 5] = ["accepts", "execution", "job", "kind", "rung"];
 
 /// A call that failed with a status. Control characters are removed from all texts.
@@ -102,7 +102,7 @@ impl CallError {
             // An operator's restart failed, and no job was asked for.
             _ if self.is_failed_restart() => Exit::Failed,
             // The job did not start, but exit code 4 would invite a retry that cannot succeed.
-            _ if self.known().is_some_and(allows_no_retry) => Exit::Usage,
+            _ if self.known().is_some_and(is_permanent) => Exit::Usage,
             (Code::DeadlineExceeded, _) => Exit::DeadlineExceeded,
             (Code::InvalidArgument | Code::NotFound | Code::Unimplemented, _) => Exit::Usage,
             (Code::Unauthenticated | Code::PermissionDenied, _) => Exit::Usage,
@@ -135,22 +135,20 @@ impl CallError {
             Some(Reason::HandlerFailed) => return self.message.trim_end().to_owned(),
             _ => format!("{}{}", self.message.trim_end(), self.figures()),
         };
-        let started = match (self.execution(), self.code) {
+        let started = match self.execution() {
             _ if self.reason.is_none() => "",
-            ("STARTED", _) => "; the job had started",
-            // There is nothing to say if no retry helps, or if there is no job.
-            (
-                _,
-                Code::InvalidArgument
-                | Code::NotFound
-                | Code::FailedPrecondition
-                | Code::PermissionDenied
-                | Code::Unauthenticated,
-            ) => "",
-            ("NOT_STARTED", _) => "; the job did not start",
+            "STARTED" => "; the job had started",
+            _ if self.needs_another_request() => "",
+            "NOT_STARTED" => "; the job did not start",
             _ => "; whether the job started is unknown",
         };
         format!("{}{started}", what.trim_end())
+    }
+
+    /// Whether the same request cannot succeed, so that it does not matter whether a job started.
+    fn needs_another_request(&self) -> bool {
+        use Code::{FailedPrecondition, InvalidArgument, NotFound, PermissionDenied, Unauthenticated};
+        matches!(self.code, InvalidArgument | NotFound | FailedPrecondition | PermissionDenied | Unauthenticated)
     }
 
     /// The figures of this call; the message is the same for all calls of one reason.
@@ -203,15 +201,8 @@ impl CallError {
     }
 }
 
-/// Whether the same request cannot succeed.
-fn allows_no_retry(reason: Reason) -> bool {
-    matches!(
-        reason,
-        Reason::PayloadTooLarge
-            | Reason::HeadersTooLarge
-            | Reason::WrongState
-            | Reason::JobExists
-            | Reason::NoConfig
-            | Reason::NoStore
-    )
+/// Whether the same request would be refused again.
+fn is_permanent(reason: Reason) -> bool {
+    use Reason::{HeadersTooLarge, JobExists, NoConfig, NoStore, PayloadTooLarge, WrongState};
+    matches!(reason, PayloadTooLarge | HeadersTooLarge | WrongState | JobExists | NoConfig | NoStore)
 }

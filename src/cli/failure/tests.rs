@@ -8,6 +8,13 @@ use tonic_types::{ErrorDetails, StatusExt};
 use super::{Exit, Failure, TABLE};
 use crate::{cli::access::Address, model::Reason};
 
+impl Failure {
+    /// How to correct the failure, if known.
+    pub(crate) fn help(&self) -> Option<&str> {
+        self.help.as_deref()
+    }
+}
+
 fn address() -> Address {
     "127.0.0.1:7070".parse().unwrap()
 }

@@ -1,5 +1,5 @@
-//! The full screen of `stats --watch`: pools, detached jobs, oldest jobs, and the tenants with the highest request
-//! rates.
+//! The full screen of `stats --watch`: pools, detached jobs, the tenants with the highest request rates, and as many of
+//! the oldest jobs as fit below.
 
 use std::time::Duration;
 
@@ -17,8 +17,6 @@ use crate::{
 const MAX_TENANTS: usize = 5;
 /// Maximum number of kinds with detached jobs on the screen.
 const MAX_DETACHED: usize = 5;
-/// Lines of the job list, with its headings, that stay when the list of tenants is cut.
-const MIN_JOBS: usize = 5;
 
 /// The data of the screen.
 pub(super) struct View {
@@ -29,35 +27,22 @@ pub(super) struct View {
     pub(super) jobs: Result<ListJobsResponse, String>,
 }
 
-/// The view in `height` lines of `width` characters. If `height` is small, the list of jobs shrinks to [`MIN_JOBS`]
-/// lines; then lines at the end are cut.
+/// The view in `height` lines of `width` characters. Lines at the end are cut.
 pub(super) fn lines(view: &View, width: usize, height: usize) -> Vec<String> {
     let mut lines = vec![paint(STRONG, head(&view.stats))];
-    lines.extend(pools(view));
-    lines.push(String::new());
-    let detached = detached(view.stats.pools.iter().flat_map(|pool| &pool.kinds));
-    if !detached.is_empty() {
-        lines.extend(detached.into_iter().take(1 + MAX_DETACHED));
+    let mut detached = detached(view.stats.pools.iter().flat_map(|pool| &pool.kinds));
+    detached.truncate(1 + MAX_DETACHED);
+    let tenants = view.jobs.as_ref().map_or(Vec::new(), |answer| tenants(&answer.tenants));
+    for block in [pools(view), detached, tenants].into_iter().filter(|block| !block.is_empty()) {
+        lines.extend(block);
         lines.push(String::new());
     }
-    let below = view.jobs.as_ref().map_or(Vec::new(), |answer| tenants(&answer.tenants));
-    let rest = height.saturating_sub(lines.len());
-    let middle = match below.len() {
-        0 => rest,
-        below => rest.saturating_sub(below + 1).max(rest.min(MIN_JOBS)),
-    };
-    let end = lines.len() + middle;
     match &view.jobs {
         Ok(answer) => {
             lines.push(paint(FAINT, jobs::summary(answer)));
             lines.extend(jobs::lines(answer, Some(width)));
         }
         Err(why) => lines.push(paint(FAINT, format!("no jobs and no tenants: {why}"))),
-    }
-    lines.resize(end, String::new());
-    if !below.is_empty() {
-        lines.push(String::new());
-        lines.extend(below);
     }
     lines.resize(height, String::new());
     lines.iter().map(|line| fit(line, width)).collect()
@@ -190,12 +175,20 @@ mod tests {
         let view = View { stats: stats(12, 2, 2), before: Some(stats(10, 2, 1)), jobs: Ok(jobs(64, 9)) };
         let lines = shown(&view, 80, 24);
         assert_eq!(
-            lines[..9],
+            lines[..5],
             [
                 "SERVING  up 12s   q quits",
                 "pool   state    busy  queued  arrive/s  end/s  refuse/s  wait",
                 "pool0  serving   2/2    7/64      65.0   40.0      15.0  1.5s",
                 "pool1  paused    2/2    7/64      65.0   40.0      15.0  1.5s",
+                "",
+            ]
+        );
+        assert_eq!(lines[5], "tenants that ask most  ask/s  refuse/s");
+        assert_eq!(lines[10], "tenant 4                12.3       2.0");
+        assert_eq!(
+            lines[11..16],
+            [
                 "",
                 "64 of 99 jobs, the oldest first",
                 "job                  state       age  run  kind    tenant                 reque…",
@@ -203,8 +196,7 @@ mod tests {
                 "019f0e3b2c4d5e6f-1   running  1m 12s    -  resize  a tenant with a name…",
             ]
         );
-        assert_eq!(lines[18], "tenants that ask most  ask/s  refuse/s");
-        assert_eq!(lines[23], "tenant 4                12.3       2.0");
+        assert!(lines[23].starts_with("019f0e3b2c4d5e6f-9"), "{lines:?}");
     }
 
     #[test]
@@ -224,7 +216,7 @@ mod tests {
                 "",
             ]
         );
-        assert!(lines[7].starts_with("64 of 99 jobs"), "{lines:?}");
+        assert!(lines[7].starts_with("tenants") && lines[14].starts_with("64 of 99 jobs"), "{lines:?}");
     }
 
     #[test]

@@ -4,8 +4,9 @@ use crate::{
     cli::{
         console::{BAD, FAINT, GOOD, STRONG, WARN, paint},
         operate,
-        output::{bytes, percent, pluralized, row, sanitized, short, table},
+        output::{percent, pluralized, row, sanitized, short, table},
     },
+    file::size_text,
     proto::{
         AttachedWorkerStats, DetachedStats, Distribution, FactoryStats, JobCounts, KindStats, LimitBound, LimitStats,
         Phase, PoolStats, ProcessState, ProgramStats, QueueStats, Stats, WorkerState, WorkerStats,
@@ -58,6 +59,7 @@ fn figures(pool: &PoolStats) -> [(&'static str, Option<String>); 7] {
     ]
 }
 
+/// A line for a kind whose handlers cannot be made.
 fn factory(kind: &KindStats) -> Option<String> {
     let FactoryStats { failures: _, in_a_row, retry_in } = kind.factory.as_ref().filter(|it| it.in_a_row > 0)?;
     let name = sanitized(&kind.name);
@@ -78,7 +80,7 @@ fn phase(phase: Phase) -> String {
 
 fn queue(queue: &QueueStats) -> String {
     let QueueStats { jobs, jobs_capacity, waiting, waiting_capacity, .. } = queue;
-    let [held, capacity] = [queue.bytes, queue.bytes_capacity].map(bytes);
+    let [held, capacity] = [queue.bytes, queue.bytes_capacity].map(size_text);
     let waiting = if *waiting > 0 { format!("  {waiting}/{waiting_capacity} waiting") } else { String::new() };
     let [oldest, expected] = [queue.oldest_age, queue.expected_wait].map(short);
     format!("{jobs}/{jobs_capacity} jobs  {held}/{capacity}{waiting}  oldest {oldest}  expected wait {expected}")
@@ -125,7 +127,7 @@ fn limits(kinds: &[KindStats]) -> impl Iterator<Item = String> {
 const NO_BOUND: &str = "unbounded";
 
 fn bound(LimitBound { concurrency, rate, burst }: LimitBound) -> String {
-    // The message has the time between two starts.
+    // The server derives the rate from the time between two starts, so it is not exact.
     let rate = (rate * 1e3).round() / 1e3;
     match (concurrency, burst > 0) {
         (0, false) => NO_BOUND.to_owned(),
@@ -151,7 +153,7 @@ fn workers_table(workers: &[WorkerStats]) -> Vec<String> {
     let shown = workers.iter().filter(|it| are_few || it.state() != WorkerState::Idle);
     let mut lines = table(&heads, shown.map(worker).collect());
     if !are_few {
-        lines.push(together(&idle));
+        lines.push(idle_line(&idle));
     }
     lines
 }
@@ -179,7 +181,8 @@ fn state(state: WorkerState) -> String {
     }
 }
 
-fn together(idle: &[&WorkerStats]) -> String {
+/// One line for all idle workers.
+fn idle_line(idle: &[&WorkerStats]) -> String {
     let completed: u64 = idle.iter().map(|it| it.completed).sum();
     let failed: u64 = idle.iter().map(|it| it.failed).sum();
     paint(FAINT, format!("{} idle workers  {completed} completed  {failed} failed", idle.len()))
@@ -209,7 +212,7 @@ fn program(program: &ProgramStats) -> Vec<String> {
             count => parts.push(format!("{count} {word}")),
         }
     }
-    parts.extend([format!("{jobs} jobs"), bytes(memory), format!("{starts} started")]);
+    parts.extend([format!("{jobs} jobs"), size_text(memory), format!("{starts} started")]);
     let failure = format!("{failures} failed, the last one: {}", sanitized(last_failure));
     let failure = (*failures > 0).then(|| format!("  {}", paint(WARN, failure)));
     [parts.join("  ")].into_iter().chain(failure).collect()

@@ -43,12 +43,7 @@ fn only_regular_files_of_a_sound_size_are_read() {
         (Path::new("/dev/zero"), ["it is a device, and only regular files are read"; 4]),
         (
             &*huge,
-            [
-                "it is larger than 64 KiB",
-                "it is larger than 4 MiB",
-                "it is larger than 4 MiB",
-                "it is larger than 64 KiB",
-            ],
+            ["it is larger than 64KiB", "it is larger than 4MiB", "it is larger than 4MiB", "it is larger than 64KiB"],
         ),
     ];
     for (path, whats) in cases {

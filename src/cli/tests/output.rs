@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{bytes, duration, exact, message_json, percent, sanitized, setting, short_duration, table, waterfall};
+use super::{duration, exact, message_json, percent, sanitized, setting, short_duration, table, waterfall};
 use crate::{
     cli::console::{BAD, paint},
     proto::{DrainResponse, JobResult, ListJobsResponse, StreamResponse, Waterfall, stream_response::Event},
@@ -75,15 +75,6 @@ fn a_setting_reads_back_as_the_same_duration() {
     for micros in [500, 500_000, 1_600_000, 90_000_000, 600_000_000] {
         let text = setting(us(micros));
         assert_eq!(humantime::parse_duration(&text).unwrap(), us(micros), "{text}");
-    }
-}
-
-#[test]
-fn bytes_use_binary_units() {
-    let cases =
-        [(0, "0B"), (512, "512B"), (1536, "1.5KiB"), (1_048_575, "1MiB"), (64 << 20, "64MiB"), (5 << 40, "5TiB")];
-    for (count, expected) in cases {
-        assert_eq!(bytes(count), expected);
     }
 }
 

@@ -73,7 +73,7 @@ pub(super) struct Answer {
 
 impl Peer {
     /// Starts the command and waits until it is ready, or attached at `point`. Its standard output becomes our standard
-    /// error. It gets these variables only, or all of ours.
+    /// error. It gets only `variables`, or all of ours if that is `None`.
     pub(super) async fn start(
         command: &[String],
         tasks: &Tasks,

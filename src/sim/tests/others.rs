@@ -41,10 +41,10 @@ impl Fifo {
         let mut decisions = Vec::new();
         while let Some(next) = self.queue.pop_front() {
             if self.expired == Expired::Run || now < next.until {
-                decisions.push(Decision::Start { job: next.job });
+                decisions.push(Decision::Start(next.job));
                 return decisions;
             }
-            decisions.push(Decision::Drop { job: next.job });
+            decisions.push(Decision::Drop(next.job));
         }
         self.idle += 1;
         decisions
@@ -55,13 +55,13 @@ impl Policy for Fifo {
     fn offer(&mut self, now: Duration, job: usize, arrival: &Arrival) -> Vec<Decision> {
         if self.idle > 0 {
             self.idle -= 1;
-            return vec![Decision::Start { job }];
+            return vec![Decision::Start(job)];
         }
         if self.queue.len() >= self.room {
             return vec![Decision::Refuse { job, retry_after: None }];
         }
         self.queue.push_back(Queued { job, until: now + arrival.deadline });
-        vec![Decision::Queue { job }]
+        vec![Decision::Queue(job)]
     }
 
     fn end(&mut self, now: Duration, _: usize, _: bool, _: Duration) -> Vec<Decision> {
@@ -113,12 +113,12 @@ impl CodelLifo {
         self.queue.retain(|queued| {
             let stays = now < queued.until;
             if !stays {
-                decisions.push(Decision::Drop { job: queued.job });
+                decisions.push(Decision::Drop(queued.job));
             }
             stays
         });
         match if newest_first { self.queue.pop_back() } else { self.queue.pop_front() } {
-            Some(next) => decisions.push(Decision::Start { job: next.job }),
+            Some(next) => decisions.push(Decision::Start(next.job)),
             None => self.idle += 1,
         }
         if self.queue.is_empty() {
@@ -135,14 +135,14 @@ impl Policy for CodelLifo {
         }
         if self.idle > 0 {
             self.idle -= 1;
-            return vec![Decision::Start { job }];
+            return vec![Decision::Start(job)];
         }
         if self.queue.len() >= self.room {
             return vec![Decision::Refuse { job, retry_after: None }];
         }
         let patience = if self.is_overloaded(now) { TARGET } else { INTERVAL };
         self.queue.push_back(Queued { job, until: now + patience.min(arrival.deadline) });
-        vec![Decision::Queue { job }]
+        vec![Decision::Queue(job)]
     }
 
     fn end(&mut self, now: Duration, _: usize, _: bool, _: Duration) -> Vec<Decision> {
