@@ -3,8 +3,9 @@
 use rustc_hash::{FxBuildHasher, FxHashMap};
 use std::{hash::BuildHasher, time::Duration};
 
-/// Windows of one period: two seconds.
+/// Windows of one period.
 const PERIOD: u64 = 20;
+const PERIOD_SECONDS: f64 = PERIOD as f64 * WINDOW.as_secs_f64();
 /// Largest number of names in the table of a period. Further tenants share one entry.
 const MAX_NAMES: usize = 10_000;
 /// The shared entry.
@@ -67,8 +68,8 @@ impl TenantDemand {
     /// Whether a tenant's demand is below an equal share of `workers` among the recent tenants. The current job, of
     /// `own` seconds, is not included.
     pub(crate) fn is_light(&self, tenant: &str, own: f64, workers: usize, window: u64) -> bool {
-        let asked = self.per_second(tenant, window) * seconds_of_period();
-        (asked - own) * (self.tenants as f64) < workers as f64 * seconds_of_period()
+        let asked = self.per_second(tenant, window) * PERIOD_SECONDS;
+        (asked - own) * (self.tenants as f64) < workers as f64 * PERIOD_SECONDS
     }
 
     /// A tenant's demand, in seconds of work per second.
@@ -101,7 +102,7 @@ impl TenantDemand {
             _ => [0.0, 0.0],
         };
         let of = |period: &FxHashMap<u64, Asked>| period.get(&name).map_or(0.0, &amount);
-        (weights[0] * of(&self.running) + weights[1] * of(&self.before)) / seconds_of_period()
+        (weights[0] * of(&self.running) + weights[1] * of(&self.before)) / PERIOD_SECONDS
     }
 
     fn name(&self, tenant: &str) -> u64 {
@@ -124,10 +125,6 @@ impl TenantDemand {
         self.period += over;
         self.tenants = self.before.len();
     }
-}
-
-fn seconds_of_period() -> f64 {
-    PERIOD as f64 * WINDOW.as_secs_f64()
 }
 
 /// Time between two samples of the rates and of the safety margins.
