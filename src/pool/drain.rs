@@ -51,12 +51,6 @@ impl Pool {
         self.inner().read(|core| core.expected_end(now))
     }
 
-    /// Whether the pool is draining and has no job left.
-    #[must_use]
-    pub fn is_drained(&self) -> bool {
-        self.inner().phase.get() == Phase::Stopped
-    }
-
     /// Waits until a draining pool has no job left. Cancel safe.
     pub async fn wait(&self) {
         self.inner().phase.reached(Phase::Stopped).await;

@@ -24,6 +24,7 @@ use waterwheel::{
     Job, Output, Pool, WhenFull,
     handler::{Kind, StopReason},
     model::{Call, HandlerError},
+    phase::Phase,
     pool::{PoolBuilder, Ticket, set_shard},
 };
 
@@ -149,7 +150,7 @@ async fn threads_end_with_their_workers_and_with_the_drain() {
     pool.drain();
     pool.wait().await;
     until(|| threads("drainpool") == 0).await;
-    assert!(pool.is_drained());
+    assert_eq!(pool.phase(), Phase::Stopped);
 }
 
 #[tokio::test]
@@ -168,7 +169,7 @@ fn a_pool_that_is_never_used_needs_no_runtime() {
     drop(pool(2).kind(echo()).build());
     let pool = pool(2).kind(echo()).build();
     pool.drain();
-    assert!(pool.is_drained());
+    assert_eq!(pool.phase(), Phase::Stopped);
 }
 
 #[tokio::test(start_paused = true)]

@@ -122,14 +122,13 @@ impl<H: Host> Core<H> {
     }
 
     fn figures(&self, now: Instant) -> Totals {
-        let counts = &self.counts;
-        let refused = [RejectionReason::NoRoomInTime, RejectionReason::QueueFull, RejectionReason::PAST];
+        let refused = |reason: RejectionReason| self.counts.rejected[reason.index()];
         Totals {
             at: now,
             busy: self.workers.busy_time(now).as_secs_f64(),
-            accepted: counts.accepted,
-            completed: counts.completed,
-            refused: refused.iter().map(|reason| counts.rejected[reason.index()]).sum(),
+            accepted: self.counts.accepted,
+            completed: self.counts.completed,
+            refused: refused(RejectionReason::QueueFull) + refused(RejectionReason::PAST),
         }
     }
 }
