@@ -19,7 +19,7 @@ use crate::{
 pub struct Authenticator {
     rules: ArcSwap<Rules>,
     tokens: Option<Tokens>,
-    ops: bool,
+    guards_ops: bool,
     unauthenticated: AtomicU64,
     denied: AtomicU64,
 }
@@ -44,7 +44,7 @@ impl Authenticator {
         Ok(Self {
             rules: ArcSwap::from_pointee(Rules::new(rules, 0)),
             tokens,
-            ops: *ops,
+            guards_ops: *ops,
             unauthenticated: AtomicU64::new(0),
             denied: AtomicU64::new(0),
         })
@@ -63,7 +63,7 @@ impl Authenticator {
 
     /// Whether the rules cover the operators' listener.
     pub fn guards_ops(&self) -> bool {
-        self.ops
+        self.guards_ops
     }
 
     /// The caller: from its token, else from its certificate, else the anonymous one. `authorization` has the values of
@@ -90,7 +90,7 @@ impl Authenticator {
             }
             (None, Some(anonymous)) => Ok(Arc::clone(anonymous)),
             (None, None) => {
-                // The caller of this method knows whether the connection asked for one, and says so.
+                // `Sent` is a placeholder: `Connection::authenticate` replaces it by what the listener asked for.
                 Err(Denial::NoCredentials { certificate: CertificateRequest::Sent, tokens: self.tokens.is_some() })
             }
         }

@@ -32,7 +32,7 @@ pub enum Denial {
     },
     /// A remote worker without authentication.
     #[error("without [auth], only workers on the server's own machine may attach")]
-    Elsewhere,
+    RemoteWorkerWithoutAuth,
 }
 
 /// The fault of a token.
@@ -52,8 +52,8 @@ pub enum TokenFault {
     Extensions,
     /// No key has this id.
     #[error(
-        "it is signed by a key that this server does not know; get a new one from the issuer, and if that is refused too, \
-         ask the operator of this server to put the issuer's keys in the file of auth.jwt.jwks"
+        "it is signed by a key that this server does not know; get a new one from the issuer, and if that is refused \
+         too, ask the operator of this server to put the issuer's keys in the file of auth.jwt.jwks"
     )]
     UnknownKey,
     /// The key set is empty.
@@ -127,11 +127,11 @@ impl Denial {
             Self::InvalidToken(_) => Reason::InvalidToken,
             Self::InvalidCertificate(_) => Reason::InvalidCertificate,
             Self::Forbidden { reason, .. } => *reason,
-            Self::Elsewhere => Reason::RpcDenied,
+            Self::RemoteWorkerWithoutAuth => Reason::RpcDenied,
         }
     }
 
-    /// Figures for the status, by name.
+    /// What the status says beside its message, by name.
     pub fn facts(&self) -> Vec<(&'static str, &str)> {
         use CertificateRequest::{NoRoots, Sent, Unconfigured};
         match self {
@@ -142,7 +142,7 @@ impl Denial {
                 (Unconfigured, false) => vec![("accepts", "nothing")],
                 (NoRoots, _) => Vec::new(),
             },
-            Self::InvalidToken(_) | Self::InvalidCertificate(_) | Self::Elsewhere => Vec::new(),
+            Self::InvalidToken(_) | Self::InvalidCertificate(_) | Self::RemoteWorkerWithoutAuth => Vec::new(),
             Self::Forbidden { facts, .. } => facts.iter().map(|(name, fact)| (*name, &**fact)).collect(),
         }
     }
@@ -161,8 +161,10 @@ fn advice(certificate: CertificateRequest, tokens: bool) -> String {
                 .to_owned();
         }
         (CertificateRequest::Unconfigured, false) => {
-            return "; this listener has no TLS with client certificates and accepts no tokens: send SIGTERM for a drain, or ask the operator for \
-                    [auth.jwt], for a rule for \"anonymous\", or for auth.ops = false"
+            // As a rule, this is the operators' listener: without tokens, the callers' listener asks for certificates.
+            // So the caller may want to drain the server.
+            return "; this listener has no TLS with client certificates and accepts no tokens: send SIGTERM for a drain, \
+                    or ask the operator for [auth.jwt], for a rule for \"anonymous\", or for auth.ops = false"
                 .to_owned();
         }
     };

@@ -1,5 +1,5 @@
-//! Rules: which callers a rule names, which RPCs and kinds it allows, and what their jobs may claim. A new RPC needs a
-//! row in the table below.
+//! Rules: which callers a rule names, which RPCs and kinds it allows, and what their jobs may claim. `caller.rs` walks
+//! the rules of a caller. A new RPC needs a row in the table below.
 
 use crate::model::Criticality;
 

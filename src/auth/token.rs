@@ -52,7 +52,8 @@ pub(super) struct Tokens {
     config: Jwt,
     keys: ArcSwap<Keys>,
     cache: Cache,
-    seen: Seen,
+    /// The last contents of the file of keys.
+    last_file: Seen,
     reloads: Reloads,
     next_generation: AtomicU64,
     /// Limits the log lines about unknown keys.
@@ -74,7 +75,7 @@ impl Tokens {
         Ok(Self {
             keys: ArcSwap::from_pointee(Keys::first(&read, &config)?),
             cache: Cache::new(),
-            seen: Seen::new(std::slice::from_ref(&read)),
+            last_file: Seen::new(std::slice::from_ref(&read)),
             reloads: Reloads::default(),
             next_generation: AtomicU64::new(1),
             unknown_key_log: Throttle::default(),
@@ -95,7 +96,7 @@ impl Tokens {
     pub(super) fn verify(
         &self,
         token: &[u8],
-        rules: u64,
+        rules_generation: u64,
         make: impl FnOnce(String, Option<String>) -> Caller,
     ) -> Result<Arc<Caller>, TokenFault> {
         if token.len() > MAX_BYTES {
@@ -103,9 +104,8 @@ impl Tokens {
         }
         let keys = self.keys.load();
         let digest: Digest = Sha256::digest(token).into();
-        // Both numbers only grow. If one grows, cached results no longer match.
-        let generation = keys.generation + rules;
-        if let Some(caller) = self.cache.get(&digest, generation) {
+        let generations = (keys.generation, rules_generation);
+        if let Some(caller) = self.cache.get(&digest, generations) {
             return Ok(caller);
         }
         let (claims, key) = self.claims(token, &keys)?;
@@ -113,7 +113,7 @@ impl Tokens {
         let credentials = Credentials { until: now + left, key, generation: keys.generation };
         let principal = format!("jwt:{}", claims.name("sub")?);
         let caller = Arc::new(make(principal, self.tenant(&claims)?).by_token(credentials));
-        self.cache.put(digest, Arc::clone(&caller), now + left.min(MAX_CACHE_AGE), generation);
+        self.cache.put(digest, Arc::clone(&caller), now + left.min(MAX_CACHE_AGE), generations);
         Ok(caller)
     }
 
@@ -173,7 +173,7 @@ impl Tokens {
     pub(super) fn reload_if_changed(&self) {
         let path = self.config.jwks.display();
         let read = &jwks::contents(&self.config);
-        if !self.seen.is_new(std::slice::from_ref(read)) {
+        if !self.last_file.is_new(std::slice::from_ref(read)) {
             return;
         }
         let generation = self.next_generation.fetch_add(1, Ordering::Relaxed);
@@ -237,6 +237,10 @@ impl Claims {
 /// Identifies a token without keeping it.
 type Digest = [u8; 32];
 
+/// The generations of the keys and of the rules. A cached result holds for one pair: a sum would be the same for
+/// other keys with other rules.
+type Generations = (u64, u64);
+
 /// Verified tokens, by digest. Verifying a signature costs more than the rest of a call.
 struct Cache([Mutex<HashMap<Digest, Verified>>; SHARDS]);
 
@@ -244,8 +248,8 @@ struct Verified {
     caller: Arc<Caller>,
     /// When the entry expires.
     until: Instant,
-    /// The set of keys that verified it.
-    generation: u64,
+    /// The keys and the rules that it was verified with.
+    generations: Generations,
 }
 
 impl Cache {
@@ -253,25 +257,25 @@ impl Cache {
         Self(Default::default())
     }
 
-    fn get(&self, token: &Digest, generation: u64) -> Option<Arc<Caller>> {
+    fn get(&self, token: &Digest, generations: Generations) -> Option<Arc<Caller>> {
         let shard = self.shard(token).lock();
         let verified = shard.get(token)?;
-        let holds = verified.generation == generation && Instant::now() < verified.until;
+        let holds = verified.generations == generations && Instant::now() < verified.until;
         holds.then(|| Arc::clone(&verified.caller))
     }
 
-    fn put(&self, token: Digest, caller: Arc<Caller>, until: Instant, generation: u64) {
+    fn put(&self, token: Digest, caller: Arc<Caller>, until: Instant, generations: Generations) {
         let mut shard = self.shard(&token).lock();
         if shard.len() >= MAX_TOKENS {
             let now = Instant::now();
-            shard.retain(|_, verified| now < verified.until && verified.generation == generation);
+            shard.retain(|_, verified| now < verified.until && verified.generations == generations);
         }
         if shard.len() >= MAX_TOKENS {
             // Any entry may be evicted: the map has no order.
             let one = shard.keys().next().copied();
             one.and_then(|one| shard.remove(&one));
         }
-        shard.insert(token, Verified { caller, until, generation });
+        shard.insert(token, Verified { caller, until, generations });
     }
 
     fn shard(&self, token: &Digest) -> &Mutex<HashMap<Digest, Verified>> {
@@ -281,22 +285,54 @@ impl Cache {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::{fs, iter, time::Duration};
+
+    use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
+    use serde_json::json;
 
     use super::*;
 
     fn caller() -> Arc<Caller> {
-        Arc::new(Caller::new("jwt:me".into(), None, std::iter::empty()))
+        Arc::new(Caller::new("jwt:me".into(), None, iter::empty()))
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_verdict_holds_until_its_time_or_its_keys_are_gone() {
         let cache = Cache::new();
-        cache.put([7; 32], caller(), Instant::now() + Duration::from_secs(10), 1);
-        assert!(cache.get(&[7; 32], 1).is_some() && cache.get(&[8; 32], 1).is_none());
-        assert!(cache.get(&[7; 32], 2).is_none());
+        cache.put([7; 32], caller(), Instant::now() + Duration::from_secs(10), (1, 1));
+        assert!(cache.get(&[7; 32], (1, 1)).is_some() && cache.get(&[8; 32], (1, 1)).is_none());
+        assert!(cache.get(&[7; 32], (2, 1)).is_none());
         tokio::time::advance(Duration::from_secs(10)).await;
-        assert!(cache.get(&[7; 32], 1).is_none());
+        assert!(cache.get(&[7; 32], (1, 1)).is_none());
+    }
+
+    #[tokio::test]
+    async fn a_verdict_is_of_one_set_of_keys_and_one_set_of_rules() {
+        let key = EncodingKey::from_ec_der(rcgen::KeyPair::generate().unwrap().serialized_der());
+        let keys = json!({ "keys": [Jwk::from_encoding_key(&key, Algorithm::ES256).unwrap()] }).to_string();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(&file, &keys).unwrap();
+        let tokens = Tokens::open(Jwt {
+            jwks: file.path().to_owned(),
+            algorithms: vec![Algorithm::ES256],
+            issuer: "issuer".into(),
+            audience: vec!["waterwheel".into()],
+            tenant_claim: None,
+            leeway: Duration::ZERO,
+            reload: Duration::from_secs(10),
+        })
+        .expect("a key");
+        let exp = get_current_timestamp() + 600;
+        let claims = json!({ "iss": "issuer", "aud": "waterwheel", "sub": "me", "exp": exp });
+        let token = encode(&Header::new(Algorithm::ES256), &claims, &key).unwrap();
+        let verify = |rules| {
+            tokens.verify(token.as_bytes(), rules, |principal, _| Caller::new(principal, None, iter::empty())).unwrap()
+        };
+        let first = verify(1);
+        assert!(Arc::ptr_eq(&first, &verify(1)), "it is cached");
+        fs::write(&file, keys + "\n").unwrap();
+        tokens.reload_if_changed();
+        assert!(!Arc::ptr_eq(&first, &verify(0)), "these are the next keys, with the rules before");
     }
 
     #[tokio::test(start_paused = true)]
@@ -306,7 +342,7 @@ mod tests {
         for number in 0..100_000_u32 {
             let mut token = [0; 32];
             token[..4].copy_from_slice(&number.to_le_bytes());
-            cache.put(token, caller(), until, 1);
+            cache.put(token, caller(), until, (1, 1));
         }
         let held: usize = cache.0.iter().map(|shard| shard.lock().len()).sum();
         assert_eq!(held, SHARDS * MAX_TOKENS);

@@ -129,7 +129,9 @@ impl AccessControl {
     pub(super) fn admit_worker(&self, call: &CallContext, peer: Option<&Peer>, kinds: &[String]) -> Result<(), Status> {
         let admitted = match peer.map(|peer| peer.origin) {
             _ if self.authenticator.is_some() => caller(call).and_then(|caller| caller.may_serve(Rpc::Attach, kinds)),
-            Some(Origin::Address(address)) if !address.ip().to_canonical().is_loopback() => Err(Denial::Elsewhere),
+            Some(Origin::Address(address)) if !address.ip().to_canonical().is_loopback() => {
+                Err(Denial::RemoteWorkerWithoutAuth)
+            }
             _ => Ok(()),
         };
         admitted.map_err(|denial| self.denied(&denial, call, peer))

@@ -14,7 +14,7 @@ use crate::{
     model::{CODE_NAMES, Reason},
 };
 
-/// Facts in the metadata that are not printed with the message.
+/// Facts in the metadata that are not printed with the message. `rung` is how far the stop ladder went.
 const UNSHOWN: [&str; 5] = ["accepts", "execution", "job", "kind", "rung"];
 
 /// A call that failed with a status. Control characters are removed from all texts.
@@ -145,7 +145,7 @@ impl CallError {
         format!("{}{started}", what.trim_end())
     }
 
-    /// Whether the same request cannot succeed, so that it does not matter whether a job started.
+    /// Whether the code says that the same request cannot succeed. Such codes also tell that no job started.
     fn needs_another_request(&self) -> bool {
         use Code::{FailedPrecondition, InvalidArgument, NotFound, PermissionDenied, Unauthenticated};
         matches!(self.code, InvalidArgument | NotFound | FailedPrecondition | PermissionDenied | Unauthenticated)
@@ -194,14 +194,14 @@ impl CallError {
         }
     }
 
-    /// The failed job. If the command named the job, the message has it already.
+    /// The failed job. With NOT_FOUND there is none to name: the user has just typed the id.
     pub(super) fn job(&self) -> Option<&str> {
         let asked_for = self.known() == Some(Reason::NotFound);
         self.fact("job").filter(|_| !asked_for)
     }
 }
 
-/// Whether the same request would be refused again.
+/// Whether the reason says that the same request would be refused again, whatever the code says.
 fn is_permanent(reason: Reason) -> bool {
     use Reason::{HeadersTooLarge, JobExists, NoConfig, NoStore, PayloadTooLarge, WrongState};
     matches!(reason, PayloadTooLarge | HeadersTooLarge | WrongState | JobExists | NoConfig | NoStore)
