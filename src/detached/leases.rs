@@ -131,8 +131,8 @@ impl Leases {
         own.filter_map(|(_, lease)| lease.run()).last().map(|run| (run.attempt.token.number, run.attempt.watch()))
     }
 
-    /// A drain has stopped the run, and its job goes back to the store.
-    pub(super) fn give_back(&self, run: LostRun) {
+    /// A drain has stopped the run, and its job goes back to the store. The receipt of the drain lists it.
+    pub(super) fn list_in_receipt(&self, run: LostRun) {
         self.0.lock().given_back.push(run);
     }
 

@@ -1,4 +1,5 @@
-//! The third step of a job's life: runs one attempt in its pool, and decides what follows.
+//! The third step of a job's life, after `intake` and `submit`, and after `claims` and `dispatch`: runs one attempt in
+//! its pool, and decides what follows.
 
 use std::{future::poll_fn, pin::pin, sync::Arc, time::Duration};
 
@@ -53,20 +54,22 @@ impl Reservation {
         let has_run = matches!(&end, Some(Err(JobError::Failed(failure))) if failure.execution == Execution::Started);
         let settled = settle(claimed, end, &attempt, &self.pool, rand::random());
         let is_result = settled.next != Next::GiveBack;
+        // A drain stopped a run that had begun: the receipt of the drain lists it.
         if has_run && !is_result && inner.stop.is_cancelled() {
-            inner.leases.give_back(if_lost.clone());
+            inner.leases.list_in_receipt(if_lost.clone());
         }
         inner.set(&settled.token, Stage::Ended(is_result.then_some(if_lost)));
         settled
     }
 
-    /// Waits for the result of a job. After a stop, gives the job back if it has not begun.
+    /// Waits for the result of a job. After a stop, it returns at once if the job has not begun.
     async fn follow(&mut self, mut ticket: Ticket) -> End {
         let inner = Arc::clone(&self.inner);
         let mut stopped = pin!(inner.stop.cancelled());
         poll_fn(|cx| {
             let ended = pin!(&mut ticket).poll(cx);
             if ended.is_ready() || ticket.has_begun() {
+                // It no longer waits, which `begin` counts once. From here on, a stop does not end this wait.
                 self.begin();
                 return ended.map(Some);
             }

@@ -1,5 +1,5 @@
-//! The session of this process at the store: its lease, the jobs that must be cancelled, and the leases that nothing
-//! here knows of.
+//! The session of this process at the store: its lease, the jobs that must be cancelled, and the leases that the store
+//! made, but whose answer was lost.
 
 use std::time::Duration;
 
@@ -55,10 +55,11 @@ impl Inner {
 
     /// Gives back the leases that the store made for operations without an answer.
     ///
-    /// A submission is noted before the store is asked for its lease, and a claim ends before this begins. So a job
-    /// that is leased and not known afterwards has no run. It is given back by its token, which is void if its lease
-    /// has ended meanwhile.
+    /// This is safe: a submission is noted before the store is asked for its lease, and no claim is in progress while
+    /// this runs. So a lease that is not noted belongs to no run. It is given back by its token, which is void if the
+    /// lease has ended meanwhile.
     pub(super) async fn give_back_unknown(&self) {
+        // Set when an operation failed with an unknown effect.
         if self.doubt_until.lock().is_none_or(|until| until < Instant::now()) {
             return;
         }

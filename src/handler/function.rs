@@ -59,7 +59,7 @@ impl Kind {
         Self::new(name, move || Function(Arc::clone(&run)))
     }
 
-    /// A kind whose jobs compute or block, and run a function or closure on the threads of the pool, as
+    /// A kind whose jobs compute or block, and run a function or closure on the threads of the pool; otherwise as
     /// [`from_fn`](Self::from_fn).
     ///
     /// ```

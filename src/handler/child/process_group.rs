@@ -91,11 +91,11 @@ impl Process {
     fn signal_group(&self, signal: Signal) {
         // If the child is gone, something else reaped it, as the kernel does if SIGCHLD is ignored. The id may belong
         // to another process.
-        if peek(self.id).is_ok() {
-            match kill_process_group(self.id, signal) {
-                Ok(()) | Err(rustix::io::Errno::SRCH) => {}
-                Err(fault) => tracing::warn!(job = self.job.map(display), ?signal, %fault, "cannot signal the program"),
-            }
+        if peek(self.id).is_ok()
+            && let Err(fault) = kill_process_group(self.id, signal)
+            && fault != rustix::io::Errno::SRCH
+        {
+            tracing::warn!(job = self.job.map(tracing::field::display), ?signal, %fault, "cannot signal the program");
         }
     }
 
@@ -105,7 +105,7 @@ impl Process {
         let mut child = self.child.take().expect("the child is taken once");
         let status = child.try_wait();
         if matches!(status, Ok(None)) {
-            // The wait failed, although the caller saw the exit: the drop waits again.
+            // It has not exited after all: the drop waits for it.
             self.child = Some(child);
         }
         status?.ok_or_else(|| io::Error::from(io::ErrorKind::WouldBlock))
@@ -132,7 +132,7 @@ impl Drop for Process {
             if let Some(mut child) = child
                 && let Ok(Err(fault)) = off_thread(move || child.wait()).await
             {
-                tracing::warn!(job = job.map(display), %fault, "cannot reap the program");
+                tracing::warn!(job = job.map(tracing::field::display), %fault, "cannot reap the program");
             }
             if let Some(workspace) = workspace {
                 remove_workspace(workspace, job).await;

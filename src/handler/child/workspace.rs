@@ -89,7 +89,8 @@ pub(super) async fn remove_workspace(workspace: Workspace, job: Option<JobId>) {
                 Some(pause) => sleep(pause).await,
                 None => {
                     let path = workspace.path().display();
-                    tracing::warn!(job = job.map(display), %fault, %path, "cannot remove the workspace of a program; remove it by hand");
+                    let job = job.map(tracing::field::display);
+                    tracing::warn!(job, %fault, %path, "cannot remove the workspace of a program; remove it by hand");
                     return;
                 }
             },

@@ -30,20 +30,22 @@ struct Failure {
     has_started: bool,
 }
 
-/// Keeps a process running: restarts it after each exit, until there are more processes than wanted.
+/// Keeps one process of the set running: starts a new one after each exit, until there are more processes than wanted,
+/// or all are killed.
 pub(super) async fn supervise(supervisor: Supervisor, tasks: Tasks) {
     keep(&supervisor, &tasks).await;
     let set = Arc::clone(&supervisor.set);
     drop(supervisor);
-    // The next old process may have waited for the end of this one.
+    // Only one process is replaced at a time, so the next old one may have waited for the end of this one.
     set.renew();
 }
 
+/// Runs one process after the other. After failures in succession, each restart waits longer.
 async fn keep(supervisor: &Supervisor, tasks: &Tasks) {
     let mut failures: u32 = 0;
     loop {
         let wait = match live(supervisor, tasks).await {
-            // The process may have been killed because it did not leave.
+            // It left as asked, or was killed because it did not leave: neither is a failure of the program.
             Ok(()) => {
                 failures = 0;
                 Duration::ZERO
@@ -54,12 +56,13 @@ async fn keep(supervisor: &Supervisor, tasks: &Tasks) {
                 let wait = failures.checked_sub(2).map_or(Duration::ZERO, back_off);
                 supervisor.failed(&summary, has_started, wait);
                 let restart_ms = wait.as_millis();
-                warn!(program = %supervisor.set.name, restart_ms, failures, cause = summary, "a process of a program failed");
+                let program = &supervisor.set.name;
+                warn!(%program, restart_ms, failures, cause = summary, "a process of a program failed");
                 wait
             }
         };
-        let is_surplus = async {
-            // While starting processes fail, surplus ones are removed.
+        // Between two processes there is no session. A sequence whose starts fail must end as well.
+        let becomes_surplus = async {
             while !supervisor.is_surplus(None) {
                 supervisor.wake.notified().await;
             }
@@ -67,7 +70,7 @@ async fn keep(supervisor: &Supervisor, tasks: &Tasks) {
         tokio::select! {
             biased;
             () = supervisor.set.kill.cancelled() => return,
-            () = is_surplus => return,
+            () = becomes_surplus => return,
             () = sleep(wait) => {}
         }
     }
@@ -83,6 +86,7 @@ async fn live(supervisor: &Supervisor, tasks: &Tasks) -> Result<(), Failure> {
     let pid = process.pid();
     info!(program = %supervisor.set.name, pid, "a process of a program starts");
     let (session, causes) = Session::new(&supervisor.set, pid, messages.expect("a worker program has message pipes"));
+    // The process is watched while it starts, runs jobs and writes output. When it has exited, `ended` ends the rest.
     let watch = async {
         let cause = session.watch(supervisor, &mut process, causes).await;
         session.ended.cancel();
@@ -104,14 +108,16 @@ async fn live(supervisor: &Supervisor, tasks: &Tasks) -> Result<(), Failure> {
 }
 
 impl Session {
-    /// Waits until the process is dead. Returns the cause of its end.
+    /// Waits until the process has exited, and ends it if it must go. Returns the cause of its end.
     async fn watch(&self, supervisor: &Supervisor, process: &mut Process, mut causes: mpsc::Receiver<Cause>) -> Cause {
         let mut has_asked = false;
         loop {
+            // Once the process is due by its age, it waits for its successor: no timer is needed.
             let left = self.age_left().filter(|left| !left.is_zero());
             tokio::select! {
                 biased;
                 Some(cause) = causes.recv() => {
+                    // A process that exits also closes its pipes. If it exits soon, that is the cause.
                     let has_closed = matches!(cause, Cause::Closed);
                     let exits = has_closed && self.exits_within(supervisor, process, EXIT_TIMEOUT).await;
                     process.kill().await;
@@ -132,7 +138,7 @@ impl Session {
             if self.is_due() {
                 supervisor.set.renew();
             }
-            // A protocol fault also closes the session.
+            // The session is closed and has no job left. If a fault has closed it, the next turn receives the cause.
             let is_idle = self.is_closed() && self.taken() == 0 && causes.is_empty();
             if is_idle || supervisor.is_surplus(Some(self)) {
                 self.leave(supervisor, process).await;
@@ -153,6 +159,7 @@ impl Session {
         process.kill().await;
     }
 
+    /// Whether the process exits within `time`. False at once if all processes are killed.
     async fn exits_within(&self, supervisor: &Supervisor, process: &mut Process, time: Duration) -> bool {
         tokio::select! {
             biased;
@@ -162,7 +169,7 @@ impl Session {
         }
     }
 
-    /// Records how the process ended, and ends its remaining jobs.
+    /// Records how the process ended, which ends its remaining jobs. An end that was not asked for is a failure.
     fn conclude(&self, supervisor: &Supervisor, process: Process, cause: Cause) -> Result<(), Failure> {
         let program = &supervisor.set.program;
         self.close();
@@ -185,7 +192,7 @@ impl Session {
             Cause::Forced => format!("{name} was ended because one of its jobs did not stop"),
         };
         let summary = self.blocked().map_or_else(|| summary.clone(), |blocked| format!("{summary}: {blocked}"));
-        // A job that did not stop is no longer counted.
+        // The culprit is one of the running jobs. After `Forced` it is a job that was removed before.
         let culprits = usize::from(!matches!(cause, Cause::Forced));
         let was_shared = self.running() > culprits;
         let _ = self.end.set(SessionEnd { program: ProgramEnd { summary: summary.clone(), ..exit }, was_shared });

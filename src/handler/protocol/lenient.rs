@@ -1,5 +1,5 @@
-//! Reads what a worker means, where it says it badly. A mistake in one field is not a reason to lose the job, and a
-//! line that nothing can be made of is one job's fault if it names that job.
+//! Reads what a worker means, where it says it badly. A mistake in one field is not a reason to lose the job. A line
+//! that cannot be read fails the job that it names, and not the worker.
 
 use std::fmt::Display;
 
@@ -40,8 +40,9 @@ pub(super) fn count<'de, D: Deserializer<'de>>(value: D) -> Result<u64, D::Error
     }
 }
 
-/// The message of a line that is not sound, and the number of bytes that follow; `None` unless it names a job. Only a
-/// failure and progress are told apart from their texts: they carry no result.
+/// The message of a line that is not sound, and the number of bytes that follow; `None` unless it names a job. Failures
+/// and progress are rebuilt from what is legible. Anything else becomes [`FromWorker::Unreadable`], because half a
+/// result must not pass for one.
 pub(super) fn salvage(line: &[u8], fault: impl Display) -> Option<(FromWorker, u64)> {
     let line = &*String::from_utf8_lossy(line);
     let id = digits(field(line, "id")?)?.to_owned();
@@ -59,10 +60,12 @@ pub(super) fn salvage(line: &[u8], fault: impl Display) -> Option<(FromWorker, u
     Some((message, bytes.unwrap_or(0)))
 }
 
-/// What follows the name of a field. No text holds such a name, because its quotes would be escaped.
+/// What follows the name of a field and its colon. A text that equals the name has no colon behind it, and inside of a
+/// longer text the quotes of a name are escaped.
 fn field<'a>(line: &'a str, name: &str) -> Option<&'a str> {
-    let (_, rest) = line.split_once(&format!("\"{name}\""))?;
-    rest.trim_start().strip_prefix(':').map(str::trim_start)
+    let name = format!("\"{name}\"");
+    let mut found = line.match_indices(&name).map(|(at, _)| line[at + name.len()..].trim_start());
+    found.find_map(|rest| rest.strip_prefix(':')).map(str::trim_start)
 }
 
 /// The text of a field. Half a character and unknown escapes are left as they were written.

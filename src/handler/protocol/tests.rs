@@ -172,6 +172,7 @@ mod cases {
             (r#"{"failed":{"id":"1","code":"NOT_FOUND","message":"a \x b"}}"#, failed(r"a \x b")),
             (r#"{"failed":{"id":"1","code":"NOT_FOUND","message":"a \"b\"","took":NaN}}"#, failed("a \"b\"")),
             (r#"{"failed":{"id":"1","code":"NOT_FOUND","message":{"a":1}}}"#, failed(r#"{"a":1}"#)),
+            (r#"{"failed":{"message":"id","code":"NOT_FOUND","id":"1",,}}"#, failed("id")),
             (r#"{"progress":{"id":"1","fraction":NaN,"message":"m"}}"#, progress(None)),
             (r#"{"progress":{"id":"1","fraction":"half","message":"m"}}"#, progress(None)),
             (r#"{"progress": {"id": "1", "fraction": -Infinity, "message": "m"}}"#, progress(None)),
