@@ -212,7 +212,7 @@ impl App {
         security.follow(&phase, &tasks);
         services::follow(incidents::follow(), &phase, &tasks);
         services::follow(running::log(control.pools().clone(), config.telemetry.dump_every), &phase, &tasks);
-        serve_when_tried(&control, &phase, &tasks);
+        serve_after_first_starts(&control, &phase, &tasks);
         services::sweep(config);
         Ok(Self { control, public, ops, tasks, own, access: security.access })
     }
@@ -290,16 +290,16 @@ impl App {
 
 /// The service is ready once each program's processes are ready or have failed. A program that always fails must not
 /// block the others.
-fn serve_when_tried(control: &Control, phase: &PhaseCell, tasks: &Tasks) {
+fn serve_after_first_starts(control: &Control, phase: &PhaseCell, tasks: &Tasks) {
     let (pools, phase) = (control.pools().clone(), phase.clone());
-    let mut tried = Box::pin(async move { pools.tried_programs().await });
-    if tried.as_mut().now_or_never().is_some() {
+    let mut settled = Box::pin(async move { pools.first_starts_settled().await });
+    if settled.as_mut().now_or_never().is_some() {
         phase.advance(Phase::Serving);
         return;
     }
     tasks.spawn(async move {
         tokio::select! {
-            () = tried => drop(phase.advance(Phase::Serving)),
+            () = settled => drop(phase.advance(Phase::Serving)),
             () = phase.reached(Phase::Draining) => {}
         }
     });

@@ -1,11 +1,10 @@
-//! The handler traits and kinds. The modules below have what a handler sees of its job, and the kinds of handlers.
+//! The handler traits and kinds: the code that runs jobs, and what it sees of a job.
 //!
 //! A [`Kind`] is a name, options, and a factory that makes one handler for each worker. The worker reuses its handler,
 //! and makes a new one after a panic or a forced stop.
-//!
-//! Besides `builtin`, `exec`, `program` and `remote`, another way of running jobs needs a file here, a variant of
-//! `Handler` in `src/config/model.rs`, keys in `src/config/keys_and_defaults.rs`, a variant in `src/config/handler.rs`,
-//! and a line of `make` in `src/app/assemble.rs`.
+
+// The modules below have the view of a job, and the ways of running jobs: `builtin`, `exec`, `process` and `remote`.
+// CONTRIBUTING.md says what another way needs.
 
 mod back_off;
 mod block_on;

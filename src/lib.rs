@@ -2,12 +2,18 @@
 //! one outcome for each job, and a drain that loses none.
 //!
 //! The program `waterwheel` serves pools over gRPC, as a file configures them. This library offers them to Rust
-//! programs. A pool in a process needs no default features:
-//! `waterwheel = { version = "0.1", default-features = false }`.
+//! programs. A pool in a process needs no default features, but a runtime of Tokio:
+//!
+//! ```toml
+//! waterwheel = { version = "0.1", default-features = false }
+//! tokio = { version = "1", features = ["macros", "rt-multi-thread"] }
+//! ```
 //!
 //! ```
-//! use std::{error::Error, time::Duration};
+//! use std::{error::Error, num::NonZeroUsize, time::Duration};
 //! use waterwheel::{Job, Pool, handler::Kind};
+//!
+//! const WORKERS: NonZeroUsize = NonZeroUsize::new(4).unwrap();
 //!
 //! #[tokio::main]
 //! async fn main() -> Result<(), Box<dyn Error>> {
@@ -15,7 +21,7 @@
 //!         let number: u64 = std::str::from_utf8(&job.payload)?.parse()?;
 //!         Ok((2 * number).to_string())
 //!     });
-//!     let pool = Pool::builder("numbers").queue_jobs(100).kind(double).build();
+//!     let pool = Pool::builder("numbers").workers(WORKERS).queue_jobs(100).kind(double).build();
 //!     let done = pool.submit(Job::new("double", "21").timeout(Duration::from_secs(1))).await?;
 //!     assert_eq!(done.output.bytes, "42");
 //!     let refused = pool.submit(Job::new("double", "many")).await.unwrap_err();
@@ -24,19 +30,23 @@
 //! }
 //! ```
 //!
+//! [`Pool::submit`] admits the job at once, but the job starts only when its future is polled. Until then, an admitted
+//! job may hold a worker that does nothing. So for several jobs at once, spawn each future (`tokio::spawn`) or poll
+//! them together (`join_all`): to collect them and await one after the other runs one job at a time.
+//!
 //! | module | role |
 //! |---|---|
 //! | [`model`] | plain data: job, deadline, outcome, rejection |
 //! | [`handler`] | the code that runs jobs, and its view of them: closures, types with a state, programs |
 //! | [`pool`] | pools: submission, streams, drain, stats |
 //! | `app`, `cli` | with the feature `server`: a service of one's own over gRPC |
-//! | `config`, `telemetry` | its file, environment and flags; its logs and traces |
-//! | `proto`, `rpc` | its contract; what handlers pass on to the services that they call |
+//! | `config`, `telemetry` | the service's configuration, from its file, environment and flags; its logs and traces |
+//! | `proto`, `rpc` | the service's contract; the headers that a handler passes on to the services that it calls |
 //!
 //! `docs/rust.md` in the repository has more, and `docs/architecture.md` the path of a job.
 
 #![forbid(unsafe_code)]
-#![cfg_attr(not(feature = "server"), expect(dead_code, reason = "the service uses the rest"))]
+#![cfg_attr(not(feature = "server"), expect(dead_code, reason = "without `server`, some of the library is unused"))]
 
 #[cfg(feature = "server")]
 pub mod app;

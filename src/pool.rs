@@ -1,19 +1,19 @@
 //! Pools: bounded queues in front of bounded sets of workers.
 //!
-//! The [`scheduler`](crate::scheduler) is one synchronous state machine. This module sends it events and carries out
-//! its effects. A job passes these files:
-//!
-//! ```text
-//! pools ─▶ arrival ─▶ inner ───▶ core ───▶ lease ───▶ ticket ──▶ outcome
-//! submit   bounds,    lock,      verdict   a worker   runs the   one outcome,
-//!          context    effects              on loan    handler    counted once
-//! ```
-//!
-//! A job whose worker is free runs in the task of its caller. When the caller leaves, or is answered at the deadline,
-//! the run moves to a task of its own and down the stop ladder ([`stop`]).
-//!
-//! A job of a blocking kind runs on the thread of its worker ([`blocking`]). The thread decides its outcome and takes
-//! the next job itself. It sends its messages for the tasks of callers to one reader on their thread.
+//! A job runs in the task of its caller. When the caller leaves, or is answered at the deadline, the run moves to a
+//! task of its own, where it is asked to stop, and then forced. A job of a blocking kind runs on the thread of its
+//! worker.
+
+// The scheduler (`crate::scheduler`) is one synchronous state machine. This module sends it events and carries out its
+// effects. A job passes these modules, of which only the scheduler is not in this directory:
+//
+// pools ─▶ arrival ─▶ inner ───▶ scheduler ─▶ lease ───▶ ticket ──▶ outcome
+// submit   bounds,    lock,      verdict      a worker   runs the   one outcome,
+//          context    effects                 on loan    handler    counted once
+//
+// `stop` has the stop ladder, and `blocking` the threads of workers. Such a thread decides the outcome of its job and
+// takes the next one itself. What it has to tell callers goes through one channel to each runtime thread, which passes
+// it on.
 
 mod arrival;
 mod blocking;

@@ -20,12 +20,12 @@ pub struct Deadline {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "programs", derive(serde::Deserialize))]
 pub struct DeadlinePolicy {
-    /// Budget of a job whose caller sets no timeout.
+    /// Budget of a job whose caller sets no timeout. Default 30 s.
     pub default: Duration,
-    /// Largest budget of any job.
+    /// Largest budget of any job. Default ten minutes.
     pub max: Duration,
     /// Time before the deadline at which the answer is sent. A hundredth of the budget is added; the sum is at most a
-    /// tenth of the budget.
+    /// tenth of the budget. Default 10 ms.
     pub reply_margin: Duration,
 }
 

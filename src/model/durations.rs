@@ -20,14 +20,14 @@ impl Durations {
 
     /// The index in `counts` of a duration in nanoseconds.
     #[must_use]
-    pub fn place(nanos: u64) -> usize {
+    pub fn bucket(nanos: u64) -> usize {
         let seconds = nanos as f64 / 1e9;
         Self::BOUNDS.partition_point(|bound| *bound < seconds)
     }
 
-    /// Adds `count` durations of about `nanos` each.
+    /// Adds `count` durations, taken as `nanos` each.
     pub fn add(&mut self, nanos: u64, count: u64) {
-        self.counts[Self::place(nanos)] += count;
+        self.counts[Self::bucket(nanos)] += count;
         self.sum += Duration::from_nanos(nanos.saturating_mul(count));
     }
 
@@ -44,8 +44,8 @@ mod tests {
 
     #[test]
     fn a_duration_is_at_most_its_bound() {
-        for (nanos, place) in [(0, 0), (100_000, 0), (100_001, 1), (600_000_000_000, 19), (u64::MAX, 20)] {
-            assert_eq!(Durations::place(nanos), place, "{nanos}");
+        for (nanos, bucket) in [(0, 0), (100_000, 0), (100_001, 1), (600_000_000_000, 19), (u64::MAX, 20)] {
+            assert_eq!(Durations::bucket(nanos), bucket, "{nanos}");
         }
         let mut durations = Durations::default();
         durations.add(2_000_000, 3);

@@ -25,7 +25,7 @@ const LEVELS: [Level; 16] = [
         |pool| pool.expected_wait.as_secs_f64(),
     ),
     ("waterwheel_jobs_running", "Jobs that hold a worker", |pool| pool.in_flight as f64),
-    ("waterwheel_jobs_stale", "Jobs that have run for the stale_after of their pool", |pool| pool.stale as f64),
+    ("waterwheel_jobs_stale", "Running jobs older than the stale_after of their pool", |pool| pool.stale as f64),
     ("waterwheel_worker_utilization_ratio", "Busy share of the workers, from 0 to 1", |pool| pool.utilization),
     ("waterwheel_pool_paused", "1 while the pool is paused", |pool| f64::from(u8::from(pool.paused.is_some()))),
     ("waterwheel_pool_workers_min", "Smallest number of workers", |pool| pool.size.min as f64),
@@ -106,12 +106,12 @@ pub(super) fn write(families: &mut Families<'_>, pools: &Pools) {
 }
 
 fn durations(families: &mut Families<'_>, pools: &Pools) {
-    let drains: Vec<_> = pools.all().iter().map(|pool| (pool.name(), pool.drain_durations())).collect();
-    let drains = drains.iter().map(|(pool, drains)| ([("pool", &***pool)], drains));
+    let drains: Vec<_> = pools.all().iter().map(|pool| (&**pool.name(), pool.drain_durations())).collect();
+    let drains = drains.iter().map(|(pool, drains)| ([("pool", *pool)], drains));
     families.durations("waterwheel_drain_duration", "Duration of drains, until no job was left", drains);
-    let kinds: Vec<_> = pools.all().iter().map(|pool| (pool.name(), pool.durations())).collect();
+    let kinds: Vec<_> = pools.all().iter().map(|pool| (&**pool.name(), pool.durations())).collect();
     let kinds = kinds.iter().flat_map(|(pool, kinds)| kinds.iter().map(move |kind| (pool, kind)));
-    let kinds = kinds.map(|(pool, kind)| ([("pool", &***pool), ("kind", &*kind.kind)], kind));
+    let kinds = kinds.map(|(pool, kind)| ([("pool", *pool), ("kind", &*kind.kind)], kind));
     let waits = kinds.clone().map(|(labels, kind)| (labels, &kind.queue_wait));
     families.durations("waterwheel_job_queue_wait", "Time from arrival to the start, of jobs that ran", waits);
     let runs = kinds.map(|(labels, kind)| (labels, &kind.run_time));

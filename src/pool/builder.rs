@@ -18,21 +18,21 @@ impl PoolBuilder {
         Self { name, settings: Settings::default(), kinds: Vec::new() }
     }
 
-    /// Replaces all settings.
+    /// Replaces all settings. Default: [`Settings::default`].
     #[must_use]
     pub fn settings(mut self, settings: Settings) -> Self {
         self.settings = settings;
         self
     }
 
-    /// Sets the number of workers.
+    /// Sets the number of workers: jobs that run at the same time. Default: one for each CPU that the process may use.
     #[must_use]
     pub fn workers(mut self, workers: NonZeroUsize) -> Self {
         self.settings.workers = workers;
         self
     }
 
-    /// Lets the pool size itself by its load, between these bounds.
+    /// Lets the pool size itself by its load, between these bounds. Default: the size is fixed.
     #[must_use]
     pub fn elastic(mut self, min: NonZeroUsize, max: NonZeroUsize) -> Self {
         self.settings.workers = min;
@@ -40,14 +40,14 @@ impl PoolBuilder {
         self
     }
 
-    /// Sets the largest number of jobs in the queue.
+    /// Sets the largest number of jobs in the queue. Default 1,024.
     #[must_use]
     pub fn queue_jobs(mut self, jobs: usize) -> Self {
         self.settings.queue_jobs = jobs;
         self
     }
 
-    /// Sets what happens to jobs if the pool is full.
+    /// Sets what happens to jobs if the pool is full. Default [`WhenFull::Reject`].
     #[must_use]
     pub fn when_full(mut self, policy: WhenFull) -> Self {
         self.settings.when_full = policy;

@@ -22,13 +22,13 @@ impl CapacityWait {
 
     /// Whether the job is still waiting for capacity.
     #[must_use]
-    pub fn goes_on(&self) -> bool {
+    pub fn is_waiting(&self) -> bool {
         self.inner.read(|core| core.is_waiting(self.key))
     }
 
     /// Returns when the job has capacity or has ended. Cancel safe.
     pub async fn end(&self) {
-        self.inner.when_room(|core| !core.is_waiting(self.key)).await;
+        self.inner.wait_until(|core| !core.is_waiting(self.key)).await;
     }
 }
 
@@ -45,7 +45,7 @@ impl Pool {
         let inner = self.inner();
         inner.capacity_waiters.fetch_add(1, Ordering::Relaxed);
         let _waiter = CapacityWaiter(inner);
-        inner.when_room(Core::may_accept).await;
+        inner.wait_until(Core::may_accept).await;
     }
 }
 
@@ -59,13 +59,13 @@ impl Drop for CapacityWaiter<'_> {
 }
 
 impl PoolInner {
-    /// Returns when `is_so`, which is checked each time that waiting callers get capacity, or give up. Cancel safe.
-    async fn when_room(&self, is_so: impl Fn(&Core<Wiring>) -> bool) {
+    /// Waits until `condition` holds. It is checked again whenever capacity changes. Cancel safe.
+    async fn wait_until(&self, condition: impl Fn(&Core<Wiring>) -> bool) {
         let mut changed = pin!(self.room.notified());
         loop {
             // The waiter registers before the check, so that it misses no change in between.
             changed.as_mut().enable();
-            if self.read(&is_so) {
+            if self.read(&condition) {
                 return;
             }
             changed.as_mut().await;

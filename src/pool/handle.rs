@@ -59,7 +59,11 @@ impl Pool {
         &self.inner().name
     }
 
-    /// Runs `job` and returns its result. Admission happens at once; dropping the future cancels the job.
+    /// Runs `job` and returns its result. Dropping the future cancels the job.
+    ///
+    /// The job is admitted at once, but it starts only when the future is polled; until then, it may hold a worker that
+    /// does nothing. For several jobs at once, spawn each future (`tokio::spawn`), or poll them together (`join_all`).
+    /// Do not collect the futures and await them in turn: then the jobs run in turn, too, and later ones may expire.
     ///
     /// # Errors
     /// [`JobError::Rejected`] if the job was not accepted, [`JobError::Failed`] if it did not complete.
@@ -67,7 +71,8 @@ impl Pool {
         result_of(self.try_submit(job))
     }
 
-    /// Submits a job, without waiting for its outcome.
+    /// Submits a job, without waiting for its outcome. As with [`submit`](Self::submit), the job is admitted at once,
+    /// and starts when the ticket is polled: spawn the ticket, or poll it soon. [`send`](Self::send) does so.
     ///
     /// ```
     /// # use waterwheel::{Job, Output, Pool, handler::{Context, Handler, Kind}, model::HandlerError};

@@ -41,7 +41,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Starts one process of each program of `kinds` that the pool does not have yet.
+    /// Starts one process of each program that `kinds` name and that this pool does not run yet.
     pub(crate) async fn try_start(&self, kinds: &[Kind]) -> Result<(), RestartFault> {
         let known = self.processes();
         for new in kinds.iter().filter_map(Kind::external_of) {
@@ -70,9 +70,9 @@ fn cannot_start(processes: &Processes, cause: String) -> RestartFault {
 
 impl Pools {
     /// Returns when each process of the programs was ready once, or has failed. Cancel safe.
-    pub async fn tried_programs(&self) {
+    pub async fn first_starts_settled(&self) {
         for processes in self.all().iter().flat_map(Pool::processes) {
-            processes.tried().await;
+            processes.first_starts_settled().await;
         }
     }
 }

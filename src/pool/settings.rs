@@ -11,41 +11,43 @@ use crate::{
 /// Settings of a pool.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// Number of workers: jobs that run at the same time.
+    /// Number of workers: jobs that run at the same time. Default: one for each CPU that the process may use.
     pub workers: NonZeroUsize,
     /// Largest number of workers. The pool then sizes itself by its load, between `workers` and this number, and must
-    /// be built within a runtime. `None` means a fixed size.
+    /// be built within a runtime. `None`, the default, means a fixed size.
     pub max_workers: Option<NonZeroUsize>,
-    /// Maximum number of jobs in the queue; 0 means that a job is accepted only if a worker is free.
+    /// Maximum number of jobs in the queue; 0 means that a job is accepted only if a worker is free. Default 1,024.
     pub queue_jobs: usize,
     /// Maximum payload bytes in the queue. Each worker may hold one more payload. A larger job is refused even if a
-    /// worker is idle.
+    /// worker is idle. Default 64 MiB.
     pub queue_bytes: usize,
-    /// Maximum number of callers that wait for capacity; their payloads are also bounded by `queue_bytes`.
+    /// Maximum number of callers that wait for capacity; their payloads are also bounded by `queue_bytes`. Default
+    /// 1,024.
     pub queue_waiting: usize,
-    /// What happens to a job if the pool is full, unless the job sets its own policy.
+    /// What happens to a job if the pool is full, unless the job sets its own policy. Default [`WhenFull::Reject`].
     pub when_full: WhenFull,
-    /// Largest part of the queue for one tenant while another is present, from 0 to 1.
+    /// Largest part of the queue for one tenant while another is present, from 0 to 1. Default 0.25.
     pub tenant_share: f64,
-    /// Time between the request to stop and the forced stop.
+    /// Time between the request to stop and the forced stop. Default 1 s.
     pub cancel_grace: Duration,
-    /// Maximum number of workers that are replaced because their blocking job does not stop.
+    /// Maximum number of workers that are replaced because their blocking job does not stop. Default 4.
     pub max_stuck: usize,
-    /// Maximum payload bytes of one job.
+    /// Maximum payload bytes of one job. Default 4 MiB.
     pub max_payload: usize,
-    /// Maximum output bytes of one job, unless its kind sets a limit.
+    /// Maximum output bytes of one job, unless its kind sets a limit. Default 4 MiB less 64 KiB.
     pub max_output: usize,
     /// Ended jobs that are remembered for [`Pool::explain`](super::Pool::explain) and
-    /// [`Pool::list`](super::Pool::list), divided among the shards. Each takes up to 5 KiB.
+    /// [`Pool::list`](super::Pool::list), divided among the shards. Each takes up to 5 KiB. Default
+    /// 1,024.
     pub ended_jobs: usize,
-    /// Run time from which a job counts as stale; `None` means never.
+    /// Run time from which a job counts as stale; `None`, the default, means never.
     pub stale_after: Option<Duration>,
     /// A poll of an async handler that takes longer is counted and logged, because it blocks its thread. At least a
-    /// millisecond.
+    /// millisecond. Default 100 ms.
     pub slow_poll: Duration,
-    /// How deadlines are computed.
+    /// How deadlines are computed. Default: [`DeadlinePolicy::default`].
     pub deadline: DeadlinePolicy,
-    /// Number of Tokio runtimes that share the pool; see [`set_shard`](super::set_shard).
+    /// Number of Tokio runtimes that share the pool; see [`set_shard`](super::set_shard). Default 1.
     pub shards: usize,
 }
 

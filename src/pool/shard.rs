@@ -1,4 +1,6 @@
-//! The shard of a thread, and values that are read without a lock.
+//! What keeps threads from waiting for each other: the shard of each thread, and values that are read without a lock.
+//!
+//! A shard is one runtime thread with its part of the workers and counters.
 
 use std::{
     cell::Cell,
@@ -11,14 +13,14 @@ thread_local! {
     static SERVES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Assigns the runtime of the calling thread to a shard. Its jobs prefer workers of the same shard, and its figures are
-/// separate. Threads without a shard count as shard 0.
+/// Makes the calling thread the runtime thread of a shard. Its jobs prefer workers of the same shard, and its figures
+/// are separate. Threads without a shard count as shard 0.
 pub fn set_shard(shard: usize) {
     SHARD.set(shard);
     SERVES.set(true);
 }
 
-/// Counts the figures of the calling thread, which serves no runtime, in `shard`.
+/// Counts the figures of the calling thread, a worker's, in `shard`. The thread serves no calls of the shard.
 pub(super) fn work_for_shard(shard: usize) {
     SHARD.set(shard);
 }
@@ -29,7 +31,7 @@ pub fn shard() -> usize {
     SHARD.get()
 }
 
-/// The shard whose runtime the calling thread serves, if [`set_shard`] has told.
+/// The shard whose calls the calling thread serves, if [`set_shard`] has assigned one.
 pub(super) fn serving_shard() -> Option<usize> {
     SERVES.get().then(shard)
 }

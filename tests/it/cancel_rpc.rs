@@ -241,7 +241,7 @@ async fn the_capacity_of_a_queued_job_is_free_within_the_bound() {
             let next = Job::new("sleep", "60000").when_full(WhenFull::Wait);
             let next = service.control.pools().try_submit(next).expect("the job waits for capacity");
             let wait = next.capacity_wait().expect("the worker is busy");
-            assert!(wait.goes_on());
+            assert!(wait.is_waiting());
             let (left, _open) = call.leave(how);
             timeout(PATIENCE, wait.end()).await.expect("capacity is free");
             measured.add(left.elapsed()).await;

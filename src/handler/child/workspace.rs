@@ -88,8 +88,7 @@ pub(super) async fn remove_workspace(workspace: Workspace, job: Option<JobId>) {
             Ok(Err(fault)) => match pauses.next() {
                 Some(pause) => sleep(pause).await,
                 None => {
-                    let path = workspace.path().display();
-                    let job = job.map(tracing::field::display);
+                    let (path, job) = (workspace.path().display(), job.map(tracing::field::display));
                     tracing::warn!(job, %fault, %path, "cannot remove the workspace of a program; remove it by hand");
                     return;
                 }

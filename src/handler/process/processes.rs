@@ -60,7 +60,7 @@ impl Processes {
     }
 
     /// Returns when each process was ready once, or has failed. If the program is required, one was ready. Cancel safe.
-    pub async fn tried(&self) {
+    pub async fn first_starts_settled(&self) {
         let is_required = self.set.program.required;
         let is_tried = |state: &SetState| {
             let all = &state.supervised;
