@@ -1,15 +1,21 @@
 //! Flow control for incomplete messages.
 //!
-//! A message may proceed freely while its connection holds less than a quarter of its limit, and less than half of the
-//! total limit leaves free. So the more memory is used, the less each connection may add, and new connections find
-//! memory (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998).
+//! There are two limits L of the bytes that incomplete messages hold: one for all together, and a smaller one for each
+//! connection. A message may proceed, so that its sender may send more, in each of these cases:
 //!
-//! Beyond that, messages proceed in order of age. Their missing bytes must fit in a quarter of each limit, and in the
-//! free part of three quarters. Flow control holds the other messages back; the last quarter is for bytes that they
-//! have already sent. The oldest message of all always proceeds, so that messages cannot deadlock.
+//! | case | condition |
+//! |---|---|
+//! | its connection holds little | held by the connection < min(L of the connection / 4, L of all / 2 − held by all) |
+//! | its turn has come | for both limits: missing bytes of it and of all older ones ≤ min(L / 4, ¾ L − held) |
+//! | it is the oldest of all | always, so that messages cannot deadlock |
 //!
-//! A message is evicted if it may proceed but makes no progress while others wait. If the bytes of all messages reach a
-//! limit nevertheless, because senders had sent more before they were held back, the oldest message is evicted.
+//! By the first case, each connection may add less the more memory is used, so that new connections find some
+//! (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998). The older ones of
+//! the second case are those of all connections for the one limit, and those of the connection for the other.
+//!
+//! The other messages wait: flow control holds their senders back. The last quarter of a limit is for what these had
+//! sent before. If a limit is reached nevertheless, the oldest message under it is evicted. A message that may proceed,
+//! but makes no progress while others wait, is evicted too.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -25,11 +31,11 @@ use tracing::debug;
 
 use super::{ConnectionMemory, MemoryLimits};
 
-/// Messages that are checked, by age.
+/// Messages under one limit whose turn can come: the oldest ones.
 const MAX_CHECKED: usize = 64;
 /// Time within which a message must make progress while others wait.
 const MAX_STALL: Duration = Duration::from_secs(2);
-/// How often an incomplete message is checked.
+/// Time between two looks at a message that may proceed.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Bytes that count as progress.
 const PROGRESS: usize = 64 << 10;
@@ -50,16 +56,20 @@ pub enum UploadState {
 #[derive(Debug, Default)]
 pub(super) struct Uploads {
     bytes: usize,
-    /// The next age. A message gets its age when it needs a second chunk.
-    next: u64,
+    /// The next sequence number. A message gets its number when it needs a second chunk, so older ones have smaller
+    /// numbers.
+    next_sequence: u64,
+    /// By sequence number.
     by_age: BTreeMap<u64, Incomplete>,
+    /// The sequence numbers of the messages of each connection.
     by_connection: HashMap<u64, BTreeSet<u64>>,
-    /// Messages that are held back.
+    /// Number of messages in [`UploadState::Wait`].
     waiting: usize,
 }
 
 #[derive(Debug)]
 struct Incomplete {
+    /// Bytes that have arrived.
     bytes: usize,
     /// Bytes of the whole message.
     length: usize,
@@ -67,6 +77,7 @@ struct Incomplete {
     signal: Arc<Signal>,
 }
 
+/// The state of a message, for the task that reads it.
 #[derive(Debug, Default)]
 struct Signal {
     state: Mutex<UploadState>,
@@ -77,12 +88,12 @@ struct Signal {
 #[derive(Debug)]
 pub struct UploadAccount {
     connection: Arc<ConnectionMemory>,
-    age: u64,
+    sequence: u64,
     signal: Arc<Signal>,
     bytes: usize,
-    /// Bytes at the last progress, and the checks since then.
-    seen: usize,
-    checks: u32,
+    /// Its bytes when its progress was last judged, and the number of looks since then.
+    before: usize,
+    looks: u32,
     alarm: Option<std::pin::Pin<Box<Sleep>>>,
 }
 
@@ -98,12 +109,12 @@ impl ConnectionMemory {
     pub fn upload(self: &Arc<Self>, length: usize) -> UploadAccount {
         let signal = Arc::<Signal>::default();
         let mut uploads = self.memory.0.uploads.lock();
-        let age = uploads.next;
-        uploads.next += 1;
+        let sequence = uploads.next_sequence;
+        uploads.next_sequence += 1;
         let connection = Arc::clone(self);
-        uploads.by_age.insert(age, Incomplete { bytes: 0, length, connection, signal: Arc::clone(&signal) });
-        uploads.by_connection.entry(self.number).or_default().insert(age);
-        UploadAccount { connection: Arc::clone(self), age, signal, bytes: 0, seen: 0, checks: 0, alarm: None }
+        uploads.by_age.insert(sequence, Incomplete { bytes: 0, length, connection, signal: Arc::clone(&signal) });
+        uploads.by_connection.entry(self.number).or_default().insert(sequence);
+        UploadAccount { connection: Arc::clone(self), sequence, signal, bytes: 0, before: 0, looks: 0, alarm: None }
     }
 }
 
@@ -111,7 +122,7 @@ impl UploadAccount {
     /// Records that `bytes` of the message have arrived in all. Returns whether its sender may send more.
     pub fn grow_to(&mut self, bytes: usize) -> UploadState {
         self.bytes = bytes;
-        self.connection.memory.0.uploads.lock().grow(self.age, bytes)
+        self.connection.memory.0.uploads.lock().grow(self.sequence, bytes)
     }
 
     /// Ready when a waiting message may proceed, or is evicted. For a message that may proceed it is ready ten times
@@ -124,12 +135,12 @@ impl UploadAccount {
             UploadState::Go => {
                 let alarm = self.alarm.get_or_insert_with(|| Box::pin(sleep(CHECK_INTERVAL)));
                 while alarm.poll_unpin(cx).is_ready() {
-                    self.checks += 1;
-                    if CHECK_INTERVAL * self.checks >= MAX_STALL {
-                        if self.bytes - self.seen < PROGRESS {
-                            self.connection.memory.0.uploads.lock().give_way(self.age);
+                    self.looks += 1;
+                    if CHECK_INTERVAL * self.looks >= MAX_STALL {
+                        if self.bytes - self.before < PROGRESS {
+                            self.connection.memory.0.uploads.lock().give_way(self.sequence);
                         }
-                        (self.seen, self.checks) = (self.bytes, 0);
+                        (self.before, self.looks) = (self.bytes, 0);
                     }
                     alarm.as_mut().reset(Instant::now() + CHECK_INTERVAL);
                 }
@@ -142,7 +153,7 @@ impl UploadAccount {
 impl Drop for UploadAccount {
     fn drop(&mut self) {
         let mut uploads = self.connection.memory.0.uploads.lock();
-        uploads.remove(self.age);
+        uploads.remove(self.sequence);
         uploads.advance(self.connection.number);
     }
 }
@@ -152,8 +163,9 @@ impl Uploads {
         self.bytes
     }
 
-    fn grow(&mut self, age: u64, bytes: usize) -> UploadState {
-        let Some(message) = self.by_age.get_mut(&age) else { return UploadState::Evicted };
+    /// Counts a message that has grown to `bytes`. Evicts the oldest messages of a limit that is exceeded.
+    fn grow(&mut self, sequence: u64, bytes: usize) -> UploadState {
+        let Some(message) = self.by_age.get_mut(&sequence) else { return UploadState::Evicted };
         let grown = bytes.saturating_sub(message.bytes);
         message.bytes += grown;
         self.bytes += grown;
@@ -166,15 +178,15 @@ impl Uploads {
             self.evict(oldest);
         }
         while self.bytes > total
-            && let Some(oldest) = self.by_age.first_key_value().map(|(age, _)| *age)
+            && let Some(oldest) = self.by_age.first_key_value().map(|(sequence, _)| *sequence)
         {
             self.evict(oldest);
         }
-        if !self.by_age.contains_key(&age) {
+        if !self.by_age.contains_key(&sequence) {
             return UploadState::Evicted;
         }
-        let state = if self.may_proceed(age) { UploadState::Go } else { UploadState::Wait };
-        self.set_state(age, state);
+        let state = if self.may_proceed(sequence) { UploadState::Go } else { UploadState::Wait };
+        self.set_state(sequence, state);
         if self.waiting > 0 {
             // The message now misses fewer bytes, so the next one may also fit.
             self.advance(connection.number);
@@ -182,8 +194,9 @@ impl Uploads {
         state
     }
 
-    fn may_proceed(&self, age: u64) -> bool {
-        let Some(message) = self.by_age.get(&age) else { return false };
+    /// Whether a message may proceed: the cases above.
+    fn may_proceed(&self, sequence: u64) -> bool {
+        let Some(message) = self.by_age.get(&sequence) else { return false };
         let MemoryLimits { total, per_connection, .. } = message.connection.memory.limits();
         let own = message.connection.uploads.load(Relaxed);
         if own < (per_connection / 4).min((total / 2).saturating_sub(self.bytes)) {
@@ -191,41 +204,41 @@ impl Uploads {
         }
         let of_connection = self.by_connection.get(&message.connection.number).into_iter().flatten().copied();
         let free = |bound: usize, held: usize| (bound / 4).min((bound - bound / 4).saturating_sub(held));
-        self.fits(age, self.by_age.keys().copied(), free(total, self.bytes))
-            && self.fits(age, of_connection, free(per_connection, own))
+        self.fits(sequence, self.by_age.keys().copied(), free(total, self.bytes))
+            && self.fits(sequence, of_connection, free(per_connection, own))
     }
 
-    /// Whether the missing bytes of a message fit in `free`, together with those of the messages before it. The first
-    /// message always fits.
-    fn fits(&self, age: u64, ages: impl Iterator<Item = u64>, free: usize) -> bool {
+    /// Whether the missing bytes of a message fit in `free`, together with those of the older messages, which come first
+    /// in `sequences`. The oldest message always fits.
+    fn fits(&self, sequence: u64, sequences: impl Iterator<Item = u64>, free: usize) -> bool {
         let mut missing = 0;
-        for (index, other) in ages.take(MAX_CHECKED).enumerate() {
+        for (index, other) in sequences.take(MAX_CHECKED).enumerate() {
             missing += self.by_age.get(&other).map_or(0, |message| message.length.saturating_sub(message.bytes));
-            if other == age {
+            if other == sequence {
                 return index == 0 || missing <= free;
             }
         }
         false
     }
 
-    /// Lets messages proceed as far as the limits allow.
+    /// Lets waiting messages proceed, as far as the limits allow, after a message of `connection` has changed.
     fn advance(&mut self, connection: u64) {
         if self.waiting == 0 {
             return;
         }
         let of_connection = self.by_connection.get(&connection).into_iter().flatten().copied();
-        let ages: Vec<_> =
+        let sequences: Vec<_> =
             of_connection.take(MAX_CHECKED).chain(self.by_age.keys().copied().take(MAX_CHECKED)).collect();
-        for age in ages {
-            let waits = self.by_age.get(&age).is_some_and(|message| message.signal.state() == UploadState::Wait);
-            if waits && self.may_proceed(age) {
-                self.set_state(age, UploadState::Go);
+        for sequence in sequences {
+            let waits = self.by_age.get(&sequence).is_some_and(|message| message.signal.state() == UploadState::Wait);
+            if waits && self.may_proceed(sequence) {
+                self.set_state(sequence, UploadState::Go);
             }
         }
     }
 
-    fn set_state(&mut self, age: u64, state: UploadState) {
-        let Some(message) = self.by_age.get(&age) else { return };
+    fn set_state(&mut self, sequence: u64, state: UploadState) {
+        let Some(message) = self.by_age.get(&sequence) else { return };
         let before = std::mem::replace(&mut *message.signal.state.lock(), state);
         if before == state {
             return;
@@ -239,30 +252,31 @@ impl Uploads {
     }
 
     /// Evicts a message that makes no progress while others wait.
-    fn give_way(&mut self, age: u64) {
+    fn give_way(&mut self, sequence: u64) {
         if self.waiting > 0 {
-            let connection = self.by_age.get(&age).map(|message| message.connection.number);
-            self.evict(age);
+            let connection = self.by_age.get(&sequence).map(|message| message.connection.number);
+            self.evict(sequence);
             connection.inspect(|connection| self.advance(*connection));
         }
     }
 
-    fn evict(&mut self, age: u64) {
-        self.set_state(age, UploadState::Evicted);
-        if let Some(Incomplete { bytes, connection, .. }) = self.remove(age) {
+    /// Gives the bytes of a message back, and has its call refused.
+    fn evict(&mut self, sequence: u64) {
+        self.set_state(sequence, UploadState::Evicted);
+        if let Some(Incomplete { bytes, connection, .. }) = self.remove(sequence) {
             debug!(connection = connection.number, size_bytes = bytes, "an incomplete message was evicted for others");
         }
     }
 
-    fn remove(&mut self, age: u64) -> Option<Incomplete> {
-        let message = self.by_age.remove(&age)?;
+    fn remove(&mut self, sequence: u64) -> Option<Incomplete> {
+        let message = self.by_age.remove(&sequence)?;
         let Incomplete { bytes, connection, signal, length: _ } = &message;
         self.waiting -= usize::from(signal.state() == UploadState::Wait);
         self.bytes -= bytes;
         connection.uploads.fetch_sub(*bytes, Relaxed);
-        if let Some(ages) = self.by_connection.get_mut(&connection.number) {
-            ages.remove(&age);
-            if ages.is_empty() {
+        if let Some(sequences) = self.by_connection.get_mut(&connection.number) {
+            sequences.remove(&sequence);
+            if sequences.is_empty() {
                 self.by_connection.remove(&connection.number);
             }
         }
