@@ -42,7 +42,7 @@ pub struct Arrival {
     pub caller: Option<Arc<Caller>>,
     /// Memory account of its connection.
     pub(super) memory: Arc<ConnectionMemory>,
-    /// Its messages, unless the codec reads them.
+    /// The raw body, for RPCs that decode it themselves; else `None`.
     pub(super) inbound: Option<Inbound>,
 }
 
@@ -50,7 +50,7 @@ pub struct Arrival {
 pub(super) struct CallContext {
     call: Arc<Call>,
     /// The timeout that the caller set.
-    pub(super) asked: Option<Duration>,
+    pub(super) timeout: Option<Duration>,
     /// When the call arrived.
     pub(super) at: Instant,
     /// The authenticated caller.
@@ -68,10 +68,10 @@ impl CallContext {
         let at = arrival.map_or_else(Instant::now, |arrival| arrival.at);
         let caller = arrival.and_then(|arrival| arrival.caller.clone());
         let request_id = request_id(headers.get(REQUEST_ID));
-        let asked = timeout::read(headers).map_err(|error| invalid_field(GRPC_TIMEOUT, &error.to_string()))?;
+        let timeout = timeout::read(headers).map_err(|error| invalid_field(GRPC_TIMEOUT, &error.to_string()))?;
         let mut call = trace::call(rpc, request_id, extract(headers), sampler);
         call.principal = caller.as_ref().map(|caller| Arc::clone(caller.name()));
-        Ok(Self { call: Arc::new(call), asked, at, caller })
+        Ok(Self { call: Arc::new(call), timeout, at, caller })
     }
 
     pub(super) fn request_id(&self) -> &RequestId {
@@ -98,8 +98,8 @@ impl CallContext {
 
     /// The deadline of a job that arrived at `arrival` on the same call: the call's own deadline, if there is one.
     pub(super) fn later_deadline(&self, policy: &DeadlinePolicy, arrival: Instant) -> Deadline {
-        match self.asked {
-            Some(_) => policy.fix(self.at, self.asked).shared_by(arrival),
+        match self.timeout {
+            Some(_) => policy.fix(self.at, self.timeout).shared_by(arrival),
             None => policy.fix(arrival, None),
         }
     }
@@ -116,8 +116,8 @@ impl CallContext {
     }
 
     /// Adds the request id to a status of the call.
-    pub(super) fn named(&self, mut status: Status) -> Status {
-        status::name(&mut status, self.request_id());
+    pub(super) fn with_request_id(&self, mut status: Status) -> Status {
+        status::add_request_id(&mut status, self.request_id());
         status
     }
 
@@ -126,8 +126,8 @@ impl CallContext {
         status::unreadable(vec![FieldViolation::new(field, description)], self.request_id())
     }
 
-    /// Sets the call and the deadline of `job`.
-    pub(super) fn own(&self, job: &mut Job, deadline: Deadline) {
+    /// Makes `job` a job of this call, with this deadline.
+    pub(super) fn attach_to(&self, job: &mut Job, deadline: Deadline) {
         job.deadline = Some(deadline);
         job.call = Some(Arc::clone(&self.call));
     }

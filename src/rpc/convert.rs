@@ -26,12 +26,12 @@ macro_rules! same_variants {
     };
 }
 
-same_variants!(criticality, Criticality, [Sheddable, SheddablePlus, Critical, CriticalPlus]);
+same_variants!(criticality_to_wire, Criticality, [Sheddable, SheddablePlus, Critical, CriticalPlus]);
 same_variants!(job_stage, JobStage, [Waiting, Queued, Running, Completed, Failed]);
 same_variants!(job_state, JobState, [Scheduled, Ready, Blocked, Running, Succeeded, Failed, Cancelled, Expired]);
 same_variants!(phase, Phase, [Starting, Serving, Draining, Stopping, Stopped]);
 same_variants!(process_state, ProcessState, [Starting, Idle, Busy, Leaving, Failing]);
-same_variants!(when_full, WhenFull, [Reject, Wait, Shed, DropOldest]);
+same_variants!(when_full_to_wire, WhenFull, [Reject, Wait, Shed, DropOldest]);
 same_variants!(worker_state, WorkerState, [Idle, Busy, Draining, Stopped, Stuck]);
 
 /// A job as its caller sent it. Boxed, because it passes through many functions.
@@ -46,9 +46,9 @@ pub(super) fn job(job: Option<proto::Job>) -> Result<Box<Job>, Vec<FieldViolatio
     let run_timeout = read_duration("job.run_timeout", job.run_timeout, &mut violations);
     let queue_timeout = read_duration("job.queue_timeout", job.queue_timeout, &mut violations);
     let classes = Criticality::BY_IMPORTANCE;
-    let criticality = read_enum("job.criticality", job.criticality, classes, criticality, &mut violations);
+    let criticality = read_enum("job.criticality", job.criticality, classes, criticality_to_wire, &mut violations);
     let policies = [WhenFull::Reject, WhenFull::Wait, WhenFull::Shed, WhenFull::DropOldest];
-    let when_full = read_enum("job.when_full", job.when_full, policies, when_full, &mut violations);
+    let when_full = read_enum("job.when_full", job.when_full, policies, when_full_to_wire, &mut violations);
     if !violations.is_empty() {
         return Err(violations);
     }
@@ -130,10 +130,12 @@ fn wire_job(job: Job) -> proto::Job {
         payload: job.payload,
         content_type: job.content_type,
         run_timeout: job.run_timeout.map(duration),
+        // A detached job has neither a time in the queue nor a policy for a full pool: it waits in the store.
         queue_timeout: None,
-        criticality: criticality(job.criticality).into(),
+        criticality: criticality_to_wire(job.criticality).into(),
         tenant: job.tenant,
         ordering_key: job.ordering_key,
+        // UNSPECIFIED.
         when_full: 0,
         labels: job.labels,
         limit_key: job.limit_key,

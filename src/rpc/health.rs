@@ -36,10 +36,13 @@ type Reported = tokio::sync::Mutex<HashMap<String, ServingStatus>>;
 /// |---|---|
 /// | `""`, `waterwheel.v1.WorkerPoolService`, `readiness` | the process serves and does not drain |
 /// | `liveness` | the process makes progress; a drain does not change it |
-/// | `capacity` | the process is ready, and each pool has capacity left: its queue is not saturated (four fifths full, and
-/// not yet down to one fifth again), its workers are not nearly all busy, and it does not refuse a tenth of its jobs |
+/// | `capacity` | the process is ready, and each pool has capacity left |
 /// | `store` | the store of detached jobs answers; unknown without a store |
 /// | `pool/<name>` | the process serves, and the pool accepts and starts jobs |
+///
+/// A pool has no capacity left while its queue is saturated: four fifths full, and not yet down to one fifth again
+/// (`src/scheduler/transitions.rs`). It also has none while nearly all of its workers are busy, and while half of them
+/// are busy and it refuses a tenth of its jobs (`src/pool/pressure.rs`).
 #[derive(Clone)]
 pub struct Health {
     pools: Pools,
@@ -50,7 +53,7 @@ pub struct Health {
     pressures: Arc<Mutex<Vec<Pressure>>>,
     service: Arc<HealthService>,
     reporter: HealthReporter,
-    /// What the reporter was told, because it wakes all watches of a name even if it is told the same again.
+    /// The last status told for each name: the reporter would wake the watches of a name also for a repeated status.
     reported: Arc<Reported>,
 }
 
@@ -76,9 +79,9 @@ impl Health {
         let pools = self.pools.all().iter().map(|pool| format!("pool/{}", pool.name()));
         let fixed = ["", SERVICE_NAME, "readiness", "liveness", "capacity", "store"].map(str::to_owned);
         let names: Vec<_> = fixed.into_iter().chain(pools).collect();
-        let moves = WatchStream::new(self.phase.subscribe()).map(|_| ());
+        let phase_changes = WatchStream::new(self.phase.subscribe()).map(|_| ());
         let samples = ticks(CHECK_INTERVAL).inspect(|()| self.sample());
-        let mut checks = stream::select(samples, moves);
+        let mut checks = stream::select(samples, phase_changes);
         while checks.next().await.is_some() {
             for name in &names {
                 self.report(name).await;

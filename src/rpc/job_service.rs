@@ -59,7 +59,7 @@ impl JobsCall {
         let meter = Calls::begin(service.calls.clone(), rpc, None, context.at);
         let Some(detached) = service.detached.clone() else {
             meter.end(Code::FailedPrecondition);
-            return Err(context.named(status::of(Reason::NoStore)));
+            return Err(context.with_request_id(status::of(Reason::NoStore)));
         };
         Ok((Self { service: Arc::clone(service), context, rpc, detached }, meter))
     }
@@ -79,7 +79,7 @@ impl JobsCall {
     /// Ends the call with its answer.
     fn end<A>(&self, meter: Meter<Calls>, answer: Result<A, Status>) -> Result<Response<A>, Status> {
         self.context.end(meter, answer.as_ref().map_or_else(Status::code, |_| Code::Ok));
-        answer.map(|message| self.context.answer(message)).map_err(|status| self.context.named(status))
+        answer.map(|message| self.context.answer(message)).map_err(|status| self.context.with_request_id(status))
     }
 
     async fn get_job(&self, request: GetJobRequest) -> Result<GetJobResponse, Status> {
@@ -116,7 +116,7 @@ impl JobsCall {
         // Many callers may wait, so none of them keeps a payload in memory.
         let mut job = self.job(id, Extent::Output).await?;
         if !job.state.is_ended() {
-            let deadline = self.service.deadline.fix(self.context.at, self.context.asked);
+            let deadline = self.service.deadline.fix(self.context.at, self.context.timeout);
             job = tokio::select! {
                 ended = self.store().wait(JobName::from(&job)) => {
                     let ended = ended.map_err(status::read_failure)?;

@@ -35,8 +35,8 @@ const REFRESH_INTERVAL: Duration = Duration::from_millis(100);
 /// Time over which rates are smoothed, in seconds, so that short bursts do not affect a balancer.
 const SMOOTHING_TIME: f64 = 1.0;
 
-/// Least utilization that is reported. Clients interpret 0 as a missing report, and ignore it. They weigh servers by
-/// the reciprocal, so a smaller one would starve a server that is a quarter busy beside an idle one.
+/// Least utilization that is reported. Clients ignore 0, as a missing report. They weigh servers by 1 / utilization: with
+/// a floor of 0.01, an idle server would get 25 times the calls of one that is a quarter busy.
 const IDLE: f64 = 0.1;
 
 /// The load of the process. Clones share the figures.
@@ -95,7 +95,8 @@ impl LoadFigures {
     }
 }
 
-/// Number of answered jobs, and of failed jobs among them whose callers are not the cause.
+/// Number of answered jobs, and how many of these failed. Cancelled jobs and jobs of unknown kinds did not fail: their
+/// callers are the cause.
 fn answers(pools: &Pools) -> (u64, u64) {
     let mut sums = (pools.unknown_kinds(), 0);
     for counts in pools.all().iter().map(|pool| pool.load().counts) {

@@ -292,7 +292,7 @@ pub(super) fn denied(denial: &Denial, request_id: &RequestId, peer: Option<&Orig
 }
 
 /// Adds the request id to a status.
-pub(super) fn name(status: &mut Status, request_id: &RequestId) {
+pub(super) fn add_request_id(status: &mut Status, request_id: &RequestId) {
     if let Ok(value) = MetadataValue::try_from(request_id.as_str()) {
         status.metadata_mut().insert(REQUEST_ID, value);
     }

@@ -222,8 +222,8 @@ impl Driver {
 
     /// When the call ends: after its last jobs, which are answered at the start of the reply margin.
     fn end(&self) -> Option<Instant> {
-        let deadline = self.service.deadline.fix(self.call.at, self.call.asked);
-        self.call.asked.is_some().then(|| deadline.reply_by() + (deadline.end() - deadline.reply_by()) / 2)
+        let deadline = self.service.deadline.fix(self.call.at, self.call.timeout);
+        self.call.timeout.is_some().then(|| deadline.reply_by() + (deadline.end() - deadline.reply_by()) / 2)
     }
 
     /// The deadline of jobs that arrive now.
@@ -237,7 +237,7 @@ impl Driver {
             Ok(None) => self.reading = false,
             Err(refusal) => {
                 self.reading = false;
-                self.last = Some(self.call.named(status::refused_by_codec(refusal)));
+                self.last = Some(self.call.with_request_id(status::refused_by_codec(refusal)));
             }
         }
     }
@@ -296,7 +296,7 @@ impl Driver {
         let job = convert::job(job);
         let mut job = job.map_err(|violations| status::unreadable(violations, self.call.request_id()))?;
         job.when_full.get_or_insert(WhenFull::Wait);
-        self.call.own(&mut job, deadline);
+        self.call.attach_to(&mut job, deadline);
         Ok(job)
     }
 }

@@ -1,4 +1,5 @@
-//! Limits the number of open watches, because the server checks several times per second for each of them.
+//! A watch is a server stream that reports changes: of health, of the stats or of the load. Their number is limited,
+//! because the server checks several times per second for each of them.
 //!
 //! The more are open, the fewer each tenant may add, so that others find room (Choudhury and Hahne, "Dynamic queue
 //! length thresholds for shared-memory packet switches", 1998).
@@ -103,6 +104,7 @@ pub(super) fn until<T: Send + 'static>(
     end: WatchEnd,
     items: impl Stream<Item = Result<T, Status>> + Send + 'static,
 ) -> ResponseStream<T> {
+    // `None` ends the watch silently, and `Some(Err)` is its last item.
     let end = stream::once(end).map(|status| status.map(Err));
     let items = stream::select(end, items.map(Some));
     Box::pin(items.take_while(|item| ready(item.is_some())).filter_map(ready))

@@ -129,7 +129,7 @@ impl<C: Borrow<Calls>> Accepted<C> {
         let job = job.map_err(|violations| status::unreadable(violations, call.request_id()));
         let mut job = job.inspect_err(refused)?;
         let meter = Calls::begin(calls, rpc, Some(&job.kind), call.at);
-        call.own(&mut job, service.deadline.fix(call.at, call.asked));
+        call.attach_to(&mut job, service.deadline.fix(call.at, call.timeout));
         match service.access.admit(&service.pools, rpc, &call, &mut job) {
             Ok(hold) => Ok(Self { call, job, meter, hold }),
             Err(status) => {

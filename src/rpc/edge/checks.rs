@@ -19,7 +19,7 @@ use crate::{
     },
 };
 
-/// Load balancers and probes have no credentials. They learn no more from health than from a refusal.
+/// Load balancers and probes have no credentials, so health needs none. It tells nothing that a refusal would not.
 pub(super) const HEALTH: &str = "/grpc.health.v1.Health/";
 
 impl Connection {
@@ -43,10 +43,8 @@ impl Connection {
         if let Some(refusal) = not_grpc(request).filter(|_| catalog.has_rpc(path)) {
             return Some(refusal);
         }
-        let authenticator = self.edge.authenticator.as_ref().filter(|_| self.is_guarded && !catalog.is_page(path))?;
-        if path.starts_with(HEALTH) {
-            return None;
-        }
+        let is_open = !self.is_guarded || catalog.is_page(path) || path.starts_with(HEALTH);
+        let Some(authenticator) = self.edge.authenticator.as_ref().filter(|_| !is_open) else { return None };
         match self.authenticate(authenticator, request, arrival) {
             Ok(caller) => {
                 arrival.caller = Some(caller);
@@ -61,7 +59,8 @@ impl Connection {
         }
     }
 
-    /// The caller. An authenticated one may call an unknown method, and gets a list of the known ones.
+    /// The caller. An authenticated one may call a method that this listener does not have, and gets a list of those
+    /// that it has.
     ///
     /// # Errors
     /// UNAUTHENTICATED and PERMISSION_DENIED.
@@ -74,13 +73,11 @@ impl Connection {
         let tokens = request.headers().get_all(AUTHORIZATION).into_iter().map(HeaderValue::as_bytes);
         let caller = authenticator.authenticate(self.certificate.as_ref(), tokens).and_then(|caller| {
             let allowed = match arrival.rpc {
+                _ if !self.edge.catalog.has_rpc(request.uri().path()) => Ok(()),
                 Some(rpc) => caller.may_call(rpc),
                 None => Err(caller.denied("a method that no rule can name")),
             };
-            match allowed {
-                Err(denial) if self.edge.catalog.has_rpc(request.uri().path()) => Err(denial),
-                Ok(()) | Err(_) => Ok(caller),
-            }
+            allowed.map(|()| caller)
         });
         caller.map_err(|mut denial| {
             if let Denial::NoCredentials { certificate, .. } = &mut denial {
@@ -93,7 +90,8 @@ impl Connection {
     }
 }
 
-/// Size of the header list as HTTP/2 counts it: name, value and 32 bytes for each header.
+/// Size of the header list as HTTP/2 counts it: name, value and 32 bytes for each header. `:method` and `:scheme`,
+/// which are short, are left out.
 fn header_list<B>(request: &Request<B>) -> usize {
     let field = |name: usize, value: usize| name + value + 32;
     let authority = request.uri().authority().map_or(0, |authority| authority.as_str().len());

@@ -45,7 +45,7 @@ impl JobsCall {
         if let Some(cause) = self.detached.away() {
             return Err(status::store_unavailable(&cause));
         }
-        // A quota limits jobs that run or wait for a caller, so a detached job does not keep its hold.
+        // The hold ends with this call: a quota counts jobs in pools, and not jobs in the store.
         let _hold = service.access.admit(&service.pools, Rpc::CreateJob, context, &mut job.job)?;
         let pool = service.pools.pool_of(&job.job);
         let pool = pool.map_err(|rejection| status::status(&rejection.into(), context.request_id()))?;
@@ -82,16 +82,16 @@ pub(super) fn create_jobs(
             Ok(Some(((message, held), inbound)))
         }
     });
-    let (creator, caller) = (Arc::clone(&call), Arc::clone(&call));
+    let (for_jobs, for_names) = (Arc::clone(&call), Arc::clone(&call));
     let create = move |message: Result<(CreateJobsRequest, _), Status>| {
-        let creator = Arc::clone(&creator);
+        let call = Arc::clone(&for_jobs);
         async move {
             let (message, _held) = message?;
-            create(creator, message).await
+            create(call, message).await
         }
     };
     let answers = messages.map(create).buffer_unordered(window);
-    let answers = answers.map(move |answer| answer.map_err(|status| caller.context.named(status)));
+    let answers = answers.map(move |answer| answer.map_err(|status| for_names.context.with_request_id(status)));
     Ok(call.context.answer(measured(meter, answers)))
 }
 
@@ -120,6 +120,7 @@ fn read(call: &JobsCall, request: CreateJobRequest) -> Result<NewJob, Vec<FieldV
     }
     let is_unspecified = job.as_ref().is_some_and(|job| job.criticality() == proto::Criticality::Unspecified);
     let mut job = *convert::job(job)?;
+    // No caller waits for a detached job, so it gives way to the jobs of callers that wait.
     if is_unspecified {
         job.criticality = Criticality::SheddablePlus;
     }

@@ -59,7 +59,7 @@ pub(super) async fn watch_job(
         let Some(mut watcher) = watcher else { return Ok(None) };
         match watcher.next().await {
             Ok((event, is_last)) => Ok(Some((event, (!is_last).then_some(watcher)))),
-            Err(status) => Err(watcher.call.context.named(status)),
+            Err(status) => Err(watcher.call.context.with_request_id(status)),
         }
     });
     Ok(answer.map(|()| measured(meter, events)))

@@ -86,7 +86,7 @@ pub(crate) fn metadata(data: &[u8]) {
     match CallContext::read(&request, Rpc::Submit, &Sampler::new(None, 0)) {
         Ok(call) => {
             let policy = DeadlinePolicy::default();
-            let deadline = policy.fix(call.at, call.asked);
+            let deadline = policy.fix(call.at, call.timeout);
             assert!(deadline.budget() <= policy.max);
             let answer = call.answer(());
             assert_eq!(answer.metadata().as_ref()[REQUEST_ID], call.request_id().as_str());
