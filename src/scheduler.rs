@@ -129,9 +129,10 @@ pub(crate) enum Effect<H: Host> {
 /// The state machine.
 pub(crate) struct Core<H: Host> {
     caps: Caps,
-    closed: bool,
-    /// Whether an operator has shut the pool.
-    shut: bool,
+    /// Whether the pool drains, or has drained.
+    closed_for_good: bool,
+    /// Whether an operator has shut the pool, until it is opened again.
+    shut_by_operator: bool,
     /// Start of a drain that has not ended.
     drain_began: Option<Instant>,
     /// When the pool was paused.
@@ -159,8 +160,8 @@ impl<H: Host> Core<H> {
     pub(crate) fn new(caps: Caps, kinds: usize, shards: usize) -> Self {
         Self {
             caps,
-            closed: false,
-            shut: false,
+            closed_for_good: false,
+            shut_by_operator: false,
             drain_began: None,
             paused: None,
             last_paused: 0,
@@ -198,7 +199,7 @@ impl<H: Host> Core<H> {
 
     /// Whether the pool accepts no more jobs and has none left.
     pub(crate) fn is_finished(&self) -> bool {
-        self.closed && self.entries.is_empty()
+        self.closed_for_good && self.entries.is_empty()
     }
 
     /// Start of the drain that has just ended: no job is left.
@@ -223,7 +224,9 @@ impl<H: Host> Core<H> {
 
     /// Whether a job could be accepted now, or the pool will not accept one any more.
     pub(crate) fn may_accept(&self) -> bool {
-        self.closed || self.can_start() || (!self.shut && self.has_capacity(Criticality::default(), 0))
+        self.closed_for_good
+            || self.can_start()
+            || (!self.shut_by_operator && self.has_capacity(Criticality::default(), 0))
     }
 
     /// Whether a ready job may start.

@@ -164,7 +164,8 @@ impl PoolStats {
         let core = inner.read(|core| core.snapshot(now));
         let CoreLoad { queued, running, live_workers, counts, .. } = core.load;
         let settings = &inner.settings;
-        let workers: Vec<_> = core.workers.into_iter().map(|worker| worker_stats(worker, core.closed, now)).collect();
+        let workers: Vec<_> =
+            core.workers.into_iter().map(|worker| worker_stats(worker, core.closed_for_good, now)).collect();
         let is_stale = |worker: &&WorkerStats| {
             worker.job.is_some() && settings.stale_after.is_some_and(|stale_after| worker.job_age >= stale_after)
         };
@@ -177,7 +178,7 @@ impl PoolStats {
         });
         let mut stats = Self {
             name: Arc::clone(&inner.name),
-            phase: phase_of(inner.phase.get(), core.shut, queued + running),
+            phase: phase_of(inner.phase.get(), core.shut_by_operator, queued + running),
             paused: core.paused.map(|since| now.saturating_duration_since(since)),
             size: core.size,
             queued,

@@ -1,4 +1,5 @@
-//! The events of the scheduler, one method each.
+//! The events of the scheduler, one method each. `src/scheduler.rs` defines [`Core`], `transitions.rs` has the steps
+//! that the events share, and `dispatch.rs` starts waiting jobs. The commands of operators are in `operate.rs`.
 
 use std::time::Duration;
 
@@ -35,7 +36,8 @@ pub(crate) enum Withdrawn {
 const WITHOUT_WORKERS: Duration = Duration::from_secs(1);
 
 impl<H: Host> Core<H> {
-    /// A job arrives. `waiter` is called only if the job does not start at once.
+    /// A job arrives: it starts, is queued, waits for capacity, or is refused. `waiter` is called only if it is queued
+    /// or waits.
     pub(crate) fn offer(
         &mut self,
         now: Instant,
@@ -50,13 +52,14 @@ impl<H: Host> Core<H> {
             self.count_rejection(&refusal.reason);
             self.admission.demand.refuse(tenant);
             if !effects.is_empty() {
-                // Jobs were replaced, and the arrival does not take their place.
+                // Jobs were replaced, and the arrival does not take their place. A needless dispatch changes nothing.
                 self.dispatch(now, effects);
             }
             Verdict::Refused(refusal)
         })
     }
 
+    /// Starts the job at once if nothing is in its way. Otherwise it needs a place.
     fn consider(
         &mut self,
         now: Instant,
@@ -64,10 +67,10 @@ impl<H: Host> Core<H> {
         waiter: impl FnOnce(JobKey) -> H::Waiter,
         effects: &mut Vec<Effect<H>>,
     ) -> Result<Verdict<H>, Refusal> {
-        if self.closed {
+        if self.closed_for_good {
             return Err(Refusal { reason: RejectionReason::Draining, retry_after: None });
         }
-        if self.shut {
+        if self.shut_by_operator {
             return Err(Refusal { reason: RejectionReason::PoolDraining, retry_after: None });
         }
         if arrival.start_by <= now {
@@ -75,10 +78,8 @@ impl<H: Host> Core<H> {
         }
         self.admission.see(arrival.class, arrival.tenant);
         let kind_queue = self.limits.kind_queue(arrival.kind);
-        let startable = self.can_start() && self.queue.keys.is_free(Names::of(&arrival));
-        let startable =
-            startable && (kind_queue == UNLIMITED || self.is_within_limits(now, kind_queue, arrival.limit_key));
-        if startable {
+        let is_free = self.can_start() && self.queue.keys.is_free(Names::of(&arrival));
+        if is_free && (kind_queue == UNLIMITED || self.is_within_limits(now, kind_queue, arrival.limit_key)) {
             return Ok(Verdict::Start(self.start_at_once(now, arrival)));
         }
         self.ask_for_a_place(now, arrival, waiter, effects)
@@ -92,42 +93,43 @@ impl<H: Host> Core<H> {
         waiter: impl FnOnce(JobKey) -> H::Waiter,
         effects: &mut Vec<Effect<H>>,
     ) -> Result<Verdict<H>, Refusal> {
+        let (class, bytes) = (arrival.class, arrival.bytes);
         let kind_queue = self.limits.kind_queue(arrival.kind);
         let waits = arrival.when_full == WhenFull::Wait;
         if !waits && self.workers.configured() == 0 {
             return Err(Refusal { reason: RejectionReason::NoWorkers, retry_after: Some(WITHOUT_WORKERS) });
         }
+        let before = effects.len();
         if arrival.when_full == WhenFull::DropOldest {
             self.drop_oldest(now, &arrival, effects);
         }
-        let frees = !effects.is_empty();
+        let has_dropped = effects.len() > before;
         let mut candidate = self.candidate(&arrival);
-        let over = self.over_its_part(now, &candidate);
-        let has_capacity = self.has_capacity(arrival.class, arrival.bytes);
-        let has_capacity =
-            over.is_none() && has_capacity && self.leaves_bytes_for_callers(arrival.class, arrival.bytes);
+        let over_part = self.over_its_part(now, &candidate);
+        let fits = self.has_capacity(class, bytes) && self.leaves_bytes_for_callers(class, bytes);
+        let has_capacity = fits && over_part.is_none();
         if waits {
             candidate.behind = self.behind(&arrival, has_capacity);
         }
-        // A waiting caller also waits for its tenant's part.
-        if let Some(refusal) = over.filter(|_| !waits) {
+        // A waiting caller also waits until its tenant is within its part of the queue.
+        if let Some(refusal) = over_part.filter(|_| !waits) {
             return Err(refusal);
         }
         let is_probe = self.judge(now, &candidate)?;
         let evicts = arrival.when_full == WhenFull::Shed && !has_capacity;
-        if has_capacity || (evicts && self.can_evict_for(arrival.class, arrival.bytes)) {
-            while evicts && !self.has_capacity(arrival.class, arrival.bytes) {
-                self.evict_one(arrival.class, effects);
+        if has_capacity || (evicts && self.can_evict_for(class, bytes)) {
+            while evicts && !self.has_capacity(class, bytes) {
+                self.evict_one(class, effects);
             }
             let key = self.insert(arrival, EntryStage::Ready, waiter);
             self.accept(now, key.index, candidate.names, is_probe);
-            // Its kind or its key may allow a start now, and evicted jobs may have freed more than it needs.
-            if evicts || frees || kind_queue != UNLIMITED {
+            // Evicted and replaced jobs may have freed more than it needs. A kind with limits may allow a start now.
+            if evicts || has_dropped || kind_queue != UNLIMITED {
                 self.dispatch(now, effects);
             }
             return Ok(Verdict::Queued(key));
         }
-        if waits && self.may_wait(arrival.bytes) {
+        if waits && self.may_wait(bytes) {
             let key = self.insert(arrival, EntryStage::Waiting, waiter);
             let entry = &mut self.entries[key.index];
             entry.waiting_names = Some(candidate.names.to_owned());
@@ -140,7 +142,7 @@ impl<H: Host> Core<H> {
         Err(self.full(now, &candidate))
     }
 
-    /// A worker that was taken ahead of its job gets the job, which takes its time from now on.
+    /// Puts the job on a worker that was reserved for it. Its run time counts from now.
     pub(crate) fn fill(&mut self, now: Instant, key: JobKey, job: H::Job) {
         let Some(entry) = self.entries.get_mut(key.index).filter(|entry| entry.sequence == key.sequence) else {
             return;
@@ -166,8 +168,8 @@ impl<H: Host> Core<H> {
         true
     }
 
-    /// A job gives its worker back. Without an outcome, it counts as cancelled. Returns the state of a removed worker,
-    /// to be dropped outside of the lock.
+    /// A job gives its worker back. If its outcome is not decided, it counts as cancelled. Returns the state of a
+    /// worker that is removed, to be dropped outside of the lock.
     pub(crate) fn release(
         &mut self,
         now: Instant,
@@ -253,13 +255,13 @@ impl<H: Host> Core<H> {
 
     /// Accepts no more jobs. Waiting callers are refused. Queued jobs continue, even if the pool is paused.
     pub(crate) fn close(&mut self, now: Instant, effects: &mut Vec<Effect<H>>) {
-        self.closed = true;
+        self.closed_for_good = true;
         self.begin_drain(now, effects);
     }
 
     /// Ends all queued jobs of a closed pool, in order of acceptance.
     pub(crate) fn abandon_queued(&mut self, effects: &mut Vec<Effect<H>>) {
-        debug_assert!(self.closed, "an open pool would have to give the capacity to waiting callers");
+        debug_assert!(self.closed_for_good, "an open pool would have to give the capacity to waiting callers");
         while let Some(index) = self.queue.all.head() {
             self.end_queued(index, Outcome::Drained, None, effects);
         }
@@ -272,19 +274,22 @@ impl<H: Host> Core<H> {
 
     /// Removes the states of idle workers from a closed pool, to be dropped outside of the lock.
     pub(crate) fn retire_idle(&mut self) -> Vec<H::State> {
-        debug_assert!(self.closed, "only a closed pool retires its workers");
+        debug_assert!(self.closed_for_good, "only a closed pool retires its workers");
         self.workers.retire_idle()
     }
 
+    /// The entry of a job, unless the job has left.
     pub(super) fn entry(&self, key: JobKey) -> Option<&Entry<H>> {
         self.entries.get(key.index).filter(|entry| entry.sequence == key.sequence)
     }
 
+    /// Whether one more caller may wait for capacity.
     fn may_wait(&self, bytes: usize) -> bool {
         self.queue.waiting.len() < self.caps.waiting
             && bytes <= self.caps.bytes.saturating_sub(self.queue.waiting.bytes())
     }
 
+    /// Makes the entry of a job that does not start at once.
     fn insert(
         &mut self,
         arrival: Arrival<'_, H::Job>,
@@ -303,6 +308,7 @@ impl<H: Host> Core<H> {
         JobKey { index: self.entries.vacant_key(), sequence: self.sequence }
     }
 
+    /// Makes the entry of a job, and gives it an idle worker.
     fn start_at_once(&mut self, now: Instant, arrival: Arrival<'_, H::Job>) -> Grant<H> {
         let key = self.next_key();
         let work = self.admission.estimates.service(arrival.kind);

@@ -26,7 +26,7 @@ impl<H: Host> Core<H> {
     /// What an operator has suspended.
     pub(crate) fn suspension(&self) -> Suspension {
         match self.paused {
-            _ if self.shut => Suspension::Shut,
+            _ if self.shut_by_operator => Suspension::Shut,
             Some(_) => Suspension::Paused,
             None => Suspension::None,
         }
@@ -35,7 +35,7 @@ impl<H: Host> Core<H> {
     /// Starts no jobs until it is [resumed](Self::resume); jobs are still accepted and queued. Returns false if the
     /// pool is shut, because a shut pool finishes its jobs.
     pub(crate) fn pause(&mut self, now: Instant) -> bool {
-        if self.closed || self.shut {
+        if self.closed_for_good || self.shut_by_operator {
             return false;
         }
         self.advance(now);
@@ -56,14 +56,14 @@ impl<H: Host> Core<H> {
     /// Accepts no more jobs until it is [opened](Self::open). Waiting callers are refused. Queued jobs continue, even
     /// if the pool is paused.
     pub(crate) fn shut(&mut self, now: Instant, effects: &mut Vec<Effect<H>>) {
-        self.shut = true;
+        self.shut_by_operator = true;
         self.begin_drain(now, effects);
     }
 
     /// Accepts jobs again.
     pub(crate) fn open(&mut self) {
-        self.shut = false;
-        self.drain_began.take_if(|_| !self.closed);
+        self.shut_by_operator = false;
+        self.drain_began.take_if(|_| !self.closed_for_good);
     }
 
     /// Ends a job that has no worker. The host cancels a running one. Returns its stage, or `None` if the job does not
@@ -140,7 +140,7 @@ impl<H: Host> Core<H> {
     /// Refuses all waiting callers, and ends a pause.
     pub(super) fn begin_drain(&mut self, now: Instant, effects: &mut Vec<Effect<H>>) {
         self.drain_began.get_or_insert(now);
-        let reason = if self.closed { RejectionReason::Draining } else { RejectionReason::PoolDraining };
+        let reason = if self.closed_for_good { RejectionReason::Draining } else { RejectionReason::PoolDraining };
         while let Some(index) = self.queue.waiting.first() {
             self.refuse_waiting(index, reason.clone(), effects);
         }

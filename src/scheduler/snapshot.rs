@@ -35,9 +35,10 @@ pub struct Counts {
 
 /// A copy of the statistics, taken under the lock and read without it.
 pub(crate) struct CoreSnapshot<J> {
-    pub(crate) closed: bool,
+    /// Whether the pool drains, or has drained.
+    pub(crate) closed_for_good: bool,
     /// Whether an operator has shut the pool.
-    pub(crate) shut: bool,
+    pub(crate) shut_by_operator: bool,
     /// When the pool was paused.
     pub(crate) paused: Option<Instant>,
     pub(crate) load: CoreLoad,
@@ -130,8 +131,8 @@ impl<H: Host> Core<H> {
     pub(crate) fn snapshot(&self, now: Instant) -> CoreSnapshot<H::Job> {
         let class = Criticality::default();
         CoreSnapshot {
-            closed: self.closed,
-            shut: self.shut,
+            closed_for_good: self.closed_for_good,
+            shut_by_operator: self.shut_by_operator,
             paused: self.paused,
             load: self.load(),
             queued_bytes: self.queue.bytes,

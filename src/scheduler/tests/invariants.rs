@@ -47,7 +47,10 @@ impl<H: Host> Core<H> {
         assert_eq!(self.workers.parked().concat().len(), idle, "each idle worker is in one list");
         let wakes = self.dispatched.get().zip(self.wake_at());
         assert!(wakes.is_none_or(|(dispatched, at)| at > dispatched), "jobs that waited only for time were started");
-        assert!(self.paused.is_none() || !(self.closed || self.shut), "a shut or closed pool is not paused");
+        assert!(
+            self.paused.is_none() || !(self.closed_for_good || self.shut_by_operator),
+            "a shut or closed pool is not paused"
+        );
         let (surplus, missed) = (self.workers.surplus(), self.workers.unreplaced());
         assert!(surplus == 0 || missed == 0, "no worker is removed while one is missing");
         assert!(surplus <= self.running, "only busy workers are retiring");

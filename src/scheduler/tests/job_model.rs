@@ -19,8 +19,8 @@ pub(super) struct JobModel {
     ended: Counts,
     /// States of the workers, by id.
     states: BTreeMap<u32, u32>,
-    closed: bool,
-    shut: bool,
+    closed_for_good: bool,
+    shut_by_operator: bool,
     paused: bool,
     /// Kind, limit key and time of each start.
     starts: Vec<(usize, u8, Duration)>,
@@ -53,8 +53,8 @@ impl JobModel {
             accepted: 0,
             ended: Counts::default(),
             states: BTreeMap::new(),
-            closed: false,
-            shut: false,
+            closed_for_good: false,
+            shut_by_operator: false,
             paused: false,
             starts: Vec::new(),
         }
@@ -116,9 +116,9 @@ impl JobModel {
             (Event::Cancel { .. }, Answer::Hit(Some(JobStage::Queued))) => self.ended.cancelled += 1,
             (Event::Pause, Answer::Paused(true)) => self.paused = true,
             (Event::Resume, _) => self.paused = false,
-            (Event::Shut, _) => (self.shut, self.paused) = (true, false),
-            (Event::Open, _) => self.shut = false,
-            (Event::Close, _) => (self.closed, self.paused) = (true, false),
+            (Event::Shut, _) => (self.shut_by_operator, self.paused) = (true, false),
+            (Event::Open, _) => self.shut_by_operator = false,
+            (Event::Close, _) => (self.closed_for_good, self.paused) = (true, false),
             _ => {}
         }
     }
@@ -143,7 +143,7 @@ impl JobModel {
         let stage = if matches!(answer, Answer::Refused(_)) { Stage::Over } else { Stage::Pending };
         self.jobs.push(JobRecord { offer, start_by, stage, accepted: None, worker: None });
         let is_late = start_by <= now;
-        let takes_jobs = !(self.closed || self.shut || is_late);
+        let takes_jobs = !(self.closed_for_good || self.shut_by_operator || is_late);
         match answer {
             Answer::Started { worker, state } if takes_jobs => self.start(now, job, *worker, *state),
             Answer::Refused(refusal) => self.refuse(&offer, is_late, refusal),
@@ -160,9 +160,9 @@ impl JobModel {
     fn refuse(&self, offer: &Offer, is_late: bool, refusal: &Refusal) -> Result<(), String> {
         let limits = self.limits[offer.kind];
         let is_fitting = match refusal.reason {
-            RejectionReason::Draining => self.closed,
-            RejectionReason::PoolDraining => self.shut && !self.closed,
-            _ if self.closed || self.shut => false,
+            RejectionReason::Draining => self.closed_for_good,
+            RejectionReason::PoolDraining => self.shut_by_operator && !self.closed_for_good,
+            _ if self.closed_for_good || self.shut_by_operator => false,
             RejectionReason::DeadlineUnreachable { budget, .. } => is_late == budget.is_zero(),
             RejectionReason::LimitExceeded { limit, .. } => match limit {
                 Limiter::Concurrency => limits.all.concurrency.is_some(),
@@ -266,7 +266,9 @@ impl JobModel {
             return Err(format!("{pending:?} must wait and {running:?} must run, but the state is {after:?}"));
         }
         let counts = Counts { accepted: after.counts.accepted, rejected: after.counts.rejected, ..self.ended };
-        if after.counts != counts || after.is_finished != (self.closed && pending.is_empty() && running.is_empty()) {
+        if after.counts != counts
+            || after.is_finished != (self.closed_for_good && pending.is_empty() && running.is_empty())
+        {
             return Err(format!("the counts must be {counts:?}, but the state is {after:?}"));
         }
         Ok(())

@@ -1,5 +1,7 @@
-//! Collects the samples for the sizer, and applies its decisions. Detects that jobs take longer than before: each kind
-//! is compared with its own past, so that another mix of kinds does not count.
+//! Collects the samples for the sizer (`sizer.rs`), and applies its decisions.
+//!
+//! [`Slowdown`] detects that jobs take longer than before. Each kind is compared with its own past, so that another mix
+//! of kinds does not count.
 
 use tokio::time::Instant;
 
@@ -7,13 +9,14 @@ use super::{
     super::{Core, Effect, Host, admission::Estimates, limit::UNLIMITED},
     sizer::{Bounds, Decision, Sample, Sizer},
 };
-use crate::model::{Criticality, KindId, RejectionReason};
+use crate::model::{Criticality, KindId, Reason};
 
-/// Memory of the samples and the size of a pool.
+/// What the sizing of a pool remembers.
 pub(crate) struct Sizing {
     pub(crate) bounds: Bounds,
     pub(crate) sizer: Sizer,
     pub(crate) slowdown: Slowdown,
+    /// At the last sample; `None` before the first one.
     last: Option<Totals>,
 }
 
@@ -25,7 +28,7 @@ struct Totals {
     busy: f64,
     accepted: u64,
     completed: u64,
-    /// Jobs that were refused because there were too few workers.
+    /// Jobs that were refused because there are too few workers: the queue was full, or the wait too long.
     refused: u64,
 }
 
@@ -63,9 +66,9 @@ impl<H: Host> Core<H> {
         fresh: impl FnMut() -> H::State,
         effects: &mut Vec<Effect<H>>,
     ) -> Option<Resized<H::State>> {
-        let this = self.figures(now);
+        let this = self.totals(now);
         let last = self.sizing.last.replace(this);
-        if !self.is_elastic() || self.closed || self.shut || self.paused.is_some() {
+        if !self.is_elastic() || self.closed_for_good || self.shut_by_operator || self.paused.is_some() {
             self.sizing.sizer = Sizer::NEW;
             return None;
         }
@@ -85,7 +88,7 @@ impl<H: Host> Core<H> {
         Some(Resized { from, to, gone })
     }
 
-    /// The difference between two samples.
+    /// What happened between two totals, for the sizer.
     fn sample(&mut self, now: Instant, last: Totals, this: Totals, may_grow: bool) -> Sample {
         let seconds = now.saturating_duration_since(last.at).as_secs_f64().max(1e-3);
         let live = self.workers.live().max(1) as f64;
@@ -93,7 +96,7 @@ impl<H: Host> Core<H> {
         let (refused, accepted) = ((this.refused - last.refused) as f64, (this.accepted - last.accepted) as f64);
         let refused = if refused > 0.0 { refused / (refused + accepted) } else { 0.0 };
         let ended = self.sizing.slowdown.compare(&self.admission.estimates);
-        // A job that ended without its caller is neither a run nor useful work.
+        // Useful work is that of the runs that completed. A job that ended without its caller counts as neither.
         let in_time = ((this.completed - last.completed) as f64).min(ended.runs);
         Sample {
             workers: self.workers.configured(),
@@ -110,38 +113,40 @@ impl<H: Host> Core<H> {
     /// Seconds of queued work that only waits for a worker, over all classes and tenants.
     fn backlog(&self, now: Instant) -> f64 {
         let kind_queues = self.limits.kind_queues().filter(|kind_queue| self.limits.is_open(*kind_queue, now));
+        let estimates = &self.admission.estimates;
         let ready = kind_queues.map(|kind_queue| {
-            let unit = if kind_queue == UNLIMITED {
-                1.0
-            } else {
-                self.admission.estimates.service(self.limits.kind(kind_queue))
-            };
+            // The load of the unlimited queue is in seconds, and that of the others in jobs.
+            let unit = if kind_queue == UNLIMITED { 1.0 } else { estimates.service(self.limits.kind(kind_queue)) };
             self.queue.ready_of(kind_queue) * unit
         });
         ready.sum::<f64>() + self.queue.waiting.work_ahead_of(Criticality::Sheddable)
     }
 
-    fn figures(&self, now: Instant) -> Totals {
-        let refused = |reason: RejectionReason| self.counts.rejected[reason.index()];
+    /// The totals at `now`.
+    fn totals(&self, now: Instant) -> Totals {
+        let refused = |reason: Reason| self.counts.rejected[reason as usize];
         Totals {
             at: now,
             busy: self.workers.busy_time(now).as_secs_f64(),
             accepted: self.counts.accepted,
             completed: self.counts.completed,
-            refused: refused(RejectionReason::QueueFull) + refused(RejectionReason::PAST),
+            refused: refused(Reason::QueueFull) + refused(Reason::DeadlineUnreachable),
         }
     }
 }
 
-/// Fraction by which the reference of a kind moves at each sample, unless its jobs are much slower.
+/// Fraction of the way to the current run time by which the reference of a kind moves at each sample.
 const PACE: f64 = 1.0 / 60.0;
+/// From this multiple of the reference on, a run time does not move it, so that a slowdown does not become the
+/// reference.
 const SLOW: f64 = 1.5;
 /// Runs after which the reference counts as settled.
 const SETTLED_RUNS: u32 = 100;
-/// The reference run times of a pool's kinds.
+
+/// The reference run times of a pool's kinds, and how much longer jobs take.
 pub(crate) struct Slowdown {
     kinds: Vec<Past>,
-    /// Run time of jobs, relative to the reference.
+    /// Run time of the last jobs, divided by the reference; 1 at first.
     ratio: f64,
 }
 
@@ -149,15 +154,16 @@ pub(crate) struct Slowdown {
 #[derive(Debug, Clone, Copy)]
 struct Ended {
     runs: f64,
-    /// In seconds of the reference.
+    /// Their run time by the reference, in seconds.
     work: f64,
 }
 
+/// The past of one kind.
 #[derive(Clone, Copy, Default)]
 struct Past {
-    /// Mean run in seconds, once one has ended.
+    /// The reference: a run in seconds. `None` before the first run.
     seconds: Option<f64>,
-    /// Runs that were counted.
+    /// Runs until the last sample.
     runs: u32,
 }
 
@@ -174,7 +180,7 @@ impl Slowdown {
         self.ratio
     }
 
-    /// Compares the jobs that ended since the last sample.
+    /// Compares the jobs that ended since the last sample with the reference, and moves the reference.
     fn compare(&mut self, estimates: &Estimates) -> Ended {
         let (mut took, mut before, mut runs_ended) = (0.0, 0.0, 0.0);
         for (kind, past) in self.kinds.iter_mut().enumerate() {
