@@ -20,7 +20,7 @@ pub struct Wakes {
 #[derive(Debug, Default)]
 pub(super) struct Changes {
     pub(super) ready: bool,
-    /// Jobs are ready again in their old places.
+    /// Jobs are ready again in their old places. Only `postgres/replica.rs` reads it.
     pub(super) returned: bool,
     pub(super) cancels: bool,
     /// Ids of the jobs that changed.
@@ -30,8 +30,8 @@ pub(super) struct Changes {
 }
 
 impl Wakes {
-    /// Returns when jobs may have become ready since the last return. It is for one dispatcher, which must also claim
-    /// when it gets room again, because jobs may have waited for that. Cancel safe.
+    /// Returns when jobs may have become ready since the last return. It is for one dispatcher. A job that this had no
+    /// room for wakes nothing again, so it must also claim when it gets room. Cancel safe.
     pub async fn ready(&self) {
         self.ready.notified().await;
     }
@@ -62,7 +62,10 @@ impl Wakes {
     /// A look has found a job in this state.
     pub(super) fn found(&self, id: &str, state: String) {
         if let Some(waiters) = self.waiters.lock().get(id) {
-            waiters.send_if_modified(|seen| mem::replace(seen, state) != *seen);
+            waiters.send_if_modified(|seen| {
+                let before = mem::replace(seen, state);
+                before != *seen
+            });
         }
     }
 
@@ -73,6 +76,7 @@ impl Wakes {
         waiters.keys().cloned().collect()
     }
 
+    /// Wakes what waits for these changes, and logs the jobs that could not be read.
     pub(super) fn announce(&self, changes: &Changes) {
         if changes.ready {
             self.ready.notify_one();

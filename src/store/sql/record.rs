@@ -74,7 +74,7 @@ pub(in crate::store) static COLUMNS: [Column; 28] = [
     column("payload_bytes", |it| int(it.payload_bytes as i64), |it, new| set(&mut it.payload_bytes, new.number())),
     column("spec", |it| Cell::Json(json(&Spec::of(&it.request))), |it, new| Spec::read(new, &mut it.request)),
 ];
-/// First of the columns that never change.
+/// Index of `id`, the first column that never changes: the number of columns before it, counted by hand.
 pub(super) const FIXED: usize = 18;
 
 const fn column(
@@ -201,7 +201,7 @@ impl Value {
     }
 }
 
-/// The values of a row. Each can be taken once.
+/// The values of a row. Reading a text or bytes takes the value, and leaves it empty.
 pub(in crate::store) struct Values(pub(in crate::store) Vec<Value>);
 
 impl Values {
@@ -228,7 +228,7 @@ pub(super) fn numbers(rows: &[Values]) -> Result<Vec<i64>, StoreError> {
 }
 
 /// The fields of a job that never change and that no query selects by, as JSON in one column. Fields with their default
-/// are left out, which makes most rows short. A field of another name is one whose name was damaged.
+/// are left out, which makes most rows short. An unknown field means damage, and not a newer version, so it is refused.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Spec {

@@ -8,8 +8,8 @@ use tokio_util::sync::CancellationToken;
 use super::{
     record::{COLUMNS, Cell, FIXED, Values, cells_of, int, numbers, read_record, read_records, rows_of, text, time},
     statements::{
-        Bulk, COLUMN_LIST, DELETE_JOBS, DEPTHS, ENDED, FIND_JOBS, INSERT_JOBS, INSERT_OUTPUTS, INSERT_PAYLOADS,
-        LOAD_PAYLOADS, LOOK_AT_JOBS, READY, RUNNING, SAVE_JOBS, Select, delete,
+        Bulk, COLUMN_LIST, DELETE_JOBS, DEPTHS, ENDED, INSERT_JOBS, INSERT_OUTPUTS, INSERT_PAYLOADS, LOAD_PAYLOADS,
+        LOCK_JOBS, READ_JOBS, READY, RUNNING, SAVE_JOBS, Select, delete,
     },
 };
 use crate::store::{
@@ -129,13 +129,13 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
 
     /// The existing jobs with these ids, in any order. Like the methods below, it leaves out payloads and outputs.
     fn look_at(&mut self, ids: &[&str]) -> Result<Vec<JobRecord>, StoreError> {
-        let rows = self.bulk(&LOOK_AT_JOBS, &rows_of(ids, |id| text(id)))?;
+        let rows = self.bulk(&READ_JOBS, &rows_of(ids, |id| text(id)))?;
         Ok(read_records(rows).map(shown).collect())
     }
 
     /// The same, locked for a change. A transaction that waits for another one here has inserted nothing.
     fn find(&mut self, ids: &[&str]) -> Result<Vec<JobRecord>, StoreError> {
-        Ok(read_records(self.bulk(&FIND_JOBS, &rows_of(ids, |id| text(id)))?).collect())
+        Ok(read_records(self.bulk(&LOCK_JOBS, &rows_of(ids, |id| text(id)))?).collect())
     }
 
     /// Locks the existing jobs with these ids, where other servers may write.

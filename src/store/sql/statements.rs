@@ -33,7 +33,7 @@ impl Bulk {
         }
     }
 
-    /// Applies to the rows with this value, which ends `statement`.
+    /// `statement` ends in a column, and applies to the rows where it equals the value.
     fn of_each(statement: &str) -> Self {
         Self { single: format!("{statement} = $1"), arrays: format!("{statement} = any($1)") }
     }
@@ -77,11 +77,12 @@ pub(super) static INSERT_OUTPUTS: LazyLock<Bulk> = LazyLock::new(|| Bulk::insert
 pub(super) static LOAD_PAYLOADS: LazyLock<Bulk> =
     LazyLock::new(|| Bulk::of_each("select row, bytes from payloads where row"));
 
-pub(super) static LOOK_AT_JOBS: LazyLock<Bulk> =
+pub(super) static READ_JOBS: LazyLock<Bulk> =
     LazyLock::new(|| Bulk::of_each(&format!("select {} from jobs where id", *COLUMN_LIST)));
 
-pub(super) static FIND_JOBS: LazyLock<Bulk> = LazyLock::new(|| {
-    let Bulk { single, arrays } = &*LOOK_AT_JOBS;
+/// The same jobs, locked for a change if several servers share the database.
+pub(super) static LOCK_JOBS: LazyLock<Bulk> = LazyLock::new(|| {
+    let Bulk { single, arrays } = &*READ_JOBS;
     Bulk { single: single.clone(), arrays: format!("{arrays} order by row for update") }
 });
 
@@ -123,8 +124,8 @@ impl<'a> Select<'a> {
         Self { clause: clause.into(), cells, skips_locked: true }
     }
 
-    /// Ready jobs from the place `floor` on that have not expired, by place, without [suspects](JobRecord::is_suspect)
-    /// if one runs in the session.
+    /// Ready jobs from the place `floor` on that have not expired, by place. If a
+    /// [suspect](crate::store::JobRecord::is_suspect) runs in the session, further suspects are left out.
     pub(in crate::store) fn ready(kind: &'a str, rank: usize, floor: i64, now: Timestamp, session: SessionId) -> Self {
         let clause = format!(
             "state = {READY} and kind = $1 and rank = $2 and place >= $3 and (expire_at is null or expire_at > $4) \
@@ -168,8 +169,8 @@ impl<'a> Select<'a> {
         Self::of(clause, vec![int(session.0)])
     }
 
-    /// Jobs of a range of rows that match a filter, with [other states](Filter::state_bits), the newest first. An index
-    /// leads to the jobs of its tenant.
+    /// Jobs in `rows` that match `filter`, newest first. `states` replaces [those of the filter](Filter::state_bits).
+    /// `tenant = $5` stands alone, so that its index is used.
     pub(super) fn matching<C: Connection>(filter: &'a Filter, states: i64, rows: Range<i64>) -> Self {
         let any = |text: Option<&'a String>| Cell::Text(text.map(Into::into));
         let tenant = if filter.tenant.is_some() { "tenant = $5" } else { "cast($5 as text) is null" };
