@@ -318,15 +318,10 @@ impl<H: Host> Core<H> {
         self.limits.start(kind_queue, key_limiter, now);
         let (worker, id, state) =
             self.workers.take(arrival.shard, key, now).expect("the caller saw an idle worker under this lock");
-        let (stage, key_queue) =
-            (EntryStage::Running { worker, ended: false }, self.queue.keys.join(Names::of(&arrival), work));
-        self.entries.insert(Entry {
-            stage,
-            work,
-            key_queue,
-            key_limiter,
-            ..Entry::new(key.sequence, arrival, kind_queue)
-        });
+        let stage = EntryStage::Running { worker, ended: false };
+        let key_queue = self.queue.keys.join(Names::of(&arrival), work);
+        let entry = Entry::new(key.sequence, arrival, kind_queue);
+        self.entries.insert(Entry { stage, work, key_queue, key_limiter, ..entry });
         self.counts.accepted += 1;
         self.running += 1;
         Grant { key, worker: id, state }
