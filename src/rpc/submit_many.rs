@@ -197,7 +197,7 @@ impl Driver {
                     self.take(message, deadline);
                 }
                 Some(()) = OptionFuture::from(self.full.as_ref().map(CapacityWait::end)) => {
-                    self.full = self.full.take().filter(CapacityWait::goes_on);
+                    self.full = self.full.take().filter(CapacityWait::is_waiting);
                 }
                 () = has_read, if window_is_full && self.running.len() < self.service.window => {}
             }
@@ -260,7 +260,7 @@ impl Driver {
         match ticket.poll_unpin(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(outcome) => self.answer(tag, outcome, hold),
             Poll::Pending => {
-                self.full = ticket.capacity_wait().filter(CapacityWait::goes_on);
+                self.full = ticket.capacity_wait().filter(CapacityWait::is_waiting);
                 self.running.push(Parked { tag, ticket, hold });
             }
         }
