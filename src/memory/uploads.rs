@@ -208,8 +208,8 @@ impl Uploads {
             && self.fits(sequence, of_connection, free(per_connection, own))
     }
 
-    /// Whether the missing bytes of a message fit in `free`, together with those of the older messages, which come first
-    /// in `sequences`. The oldest message always fits.
+    /// Whether the missing bytes of a message fit in `free`, together with those of the older messages, which come
+    /// first in `sequences`. The oldest message always fits.
     fn fits(&self, sequence: u64, sequences: impl Iterator<Item = u64>, free: usize) -> bool {
         let mut missing = 0;
         for (index, other) in sequences.take(MAX_CHECKED).enumerate() {

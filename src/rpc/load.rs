@@ -35,8 +35,8 @@ const REFRESH_INTERVAL: Duration = Duration::from_millis(100);
 /// Time over which rates are smoothed, in seconds, so that short bursts do not affect a balancer.
 const SMOOTHING_TIME: f64 = 1.0;
 
-/// Least utilization that is reported. Clients ignore 0, as a missing report. They weigh servers by 1 / utilization: with
-/// a floor of 0.01, an idle server would get 25 times the calls of one that is a quarter busy.
+/// Least utilization that is reported. Clients ignore 0, as a missing report. They weigh servers by 1 / utilization:
+/// with a floor of 0.01, an idle server would get 25 times the calls of one that is a quarter busy.
 const IDLE: f64 = 0.1;
 
 /// The load of the process. Clones share the figures.

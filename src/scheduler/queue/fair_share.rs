@@ -2,8 +2,8 @@
 //!
 //! Fair sharing is start-time fair queueing. Each tenant has a tag, the worker time that it has used. The smallest tag
 //! goes first: [`Queue::head`] takes it. A job is charged its kind's mean service time at its start, and the difference
-//! at its end. Each charge advances the virtual time of its kind queue by the charge divided by the number of tenants. A
-//! new or returning tenant starts at the virtual time, so that it cannot save up unused time.
+//! at its end. Each charge advances the virtual time of its kind queue by the charge divided by the number of tenants.
+//! A new or returning tenant starts at the virtual time, so that it cannot save up unused time.
 
 use std::time::Duration;
 
