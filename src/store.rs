@@ -10,6 +10,7 @@ mod job;
 mod lifecycle;
 mod postgres;
 mod request;
+mod retry;
 mod sql;
 mod sqlite;
 mod wakes;
@@ -21,7 +22,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-pub use attempt::{Attempt, Claimed, Next, RetryPolicy, SessionId, Settle, Token};
+pub use attempt::{Attempt, Claimed, Next, SessionId, Settle, Token};
 pub use error::StoreError;
 pub use job::{Clock, JobName, JobRecord, JobState, KindPolicy, NewJob, Start, Timestamp};
 pub use postgres::{
@@ -31,6 +32,7 @@ pub use request::{
     Action, Bounds, Change, Depth, Extent, Filter, Fired, Full, Overlap, Page, Purged, Room, Size, StoredQuotas,
     Submission, Submitted, Tick, Ticked,
 };
+pub use retry::RetryPolicy;
 pub use sqlite::{
     Salvaged, SqliteFacts, SqliteOptions, inspect_sqlite, open_memory, open_shared_memory, open_sqlite, salvage_sqlite,
 };

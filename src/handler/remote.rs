@@ -33,9 +33,10 @@ use crate::{
     task::Tasks,
 };
 
-/// Output pieces and the end of one job that are buffered for it. A worker that respects the limit never waits for a
-/// slow job.
-const EVENTS: usize = 5;
+/// Output pieces of one job that a worker may send ahead. One that respects this limit never waits for a slow job.
+const UNTAKEN_PIECES: usize = 4;
+/// These pieces, and the end of the job.
+const EVENTS: usize = UNTAKEN_PIECES + 1;
 
 /// Losses in a row after which a job runs alone on a worker. One says little: a connection breaks for many reasons, and
 /// all jobs of a large worker would wait for each other.

@@ -1,4 +1,4 @@
-//! Why a job must stop. `src/pool/stop.rs` has the stop ladder.
+//! Why a job must stop. `src/pool/stop_ladder.rs` has the stop ladder.
 
 /// Why a job must stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

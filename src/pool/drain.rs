@@ -6,7 +6,7 @@ use super::{
     LostJob, Pool,
     inner::{PoolInner, Shared},
     lease::{Gone, WorkerHandlers},
-    stop::forced,
+    stop_ladder::forced,
 };
 use crate::{
     handler::{Contained, Context, Instance, StopReason, panic_message},

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::{
     inner::{PoolInner, Shared},
     lease::WorkerHandlers,
-    stop::forced,
+    stop_ladder::forced,
 };
 use crate::{
     handler::External,

@@ -21,7 +21,7 @@ use tracing::{Span, warn};
 
 use super::{
     blocking::Done,
-    capacity::CapacityWait,
+    capacity_wait::CapacityWait,
     lease::Lease,
     outcome::{conclude, judge, stopped},
     run::{begin_to_make, end_making, entered, run_on_thread},
@@ -137,7 +137,7 @@ impl Future for Ticket {
             if let Poll::Ready(ended) = this.poll_run(task) {
                 return Poll::Ready(ended.expect(REPORTED));
             }
-            let stop = this.stop.get_or_insert_with(|| super::stop::reason(this.cx.clone()).boxed());
+            let stop = this.stop.get_or_insert_with(|| super::stop_ladder::reason(this.cx.clone()).boxed());
             let reason = ready!(stop.poll_unpin(task));
             this.state = State::Stopping(this.take().stop(reason).boxed());
         }

@@ -1,6 +1,6 @@
 //! `WorkerPoolService`, and its RPCs `Submit` and `Stream`: run one job, and return its result or stream its output and
 //! progress. When the caller leaves, the future is dropped: `src/pool/queued_job.rs` removes a queued job, and
-//! `src/pool/stop.rs` stops a running one. A new RPC also needs a row in `src/auth/rule.rs`.
+//! `src/pool/stop_ladder.rs` stops a running one. A new RPC also needs a row in `src/auth/rule.rs`.
 
 use std::{
     borrow::Borrow,

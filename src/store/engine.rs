@@ -3,6 +3,7 @@
 
 mod fair_order;
 mod operate;
+mod passing_time;
 mod submit;
 
 use std::{collections::HashMap, mem, sync::Arc, time::Duration};

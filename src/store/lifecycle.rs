@@ -4,7 +4,7 @@ use std::mem;
 
 use super::{
     Attempt, Change, Claimed, JobRecord, JobState, NewJob, Next, SessionId, Settle, Start, StoreError, Timestamp,
-    Token, attempt::MAX_CRASHES,
+    Token, retry::MAX_CRASHES,
 };
 use crate::model::{Code, Output, Reason};
 

@@ -1,10 +1,10 @@
 //! The store in PostgreSQL: for replicas that share one backlog.
 
+mod database_session;
 mod hosts;
 mod postgres_connection;
 mod replica;
 mod schema;
-mod session;
 mod url;
 
 use std::{

@@ -25,7 +25,7 @@ use zeroize::Zeroizing;
 
 use super::{
     DatabaseUrl, PostgresOptions, StoreError,
-    session::{LOOK_INTERVAL, Session, answered, told},
+    database_session::{LOOK_INTERVAL, Session, answered, told},
 };
 use crate::file;
 

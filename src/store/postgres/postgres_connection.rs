@@ -10,8 +10,8 @@ use tokio_postgres::{
 };
 
 use super::{
+    database_session::{BEGIN, Parameter, Session},
     replica::Replica,
-    session::{BEGIN, Parameter, Session},
 };
 use crate::store::{
     Size, StoreError, Timestamp,

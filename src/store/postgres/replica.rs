@@ -20,9 +20,9 @@ use tokio::{
 use tokio_postgres::{AsyncMessage, Connection, Socket, tls::TlsStream, types::Type};
 
 use super::{
+    database_session::{LOOK_INTERVAL, Session, answered, mute},
     hosts::Hosts,
     schema,
-    session::{LOOK_INTERVAL, Session, answered, mute},
 };
 use crate::store::{Size, StoreError, Wakes, request::Added, wakes::Changes};
 

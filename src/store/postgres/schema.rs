@@ -4,8 +4,8 @@ use tokio_postgres::types::Type;
 
 use super::{
     READERS, StoreError, WRITERS,
+    database_session::{BEGIN, Session, answered},
     hosts::Hosts,
-    session::{BEGIN, Session, answered},
 };
 
 /// One entry per schema version. Entries are never changed; new ones are appended.

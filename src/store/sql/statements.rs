@@ -7,7 +7,7 @@ use super::{
     Connection,
     record::{COLUMNS, Cell, Column, FIXED, int, text, time},
 };
-use crate::store::{Filter, JobState, SessionId, Timestamp, attempt::MAX_CRASHES};
+use crate::store::{Filter, JobState, SessionId, Timestamp, retry::MAX_CRASHES};
 
 const SCHEDULED: i64 = JobState::Scheduled as i64;
 pub(in crate::store) const READY: i64 = JobState::Ready as i64;

@@ -1,4 +1,5 @@
-//! The stop ladder of a running job: ask, wait the grace, force.
+//! The stop ladder of a running job: ask, wait the grace, force. A job on a thread of its own that ignores this is
+//! *stuck*; `src/scheduler/workers.rs` bounds how many workers replace stuck ones.
 
 use std::{future::poll_fn, pin::pin, task::Poll};
 

@@ -1,4 +1,4 @@
-//! A connection to PostgreSQL. Each transaction makes its own settings, because a pooler may give each to another
+//! A session of the database, which is one connection; `src/detached/session.rs` has those of servers. Each transaction makes its own settings, because a pooler may give each to another
 //! session of the server.
 
 use std::{collections::HashMap, error::Error as _, io, time::Duration};
