@@ -1,5 +1,5 @@
-//! A session of the database, which is one connection; `src/detached/session.rs` has those of servers. Each transaction makes its own settings, because a pooler may give each to another
-//! session of the server.
+//! A session of the database, which is one connection; `src/detached/session.rs` has those of servers. Each transaction
+//! makes its own settings, because a pooler may give each to another session of the database.
 
 use std::{collections::HashMap, error::Error as _, io, time::Duration};
 

@@ -14,7 +14,8 @@ const MAX_GROUP: usize = 1024;
 
 pub(super) type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
 
-/// Runs in a transaction, and if that is rolled back possibly again in another one. An error rolls the transaction back.
+/// Runs in a transaction, and if that is rolled back, possibly again in another one. An error rolls the transaction
+/// back.
 pub(super) type Run<C> = Box<dyn FnMut(&mut Engine<C>) -> Result<(), StoreError> + Send>;
 
 /// When an operation runs within its group, in this order.
