@@ -135,7 +135,7 @@ impl FailedCall {
         let mut status = fitting(code, &message, details);
         push_back(&mut status, &pushback);
         if let Some(request_id) = request_id {
-            name(&mut status, request_id);
+            add_request_id(&mut status, request_id);
         }
         status
     }

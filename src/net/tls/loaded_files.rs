@@ -34,7 +34,7 @@ pub(super) struct LoadedFiles {
     seen_clients: Seen,
     provider: Arc<CryptoProvider>,
     /// When it was last logged that the certificate ends soon.
-    warned: Option<Instant>,
+    pub(super) warned: Option<Instant>,
 }
 
 /// The settings for new connections.

@@ -43,8 +43,10 @@ impl Connection {
         if let Some(refusal) = not_grpc(request).filter(|_| catalog.has_rpc(path)) {
             return Some(refusal);
         }
-        let is_open = !self.is_guarded || catalog.is_page(path) || path.starts_with(HEALTH);
-        let Some(authenticator) = self.edge.authenticator.as_ref().filter(|_| !is_open) else { return None };
+        if !self.is_guarded || catalog.is_page(path) || path.starts_with(HEALTH) {
+            return None;
+        }
+        let authenticator = self.edge.authenticator.as_ref()?;
         match self.authenticate(authenticator, request, arrival) {
             Ok(caller) => {
                 arrival.caller = Some(caller);
@@ -73,11 +75,14 @@ impl Connection {
         let tokens = request.headers().get_all(AUTHORIZATION).into_iter().map(HeaderValue::as_bytes);
         let caller = authenticator.authenticate(self.certificate.as_ref(), tokens).and_then(|caller| {
             let allowed = match arrival.rpc {
-                _ if !self.edge.catalog.has_rpc(request.uri().path()) => Ok(()),
                 Some(rpc) => caller.may_call(rpc),
                 None => Err(caller.denied("a method that no rule can name")),
             };
-            allowed.map(|()| caller)
+            match allowed {
+                Err(denial) if self.edge.catalog.has_rpc(request.uri().path()) => Err(denial),
+                // The route of an unknown method answers it.
+                Ok(()) | Err(_) => Ok(caller),
+            }
         });
         caller.map_err(|mut denial| {
             if let Denial::NoCredentials { certificate, .. } = &mut denial {
