@@ -143,8 +143,8 @@ impl Default for Config {
 ///
 /// It works inside and outside of a runtime. [`STDERR`] and [`STDOUT`] are bounded queues; a thread of its own writes
 /// each of them. The exporter has two threads: one collects spans, and one drives its connection. Nothing is sent
-/// before the first span ends. If the collector is unreachable, spans are lost, but no call fails. The loss is logged at
-/// most every ten seconds.
+/// before the first span ends. If the collector is unreachable, spans are lost, but no call fails. The loss is logged
+/// at most every ten seconds.
 ///
 /// # Errors
 /// [`TelemetryError`] if a part of `config` is not usable, or a subscriber is already installed.

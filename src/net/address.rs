@@ -39,7 +39,6 @@ pub enum InvalidListenAddress {
 
 impl ListenAddress {
     /// The network address, if it is one.
-    #[must_use]
     pub fn tcp(&self) -> Option<SocketAddr> {
         match self {
             Self::Tcp(address) => Some(*address),
@@ -49,13 +48,11 @@ impl ListenAddress {
 
     /// Whether other machines can reach it. For a socket of the service manager, this is known only once the socket is
     /// open.
-    #[must_use]
     pub fn is_public(&self) -> bool {
         self.tcp().is_some_and(|address| !address.ip().to_canonical().is_loopback())
     }
 
     /// The address with all its parameters, as in the configuration.
-    #[must_use]
     pub fn to_setting(&self) -> String {
         match self {
             Self::Unix { mode, .. } if *mode != DEFAULT_MODE => format!("{self}?mode={mode:o}"),

@@ -87,7 +87,6 @@ fn id(path: &Path) -> io::Result<(u64, u64)> {
 
 impl Inherited {
     /// The sockets that the environment describes. Only the first call in a process finds any.
-    #[must_use]
     pub fn take() -> Self {
         Self(ListenFd::from_env())
     }
@@ -180,7 +179,6 @@ impl Bound {
     }
 
     /// Its address, with the port that the system chose.
-    #[must_use]
     pub fn address(&self) -> &ListenAddress {
         &self.address
     }

@@ -99,19 +99,16 @@ impl Server {
     }
 
     /// The addresses, in the order of the listeners.
-    #[must_use]
     pub fn addresses(&self) -> &[ListenAddress] {
         &self.addresses
     }
 
     /// Counts of the connections.
-    #[must_use]
     pub fn tracker(&self) -> &ConnectionTracker {
         &self.tracker
     }
 
     /// Memory that incomplete messages and unread answers hold.
-    #[must_use]
     pub fn memory(&self) -> &Memory {
         &self.memory
     }
@@ -122,19 +119,16 @@ impl Server {
     }
 
     /// Whether all answers are read.
-    #[must_use]
     pub fn is_answered(&self) -> bool {
         self.unread.is_empty()
     }
 
     /// Unread answers, and those that were cut since [`go_away`](Self::go_away).
-    #[must_use]
     pub fn unread_answers(&self) -> Vec<UnreadAnswer> {
         self.unread.list()
     }
 
     /// Checks whether the threads make progress.
-    #[must_use]
     pub fn liveness(&self) -> Liveness {
         self.liveness.clone()
     }

@@ -109,13 +109,11 @@ impl Tls {
     }
 
     /// Seconds until the certificate expires; negative if it has expired.
-    #[must_use]
     pub fn certificate_seconds_left(&self) -> i64 {
         Lifetime::of(&self.files.lock().identity).seconds_left()
     }
 
     /// Counts of reloads.
-    #[must_use]
     pub fn reloads(&self) -> &Reloads {
         &self.reloads
     }

@@ -26,7 +26,6 @@ macro_rules! reasons {
             pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
 
             /// Name in logs and metrics.
-            #[must_use]
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $text,)+ }
             }
@@ -116,25 +115,21 @@ impl ConnectionTracker {
     }
 
     /// Open connections.
-    #[must_use]
     pub fn open(&self) -> u64 {
         self.0.open.load(Relaxed)
     }
 
     /// Accepted connections, including open ones.
-    #[must_use]
     pub fn accepted(&self) -> u64 {
         self.open() + Closed::ALL.iter().map(|reason| self.closed(*reason)).sum::<u64>()
     }
 
     /// Connections refused for `reason`.
-    #[must_use]
     pub fn refused(&self, reason: Refused) -> u64 {
         self.0.refused[reason as usize].load(Relaxed)
     }
 
     /// Accepted connections that were closed for `reason`.
-    #[must_use]
     pub fn closed(&self, reason: Closed) -> u64 {
         self.0.closed[reason as usize].load(Relaxed)
     }

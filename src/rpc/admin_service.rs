@@ -117,7 +117,6 @@ pub struct Admin {
 
 impl Admin {
     /// The service for `control` and `pools`.
-    #[must_use]
     pub fn new(control: Arc<dyn DrainControl>, pools: Pools) -> Self {
         Self { control, pools }
     }

@@ -69,7 +69,6 @@ pub(super) struct Meter<C: Borrow<Calls>> {
 
 impl Calls {
     /// Counters for the kinds of `pools`, on `threads` serving threads.
-    #[must_use]
     pub fn new(pools: &Pools, threads: usize) -> Self {
         let mut names: Vec<_> = pools.kinds().cloned().collect();
         names.sort();
@@ -100,7 +99,6 @@ impl Calls {
     }
 
     /// All figures.
-    #[must_use]
     pub fn read(&self) -> Vec<CallDurations> {
         let mut sums = BTreeMap::<_, Durations>::new();
         for Shard(shard) in &self.0.shards {

@@ -93,7 +93,6 @@ pub(super) fn waterfall(waterfall: Waterfall) -> proto::Waterfall {
 }
 
 /// A job, with its output if the output was read.
-#[must_use]
 pub fn detached_job(job: JobRecord) -> proto::DetachedJob {
     let purge_at = job.purge_at();
     let retry = job.request.policy.retry;

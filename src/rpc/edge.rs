@@ -80,7 +80,6 @@ impl Edge {
     }
 
     /// The service of one connection. `peer` is the other end, and `memory` counts the bytes.
-    #[must_use]
     pub fn for_peer(self: &Arc<Self>, peer: Arc<Peer>, memory: Arc<ConnectionMemory>) -> Front {
         let worker_pool = self.worker_pool.clone().map(Arc::new);
         // On a Unix socket, the permissions of the socket file authorize operators.

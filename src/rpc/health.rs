@@ -59,7 +59,6 @@ pub struct Health {
 
 impl Health {
     /// Health of a process with `pools`.
-    #[must_use]
     pub fn new(pools: Pools, phase: PhaseCell, detached: Option<Detached>) -> Self {
         let watches = Watches::new(phase.clone(), usize::MAX, AccessControl::default());
         let reporter = HealthReporter::new();
@@ -69,7 +68,6 @@ impl Health {
     }
 
     /// Whether a name is SERVING; false for unknown names.
-    #[must_use]
     pub fn is_serving(&self, name: &str) -> bool {
         self.status(name) == Some(ServingStatus::Serving)
     }

@@ -54,7 +54,6 @@ struct LoadFigures {
 
 impl Load {
     /// The load of `pools`.
-    #[must_use]
     pub fn new(pools: Pools) -> Self {
         let (answered, failed) = answers(&pools);
         let report = report(&pools, 0.0, 0.0);

@@ -38,7 +38,6 @@ pub struct Propagate(Context);
 
 impl Propagate {
     /// An interceptor for the job of `cx`.
-    #[must_use]
     pub fn new(cx: &Context) -> Self {
         Self(cx.clone())
     }

@@ -38,7 +38,6 @@ const MAX_OPS_MESSAGE: usize = 4 << 20;
 
 /// The services for callers: worker pool, detached jobs, health, reports of `load` and reflection, for web pages of
 /// `browsers` too. `max_header_list` limits the headers of a call, in bytes as HTTP/2 counts them.
-#[must_use]
 pub fn public_services(
     worker_pool: CallerServices,
     health: Health,
@@ -93,7 +92,6 @@ const READS: [Rpc; 4] = [Rpc::Stats, Rpc::WatchStats, Rpc::GetJob, Rpc::ListDeta
 
 /// The services for operators: administration, what `reads` of the callers' services, health and reflection, and HTTP
 /// pages.
-#[must_use]
 pub fn ops_services(admin: Admin, reads: CallerServices, health: Health, pages: Pages, access: &AccessControl) -> Edge {
     let Pages { router, paths } = pages;
     let routes = Routes::new(HealthServer::new(health))

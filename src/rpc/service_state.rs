@@ -50,7 +50,6 @@ pub(super) type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>>
 
 impl CallerServices {
     /// The services of callers with this state.
-    #[must_use]
     pub fn new(service: ServiceState) -> Self {
         Self(Arc::new(service))
     }

@@ -42,7 +42,6 @@ pub(super) fn read(headers: &HeaderMap) -> Result<Option<Duration>, InvalidTimeo
 
 /// `timeout` in the finest unit that can represent it, rounded down so that a callee never gets more time than is left.
 /// At most 99,999,999 hours.
-#[must_use]
 pub fn format(timeout: Duration) -> String {
     let nanos = timeout.as_nanos();
     let fits = UNITS.into_iter().find(|(unit, _)| nanos / unit <= MAX_VALUE);

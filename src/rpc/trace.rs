@@ -45,7 +45,6 @@ pub struct Sampler {
 /// The trace context of a call; `None` without a valid `traceparent`: lower-case hexadecimal, with non-zero ids, sent
 /// once. Later versions are passed on as version 00, as W3C specifies. A `tracestate` over 512 bytes and a `baggage`
 /// over 8,192 bytes are dropped.
-#[must_use]
 pub fn extract(headers: &HeaderMap) -> Option<TraceContext> {
     let mut parents = headers.get_all(TRACEPARENT).iter();
     let parent = parents.next()?.to_str().ok()?;
@@ -64,7 +63,6 @@ pub fn extract(headers: &HeaderMap) -> Option<TraceContext> {
 ///
 /// A sampled call gets a full span, whose parent is the caller's span. Other calls get none: their jobs have their own
 /// spans, for the log only.
-#[must_use]
 pub fn call(rpc: Rpc, request_id: RequestId, trace: Option<TraceContext>, sampler: &Sampler) -> Call {
     let sampled = sampler.choose(trace.as_ref());
     let span = if sampled { server_span(rpc, &request_id, trace.as_ref()) } else { Span::none() };
@@ -108,7 +106,6 @@ pub fn record_status(call: &Call, code: Code) {
 impl Sampler {
     /// Samples the fraction `ratio` (0 to 1) of the calls without a trace context, and follows at most `max` contexts
     /// per second. With `None`, no call is sampled, because nothing is exported.
-    #[must_use]
     pub fn new(ratio: Option<f64>, max: u32) -> Self {
         Self { ratio, max, followed: Mutex::default() }
     }

@@ -51,7 +51,6 @@ pub(super) type WatchEnd = Pin<Box<dyn Future<Output = Option<Status>> + Send>>;
 impl Watches {
     /// At most `max` watches in total. They last until the process has stopped, or the credentials of their callers
     /// have expired.
-    #[must_use]
     pub fn new(phase: PhaseCell, max: usize, access: AccessControl) -> Self {
         Self { open: Arc::default(), max, phase, access }
     }

@@ -103,7 +103,6 @@ impl TlsFile {
 
 impl TlsFault {
     /// How to correct the fault.
-    #[must_use]
     pub fn help(&self, file: TlsFile) -> &'static str {
         match (self, file) {
             (Self::Unread(FileFault::Unreadable { .. }), _) => "correct the path, or let the server's user read it",

@@ -56,7 +56,6 @@ pub struct Browsers {
 
 impl Browsers {
     /// Pages of these origins, such as `https://app.example`; `None` if the list is empty.
-    #[must_use]
     pub fn of(origins: &[String]) -> Option<Self> {
         let origins: Vec<_> = origins.iter().filter_map(|origin| HeaderValue::try_from(origin).ok()).collect();
         if origins.is_empty() {
@@ -116,7 +115,6 @@ pub struct Hosts(Arc<[String]>);
 
 impl Hosts {
     /// Accepts these names.
-    #[must_use]
     pub fn new(names: &[String]) -> Self {
         Self(names.iter().map(|name| bare(name).to_ascii_lowercase()).collect())
     }
