@@ -65,9 +65,11 @@ pub(super) async fn run(args: ProbeArgs, console: &mut Console<'_>) -> Result<Ex
         (Ok(status), Format::Text) => console.out.line(&text(*status, &args.service, &access.address)).await,
         (_, Format::Json) => console.out.line(&json(&health, &args.service).to_string()).await,
     };
-    if let Err(error) = printed {
-        // The exit code remains that of the health.
-        console.fail(&error.into()).await;
+    if let Err(failure) = printed.map_err(Failure::from)
+        && failure.exit() != Exit::OutputClosed
+    {
+        // The exit code is the result, so it must not become the code of this failure.
+        drop(console.err.line(&failure.text()).await);
     }
     Ok(match health {
         Ok(ServingStatus::Serving) => Exit::Done,

@@ -215,7 +215,7 @@ fn a_configuration_must_be_a_regular_file_of_limited_size() {
         ("ww.toml", "it is a pipe, and only regular files are read"),
         (".", "it is a directory, and only regular files are read"),
         ("/dev/zero", "it is a device, and only regular files are read"),
-        ("huge.toml", "it is larger than 4 MiB"),
+        ("huge.toml", "it is larger than 4MiB"),
     ] {
         let output = run_in(dir.path(), &["check", "--config", file], &[]);
         let report = text(&output.stderr);
