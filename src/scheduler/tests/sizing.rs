@@ -97,7 +97,7 @@ fn jobs_that_take_longer_get_more_workers() {
             }
         }
     }
-    let slowest_of = |growths: &[Growth]| growths.iter().map(|growth| growth.seconds).max();
+    let slowest_of = |growths: &[Regrowth]| growths.iter().map(|growth| growth.seconds).max();
     assert!(slowest_of(&alike) <= Some(20) && slowest_of(&random) <= Some(45), "{alike:?}, {random:?}");
     let all = [alike, random].concat();
     let within_half_a_minute = all.iter().filter(|growth| growth.seconds <= 30).count();
@@ -109,13 +109,13 @@ fn jobs_that_take_longer_get_more_workers() {
 
 /// How a pool grew after its jobs had become slower.
 #[derive(Debug, Clone, Copy)]
-struct Growth {
+struct Regrowth {
     /// Until it had twelve workers.
     seconds: usize,
     is_held_back: bool,
 }
 
-fn slow_down(before: f64, after: f64, busy: f64, spread: Spread, seed: u64) -> Growth {
+fn slow_down(before: f64, after: f64, busy: f64, spread: Spread, seed: u64) -> Regrowth {
     let case = format!("{before} to {after} s at {busy}, {spread:?}, seed {seed}");
     let mut simulation = Simulation::new(1, 16, Service::own(before, spread), seed, phase(seed));
     simulation.callers.deadline = Duration::from_secs(20);
@@ -128,7 +128,7 @@ fn slow_down(before: f64, after: f64, busy: f64, spread: Spread, seed: u64) -> G
     simulation.run(12.0 / after, 60);
     let share = (simulation.served - served) as f64 / (simulation.arrived - arrived) as f64;
     assert!(share > 0.97, "{case}: {share:.3} served");
-    Growth { seconds, is_held_back: simulation.is_held_back() }
+    Regrowth { seconds, is_held_back: simulation.is_held_back() }
 }
 
 /// A downstream with a fixed capacity. With more workers, each of them only waits longer.
