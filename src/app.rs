@@ -30,7 +30,7 @@ use crate::{
     phase::{Phase, PhaseCell},
     pool::{Pools, set_shard},
     proto::MAX_ENVELOPE,
-    rpc::{AccessControl, stream_limit},
+    rpc::{AccessControl, Edge, stream_limit},
     store::StoreError,
     task::Tasks,
     telemetry::LogControl,
@@ -137,7 +137,21 @@ impl App {
     /// [`StartError`]; then nothing is left running.
     pub fn start_with(config: &Config, own: Vec<OwnKind>, sample_ratio: Option<f64>) -> Result<Self, StartError> {
         let placements = [Placement::Threads(config.server.threads), Placement::Threads(1)];
-        Self::serve(config, own, sample_ratio, listen(&config.server)?, placements)
+        Self::serve(config, own, sample_ratio, listen(&config.server)?, placements, |edge| edge)
+    }
+
+    /// The same as [`start_with`](Self::start_with). `beside` may add services of the program's own for callers, by
+    /// [`Edge::also`].
+    ///
+    /// # Errors
+    /// [`StartError`]; then nothing is left running.
+    pub fn start_beside(
+        config: &Config,
+        own: Vec<OwnKind>,
+        beside: impl FnOnce(Edge) -> Edge,
+    ) -> Result<Self, StartError> {
+        let placements = [Placement::Threads(config.server.threads), Placement::Threads(1)];
+        Self::serve(config, own, None, listen(&config.server)?, placements, beside)
     }
 
     /// The same as [`start_with`](Self::start_with), but on the given listeners, and on the caller's runtime. Only
@@ -154,7 +168,7 @@ impl App {
         sample_ratio: Option<f64>,
         listeners: Listeners,
     ) -> Result<Self, StartError> {
-        Self::serve(config, own, sample_ratio, listeners, [Placement::CurrentRuntime; 2])
+        Self::serve(config, own, sample_ratio, listeners, [Placement::CurrentRuntime; 2], |edge| edge)
     }
 
     fn serve(
@@ -163,6 +177,7 @@ impl App {
         sample_ratio: Option<f64>,
         listeners: Listeners,
         [place, ops_place]: [Placement; 2],
+        beside: impl FnOnce(Edge) -> Edge,
     ) -> Result<Self, StartError> {
         let Listeners { public: public_listeners, ops: ops_listeners } = listeners;
         let phase = PhaseCell::default();
@@ -174,8 +189,10 @@ impl App {
 
         let services = services::build(config, &control, &security, &phase, sample_ratio, &tasks);
         let Services { public: public_service, ops: ops_service, runtimes, listeners } = services;
-        let hosts = services::hosts(config, ops_listeners.iter().map(Bound::address));
-        let (public_service, ops_service) = (Arc::new(public_service), Arc::new(ops_service.called_by(hosts)));
+        let hosts = services::hosts(&[], public_listeners.iter().map(Bound::address));
+        let public_service = Arc::new(beside(public_service.called_by(hosts)));
+        let hosts = services::hosts(&config.server.ops_hosts, ops_listeners.iter().map(Bound::address));
+        let ops_service = Arc::new(ops_service.called_by(hosts));
 
         let transport = Transport {
             http2: config.server.http2,
@@ -186,7 +203,7 @@ impl App {
             memory: Memory::new(config.server.memory.with(MAX_ENVELOPE)),
             stream_limit: Some(Arc::new(stream_limit(config.deadline))),
             // Browsers speak HTTP/2 only with TLS, and a proxy in front of a page may not speak it.
-            http1: !config.server.grpc_web_origins.is_empty(),
+            http1: config.server.json || !config.server.grpc_web_origins.is_empty(),
         };
         let serving = runtimes.clone();
         let ops = Server::start(

@@ -7,17 +7,18 @@ use crate::auth::fuzzing::{authorization, jwks, jwt};
 use crate::config::fuzzing::{config, overlay, quantity};
 use crate::handler::protocol::tests::worker;
 use crate::net::fuzzing::proxy;
-use crate::rpc::fuzzing::{grpc_timeout, job, metadata, request_id, trace};
+use crate::rpc::fuzzing::{grpc_timeout, job, json, metadata, request_id, trace};
 
 /// A function that a fuzzer calls.
 pub type Target = fn(&[u8]);
 
 /// All targets, by their name in the corpus.
-pub const TARGETS: [(&str, Target); 13] = [
+pub const TARGETS: [(&str, Target); 14] = [
     ("authorization", authorization),
     ("config", config),
     ("grpc_timeout", grpc_timeout),
     ("job", job),
+    ("json", json),
     ("jwks", jwks),
     ("jwt", jwt),
     ("metadata", metadata),

@@ -18,6 +18,7 @@ mod health;
 mod job_service;
 mod load;
 mod message_stream;
+pub mod openapi;
 pub mod propagate;
 mod reflection;
 mod routes;
@@ -38,7 +39,7 @@ pub use admin_service::{Admin, DrainControl, DrainProgress, ReloadFault, Setting
 pub use calls::{CallDurations, Calls};
 pub use context::Arrival;
 pub use convert::detached_job;
-pub use edge::{Browsers, Edge, Front, Hosts};
+pub use edge::{Browsers, Edge, Front, Hosts, Work};
 pub use health::Health;
 pub use load::Load;
 pub use routes::{Pages, ops_services, public_services};

@@ -21,7 +21,7 @@ use crate::{
     pool::Pools,
     proto::MAX_ENVELOPE,
     rpc::{
-        AccessControl, Admin, Browsers, CallerServices, Calls, Edge, Health, Hosts, Load, ServiceState, Watches,
+        AccessControl, Admin, Browsers, CallerServices, Calls, Edge, Health, Hosts, Load, ServiceState, Watches, Work,
         ops_services, public_services, trace::Sampler,
     },
     store::{Bounds, JobStore, StoreError, StoredQuotas, open_memory, open_postgres, open_sqlite},
@@ -84,7 +84,10 @@ pub(super) fn build(
     };
     let browsers = Browsers::of(&config.server.grpc_web_origins);
     let max_header_list = config.server.http2.max_header_list as usize;
-    let public = public_services(services_of(access.clone()), health.clone(), load.clone(), browsers, max_header_list);
+    let work = Work::default();
+    let json = config.server.json.then(|| work.clone());
+    let callers = services_of(access.clone());
+    let public = public_services(callers, health.clone(), load.clone(), browsers, json, max_header_list);
     let runtimes = Runtimes::default();
     runtimes.add_current("main".into());
     let listeners = Arc::default();
@@ -103,7 +106,7 @@ pub(super) fn build(
     };
     let pages = ops::pages(config.ops, state);
     let admin = Admin::new(Arc::new(control.clone()), pools.clone());
-    let ops = ops_services(admin, reads, health, pages, access);
+    let ops = ops_services(admin, reads, health, pages, work, access);
     Services { public, ops, runtimes, listeners }
 }
 
@@ -118,10 +121,9 @@ pub(super) fn register_listeners(listeners: &OnceLock<Vec<Listener>>, servers: [
     let _ = listeners.set(servers.map(listener).into());
 }
 
-/// Host names that the operators' listener accepts; `None` accepts all. They are restricted if `server.ops_hosts` is
-/// set, or if an address is a loopback address, which a web page can reach under any name (DNS rebinding).
-pub(super) fn hosts<'a>(config: &Config, addresses: impl Iterator<Item = &'a ListenAddress>) -> Option<Hosts> {
-    let names = &config.server.ops_hosts;
+/// Host names that the listener at `addresses` accepts; `None` accepts all. They are restricted if there are `names`,
+/// or if an address is a loopback address, which a web page can reach under any name (DNS rebinding).
+pub(super) fn hosts<'a>(names: &[String], addresses: impl Iterator<Item = &'a ListenAddress>) -> Option<Hosts> {
     let mut addresses = addresses.filter(|address| address.tcp().is_some()).peekable();
     let has_address = addresses.peek().is_some();
     let is_limited = has_address && !names.is_empty() || addresses.any(|address| !address.is_public());

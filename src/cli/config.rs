@@ -18,8 +18,8 @@ use crate::{
 /// Largest configuration file, in bytes.
 const MAX_BYTES: u64 = 4 << 20;
 
-/// Set by `dev`: without a load balancer, its drain needs no notice phase.
-const NO_NOTICE: (&str, &str) = ("drain.notice", "\"0s\"");
+/// What `dev` sets: its drain has no notice phase, because there is no load balancer, and curl can call it.
+const OF_DEV: [(&str, &str); 2] = [("drain.notice", "\"0s\""), ("server.json", "true")];
 /// Set by `dev` if nothing else names a store.
 const STORE: (&str, &str) = ("store.path", "\"waterwheel.db\"");
 
@@ -130,13 +130,14 @@ impl ConfigArgs {
     /// As [`load`](Self::load), for `dev`: the built-in file with the sections in `more`. Unless variables or flags
     /// name another store, detached jobs are in the working directory.
     pub(crate) fn load_dev(&self, sources: Sources, more: &str) -> Result<Loaded, Faults> {
-        let load = |set| {
+        let load = |set: &[_]| {
             let text = starter::text_with(set) + more;
             self.load(sources.clone(), Some(SourceFile { name: starter::NAME.to_owned(), text }))
         };
-        match load(&[NO_NOTICE]) {
+        let [notice, json] = OF_DEV;
+        match load(&OF_DEV) {
             Ok(loaded) if loaded.config.store.is_some() => Ok(loaded),
-            _ => load(&[NO_NOTICE, STORE]),
+            _ => load(&[notice, json, STORE]),
         }
     }
 

@@ -1,4 +1,4 @@
-//! `waterwheel proto`: writes the `.proto` files.
+//! `waterwheel proto`: writes the `.proto` files, or an OpenAPI document.
 
 use std::{fs, path::PathBuf};
 
@@ -8,6 +8,7 @@ use super::{
     console::Console,
     failure::{Exit, Failure},
 };
+use crate::rpc::openapi;
 
 macro_rules! files {
     ($($path:literal),* $(,)?) => {
@@ -31,14 +32,21 @@ const FILES: [(&str, &str); 8] = files![
 ///
 /// It writes waterwheel/v1/*.proto, and google/rpc/*.proto for error details. It replaces existing files.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  waterwheel proto stubs/proto")]
+#[command(after_help = "Example:\n  waterwheel proto stubs/proto\n  waterwheel proto --openapi > openapi.json")]
 pub(super) struct ProtoArgs {
     /// Directory to write to; it is created if it does not exist.
     #[arg(value_name = "DIR", default_value = "proto")]
     directory: PathBuf,
+    /// Print an OpenAPI document of the calls by HTTP and JSON instead. A server has its own at /openapi.json.
+    #[arg(long, conflicts_with = "directory")]
+    openapi: bool,
 }
 
 pub(super) async fn run(args: ProtoArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
+    if args.openapi {
+        console.out.text(&format!("{:#}\n", openapi::contract())).await?;
+        return Ok(Exit::Done);
+    }
     for (name, text) in FILES {
         let path = args.directory.join(name);
         let directory = path.parent().unwrap_or(&args.directory);
@@ -55,7 +63,7 @@ mod tests {
 
     async fn written(directory: PathBuf) -> Result<Exit, Failure> {
         let mut console = Console::pipes(tokio::io::sink(), tokio::io::sink());
-        run(ProtoArgs { directory }, &mut console).await
+        run(ProtoArgs { directory, openapi: false }, &mut console).await
     }
 
     #[tokio::test]

@@ -102,7 +102,9 @@ keys! {
     "server.submit_many_window": Integer(1, 65_536), default "256";
     /// Report the load in each answer (ORCA), for weighted_round_robin.
     "server.load_reports": Boolean, default "false";
-    /// Origins of web pages that may call by gRPC-Web. If any is set, all callers may also speak HTTP/1.1.
+    /// Callers may also call by HTTP and JSON (the Connect protocol), also over HTTP/1.1.
+    "server.json": Boolean, default "false";
+    /// Origins of web pages that may call by gRPC-Web or JSON. If any is set, all callers may speak HTTP/1.1.
     "server.grpc_web_origins": Texts(ORIGIN), default "[]", like "['https://app.example']";
     /// Calls in flight on one connection.
     "server.max_concurrent_streams": Integer(1, 65_536), default "256";

@@ -86,6 +86,8 @@ pub struct Server {
     pub submit_many_window: usize,
     /// Whether each answer reports the load of the process, in an ORCA trailer of 90 bytes.
     pub load_reports: bool,
+    /// Whether callers may call by HTTP and JSON, which also allows HTTP/1.1.
+    pub json: bool,
     /// Origins of pages that may call by gRPC-Web, which also allows HTTP/1.1. If empty, gRPC-Web is off.
     pub grpc_web_origins: Vec<String>,
     /// TLS of the gRPC listeners; `None` without a certificate.
@@ -239,7 +241,8 @@ pub(super) fn tls(values: &Values) -> Option<TlsConfig> {
         return None;
     }
     let pages: Vec<String> = values.get("server.grpc_web_origins").unwrap_or_default();
-    Some(TlsConfig { http1: !pages.is_empty(), ..values.section("server.tls") })
+    let http1 = !pages.is_empty() || values.required("server.json");
+    Some(TlsConfig { http1, ..values.section("server.tls") })
 }
 
 /// `[auth.jwt]`, if it is complete.

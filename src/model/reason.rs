@@ -173,6 +173,9 @@ reasons! {
     MessageBroken "MESSAGE_BROKEN" Internal
         "the message of the call cannot be read"
         "generate the client's stubs again from the server's protos"
+    InvalidForm "INVALID_FORM" InvalidArgument
+        "the call is not written as its media type says"
+        "compare it with docs/calling.md; the message says where"
     CompressionUnknown "COMPRESSION_UNKNOWN" Unimplemented
         "the compression of the message is not supported"
         "compress it as grpc-accept-encoding says, or not at all"

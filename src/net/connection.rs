@@ -46,6 +46,7 @@ pub(super) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const WRONG_VERSION: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\n\
 connection: close\r\n\r\n\
 this port speaks gRPC over HTTP/2, not HTTP/1.1; a proxy in front of it must also use HTTP/2; \
+with server.json = true it also takes JSON by HTTP/1.1; \
 web pages may call by gRPC-Web if server.grpc_web_origins lists their origin; \
 metrics and health for HTTP/1.1 are on server.ops_listen\n";
 

@@ -4,23 +4,29 @@
 mod answer;
 mod browsers;
 mod checks;
+mod connect;
 
 use std::{convert::Infallible, fmt::Display, future::ready, sync::Arc};
 
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, Either};
-use http::{Request, Response};
+use http::{Method, Request, Response};
 use hyper::service::Service;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tonic::{body::Body, codec::CompressionEncoding, service::Routes};
 use tower::{BoxError, Service as _};
 
-pub use self::browsers::{Browsers, Hosts};
+#[cfg(any(test, fuzzing))]
+pub(super) use self::connect::{read_json, write_json};
+pub(super) use self::{answer::Bare, connect::is_read_only};
 use self::{
     answer::{AnswerBody, AnswerFuture},
     browsers::Translated,
-    checks::HEALTH,
+};
+pub use self::{
+    browsers::{Browsers, Hosts},
+    connect::Work,
 };
 use super::{
     CallerServices,
@@ -44,9 +50,11 @@ pub struct Edge {
     pub(super) catalog: Catalog,
     /// Web pages that may call; `None` allows no pages.
     pub(super) browsers: Option<Browsers>,
+    /// Translates calls by JSON; `None` if only gRPC is spoken.
+    pub(super) json: Option<Work>,
     /// Authentication; `None` if it is off.
     pub(super) authenticator: Option<Arc<Authenticator>>,
-    /// Accepted host names; `None` accepts any.
+    /// Host names that are accepted of operators, and of callers by a GET of JSON; `None` accepts any.
     pub(super) hosts: Option<Hosts>,
     /// Largest header list of a call, in bytes as HTTP/2 counts them.
     pub(super) max_header_list: usize,
@@ -70,6 +78,8 @@ struct Connection {
     /// Whether its calls need credentials.
     is_guarded: bool,
     certificate: Option<Certificate>,
+    /// Translates its calls by JSON.
+    json: Option<Work>,
 }
 
 impl Edge {
@@ -85,7 +95,9 @@ impl Edge {
         // On a Unix socket, the permissions of the socket file authorize operators.
         let is_guarded = self.authenticator.is_some() && (worker_pool.is_some() || peer.is_of_network());
         let certificate = peer.certificate.as_ref().filter(|_| is_guarded).map(|der| Certificate::read(der));
-        Front(Arc::new(Connection { edge: Arc::clone(self), worker_pool, peer, memory, is_guarded, certificate }))
+        let json = self.json.as_ref().map(Work::of_connection);
+        let edge = Arc::clone(self);
+        Front(Arc::new(Connection { edge, worker_pool, peer, memory, is_guarded, certificate, json }))
     }
 }
 
@@ -101,8 +113,11 @@ where
     type Future = Either<Translated, AnswerFuture>;
 
     fn call(&self, request: Request<B>) -> Self::Future {
-        match self.0.edge.browsers.as_ref().filter(|browsers| browsers.apply_to(&request)) {
-            Some(browsers) => Either::Left(browsers.translate(self.clone(), request)),
+        if let Some(browsers) = self.0.edge.browsers.as_ref().filter(|browsers| browsers.apply_to(&request)) {
+            return Either::Left(browsers.translate(self.clone(), request));
+        }
+        match connect::Call::of(&self.0, &request) {
+            Some(call) => Either::Left(call.translate(self.clone(), request)),
             None => Either::Right(self.answer(request)),
         }
     }
@@ -120,6 +135,11 @@ impl Front {
         let sent = request.headers().get(REQUEST_ID).cloned();
         let give_up = self.0.give_up(&arrival, request.headers());
         let refusal = self.0.refuse(&request, &mut arrival);
+        let refusal = refusal.map(|refusal| match *request.method() {
+            // HTTP/2 would send it.
+            Method::HEAD => refusal.map(|_| Body::empty()),
+            _ => refusal,
+        });
         let is_refused = refusal.is_some();
         let answer = match refusal {
             Some(refusal) => Box::pin(ready(Ok(refusal))),
@@ -143,8 +163,8 @@ impl Connection {
     {
         let (mut head, body) = request.into_parts();
         let rpc = arrival.rpc;
-        let (expected, reads_itself) = expected(rpc, head.uri.path());
-        let largest = self.edge.largest(rpc);
+        let (expected, reads_itself) = self.edge.catalog.expected(rpc, head.uri.path());
+        let largest = self.edge.largest(rpc, head.uri.path());
         // Boxed, because the service moves the request about six times, each time with a copy.
         let body = Box::new(Upload::new(body, Arc::clone(&arrival.memory), largest, expected));
         if reads_itself {
@@ -176,24 +196,27 @@ impl Connection {
     }
 }
 
-/// The messages that a call should send, and whether its service reads them itself instead of using the codec.
-fn expected(rpc: Option<Rpc>, path: &str) -> (Expected, bool) {
-    match rpc {
-        Some(Rpc::SubmitMany | Rpc::CreateJobs) => (Expected::Many, true),
-        Some(Rpc::Attach) => (Expected::ManyCut, true),
-        Some(Rpc::Reflection) => (Expected::Many, false),
-        Some(_) => (Expected::One, false),
-        None if path.starts_with(HEALTH) => (Expected::One, false),
-        None => (Expected::Many, false),
+impl Catalog {
+    /// The messages that a call should send, and whether its service reads them itself instead of using the codec.
+    fn expected(&self, rpc: Option<Rpc>, path: &str) -> (Expected, bool) {
+        match rpc {
+            Some(Rpc::SubmitMany | Rpc::CreateJobs) => (Expected::Many, true),
+            Some(Rpc::Attach) => (Expected::ManyCut, true),
+            Some(Rpc::Reflection) => (Expected::Many, false),
+            Some(_) => (Expected::One, false),
+            None if self.method(path).is_some_and(|method| !method.is_client_streaming()) => (Expected::One, false),
+            None => (Expected::Many, false),
+        }
     }
 }
 
 impl Edge {
-    /// Largest message of a call, in bytes. Only jobs and their outputs may be large.
-    fn largest(&self, rpc: Option<Rpc>) -> usize {
+    /// Largest message of a call, in bytes. Only jobs, their outputs and messages of a program's own may be large.
+    fn largest(&self, rpc: Option<Rpc>, path: &str) -> usize {
         use Rpc::{Attach, CreateJob, CreateJobs, Stream, Submit, SubmitMany};
         match rpc {
             Some(Submit | Stream | SubmitMany | Attach | CreateJob | CreateJobs) => self.max_message,
+            None if self.catalog.is_own(path) => self.max_message,
             _ => MAX_ENVELOPE.min(self.max_message),
         }
     }

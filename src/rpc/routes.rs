@@ -1,15 +1,24 @@
 //! Builds the services of both listeners, and answers calls to unknown paths. `src/rpc.rs` explains how to add an RPC.
 
+use std::{
+    convert::Infallible,
+    sync::{Arc, LazyLock},
+};
+
+use axum::{Router, routing::get};
+use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri, header::CONTENT_TYPE};
 use prost_reflect::{MethodDescriptor, ServiceDescriptor};
 use rustc_hash::FxHashSet;
 use tonic::{Status, body::Body, codec::CompressionEncoding, service::Routes};
 use tonic_reflection::pb::v1::server_reflection_server::ServerReflectionServer;
-use tower::ServiceExt;
+use tower::{Service, ServiceExt};
 
 use super::{
-    AccessControl, Admin, Browsers, CallerServices, Edge, Health, Load, ServiceState,
+    AccessControl, Admin, Browsers, CallerServices, Edge, Health, Load, ServiceState, Work,
+    edge::Bare,
     load::Orca,
+    openapi,
     reflection::{DESCRIPTORS, Reflection},
     status,
 };
@@ -27,6 +36,8 @@ use crate::{
     },
 };
 
+/// Path of the document about calls by JSON.
+const OPENAPI: &str = "/openapi.json";
 const REFLECTION: &str = "grpc.reflection.v1.ServerReflection";
 const REFLECTION_ALPHA: &str = "grpc.reflection.v1alpha.ServerReflection";
 
@@ -43,6 +54,7 @@ pub fn public_services(
     health: Health,
     load: Load,
     browsers: Option<Browsers>,
+    json: Option<Work>,
     max_header_list: usize,
 ) -> Edge {
     let ServiceState { largest_message: max_message, ref access, ref phase, .. } = *worker_pool.0;
@@ -75,11 +87,16 @@ pub fn public_services(
             jobs(max_message).map_request(|call: Request<axum::body::Body>| call.map(Body::new)),
         );
     let (routes, names) = with_reflection(routes.into(), &names);
+    let pages = if json.is_some() { vec![OPENAPI] } else { Vec::new() };
+    let catalog = Catalog::new(&names, |_| true, pages);
+    let router = routes.into_axum_router();
+    let router = if json.is_some() { router.merge(openapi_page(&catalog)) } else { router };
     Edge {
         worker_pool: Some(worker_pool),
-        others: routes.prepare(),
-        catalog: Catalog::new(&names, |_| true, Vec::new()),
+        others: Routes::from(router).prepare(),
+        catalog,
         browsers,
+        json,
         authenticator,
         hosts: None,
         max_header_list,
@@ -92,8 +109,15 @@ const READS: [Rpc; 4] = [Rpc::Stats, Rpc::WatchStats, Rpc::GetJob, Rpc::ListDeta
 
 /// The services for operators: administration, what `reads` of the callers' services, health and reflection, and HTTP
 /// pages.
-pub fn ops_services(admin: Admin, reads: CallerServices, health: Health, pages: Pages, access: &AccessControl) -> Edge {
-    let Pages { router, paths } = pages;
+pub fn ops_services(
+    admin: Admin,
+    reads: CallerServices,
+    health: Health,
+    pages: Pages,
+    json: Work,
+    access: &AccessControl,
+) -> Edge {
+    let Pages { router, mut paths } = pages;
     let routes = Routes::new(HealthServer::new(health))
         .add_service(AdminServiceServer::new(admin))
         .add_service(WorkerPoolServiceServer::new(reads.clone()))
@@ -103,11 +127,15 @@ pub fn ops_services(admin: Admin, reads: CallerServices, health: Health, pages: 
     let (routes, names) = with_reflection(routes, &[admin_service_server::SERVICE_NAME, worker_pool, jobs]);
     let is_read =
         |path: &str| Rpc::at(path).is_none_or(|rpc| READS.contains(&rpc) || !callers.contains(&rpc.service()));
+    paths.push(OPENAPI);
+    let catalog = Catalog { is_of_operators: true, ..Catalog::new(&names, is_read, paths) };
+    let router = routes.into_axum_router().merge(router).merge(openapi_page(&catalog));
     Edge {
         worker_pool: None,
-        others: Routes::from(routes.into_axum_router().merge(router)).prepare(),
-        catalog: Catalog::new(&names, is_read, paths),
+        others: Routes::from(router).prepare(),
+        catalog,
         browsers: None,
+        json: Some(json),
         authenticator: access.authenticator.clone().filter(|authenticator| authenticator.guards_ops()),
         hosts: None,
         max_header_list: MAX_OPS_HEADER_LIST,
@@ -115,11 +143,45 @@ pub fn ops_services(admin: Admin, reads: CallerServices, health: Health, pages: 
     }
 }
 
+/// The page that describes the calls by JSON, made when it is first asked for.
+fn openapi_page(catalog: &Catalog) -> Router {
+    let methods: Vec<_> = catalog.methods_by_json().collect();
+    let text = Arc::new(LazyLock::new(move || Bytes::from(openapi::document(&methods).to_string())));
+    let page = move || std::future::ready(([(CONTENT_TYPE, "application/json")], Bytes::clone(&text)));
+    Router::new().route(OPENAPI, get(page))
+}
+
+impl Edge {
+    /// Serves `service` too, behind the same checks and bounds, by gRPC, gRPC-Web and JSON where these are spoken.
+    /// `descriptor` describes it. No rule can name its methods, so callers with credentials alone cannot call it.
+    #[must_use]
+    pub fn also<S>(mut self, service: S, descriptor: ServiceDescriptor) -> Self
+    where
+        S: Service<Request<axum::body::Body>, Response = Response<Body>, Error = Infallible>
+            + Clone
+            + Send
+            + Sync
+            + 'static,
+        S::Future: Send,
+    {
+        let service = service.map_response(|mut answer| {
+            answer.extensions_mut().insert(Bare);
+            answer
+        });
+        let path = format!("/{}/{{*method}}", descriptor.full_name());
+        self.others = Routes::from(self.others.into_axum_router().route_service(&path, service)).prepare();
+        self.catalog.rpcs.extend(descriptor.methods().map(|method| self::path(&method)));
+        self.catalog.own.push(descriptor.full_name().to_owned());
+        self.catalog.services.push(descriptor);
+        self
+    }
+}
+
 /// HTTP pages in addition to gRPC.
 #[derive(Debug, Default)]
 pub struct Pages {
     /// Their handlers.
-    pub router: axum::Router,
+    pub router: Router,
     /// Their paths.
     pub paths: Vec<&'static str>,
 }
@@ -147,6 +209,9 @@ pub(super) struct Catalog {
     /// Paths of the methods.
     rpcs: FxHashSet<String>,
     pages: Vec<&'static str>,
+    /// Names of services of the program's own.
+    own: Vec<String>,
+    is_of_operators: bool,
 }
 
 impl Catalog {
@@ -156,7 +221,7 @@ impl Catalog {
         let services: Vec<_> = names.iter().map(service).collect();
         let rpcs = services.iter().flat_map(ServiceDescriptor::methods).map(|method| path(&method));
         let rpcs = rpcs.filter(|path| has(path)).collect();
-        Self { services, rpcs, pages }
+        Self { services, rpcs, pages, own: Vec::new(), is_of_operators: false }
     }
 
     /// Whether a path exists.
@@ -167,6 +232,39 @@ impl Catalog {
     /// Whether a path is a method.
     pub(super) fn has_rpc(&self, path: &str) -> bool {
         self.rpcs.contains(path)
+    }
+
+    /// The method of a path.
+    pub(super) fn method(&self, path: &str) -> Option<MethodDescriptor> {
+        let (service, name) = path.strip_prefix('/').filter(|_| self.has_rpc(path))?.rsplit_once('/')?;
+        let service = self.services.iter().find(|known| known.full_name() == service)?;
+        service.methods().find(|method| method.name() == name)
+    }
+
+    /// The methods that can be called by HTTP and JSON.
+    pub(super) fn methods_by_json(&self) -> impl Iterator<Item = MethodDescriptor> {
+        let methods = self.services.iter().flat_map(ServiceDescriptor::methods);
+        methods.filter(|method| self.by_json(&path(method)).is_ok())
+    }
+
+    /// The method of a path that is called by HTTP and JSON.
+    ///
+    /// # Errors
+    /// The refusal of a call of an unknown method, or of one that speaks only gRPC.
+    pub(super) fn by_json(&self, path: &str) -> Result<MethodDescriptor, Status> {
+        let method = self.method(path).ok_or_else(|| self.unimplemented(path))?;
+        match Rpc::at(path) {
+            Some(Rpc::Attach | Rpc::Reflection) => {
+                Err(status::saying(Reason::UnknownMethod, "this method speaks only gRPC, not JSON"))
+            }
+            _ => Ok(method),
+        }
+    }
+
+    /// Whether a path is of a service of the program's own.
+    pub(super) fn is_own(&self, path: &str) -> bool {
+        let service = path.strip_prefix('/').and_then(|path| path.rsplit_once('/')).map(|(service, _)| service);
+        service.is_some_and(|service| self.own.iter().any(|own| own == service))
     }
 
     /// Whether a path is a page.
@@ -180,7 +278,8 @@ impl Catalog {
             return self.unimplemented(path).into_http();
         }
         let pages = if self.pages.is_empty() { "none".into() } else { self.pages.join(" ") };
-        let text = format!("unknown path; pages: {pages}; gRPC calls are a POST of application/grpc by HTTP/2");
+        let json = if self.is_page(OPENAPI) { "; calls by JSON are a POST of application/json" } else { "" };
+        let text = format!("unknown path; pages: {pages}; gRPC calls are a POST of application/grpc by HTTP/2{json}");
         plain_text(StatusCode::NOT_FOUND, &text)
     }
 
@@ -188,7 +287,7 @@ impl Catalog {
         let name = path.strip_prefix('/').unwrap_or(path);
         let (service, method) = name.rsplit_once('/').unwrap_or((name, ""));
         let Some(service) = self.services.iter().find(|known| known.full_name() == service) else {
-            let listener = if self.pages.is_empty() { "here" } else { "on the operators' listener" };
+            let listener = if self.is_of_operators { "on the operators' listener" } else { "here" };
             let names: Vec<_> = self.services.iter().map(ServiceDescriptor::full_name).collect();
             let message = format!("no such service {listener}; there are {}", names.join(", "));
             return status::saying(Reason::UnknownService, message);

@@ -1,4 +1,5 @@
-//! Parses and formats the header `grpc-timeout`. `src/model/deadline.rs` computes the deadline from it.
+//! Parses and formats the header `grpc-timeout`, and that of calls by JSON. `src/model/deadline.rs` computes the
+//! deadline from it.
 
 use std::time::Duration;
 
@@ -8,6 +9,9 @@ use crate::{auth::Rpc, model::DeadlinePolicy};
 
 /// Name of the header.
 pub const GRPC_TIMEOUT: &str = "grpc-timeout";
+
+/// Name of the header of calls by the Connect protocol, which has milliseconds.
+pub(super) const CONNECT_TIMEOUT: &str = "connect-timeout-ms";
 
 /// Largest value in eight digits.
 const MAX_VALUE: u128 = 99_999_999;
@@ -40,6 +44,12 @@ pub(super) fn read(headers: &HeaderMap) -> Result<Option<Duration>, InvalidTimeo
     headers.get(GRPC_TIMEOUT).map(|value| parse(value.to_str().unwrap_or_default())).transpose()
 }
 
+/// Parses a `connect-timeout-ms`; `None` unless the text is 1 to 10 digits.
+pub(super) fn parse_millis(text: &str) -> Option<Duration> {
+    let is_number = (1..=10).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|_| is_number).map(Duration::from_millis)
+}
+
 /// `timeout` in the finest unit that can represent it, rounded down so that a callee never gets more time than is left.
 /// At most 99,999,999 hours.
 pub fn format(timeout: Duration) -> String {
@@ -56,7 +66,8 @@ pub fn stream_limit(policy: DeadlinePolicy) -> impl Fn(&str, &HeaderMap) -> Opti
 /// The time limit of a call: the deadline of its job, or the caller's timeout for calls without one job. Calls for many
 /// jobs, and watches, have no limit unless the caller sets one.
 pub(super) fn limit(policy: DeadlinePolicy, rpc: Option<Rpc>, headers: &HeaderMap) -> Option<Duration> {
-    let asked = read(headers).unwrap_or_default();
+    let by_json = || parse_millis(headers.get(CONNECT_TIMEOUT)?.to_str().ok()?);
+    let asked = read(headers).unwrap_or_default().max(by_json());
     match rpc {
         Some(Rpc::Submit | Rpc::Stream) => Some(asked.unwrap_or(policy.default).min(policy.max)),
         Some(Rpc::SubmitMany) => asked.map(|asked| asked.min(policy.max)),

@@ -66,6 +66,8 @@ pub(super) enum Expected {
     /// One message. The codec reads the first, and would ignore others.
     One,
     Many,
+    /// One message without a prefix, which ends with the body. Its length is announced, or 0.
+    Whole(usize),
     /// Any number. Too large messages are cut to their first bytes, and the call continues.
     ManyCut,
 }
@@ -129,6 +131,14 @@ impl<B: HeldBack> Upload<B> {
 
     /// Reads the complete messages at the start of the chunk, or its part of an incomplete one.
     fn read(&mut self) -> Result<Option<Bytes>, Status> {
+        if let Expected::Whole(_) = self.expected {
+            let length = self.kept.len() + self.chunk.len();
+            if length > self.largest {
+                return Err(status::message_too_large(length, self.largest));
+            }
+            self.keep(self.incomplete_length().max(length));
+            return Ok(None);
+        }
         if self.kept.is_empty() {
             let dropped = self.dropped.min(self.chunk.len());
             self.dropped -= dropped;
@@ -166,6 +176,9 @@ impl<B: HeldBack> Upload<B> {
 
     /// Length of the incomplete message, including its prefix.
     fn incomplete_length(&self) -> usize {
+        if let Expected::Whole(bytes) = self.expected {
+            return bytes.min(self.largest).max(self.kept.len());
+        }
         self.kept.first_chunk().map_or(HEAD, |head| HEAD.saturating_add(announced(*head)))
     }
 

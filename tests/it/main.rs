@@ -23,6 +23,7 @@ mod handlers;
 mod health;
 mod help_examples;
 mod jobs;
+mod json;
 mod library_drain;
 mod limits;
 mod listeners;

@@ -29,7 +29,7 @@ pub(crate) struct Refusal {
     pub(crate) before_headers: bool,
     /// The failure is inside a response message, and the call stays open.
     pub(crate) inside: bool,
-    request_id: Option<String>,
+    pub(crate) request_id: Option<String>,
 }
 
 impl Way {

@@ -1,7 +1,8 @@
-//! Every row of the table of statuses, as a real client gets it from each of the three RPCs that submit jobs.
+//! Every row of the table of statuses, as a real client gets it from each of the three RPCs that submit jobs, and from
+//! one of them by HTTP and JSON.
 //!
-//! A row has a request and the expected error. [`check`] sends the request by `Submit`, `Stream` and `SubmitMany`, each
-//! to a new service, and compares every part of the status.
+//! A row has a request and the expected error. [`check`] sends the request by `Submit`, `Stream`, `SubmitMany`, and
+//! `Submit` in JSON, each to a new service, and compares every part of the status.
 
 mod fields;
 mod outcomes;
@@ -17,6 +18,7 @@ use waterwheel::{
 };
 
 use crate::{
+    json::caller as json,
     refusal::{Refusal, Way},
     service::{Caller, Service},
 };
@@ -29,6 +31,7 @@ const ONE_WORKER: &str = r#"
     kind.sleep = { pool = "one", builtin = "sleep" }
     kind.echo = { pool = "one", builtin = "echo" }
     server.max_payload = "64KiB"
+    server.json = true
     deadline.reply_margin = "400ms"
     drain = { notice = "0s", finish = "10s", kill = "1s" }
     [pool.one]
@@ -86,13 +89,19 @@ impl Row<'_> {
 /// `before` prepares the service, and `during` runs while the call is open.
 async fn check(row: Row<'_>, before: impl AsyncFn(&Caller), during: impl AsyncFn(&Service, &Caller)) -> Vec<Refusal> {
     let mut refusals = Vec::new();
-    for way in Way::ALL {
+    for way in Way::ALL.map(Some).into_iter().chain([None]) {
         let service = Service::start(row.config, own_kinds());
         let caller = Caller::of(service.public).await;
         before(&caller).await;
         let mut headers = vec![("x-request-id", "the-request")];
         headers.extend(row.timeout.map(|timeout| ("grpc-timeout", timeout)));
-        let call = way.fail(&caller.0, row.job.clone(), &headers);
+        let call = async {
+            let job = row.job.clone();
+            match way {
+                Some(way) => way.fail(&caller.0, job, &headers).await,
+                None => json::submit(service.public, job, &headers).await.expect_err("a failure"),
+            }
+        };
         let (refusal, ()) = tokio::join!(call, during(&service, &caller));
         row.expected.compare(way, &refusal, row.job.as_ref());
         refusals.push(refusal);
@@ -106,7 +115,9 @@ async fn check_alone(row: Row<'_>) -> Vec<Refusal> {
 }
 
 impl Expected {
-    fn compare(&self, way: Way, refusal: &Refusal, job: Option<&Job>) {
+    /// `way` is `None` for a call by JSON.
+    fn compare(&self, way: impl Into<Option<Way>>, refusal: &Refusal, job: Option<&Job>) {
+        let way = way.into();
         let Self { code, reason, execution, pushback, facts, field } = *self;
         let context = format!("{way:?}: {refusal:?}");
         assert_eq!((refusal.code(), refusal.reason().as_str()), (code, reason), "{context}");
@@ -121,7 +132,7 @@ impl Expected {
         compare_pushback(&context, refusal, pushback);
         assert_eq!(refusal.request_id(), Some("the-request"), "{context}");
         assert!(refusal.wire_bytes() < MAX_STATUS_BYTES, "{} bytes: {context}", refusal.wire_bytes());
-        if way == Way::Stream {
+        if way == Some(Way::Stream) {
             assert_eq!(refusal.before_headers, execution == "NOT_STARTED", "{context}");
         }
     }

@@ -114,10 +114,14 @@ says '"applicationUtilization"' bash -c '"$0" "$@" || (($? == 68))' "$GOBIN/grpc
 says "[OK]   200 responses" "$GOBIN/ghz" --insecure --call waterwheel.v1.WorkerPoolService/Submit \
     -d '{"job": {"kind": "echo", "payload": "aGk="}}' "$grpc"
 
-# Who speaks another protocol is told which one is spoken.
-says "gRPC over HTTP/2" curl --silent --show-error "http://$grpc/"
+# JSON, and what is said to those that speak neither.
+says '"output":"aGk="' curl --silent --show-error --fail --json '{"job": {"kind": "echo", "payload": "aGk="}}' \
+    "http://$grpc/waterwheel.v1.WorkerPoolService/Submit"
+says '"output": "aGk="' "$buf" curl --schema proto -d '{"job": {"kind": "echo", "payload": "aGk="}}' \
+    "http://$grpc/waterwheel.v1.WorkerPoolService/Submit"
+says "calls by JSON are a POST of application/json" curl --silent --show-error "http://$grpc/"
 says "ok" curl --silent --show-error --fail "http://$ops/livez"
 says "ok" curl --silent --show-error --fail "http://$ops/readyz"
-says 'rpc_status_code="OK"} 201' curl --silent --show-error --fail "http://$ops/metrics"
+says 'rpc_status_code="OK"} 203' curl --silent --show-error --fail "http://$ops/metrics"
 says '"phase":"serving"' curl --silent --show-error --fail "http://$ops/debug/tasks"
 echo "tools: passed"

@@ -106,7 +106,7 @@ impl Future for AnswerFuture {
 }
 
 /// Adds a request id to an answer without one, because calls may end before they reach their service.
-fn add_request_id(headers: &mut HeaderMap, sent: Option<&HeaderValue>) {
+pub(super) fn add_request_id(headers: &mut HeaderMap, sent: Option<&HeaderValue>) {
     let header = HeaderName::from_static(REQUEST_ID);
     if !headers.contains_key(&header)
         && let Ok(id) = HeaderValue::from_str(request_id(sent).as_str())
@@ -115,13 +115,18 @@ fn add_request_id(headers: &mut HeaderMap, sent: Option<&HeaderValue>) {
     }
 }
 
+/// Marks the answers of services of a program's own, whose statuses may have no details.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bare;
+
 /// The service's status for a refusal by the codec. Such refusals are recognizable, because only the codec omits the
 /// details.
 fn refusal_by_codec(answer: &Response<Body>) -> Option<Status> {
     let headers = answer.headers();
     let code = headers.get(GRPC_STATUS)?;
     let is_refusal = ["3", "8", "11", "12", "13"].iter().any(|refused| code == refused)
-        && !headers.contains_key("grpc-status-details-bin");
+        && !headers.contains_key("grpc-status-details-bin")
+        && answer.extensions().get::<Bare>().is_none();
     if is_refusal { Status::from_header_map(headers).map(status::refused_by_codec) } else { None }
 }
 

@@ -5,16 +5,17 @@ use std::{convert::Infallible, fmt, net::IpAddr, sync::Arc, time::Duration};
 use bytes::Bytes;
 use futures_util::{FutureExt, future::BoxFuture};
 use http::{
-    HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version,
-    header::{self, CONTENT_TYPE, HOST},
+    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version,
+    header::{CONTENT_TYPE, HOST, ORIGIN},
+    request::Parts,
     uri::Authority,
 };
-use tonic::body::Body;
+use tonic::{Status, body::Body};
 use tonic_web::GrpcWebLayer;
 use tower::{BoxError, Layer, ServiceExt, service_fn};
 use tower_http::cors::CorsLayer;
 
-use super::{Front, answer::AnswerBody};
+use super::{Edge, Front, answer::AnswerBody};
 use crate::{
     model::Reason,
     rpc::{
@@ -24,11 +25,14 @@ use crate::{
 };
 
 /// Headers that a page may send.
-const SENT: [&str; 9] = [
+const SENT: [&str; 12] = [
     "content-type",
     "x-grpc-web",
     "x-user-agent",
     "grpc-timeout",
+    "connect-protocol-version",
+    "connect-timeout-ms",
+    "accept",
     "authorization",
     "x-request-id",
     "traceparent",
@@ -36,12 +40,14 @@ const SENT: [&str; 9] = [
     "baggage",
 ];
 /// Response headers that a page may read.
-const READ: [&str; 6] = [
+const READ: [&str; 8] = [
     "grpc-status",
     "grpc-message",
     "grpc-status-details-bin",
     "grpc-retry-pushback-ms",
     "endpoint-load-metrics-bin",
+    "connect-content-encoding",
+    "retry-after",
     "x-request-id",
 ];
 /// Time that a browser may cache the permission.
@@ -63,7 +69,7 @@ impl Browsers {
         }
         let cors = CorsLayer::new()
             .allow_origin(origins.clone())
-            .allow_methods([Method::POST])
+            .allow_methods([Method::GET, Method::POST])
             .allow_headers(SENT.map(HeaderName::from_static))
             .expose_headers(READ.map(HeaderName::from_static))
             .max_age(MAX_AGE);
@@ -80,12 +86,24 @@ impl Browsers {
     /// The refusal of a request from a page of another origin. Browsers refuse them too, unless the page's own host
     /// name resolves to this address. The answer to a preflight request denies the permission.
     pub(super) fn refuse<B>(&self, request: &Request<B>) -> Option<Response<Body>> {
-        let mut said = request.headers().get_all(header::ORIGIN).into_iter();
+        let mut said = request.headers().get_all(ORIGIN).into_iter();
         let is_foreign = said.any(|origin| !self.origins.contains(origin)) && request.method() != Method::OPTIONS;
         is_foreign.then(|| {
             let message = "pages of this origin may not call; ask the operator to add it to server.grpc_web_origins";
             status::saying(Reason::Misdirected, message).into_http()
         })
+    }
+
+    /// The answer to a call, with the permission for its page to read it.
+    pub(super) async fn answer<B, F>(
+        &self,
+        call: impl FnMut(Request<B>) -> F,
+        request: Request<B>,
+    ) -> Result<Response<Body>, Infallible>
+    where
+        F: Future<Output = Result<Response<Body>, Infallible>>,
+    {
+        self.cors.layer(service_fn(call)).oneshot(request).await
     }
 
     /// Translates a gRPC-Web call to gRPC.
@@ -110,7 +128,7 @@ pub(super) type Translated = BoxFuture<'static, Result<Response<AnswerBody>, Inf
 ///
 /// A web page can make its own host name resolve to any address that its browser can reach (DNS rebinding). The browser
 /// then treats it as a page of that listener. But its requests have the page's own host name.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Hosts(Arc<[String]>);
 
 impl Hosts {
@@ -131,9 +149,7 @@ impl Hosts {
 
     /// The refusal of a request with another host name. A request without a host name does not come from a browser.
     pub(super) fn refuse<B>(&self, request: &Request<B>) -> Option<Response<Body>> {
-        let asked = request.uri().authority().map(Authority::as_str).map(str::as_bytes);
-        let mut said = request.headers().get_all(HOST).into_iter().map(HeaderValue::as_bytes).chain(asked);
-        if said.all(|host| host.is_empty() || self.has(host)) {
+        if named(request.uri(), request.headers()).all(|host| host.is_empty() || self.has(host)) {
             return None;
         }
         Some(if speaks_grpc(request.headers()) {
@@ -141,6 +157,46 @@ impl Hosts {
         } else {
             plain_text(StatusCode::MISDIRECTED_REQUEST, MISDIRECTED)
         })
+    }
+}
+
+/// The host names of a request.
+fn named<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> impl Iterator<Item = &'a [u8]> {
+    let asked = uri.authority().map(Authority::as_str).map(str::as_bytes);
+    headers.get_all(HOST).into_iter().map(HeaderValue::as_bytes).chain(asked)
+}
+
+impl Edge {
+    /// Refuses a call by HTTP and JSON from a page of another site. Its browser may have credentials, such as a
+    /// certificate. It sends a POST of JSON only with a permission, or if the page has made its own name resolve to
+    /// this address (DNS rebinding), and names the origin. It sends any GET, and names the origin only over TLS.
+    ///
+    /// # Errors
+    /// PERMISSION_DENIED.
+    pub(super) fn refuse_page(&self, head: &Parts) -> Result<(), Status> {
+        let (headers, is_get) = (&head.headers, head.method == Method::GET);
+        let mut origins = headers.get_all(ORIGIN).into_iter().peekable();
+        let site = headers.get("sec-fetch-site").filter(|_| origins.peek().is_none());
+        let is_foreign = site.is_some_and(|site| site != "same-origin" && site != "none");
+        if is_foreign || !origins.all(|origin| self.has_page(origin, head)) {
+            return Err(status::saying(Reason::Misdirected, "pages of this origin may not call here"));
+        }
+        let hosts = self.hosts.as_ref().filter(|_| is_get && self.worker_pool.is_some());
+        if hosts.is_some_and(|hosts| !named(&head.uri, headers).all(|host| hosts.has(host))) {
+            let message = "under this name, a web page may be calling; call by POST, or use the address or localhost";
+            return Err(status::saying(Reason::Misdirected, message));
+        }
+        Ok(())
+    }
+
+    /// Whether pages of this origin may call: those that the operator allows, and the operators' own.
+    fn has_page(&self, origin: &HeaderValue, head: &Parts) -> bool {
+        if self.worker_pool.is_some() {
+            return self.browsers.as_ref().is_some_and(|browsers| browsers.origins.contains(origin));
+        }
+        let hosts = self.hosts.clone().unwrap_or_default();
+        let host = origin.as_bytes().splitn(3, |byte| *byte == b'/').nth(2).unwrap_or_default();
+        hosts.has(host) && named(&head.uri, &head.headers).all(|named| named.eq_ignore_ascii_case(host))
     }
 }
 

@@ -20,14 +20,15 @@ use crate::{
 };
 
 /// Load balancers and probes have no credentials, so health needs none. It tells nothing that a refusal would not.
-pub(super) const HEALTH: &str = "/grpc.health.v1.Health/";
+const HEALTH: &str = "/grpc.health.v1.Health/";
 
 impl Connection {
     /// The answer to a call that fails a check. A call that passes gets its caller.
     pub(super) fn refuse<B>(&self, request: &Request<B>, arrival: &mut Arrival) -> Option<Response<Body>> {
-        let Edge { catalog, browsers, hosts, max_header_list, .. } = &*self.edge;
-        // No web page can reach a Unix socket.
-        let refusal = hosts.as_ref().filter(|_| self.peer.is_of_network()).and_then(|hosts| hosts.refuse(request));
+        let Edge { catalog, browsers, hosts, max_header_list, worker_pool, .. } = &*self.edge;
+        // No web page can reach a Unix socket. On the callers' listener, browsers can send only calls by JSON.
+        let hosts = hosts.as_ref().filter(|_| self.peer.is_of_network() && worker_pool.is_none());
+        let refusal = hosts.and_then(|hosts| hosts.refuse(request));
         let refusal = refusal.or_else(|| browsers.as_ref()?.refuse(request));
         if refusal.is_some() {
             return refusal;
@@ -40,7 +41,7 @@ impl Connection {
         if !speaks_grpc(request.headers()) && !catalog.has(path) {
             return Some(catalog.refuse(path, request.headers()));
         }
-        if let Some(refusal) = not_grpc(request).filter(|_| catalog.has_rpc(path)) {
+        if let Some(refusal) = not_grpc(request, self.json.is_some()).filter(|_| catalog.has_rpc(path)) {
             return Some(refusal);
         }
         if !self.is_guarded || catalog.is_page(path) || path.starts_with(HEALTH) {
@@ -110,8 +111,9 @@ const MEDIA_TYPES: [&[u8]; 2] = [b"application/grpc", b"application/grpc+proto"]
 
 /// The refusal of a request that is not a gRPC call. Without a preflight, a web page may send such requests to any
 /// server that its browser can reach. They must have no effect.
-fn not_grpc<B>(request: &Request<B>) -> Option<Response<Body>> {
-    let refusal = |status| plain_text(status, "a gRPC call is a POST of application/grpc by HTTP/2");
+fn not_grpc<B>(request: &Request<B>, has_json: bool) -> Option<Response<Body>> {
+    let json = if has_json { "; a call by JSON is a POST of application/json" } else { "" };
+    let refusal = |status| plain_text(status, &format!("a gRPC call is a POST of application/grpc by HTTP/2{json}"));
     if request.method() != Method::POST {
         let mut refusal = refusal(StatusCode::METHOD_NOT_ALLOWED);
         refusal.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
@@ -141,7 +143,7 @@ mod tests {
             if let Some(media_type) = media_type {
                 request.headers_mut().insert(CONTENT_TYPE, media_type.parse().unwrap());
             }
-            not_grpc(&request).map(|refusal| refusal.status().as_u16())
+            not_grpc(&request, false).map(|refusal| refusal.status().as_u16())
         };
         let status = |method, media_type| status_by(Version::HTTP_2, method, media_type);
         for valid in [

@@ -2,11 +2,15 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use prost::Message;
+use prost_reflect::DynamicMessage;
 use tonic::{Code, Request, Status};
 
 use super::{
     context::{self, CallContext, REQUEST_ID},
-    convert, status,
+    convert,
+    edge::{read_json, write_json},
+    reflection::DESCRIPTORS,
+    status,
     status_message::decode_message,
     timeout,
     trace::{self, BAGGAGE, Sampler, TRACEPARENT, TRACESTATE},
@@ -123,4 +127,24 @@ fn assert_short(refusal: &Status) {
     let length = |name: &str| headers.get(name).map_or(0, HeaderValue::len);
     let length = length("grpc-message") + length("grpc-status-details-bin");
     assert!(length <= MAX_STATUS, "{length} bytes of status");
+}
+
+/// A job as JSON: refused with a short text, or the same after it is written and read again.
+pub(crate) fn json(data: &[u8]) {
+    let input = DESCRIPTORS.get_message_by_name("waterwheel.v1.CreateJobRequest").expect("a message");
+    let read = |text: &[u8]| {
+        let mut message = Vec::new();
+        read_json(&input, text, &mut message).map(|()| message)
+    };
+    match read(data) {
+        Ok(message) => {
+            let again = read(&write_json(&input, &message).expect("what is read is written")).expect("and read again");
+            let decoded = |message: &[u8]| DynamicMessage::decode(input.clone(), message).expect("it is whole");
+            assert_eq!(decoded(&message), decoded(&again));
+        }
+        Err(refusal) => {
+            assert!([Code::InvalidArgument, Code::ResourceExhausted].contains(&refusal.code()), "{refusal}");
+            assert!(refusal.message().len() <= 4 << 10, "{refusal}");
+        }
+    }
 }

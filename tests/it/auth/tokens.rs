@@ -20,6 +20,7 @@ use waterwheel::proto::{
 
 use super::{KINDS, tenant_of};
 use crate::{
+    json::{JSON, Version, ask},
     process::PATIENCE,
     protocol::{from_page, page_text},
     refusal::{Refusal, Way},
@@ -289,6 +290,24 @@ async fn an_authorization_header_without_exactly_one_bearer_token_is_refused() {
     assert_eq!(status.code(), Code::Unauthenticated);
     let refusal = Way::Submit.fail(&client, Some(job("echo", "")), &[]).await;
     assert_eq!((refusal.code(), refusal.reason().as_str()), (Code::Unauthenticated, "NO_CREDENTIALS"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_by_json_learns_nothing_without_a_token() {
+    let setting = Setting::with("server.json = true\n");
+    let sound = format!("Bearer {}", setting.signer.sign(&claims()));
+    for (method, token, reason) in [
+        ("Submit", None, "NO_CREDENTIALS"),
+        ("Unknown", None, "NO_CREDENTIALS"),
+        ("Submit", Some("Bearer x"), "INVALID_TOKEN"),
+        ("Stats", Some(&*sound), "RPC_DENIED"),
+        ("Unknown", Some(&*sound), "UNKNOWN_METHOD"),
+    ] {
+        let path = format!("/waterwheel.v1.WorkerPoolService/{method}");
+        let headers: Vec<_> = token.map(|token| ("authorization", token)).into_iter().chain([JSON]).collect();
+        let refused = ask(setting.service.public, Version::Http1, Method::POST, &path, &headers, "{}").await;
+        assert_eq!(refused.reason(), reason, "{method}, {token:?}");
+    }
 }
 
 /// The preflight request of the browser has no token, and is answered without one.

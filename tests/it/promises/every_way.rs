@@ -166,7 +166,7 @@ async fn a_drain_ends_by_its_deadline_and_each_job_is_answered_or_given_back() {
             for (way, run) in cases.iter().filter(|(way, _)| way.is_detached()) {
                 ids.push(way.create(&everything, wait(*run)).await.unwrap());
             }
-            // Four of the five jobs of each pool run.
+            // Four of the seven jobs of each pool run.
             caller.until_all(|pools| pools.iter().all(|pool| pool.in_flight == 4)).await;
             everything.service.control.drain();
             ids

@@ -6,10 +6,10 @@ use super::{
     ways::Way,
 };
 
-const CALLS: &[Way] = &[Way::Submit, Way::Stream, Way::SubmitMany];
-const CREATES: &[Way] = &[Way::CreateJob, Way::CreateJobs];
+const CALLS: &[Way] = &[Way::Submit, Way::Stream, Way::SubmitMany, Way::SubmitByJson];
+const CREATES: &[Way] = &[Way::CreateJob, Way::CreateJobs, Way::CreateByJson];
 const SCHEDULE: &[Way] = &[Way::Schedule];
-const STORED: &[Way] = &[Way::CreateJob, Way::CreateJobs, Way::Schedule];
+const STORED: &[Way] = &[Way::CreateJob, Way::CreateJobs, Way::CreateByJson, Way::Schedule];
 
 const fn of(ways: &'static [Way]) -> Columns {
     Columns { ways, runs: &Run::ALL, stores: &StoreKind::ALL }

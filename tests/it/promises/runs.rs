@@ -123,7 +123,7 @@ impl Everything {
         let obey = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/promises/obey.py");
         let pools: String = Run::ALL.map(pool).concat();
         let config = format!(
-            "{store}\nserver.max_payload = \"64KiB\"\ndeadline.reply_margin = \"100ms\"\n\
+            "{store}\nserver.json = true\nserver.max_payload = \"64KiB\"\ndeadline.reply_margin = \"100ms\"\n\
              drain = {{ notice = \"0s\", finish = \"1s\", kill = \"1s\" }}\n{more}\n\
              [program.obey]\ncommand = [\"/usr/bin/python3\", \"-u\", {obey:?}]\nstart_timeout = \"60s\"\n{pools}"
         );

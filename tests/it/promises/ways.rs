@@ -6,13 +6,15 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
 use waterwheel::proto::{
-    CreateJobRequest, CreateJobsRequest, DetachedJob, DetachedJobFilter, GetJobRequest, Job, JobOptions,
-    JobServiceListJobsRequest, JobState, RetryPolicy, StreamRequest, SubmitManyRequest, SubmitRequest, WaitJobRequest,
-    create_jobs_response, job_service_client::JobServiceClient, stream_response::Event, submit_many_response,
+    CreateJobRequest, CreateJobResponse, CreateJobsRequest, DetachedJob, DetachedJobFilter, GetJobRequest, Job,
+    JobOptions, JobServiceListJobsRequest, JobState, RetryPolicy, StreamRequest, SubmitManyRequest, SubmitRequest,
+    WaitJobRequest, create_jobs_response, job_service_client::JobServiceClient, stream_response::Event,
+    submit_many_response,
 };
 
 use super::runs::Everything;
 use crate::{
+    json::caller as json,
     process::PATIENCE,
     refusal::{Refusal, rebuilt},
 };
@@ -25,6 +27,9 @@ pub(super) enum Way {
     SubmitMany,
     CreateJob,
     CreateJobs,
+    /// `Submit` and `CreateJob` by HTTP and JSON.
+    SubmitByJson,
+    CreateByJson,
     /// A tick, which has no caller.
     Schedule,
 }
@@ -43,13 +48,29 @@ pub(super) struct End {
 
 impl Way {
     /// Those of callers.
-    pub(super) const ALL: [Self; 5] = [Self::Submit, Self::Stream, Self::SubmitMany, Self::CreateJob, Self::CreateJobs];
-    pub(super) const EVERY: [Self; 6] =
-        [Self::Submit, Self::Stream, Self::SubmitMany, Self::CreateJob, Self::CreateJobs, Self::Schedule];
+    pub(super) const ALL: [Self; 7] = [
+        Self::Submit,
+        Self::Stream,
+        Self::SubmitMany,
+        Self::SubmitByJson,
+        Self::CreateJob,
+        Self::CreateJobs,
+        Self::CreateByJson,
+    ];
+    pub(super) const EVERY: [Self; 8] = [
+        Self::Submit,
+        Self::Stream,
+        Self::SubmitMany,
+        Self::SubmitByJson,
+        Self::CreateJob,
+        Self::CreateJobs,
+        Self::CreateByJson,
+        Self::Schedule,
+    ];
 
     /// Whether the job is stored.
     pub(super) fn is_detached(self) -> bool {
-        matches!(self, Self::CreateJob | Self::CreateJobs | Self::Schedule)
+        matches!(self, Self::CreateJob | Self::CreateJobs | Self::CreateByJson | Self::Schedule)
     }
 
     /// Sends a job, and waits for its end.
@@ -72,7 +93,11 @@ impl Way {
             Self::Submit => submit(of, job).await,
             Self::Stream => stream(of, job).await,
             Self::SubmitMany => submit_many(of, job).await,
-            Self::CreateJob | Self::CreateJobs => {
+            Self::SubmitByJson => {
+                let answer = json::submit(of.service.public, Some(job), &[]).await?;
+                Ok(completed(answer.result.expect("a result").output))
+            }
+            Self::CreateJob | Self::CreateJobs | Self::CreateByJson => {
                 let id = self.create(of, job).await?;
                 Ok(wait(of, &id).await)
             }
@@ -85,8 +110,12 @@ impl Way {
         let mut client = jobs(of).await;
         let retry = Some(RetryPolicy { max_attempts: 1, ..RetryPolicy::default() });
         let options = Some(JobOptions { retry, ..JobOptions::default() });
-        if self == Self::CreateJob {
+        if self != Self::CreateJobs {
             let request = CreateJobRequest { job: Some(job), options, ..CreateJobRequest::default() };
+            if self == Self::CreateByJson {
+                let created = json::call(of.service.public, "JobService/CreateJob", &request, &[]).await;
+                return created.map(|created: CreateJobResponse| created.job_id);
+            }
             let created = client.create_job(request).await.map_err(|status| Refusal::of_call(status, true))?;
             return Ok(created.into_inner().job_id);
         }
