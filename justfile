@@ -35,6 +35,10 @@ deny:
 proto:
     bash .ci/run contract
 
+# The conformance runner of Connect: gRPC, gRPC-Web and JSON
+conformance:
+    bash .ci/run conformance
+
 # What is in deploy/
 deploy:
     bash .ci/run deployment

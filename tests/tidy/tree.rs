@@ -6,8 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Generated directories, to which the rules do not apply.
-const SKIPPED: [&str; 7] = ["target", ".git", "node_modules", ".venv", "gen", "__pycache__", "obj"];
+/// Directories of generated files and of copies from elsewhere, to which the rules do not apply.
+const SKIPPED: [&str; 8] = ["target", ".git", "node_modules", ".venv", "gen", "__pycache__", "obj", "vendored"];
 const TEXT: [&str; 18] = [
     "rs", "md", "toml", "proto", "py", "js", "mjs", "ts", "go", "java", "sh", "yaml", "yml", "json", "html", "css",
     "service", "lock",
