@@ -178,6 +178,8 @@ mod tests {
             assert_eq!((rpc.name(), Rpc::named(name).collect()), (name, vec![rpc]));
             assert_eq!(Rpc::at(&format!("/{}", rpc.path())), Some(rpc));
             assert!(Rpc::named("*").any(|other| other == rpc));
+            let documented = include_str!("../../docs/security.md").contains(&format!("`{name}`"));
+            assert!(documented, "docs/security.md does not name {name}");
         }
         assert_eq!(Rpc::named("Submi").count(), 0);
     }

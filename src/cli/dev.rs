@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     app::App,
-    config::{Faults, Store, starter},
+    config::{Faults, Kind, Store, starter},
     net::ListenAddress,
     proto::{Job, JobResult, SubmitRequest, Waterfall, worker_pool_service_client::WorkerPoolServiceClient},
 };
@@ -80,9 +80,10 @@ pub(super) fn run(args: &DevArgs) -> Exit {
             usual if usual == USUAL => String::new(),
             other => format!(" --server {other}"),
         };
-        print(&format!(
-            "next:  waterwheel submit sha256 --file README.md{at}      waterwheel stats{at}      Ctrl-C drains"
-        ));
+        let kind = config.kinds.iter().find(|kind| kind.name == "sha256").or(config.kinds.first());
+        let submit = |kind: &Kind| format!("waterwheel submit {} --file README.md{at}      ", kind.name);
+        let submit = kind.map(submit).unwrap_or_default();
+        print(&format!("next:  {submit}waterwheel stats{at}      Ctrl-C drains"));
         Ok(())
     });
     exit_of(served)

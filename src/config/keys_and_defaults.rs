@@ -15,6 +15,8 @@ use bounds::{
     RUN, SECOND, WAIT, WINDOW, YEAR,
 };
 
+use crate::handler::Builtin;
+
 /// One key.
 pub(super) struct Key {
     /// Dotted path; `*` stands for a name.
@@ -341,7 +343,7 @@ keys! {
     /// Whether attached workers run the jobs. All kinds of a pool must agree.
     "kind.*.remote": Boolean, like "true";
     /// Built-in handler. `sleep` takes `{"ms": 1500}` or `1500`, the others any bytes.
-    "kind.*.builtin": Text(OneOf(&["echo", "sha256", "sleep", "gzip"])), like "'echo'";
+    "kind.*.builtin": Text(OneOf(Builtin::NAMES)), like "'echo'";
     /// Longest run of one job. By default only the deadline limits it.
     "kind.*.run_timeout": RUN, like "'5s'";
     /// Maximum output. By default `server.max_output` limits unary results, and streams have no limit.

@@ -1,4 +1,4 @@
-//! The built-in handlers. The name of a new one also goes into the table of `src/config/keys_and_defaults.rs`.
+//! The built-in handlers.
 
 use std::{
     io::{self, Write},
@@ -41,6 +41,9 @@ pub enum Builtin {
 }
 
 impl Builtin {
+    /// What `kind.*.builtin` takes.
+    pub(crate) const NAMES: &[&str] = &["echo", "sha256", "sleep", "gzip"];
+
     /// A kind called `name` that runs this handler.
     pub fn kind(self, name: &str, options: KindOptions) -> Kind {
         let kind = match self {
@@ -184,6 +187,13 @@ mod tests {
         handler::{Event, StopReason, tests},
         model::FailureCode,
     };
+
+    #[test]
+    fn every_builtin_has_its_name() {
+        let refusal = serde_json::from_value::<Builtin>("none".into()).expect_err("there is none").to_string();
+        let known: Vec<_> = refusal.split('`').skip(3).step_by(2).collect();
+        assert_eq!(known, Builtin::NAMES);
+    }
 
     #[test]
     fn kinds_run_where_they_should() {
