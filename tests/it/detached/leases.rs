@@ -78,6 +78,18 @@ impl Runner {
         self.store.store.submit(Submission { jobs: vec![job], session: None }).await.unwrap();
     }
 
+    /// Creates a job as another server does. The claim that takes it is answered once the returned gate is open.
+    async fn created_for_a_late_claim(&self, job: NewJob) -> Gate {
+        let (taken, late) = (Gate::new(), Gate::new());
+        self.store.fault(Operation::Claim, Fault::WaitsTwice(taken.clone(), late.clone()));
+        // Claims come one after another, so no claim before this one can take the job.
+        self.store.faulted.reached(1).await;
+        self.create_elsewhere(job).await;
+        taken.open();
+        self.store.faulted.reached(2).await;
+        late
+    }
+
     async fn ended(&self, id: &str) -> JobRecord {
         timeout(PATIENCE, self.store.store.wait(id.into())).await.expect("an end").unwrap().expect("the job")
     }
@@ -172,12 +184,8 @@ async fn a_cancel_reaches_a_job_that_is_created_twice_at_the_same_time() {
 #[tokio::test]
 async fn a_cancel_does_not_wait_for_a_beat_while_the_answer_of_a_claim_is_on_its_way() {
     let begun = Counter::new();
-    let runner = Runner::start(memory(), 4, vec![echo(), polite(&begun, &Counter::new())]);
-    runner.is_clear().await;
-    let late = Gate::new();
-    runner.store.fault(Operation::Claim, Fault::AnswersLate(late.clone()));
-    runner.create_elsewhere(work("claimed", "polite")).await;
-    runner.store.faulted.reached(1).await;
+    let runner = Runner::start(memory(), 4, vec![polite(&begun, &Counter::new())]);
+    let late = runner.created_for_a_late_claim(work("claimed", "polite")).await;
     let looked = runner.store.looks.get();
     let change = runner.store.change(vec!["claimed".into()], Action::Cancel).await.unwrap();
     assert_eq!(change, [Change::Requested]);
@@ -194,12 +202,8 @@ async fn a_claim_that_is_answered_after_its_session_is_lost_starts_nothing() {
     let (wall, added) = (wall_clock(), ahead.clone());
     let clock = Arc::new(move || Timestamp::from_millis(wall().as_millis() + added.load(Relaxed)));
     let store = FaultyStore::new(open_shared_memory(Bounds::default(), clock).unwrap());
-    let runner = Runner::start(store, 4, vec![echo(), gated_counting("gated", &gate, &begun)]);
-    runner.is_clear().await;
-    let late = Gate::new();
-    runner.store.fault(Operation::Claim, Fault::AnswersLate(late.clone()));
-    runner.create_elsewhere(work("claimed", "gated")).await;
-    runner.store.faulted.reached(1).await;
+    let runner = Runner::start(store, 4, vec![gated_counting("gated", &gate, &begun)]);
+    let late = runner.created_for_a_late_claim(work("claimed", "gated")).await;
     // Another server ends the leases of this one, whose next beat finds that.
     ahead.store(60_000, Relaxed);
     assert_eq!(runner.store.store.tick(true).await.unwrap().returned, 1);

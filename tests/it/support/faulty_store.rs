@@ -33,6 +33,8 @@ pub(crate) enum Fault {
     Waits(Gate),
     /// It takes effect, and its answer waits for the gate.
     AnswersLate(Gate),
+    /// It waits for the first gate before it takes effect, and its answer for the second.
+    WaitsTwice(Gate, Gate),
 }
 
 /// A store with faults.
@@ -80,7 +82,7 @@ impl FaultyStore {
             let found = faults.iter().position(|(of, _)| *of == operation);
             found.map(|index| faults.remove(index).1)
         };
-        if let Some(Fault::Waits(gate)) = &fault {
+        if let Some(Fault::Waits(gate) | Fault::WaitsTwice(gate, _)) = &fault {
             self.faulted.add();
             gate.pass().await;
         }
@@ -90,7 +92,7 @@ impl FaultyStore {
                 self.faulted.add();
                 Err(StoreError::Unavailable("the answer was lost".to_owned()))
             }
-            Some(Fault::AnswersLate(gate)) => {
+            Some(Fault::AnswersLate(gate) | Fault::WaitsTwice(_, gate)) => {
                 self.faulted.add();
                 gate.pass().await;
                 answer
