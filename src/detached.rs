@@ -25,6 +25,7 @@ mod submit;
 
 use std::{
     collections::BTreeMap,
+    mem::discriminant,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
@@ -272,12 +273,16 @@ pub fn wall_clock() -> Clock {
 }
 
 impl Inner {
-    /// Records that the store is away, and logs it. Only [`probe`](Self::probe) finds that it is back.
+    /// Records that the store is away, and logs each new kind of failure: the first may only follow from the one that
+    /// says what to do. Only [`probe`](Self::probe) finds that it is back.
     fn note<T>(&self, answer: Result<T, StoreError>) -> Result<T, StoreError> {
         if let Err(error) = &answer
             && error.is_outage()
             && !matches!(error, StoreError::Conflict | StoreError::Closed)
-            && self.away.swap(Some(Arc::new(error.clone()))).is_none()
+            && self
+                .away
+                .swap(Some(Arc::new(error.clone())))
+                .is_none_or(|last| discriminant(&*last) != discriminant(error))
         {
             warn!(cause = %error, "the store of detached jobs fails; results of running jobs are stored when it answers again");
         }
