@@ -31,10 +31,6 @@ type finding struct {
 
 // The program itself checks the configuration of the pods against their grace period and their memory.
 func TestTheConfigurationFitsItsPod(t *testing.T) {
-	program := os.Getenv("WATERWHEEL_BIN")
-	if program == "" {
-		t.Fatal("set WATERWHEEL_BIN to the program")
-	}
 	each(t, func(t *testing.T, found built) {
 		file := configuration(t, found, mount(t))
 		pod := found.deployment.Spec.Template.Spec
@@ -43,22 +39,32 @@ func TestTheConfigurationFitsItsPod(t *testing.T) {
 			t.Fatalf("%+v beside a grace period of %d s", grace, *pod.TerminationGracePeriodSeconds)
 		}
 		memory := pod.Containers[0].Resources.Limits.Memory().Value()
-		checked := check(t, program, file, grace.Value)
+		checked := check(t, file, grace.Value)
 		if checked["grace"].Verdict != "fits" {
 			t.Errorf("%+v", checked["grace"])
 		}
 		if need := checked["memory"].Need; need > memory {
 			t.Errorf("the pools need %d bytes of %d", need, memory)
 		}
-		if short := check(t, program, file, "41"); short["grace"].Verdict != "short" {
+		if short := check(t, file, "41"); short["grace"].Verdict != "short" {
 			t.Errorf("41 s are said to be enough: %+v", short["grace"])
 		}
 	})
 }
 
-func check(t *testing.T, program, file, grace string) map[string]finding {
+// program is the path of what is tested.
+func program(t *testing.T) string {
 	t.Helper()
-	command := exec.Command(program, "check", "--env", "--config", file, "--output", "json")
+	path := os.Getenv("WATERWHEEL_BIN")
+	if path == "" {
+		t.Fatal("set WATERWHEEL_BIN to the program")
+	}
+	return path
+}
+
+func check(t *testing.T, file, grace string) map[string]finding {
+	t.Helper()
+	command := exec.Command(program(t), "check", "--env", "--config", file, "--output", "json")
 	command.Env = append(os.Environ(), "WATERWHEEL_GRACE="+grace)
 	output, err := command.Output()
 	var printed struct {

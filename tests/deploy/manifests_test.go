@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	certmanagerv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
+	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	"istio.io/api/annotation"
 	"istio.io/api/label"
 	appsv1 "k8s.io/api/apps/v1"
@@ -36,9 +37,9 @@ const kubernetes = "../../deploy/kubernetes/"
 var (
 	secured = []string{
 		"base", "overlays/cert-manager", "overlays/sqlite", "overlays/postgres", "overlays/cert-manager-postgres",
-		"cert-manager+sqlite",
+		"cert-manager+sqlite", "postgres+monitoring",
 	}
-	meshed   = []string{"overlays/linkerd", "overlays/istio", "linkerd+postgres", "istio+postgres", "linkerd+sqlite"}
+	meshed   = []string{"overlays/linkerd", "overlays/istio", "linkerd+postgres", "istio+postgres", "linkerd+sqlite+monitoring"}
 	variants = append(secured, meshed...)
 )
 
@@ -90,9 +91,12 @@ type built struct {
 	network    *networkingv1.NetworkPolicy
 	config     *corev1.ConfigMap
 	account    *corev1.ServiceAccount
-	// In one variant only.
+	// In some variants only.
 	certificate *certmanagerv1.Certificate
 	claim       *corev1.PersistentVolumeClaim
+	dashboard   *corev1.ConfigMap
+	monitor     *monitoringv1.PodMonitor
+	rules       *monitoringv1.PrometheusRule
 }
 
 var known = runtime.NewScheme()
@@ -100,6 +104,7 @@ var known = runtime.NewScheme()
 func init() {
 	scheme.AddToScheme(known)
 	certmanagerv1.AddToScheme(known)
+	monitoringv1.AddToScheme(known)
 }
 
 func decode(document []byte) (runtime.Object, error) {
@@ -140,13 +145,21 @@ func buildFolder(t *testing.T, variant string) built {
 		case *networkingv1.NetworkPolicy:
 			found.network = object
 		case *corev1.ConfigMap:
-			found.config = object
+			if object.Labels["grafana_dashboard"] != "" {
+				found.dashboard = object
+			} else {
+				found.config = object
+			}
 		case *corev1.ServiceAccount:
 			found.account = object
 		case *certmanagerv1.Certificate:
 			found.certificate = object
 		case *corev1.PersistentVolumeClaim:
 			found.claim = object
+		case *monitoringv1.PodMonitor:
+			found.monitor = object
+		case *monitoringv1.PrometheusRule:
+			found.rules = object
 		default:
 			t.Fatalf("%s: nothing checks a %T", variant, object)
 		}

@@ -9,7 +9,11 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-const rules = "../../deploy/monitoring/waterwheel.rules.yaml"
+const (
+	monitoring = "../../deploy/monitoring/"
+	rules      = monitoring + "waterwheel.rules.yaml"
+	resource   = monitoring + "prometheusrule.yaml"
+)
 
 // Each alert fires and is quiet as rules.test.yaml says.
 func TestAlertsFireAndAreQuiet(t *testing.T) {
@@ -79,4 +83,24 @@ func alerts(t *testing.T) map[string]string {
 		}
 	}
 	return found
+}
+
+// The resource of the Prometheus Operator has the same groups. `WATERWHEEL_WRITE_DOCS=1 go test -run Resource` writes it.
+func TestTheResourceHasTheSameRules(t *testing.T) {
+	text, err := os.ReadFile(rules)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, groups, _ := strings.Cut(string(text), "\ngroups:")
+	made := "# The groups of waterwheel.rules.yaml, for the Prometheus Operator; a test compares them, and can write this file.\n" +
+		"apiVersion: monitoring.coreos.com/v1\nkind: PrometheusRule\nmetadata:\n  name: waterwheel\nspec:\n  groups:" +
+		strings.TrimSuffix(strings.ReplaceAll(groups, "\n", "\n  "), "  ")
+	if os.Getenv("WATERWHEEL_WRITE_DOCS") != "" {
+		if err := os.WriteFile(resource, []byte(made), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if written, err := os.ReadFile(resource); err != nil || string(written) != made {
+		t.Errorf("%s has other rules (%v): WATERWHEEL_WRITE_DOCS=1 writes it", resource, err)
+	}
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checks what is in deploy/: `bash tests/deploy/run.sh`, with cargo, go and python 3. What it installs goes below
-# target/ci; systemd-analyze, nginx, haproxy and promtool come from the system, or from Debian's packages.
+# target/ci; systemd-analyze, nginx, haproxy, Prometheus and PostgreSQL come from the system, or from Debian's packages.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 readonly HADOLINT=2.15.1
@@ -11,12 +11,14 @@ missing=()
 for tool in systemd-analyze:systemd nginx:nginx haproxy:haproxy promtool:prometheus; do
     command -v "${tool%:*}" >/dev/null || missing+=("${tool#*:}")
 done
+compgen -G "/usr/lib/postgresql/*/bin/initdb" >/dev/null || missing+=(postgresql)
 ((${#missing[@]} == 0)) || { apt-get update -qq; apt-get install -y -qq --no-install-recommends "${missing[@]}"; }
 
 cargo build --locked --quiet --bin waterwheel
 export WATERWHEEL_BIN="$PWD/target/debug/waterwheel"
 
-# Built by kustomize, decoded strictly, held against each other and against the program.
+# Built by kustomize, decoded strictly, held against each other and against the program; and a real Prometheus evaluates
+# the alerts and the dashboard over replicas under load.
 (
     cd tests/deploy
     unformatted=$(gofmt -l .)
@@ -65,4 +67,4 @@ nginx -q -t -c "$PWD/deploy/proxy/nginx.conf"
 grpcio="$CACHE/grpcio/$GRPCIO"
 [[ -d $grpcio/grpc ]] || PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --target "$grpcio" "grpcio==$GRPCIO"
 PYTHONPATH="$grpcio" PYTHONDONTWRITEBYTECODE=1 python3 tests/deploy/proxies.py "$WATERWHEEL_BIN"
-echo "deploy: container, manifests, units and proxies are sound"
+echo "deploy: container, manifests, alerts, dashboard, units and proxies are sound"
