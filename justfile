@@ -51,6 +51,10 @@ clients:
 tools:
     bash .ci/run tools
 
+# The page in a browser, with pictures of each view in target/page/
+page:
+    bash .ci/run page
+
 # What `cargo publish` would send compiles
 package:
     bash .ci/run package

@@ -5,10 +5,12 @@
 //! | `/livez`, `/readyz` | 200 or 503, by the same rules as `liveness` and `readiness` of `grpc.health.v1` |
 //! | `/metrics` | Prometheus metrics, with names in the style of OpenTelemetry |
 //! | `/debug/tasks` | the workers and the jobs that the pools hold, as JSON |
+//! | `/` and its views | the page for people |
 //!
 //! All figures are read on request, from existing counters.
 
 mod metrics;
+mod page;
 mod pool_metrics;
 
 use std::{
@@ -42,6 +44,8 @@ use crate::{
     rpc::{AccessControl, Calls, Health, Pages},
 };
 
+pub use page::PageMode;
+
 /// Maximum number of jobs of a pool that are listed, the oldest first.
 const MAX_JOBS: usize = 1000;
 
@@ -54,6 +58,8 @@ pub struct Options {
     pub metrics: bool,
     /// `/debug/tasks`, which shows request ids and names of kinds.
     pub debug_tasks: bool,
+    /// The page for people.
+    pub page: PageMode,
 }
 
 /// The parts of the process that the pages show.
@@ -94,7 +100,7 @@ pub struct Listener {
 
 /// The pages about `state` that `options` enable.
 pub fn pages(options: Options, state: OpsState) -> Pages {
-    let Options { probes, metrics, debug_tasks } = options;
+    let Options { probes, metrics, debug_tasks, page } = options;
     let mut router = Router::new();
     let mut paths = Vec::new();
     if probes {
@@ -109,7 +115,11 @@ pub fn pages(options: Options, state: OpsState) -> Pages {
         router = router.route("/debug/tasks", get(tasks));
         paths.push("/debug/tasks");
     }
-    Pages { router: router.with_state(Arc::new(state)), paths }
+    if page != PageMode::Off {
+        router = page::add(page, router);
+        paths.extend(page::paths());
+    }
+    Pages { router: router.with_state(Arc::new(state)), paths, may_act: page == PageMode::Act }
 }
 
 /// Whether the process makes progress. A drain does not change the answer.

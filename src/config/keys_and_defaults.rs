@@ -163,6 +163,8 @@ keys! {
     "ops.metrics": Boolean, default "true";
     /// `/debug/tasks`: the state of every worker and every job.
     "ops.debug_tasks": Boolean, default "true";
+    /// The page for people at `/`: it only shows, it also has buttons for what operators do, or it is off.
+    "ops.page": Text(OneOf(&["read", "act", "off"])), default "'read'";
 
     /// Deadline of a job without one from its caller.
     "deadline.default": RUN, default "'30s'";

@@ -14,6 +14,7 @@ use tracing::{Instrument, Span, field::display, info, info_span};
 use super::{
     context::Arrival,
     convert::{duration, phase},
+    routes::of_operators,
     service_state::ResponseStream,
     stats::{no_pool, size_stats},
     status::{self, failed_precondition, invalid_field},
@@ -21,15 +22,15 @@ use super::{
     watches::ticks,
 };
 use crate::{
-    auth::Caller,
+    auth::{Caller, Rpc},
     model::Reason,
     phase::Phase,
     pool::{Pool, Pools, RestartFault, Suspension},
     proto::{
         self, CancelJobRequest, CancelJobResponse, DrainRequest, DrainResponse, ExplainRequest, ExplainResponse,
         ListJobsRequest, ListJobsResponse, PauseRequest, PauseResponse, PoolState, ReloadRequest, ReloadResponse,
-        ResizeRequest, ResizeResponse, RestartRequest, RestartResponse, ResumeRequest, ResumeResponse,
-        admin_service_server::AdminService,
+        ResizeRequest, ResizeResponse, RestartRequest, RestartResponse, ResumeRequest, ResumeResponse, WhoAmIRequest,
+        WhoAmIResponse, admin_service_server::AdminService,
     },
 };
 
@@ -240,6 +241,14 @@ impl AdminService for Admin {
 
     async fn explain(&self, request: Request<ExplainRequest>) -> Result<Response<ExplainResponse>, Status> {
         pool_jobs::explain(self, &request.into_inner())
+    }
+
+    async fn who_am_i(&self, request: Request<WhoAmIRequest>) -> Result<Response<WhoAmIResponse>, Status> {
+        let caller = request.extensions().get::<Arrival>().and_then(|arrival| arrival.caller.as_deref());
+        let may = |rpc: &Rpc| caller.is_none_or(|caller| caller.may_call(*rpc).is_ok());
+        let rpcs = of_operators().filter(may).map(|rpc| rpc.name().to_owned()).collect();
+        let principal = caller.map(Caller::principal).unwrap_or_default().to_owned();
+        Ok(Response::new(WhoAmIResponse { principal, rpcs }))
     }
 }
 

@@ -56,6 +56,8 @@ pub struct Edge {
     pub(super) authenticator: Option<Arc<Authenticator>>,
     /// Host names that are accepted of operators, and of callers by a GET of JSON; `None` accepts any.
     pub(super) hosts: Option<Hosts>,
+    /// Whether calls by JSON that a web page sends may change something.
+    pub(super) pages_act: bool,
     /// Largest header list of a call, in bytes as HTTP/2 counts them.
     pub(super) max_header_list: usize,
     /// Largest message, in bytes.

@@ -99,6 +99,7 @@ pub fn public_services(
         json,
         authenticator,
         hosts: None,
+        pages_act: true,
         max_header_list,
         max_message,
     }
@@ -106,6 +107,12 @@ pub fn public_services(
 
 /// The RPCs of callers that operators may call, too. They only read.
 const READS: [Rpc; 4] = [Rpc::Stats, Rpc::WatchStats, Rpc::GetJob, Rpc::ListDetached];
+
+/// The RPCs of waterwheel on the operators' listener.
+pub(super) fn of_operators() -> impl Iterator<Item = Rpc> {
+    let all = Rpc::NAMES.into_iter().map(|(_, rpc)| rpc);
+    all.filter(|rpc| READS.contains(rpc) || rpc.service() == admin_service_server::SERVICE_NAME)
+}
 
 /// The services for operators: administration, what `reads` of the callers' services, health and reflection, and HTTP
 /// pages.
@@ -117,7 +124,7 @@ pub fn ops_services(
     json: Work,
     access: &AccessControl,
 ) -> Edge {
-    let Pages { router, mut paths } = pages;
+    let Pages { router, mut paths, may_act } = pages;
     let routes = Routes::new(HealthServer::new(health))
         .add_service(AdminServiceServer::new(admin))
         .add_service(WorkerPoolServiceServer::new(reads.clone()))
@@ -138,6 +145,7 @@ pub fn ops_services(
         json: Some(json),
         authenticator: access.authenticator.clone().filter(|authenticator| authenticator.guards_ops()),
         hosts: None,
+        pages_act: may_act,
         max_header_list: MAX_OPS_HEADER_LIST,
         max_message: MAX_OPS_MESSAGE,
     }
@@ -182,8 +190,10 @@ impl Edge {
 pub struct Pages {
     /// Their handlers.
     pub router: Router,
-    /// Their paths.
+    /// Their paths. One that ends in a slash, except `/`, stands for all below it.
     pub paths: Vec<&'static str>,
+    /// Whether calls from these pages may change something.
+    pub may_act: bool,
 }
 
 /// Adds both versions of reflection, for the health service, reflection itself, and the services with these names.
@@ -269,7 +279,8 @@ impl Catalog {
 
     /// Whether a path is a page.
     pub(super) fn is_page(&self, path: &str) -> bool {
-        self.pages.contains(&path)
+        let is_below = |page: &&str| page.len() > 1 && page.ends_with('/') && path.starts_with(page);
+        self.pages.iter().any(|page| *page == path || is_below(page))
     }
 
     /// The answer to an unknown path.

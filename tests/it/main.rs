@@ -31,6 +31,7 @@ mod logs;
 mod malformed;
 mod operate;
 mod ops_pages;
+mod page_for_people;
 mod panics;
 mod pool_workers;
 mod process;

@@ -33,7 +33,7 @@ use crate::proto::{
     ListJobsRequest, ListJobsResponse, PauseRequest, PauseResponse, ReloadRequest, ReloadResponse, ResizeRequest,
     ResizeResponse, RestartRequest, RestartResponse, ResumeRequest, ResumeResponse, Stats, StatsRequest, StatsResponse,
     StreamRequest, StreamResponse, SubmitManyRequest, SubmitManyResponse, SubmitRequest, SubmitResponse,
-    WatchStatsRequest, WatchStatsResponse, Waterfall,
+    WatchStatsRequest, WatchStatsResponse, Waterfall, WhoAmIRequest, WhoAmIResponse,
     admin_service_server::{AdminService, AdminServiceServer},
     health::{
         HealthCheckRequest, HealthCheckResponse,
@@ -285,6 +285,10 @@ impl AdminService for Play {
 
     async fn explain(&self, _: Request<ExplainRequest>) -> Result<Response<ExplainResponse>, Status> {
         Err(Status::unimplemented("no script explains"))
+    }
+
+    async fn who_am_i(&self, _: Request<WhoAmIRequest>) -> Result<Response<WhoAmIResponse>, Status> {
+        Err(Status::unimplemented("no script knows callers"))
     }
 
     async fn list_jobs(&self, _: Request<ListJobsRequest>) -> Result<Response<ListJobsResponse>, Status> {

@@ -173,13 +173,19 @@ impl Edge {
     ///
     /// # Errors
     /// PERMISSION_DENIED.
-    pub(super) fn refuse_page(&self, head: &Parts) -> Result<(), Status> {
+    pub(super) fn refuse_page(&self, head: &Parts, only_reads: bool) -> Result<(), Status> {
         let (headers, is_get) = (&head.headers, head.method == Method::GET);
         let mut origins = headers.get_all(ORIGIN).into_iter().peekable();
         let site = headers.get("sec-fetch-site").filter(|_| origins.peek().is_none());
         let is_foreign = site.is_some_and(|site| site != "same-origin" && site != "none");
         if is_foreign || !origins.all(|origin| self.has_page(origin, head)) {
             return Err(status::saying(Reason::Misdirected, "pages of this origin may not call here"));
+        }
+        if !only_reads && !self.pages_act && headers.contains_key(ORIGIN) {
+            return Err(status::saying(
+                Reason::Misdirected,
+                "pages only read here; the operator may set ops.page = act",
+            ));
         }
         let hosts = self.hosts.as_ref().filter(|_| is_get && self.worker_pool.is_some());
         if hosts.is_some_and(|hosts| !named(&head.uri, headers).all(|host| hosts.has(host))) {

@@ -233,7 +233,7 @@ impl Asked {
             let accept_post = (HeaderName::from_static("accept-post"), accepted);
             return Err(Refusal::Http(StatusCode::UNSUPPORTED_MEDIA_TYPE, accept_post, text));
         }
-        connection.edge.refuse_page(&head)?;
+        connection.edge.refuse_page(&head, is_read_only(&method))?;
         let encoding = if form.request == Framing::Whole { CONTENT_ENCODING } else { STREAM_ENCODING };
         let encoding = head.headers.remove(encoding);
         let mut encoding = encoding.as_ref().map(|name| String::from_utf8_lossy(name.as_bytes()).into_owned());

@@ -1,0 +1,235 @@
+// The page in a browser, against a real server: `node test.mjs BINARY CHROMIUM PICTURES`.
+import assert from "node:assert/strict";
+import { createRequire } from "node:module";
+import { call, load, serve, until } from "./server.mjs";
+
+const [binary, executablePath, pictures] = process.argv.slice(2);
+const require = createRequire(`${process.env.PAGE_MODULES}/`);
+const { chromium } = require("playwright-core");
+const AXE = require.resolve("axe-core/axe.min.js");
+const WCAG = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"];
+const SIZES = { desk: { width: 1280, height: 800 }, phone: { width: 390, height: 844 } };
+
+const server = await serve(binary);
+const jobs = await load(server);
+const browser = await chromium.launch({ executablePath, args: ["--no-sandbox"] });
+const origin = `http://${server.ops}`;
+
+/** A page of the browser that fails the test on errors, reports and requests to other hosts. */
+async function open(options, faults) {
+  // The accessibility checker is put into the page past its policy, which has a test of its own.
+  const context = await browser.newContext({ ...options, bypassCSP: true });
+  const page = await context.newPage();
+  page.on("console", (message) => {
+    // A job that is not in the pools is asked for there first.
+    const isKnown = message.type() !== "error" || message.text().includes("404 (Not Found)");
+    if (!isKnown) faults.push(`console: ${message.text()}`);
+  });
+  page.on("pageerror", (error) => faults.push(`error: ${error.message}`));
+  page.on("request", (request) => {
+    if (!request.url().startsWith(`${origin}/`)) faults.push(`a request to ${request.url()}`);
+  });
+  page.setDefaultTimeout(20_000);
+  return page;
+}
+
+const VIEWS = {
+  overview: ["/", "Longest running"],
+  jobs: ["/jobs", "jobs."],
+  stored: ["/jobs?in=store", "jobs."],
+  filtered: ["/jobs?state=running&pool=images", "jobs."],
+  running: [`/job/${jobs.running}`, "It has run for"],
+  queued: [`/job/${jobs.queued}`, "Why:"],
+  ended: [`/job/${jobs.ended}`, "standard error"],
+  detached: ["/job/mail-3", "Attempts"],
+  nothing: ["/job/none", "Nothing here"],
+  workers: ["/workers", "are busy"],
+  pool: ["/pool/payments", "Kinds"],
+  kind: ["/kind/charge", "runs in"],
+  tenants: ["/tenants", "sent most jobs"],
+  backlog: ["/backlog", "Backlog and schedules"],
+};
+
+/** Each view fits its window, is free of what axe finds, and says what it should. */
+async function views() {
+  const looks = Object.keys(SIZES).flatMap((size) => [[size, "light"], [size, "dark"]]);
+  await Promise.all(looks.map(([size, colorScheme]) => look(size, colorScheme)));
+}
+
+async function isAccessible(page, at) {
+  await page.addScriptTag({ path: AXE });
+  const { violations } = await page.evaluate((values) => axe.run({ runOnly: { type: "tag", values } }), WCAG);
+  const found = violations.map(({ id, nodes }) => `${id}: ${nodes.slice(0, 3).map((node) => node.html).join(" ")}`);
+  assert.deepEqual(found, [], at);
+}
+
+async function look(size, colorScheme) {
+  const faults = [];
+  const page = await open({ viewport: SIZES[size], colorScheme }, faults);
+  for (const [name, [path, text]] of Object.entries(VIEWS)) {
+    const at = `${name} ${size} ${colorScheme}`;
+    await page.goto(origin + path);
+    await page.getByText(text).first().waitFor().catch(() => assert.fail(`${at}: "${text}" does not appear`));
+    const [scroll, width] = await page.evaluate(() => [document.documentElement.scrollWidth, innerWidth]);
+    assert.ok(scroll <= width, `${at}: it is ${scroll} wide`);
+    await isAccessible(page, at);
+    await page.screenshot({ path: `${pictures}/${name}-${size}-${colorScheme}.png` });
+  }
+  assert.deepEqual(faults, [], `${size} ${colorScheme}`);
+  await page.context().close();
+}
+
+/** Its policy lets in nothing inline and nothing of others, and names are text. */
+async function policy() {
+  const context = await browser.newContext();
+  const page = await context.newPage();
+  const reports = [];
+  page.on("console", (message) => reports.push(message.text()));
+  const answer = await page.goto(`${origin}/jobs?in=store&state=failed`);
+  assert.match(answer.headers()["content-security-policy"], /^default-src 'none'; script-src 'self'/);
+  assert.equal(answer.headers()["x-content-type-options"], "nosniff");
+  await page.getByText("<script>document.title=1</script>").first().waitFor();
+  assert.ok(!["1", "2"].includes(await page.title()));
+  assert.deepEqual(reports, []);
+  await page.evaluate(() => {
+    const script = document.createElement("script");
+    script.textContent = "document.title = 'inline'";
+    document.body.append(script);
+  });
+  assert.notEqual(await page.title(), "inline");
+  await context.close();
+}
+
+/** Without a script, the document has the pools. */
+async function withoutScript() {
+  const context = await browser.newContext({ javaScriptEnabled: false });
+  const page = await context.newPage();
+  await page.goto(`${origin}/workers`);
+  assert.match(await page.innerText("table"), /images\s+serving\s+[1-4] \/ [2-4]/);
+  await page.screenshot({ path: `${pictures}/without-script.png` });
+  await context.close();
+}
+
+/** The keyboard alone reaches an act, and a reason is required. */
+async function keyboard() {
+  const faults = [];
+  const page = await open({ viewport: SIZES.desk }, faults);
+  await page.goto(`${origin}/pool/images`);
+  const pause = page.getByRole("button", { name: "Pause …" });
+  await pause.waitFor();
+  await reach(page, "Pause …");
+  await page.keyboard.press("Enter");
+  assert.equal(await focused(page), "reason");
+  await isAccessible(page, "dialog");
+  await page.screenshot({ path: `${pictures}/dialog.png` });
+  await page.keyboard.press("Escape");
+  assert.equal(await page.getByRole("dialog").count(), 0);
+  await reach(page, "Pause …");
+  await page.keyboard.press("Enter");
+  await page.keyboard.type("for a test");
+  await reach(page, "Pause");
+  await page.keyboard.press("Enter");
+  await page.getByRole("button", { name: "Resume …" }).waitFor();
+  await call(server.ops, "AdminService/Resume", { pool: "images" });
+  await pause.waitFor();
+  // A slash goes to the search, whose Enter shows the job.
+  await page.keyboard.press("/");
+  await page.keyboard.type("mail-5");
+  await page.keyboard.press("Enter");
+  await page.getByText("Attempts").first().waitFor();
+  await page.goBack();
+  await pause.waitFor();
+  assert.deepEqual(faults, []);
+  await page.context().close();
+}
+
+const focused = (page) => page.evaluate(() => document.activeElement.id || document.activeElement.textContent);
+/** Presses Tab until a text has the focus. */
+async function reach(page, text) {
+  for (let presses = 0; presses < 60; presses++) {
+    if ((await focused(page)) === text) return;
+    await page.keyboard.press("Tab");
+  }
+  assert.fail(`Tab does not reach "${text}"`);
+}
+
+/** Cancels a job by the page. The server keeps the reason, and the job says how it ended. */
+async function cancels() {
+  const page = await open({ viewport: SIZES.desk }, []);
+  await page.goto(`${origin}/job/${jobs.queued}`);
+  await page.getByRole("button", { name: "Cancel …" }).click();
+  await page.getByLabel("Why?").fill("it is not wanted");
+  await page.getByRole("button", { name: "Cancel the job" }).click();
+  await page.getByText("cancelled here").waitFor();
+  await page.context().close();
+}
+
+/** Resizes, drains and resumes a pool by the page. An act that is refused is not done, and says why. */
+async function operates() {
+  const page = await open({ viewport: SIZES.desk }, []);
+  await page.goto(`${origin}/pool/payments`);
+  const act = async (button, yes) => {
+    await page.getByRole("button", { name: button }).click();
+    await page.getByLabel("Why?").fill("for a test");
+    await page.getByRole("button", { name: yes, exact: true }).click();
+  };
+  await act("Resize …", "Resize");
+  await page.getByRole("dialog").waitFor({ state: "detached" });
+  await page.getByRole("button", { name: "Resize …" }).click();
+  await page.getByLabel("Workers at least").fill("9");
+  await page.getByLabel("Why?").fill("for a test");
+  await page.getByRole("button", { name: "Resize", exact: true }).click();
+  await page.getByText("It was not done: ").waitFor();
+  await page.keyboard.press("Escape");
+  await act("Drain …", "Drain the pool");
+  await page.getByText("draining").first().waitFor();
+  await act("Resume …", "Resume");
+  await page.getByText("serving").first().waitFor();
+  await page.context().close();
+}
+
+/** A page that only reads has no button, and the server refuses what it would send. Another site can do nothing. */
+async function readOnly() {
+  const other = await serve(binary, { mode: "read" });
+  const context = await browser.newContext();
+  const page = await context.newPage();
+  await page.goto(`http://${other.ops}/pool/images`);
+  await page.getByText("Kinds").first().waitFor();
+  assert.equal(await page.getByRole("button").count(), 0);
+  const statusOf = (address, from) => fetch(`http://${address}/waterwheel.v1.AdminService/Pause`, {
+    method: "POST", headers: { "content-type": "application/json", ...from }, body: '{"pool": "images"}',
+  }).then(({ status }) => status);
+  assert.equal(await statusOf(other.ops, { origin: `http://${other.ops}` }), 403);
+  assert.equal(await statusOf(server.ops, { origin: "http://other.example" }), 403);
+  assert.equal(await statusOf(other.ops, {}), 200);
+  other.child.kill("SIGKILL");
+  await other.ended;
+  await context.close();
+}
+
+/** A hidden page asks nothing, and one whose server is away says so, and goes on when it is back. */
+async function awayAndBack() {
+  const context = await browser.newContext();
+  const page = await context.newPage();
+  await page.goto(`${origin}/workers`);
+  await page.getByText("are busy").waitFor();
+  server.child.kill("SIGKILL");
+  await server.ended;
+  await page.getByText("has not answered since").waitFor();
+  await page.screenshot({ path: `${pictures}/away.png` });
+  await until("the server is back", () => serve(binary, server).then(({ child }) => (server.child = child), () => false));
+  await page.getByText("has not answered since").waitFor({ state: "detached" });
+  await page.getByText("0 of 5 are busy").waitFor();
+  await context.close();
+}
+
+try {
+  for (const test of [views, policy, withoutScript, keyboard, cancels, operates, readOnly, awayAndBack]) {
+    const started = Date.now();
+    await test();
+    console.log(`ok ${test.name} (${((Date.now() - started) / 1000).toFixed(1)} s)`);
+  }
+} finally {
+  await browser.close();
+  server.child.kill("SIGKILL");
+}
