@@ -241,6 +241,11 @@ impl Detached {
         self.0.schedules.store(Arc::new(Schedules::new(schedules, (self.0.clock)())));
     }
 
+    /// The schedules, by name, each with at most this many next ticks.
+    pub fn schedules(&self, ticks: usize) -> Vec<(Schedule, Vec<Timestamp>)> {
+        self.0.next_ticks(ticks)
+    }
+
     /// Why the store takes no new jobs: an operation has failed since it last took a write for trial.
     pub fn away(&self) -> Option<Arc<StoreError>> {
         self.0.away.load_full()

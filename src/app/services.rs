@@ -105,7 +105,7 @@ pub(super) fn build(
         started,
     };
     let pages = ops::pages(config.ops, state);
-    let admin = Admin::new(Arc::new(control.clone()), pools.clone());
+    let admin = Admin::new(Arc::new(control.clone()), pools.clone(), control.detached().cloned());
     let ops = ops_services(admin, reads, health, pages, work, access);
     Services { public, ops, runtimes, listeners }
 }

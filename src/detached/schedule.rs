@@ -122,6 +122,18 @@ impl Inner {
         scheduled.pass(now);
     }
 
+    /// The schedules, by name, each with its next ticks.
+    pub(super) fn next_ticks(&self, count: usize) -> Vec<(Schedule, Vec<Timestamp>)> {
+        let now = (self.clock)();
+        let next = |Scheduled { schedule, calendar, .. }: &Scheduled| {
+            let ticks = std::iter::successors(calendar.next(now), |tick| calendar.next(*tick));
+            (schedule.clone(), ticks.take(count).collect())
+        };
+        let mut all: Vec<_> = self.schedules.load().all.iter().map(next).collect();
+        all.sort_by(|(a, _), (b, _)| a.name.cmp(&b.name));
+        all
+    }
+
     fn tick_of(&self, scheduled: &Scheduled, at: Timestamp, now: Timestamp) -> Option<Tick> {
         let Schedule { name, cron, timezone, kind, payload, overlap } = &scheduled.schedule;
         let labels = [("schedule".to_owned(), name.clone())].into();

@@ -13,7 +13,7 @@ use tracing::{Instrument, Span, field::display, info, info_span};
 
 use super::{
     context::Arrival,
-    convert::{duration, phase},
+    convert::{duration, phase, time},
     routes::of_operators,
     service_state::ResponseStream,
     stats::{no_pool, size_stats},
@@ -23,15 +23,18 @@ use super::{
 };
 use crate::{
     auth::{Caller, Rpc},
+    detached::{Detached, Schedule},
     model::Reason,
     phase::Phase,
     pool::{Pool, Pools, RestartFault, Suspension},
     proto::{
         self, CancelJobRequest, CancelJobResponse, DrainRequest, DrainResponse, ExplainRequest, ExplainResponse,
-        ListJobsRequest, ListJobsResponse, PauseRequest, PauseResponse, PoolState, ReloadRequest, ReloadResponse,
-        ResizeRequest, ResizeResponse, RestartRequest, RestartResponse, ResumeRequest, ResumeResponse, WhoAmIRequest,
-        WhoAmIResponse, admin_service_server::AdminService,
+        ListJobsRequest, ListJobsResponse, ListSchedulesRequest, ListSchedulesResponse, ListedSchedule, PauseRequest,
+        PauseResponse, PoolState, ReloadRequest, ReloadResponse, ResizeRequest, ResizeResponse, RestartRequest,
+        RestartResponse, ResumeRequest, ResumeResponse, WhoAmIRequest, WhoAmIResponse,
+        admin_service_server::AdminService,
     },
+    store::Timestamp,
 };
 
 /// What `AdminService` can control.
@@ -114,14 +117,19 @@ pub enum ReloadFault {
 pub struct Admin {
     control: Arc<dyn DrainControl>,
     pools: Pools,
+    /// `None` without a store.
+    detached: Option<Detached>,
 }
 
 impl Admin {
-    /// The service for `control` and `pools`.
-    pub fn new(control: Arc<dyn DrainControl>, pools: Pools) -> Self {
-        Self { control, pools }
+    /// The service for `control`, `pools` and the detached jobs.
+    pub fn new(control: Arc<dyn DrainControl>, pools: Pools, detached: Option<Detached>) -> Self {
+        Self { control, pools, detached }
     }
 }
+
+/// Number of next ticks of a schedule in an answer.
+const NEXT_TICKS: usize = 3;
 
 /// Longest logged reason, in bytes.
 const MAX_REASON: usize = 256;
@@ -243,6 +251,14 @@ impl AdminService for Admin {
         pool_jobs::explain(self, &request.into_inner())
     }
 
+    async fn list_schedules(
+        &self,
+        _: Request<ListSchedulesRequest>,
+    ) -> Result<Response<ListSchedulesResponse>, Status> {
+        let schedules = self.detached.iter().flat_map(|detached| detached.schedules(NEXT_TICKS)).map(schedule);
+        Ok(Response::new(ListSchedulesResponse { schedules: schedules.collect() }))
+    }
+
     async fn who_am_i(&self, request: Request<WhoAmIRequest>) -> Result<Response<WhoAmIResponse>, Status> {
         let caller = request.extensions().get::<Arrival>().and_then(|arrival| arrival.caller.as_deref());
         let may = |rpc: &Rpc| caller.is_none_or(|caller| caller.may_call(*rpc).is_ok());
@@ -250,6 +266,11 @@ impl AdminService for Admin {
         let principal = caller.map(Caller::principal).unwrap_or_default().to_owned();
         Ok(Response::new(WhoAmIResponse { principal, rpcs }))
     }
+}
+
+fn schedule((schedule, ticks): (Schedule, Vec<Timestamp>)) -> ListedSchedule {
+    let Schedule { name, cron, timezone, kind, payload: _, overlap: _ } = schedule;
+    ListedSchedule { name, cron, timezone, kind, next_times: ticks.into_iter().map(time).collect() }
 }
 
 /// Each fault with its position, joined in one line.

@@ -148,7 +148,7 @@ fn attempt(attempt: Attempt) -> proto::Attempt {
     proto::Attempt { number, start_time, end_time, worker, outcome, code, message }
 }
 
-fn time(time: Timestamp) -> ProtoTimestamp {
+pub(super) fn time(time: Timestamp) -> ProtoTimestamp {
     SystemTime::from(time).into()
 }
 

@@ -30,10 +30,11 @@ use super::{
 };
 use crate::proto::{
     CancelJobRequest, CancelJobResponse, DrainRequest, DrainResponse, ExplainRequest, ExplainResponse, Job, JobResult,
-    ListJobsRequest, ListJobsResponse, PauseRequest, PauseResponse, ReloadRequest, ReloadResponse, ResizeRequest,
-    ResizeResponse, RestartRequest, RestartResponse, ResumeRequest, ResumeResponse, Stats, StatsRequest, StatsResponse,
-    StreamRequest, StreamResponse, SubmitManyRequest, SubmitManyResponse, SubmitRequest, SubmitResponse,
-    WatchStatsRequest, WatchStatsResponse, Waterfall, WhoAmIRequest, WhoAmIResponse,
+    ListJobsRequest, ListJobsResponse, ListSchedulesRequest, ListSchedulesResponse, PauseRequest, PauseResponse,
+    ReloadRequest, ReloadResponse, ResizeRequest, ResizeResponse, RestartRequest, RestartResponse, ResumeRequest,
+    ResumeResponse, Stats, StatsRequest, StatsResponse, StreamRequest, StreamResponse, SubmitManyRequest,
+    SubmitManyResponse, SubmitRequest, SubmitResponse, WatchStatsRequest, WatchStatsResponse, Waterfall, WhoAmIRequest,
+    WhoAmIResponse,
     admin_service_server::{AdminService, AdminServiceServer},
     health::{
         HealthCheckRequest, HealthCheckResponse,
@@ -285,6 +286,13 @@ impl AdminService for Play {
 
     async fn explain(&self, _: Request<ExplainRequest>) -> Result<Response<ExplainResponse>, Status> {
         Err(Status::unimplemented("no script explains"))
+    }
+
+    async fn list_schedules(
+        &self,
+        _: Request<ListSchedulesRequest>,
+    ) -> Result<Response<ListSchedulesResponse>, Status> {
+        Err(Status::unimplemented("no script has schedules"))
     }
 
     async fn who_am_i(&self, _: Request<WhoAmIRequest>) -> Result<Response<WhoAmIResponse>, Status> {
