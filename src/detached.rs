@@ -37,14 +37,15 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
-    sync::{Notify, mpsc, watch},
+    sync::{Notify, mpsc},
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::{
-    model::{JobId, Replay},
+    handler::Context,
+    model::JobId,
     pool::{LostWhile, Pool, Pools},
     store::{
         Action, Change, Clock, Depth, Filter, JobName, JobStore, KindPolicy, NewJob, Purged, Settle, StoreError,
@@ -256,9 +257,24 @@ impl Detached {
         self.0.depths.lock().clone()
     }
 
-    /// The attempt of a job that runs here: its number, and its events.
-    pub fn watch(&self, id: &str) -> Option<(u32, watch::Receiver<Replay>)> {
-        self.0.leases.watch(id)
+    /// The run of a job that is in a pool of this server.
+    pub fn run_of(&self, id: &str) -> Option<Context> {
+        self.0.leases.run_of(id)
+    }
+
+    /// Whether a run of the job has ended here, and its end is not stored yet.
+    pub fn is_unstored(&self, id: &str) -> bool {
+        self.0.leases.is_unstored(id)
+    }
+
+    /// Until when no jobs of a kind are taken from the store, because its pool refused one.
+    pub fn refused_until(&self, kind: &str) -> Option<Instant> {
+        self.0.claims.lock().refused_until(kind)
+    }
+
+    /// Whether jobs are taken from the store no more.
+    pub fn is_stopped(&self) -> bool {
+        self.0.stop.is_cancelled()
     }
 
     /// The runs that were stopped after [`stop`](Self::stop). Their jobs are in the store, and run again.

@@ -32,7 +32,7 @@ pub(crate) use userinfo::{WITHHELD, userinfo, without_userinfo};
 // For the service, and its tests.
 #[doc(hidden)]
 pub use {
-    attempt::{AttemptToken, Replay, RunningAttempt},
+    attempt::{AttemptToken, ProgressReport, Replay, RunningAttempt},
     call::{CertificateRequest, JOB_TARGET, Origin, Peer, TRACE_TARGET},
     durations::Durations,
     ids::{InvalidJobId, KindId},

@@ -153,15 +153,16 @@ fn show(pool: &Pool) -> Value {
 }
 
 fn job(held: &ListedJob) -> Value {
-    let ListedJob { job, pool: _, kind, names, stage, run, ended: _, age, left, traceparent, stopping } = held;
+    let ListedJob { job, pool: _, kind, names, stage, run, ended: _, age, left, traceparent, stop } = held;
     let mut shown = json!({
         "job": job.to_string(),
         "request_id": names.request_id.as_ref().map(RequestId::as_str),
+        "detached_job": names.detached_job(),
         "kind": &**kind,
         "tenant": names.tenant.as_deref().unwrap_or_default(),
         "age_ms": millis(*age),
         "left_ms": millis(*left),
-        "stopping": stopping,
+        "stopping": stop.is_some(),
     });
     if !traceparent.is_empty() {
         shown["traceparent"] = traceparent.as_str().into();

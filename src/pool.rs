@@ -58,7 +58,7 @@ pub use drain::DrainReport;
 pub use ended_jobs::{EndedFailure, EndedJob};
 pub use factories::FactoryStats;
 pub use handle::Pool;
-pub use listing::{Explanation, JobFilter, JobOrder, ListedJob, Listing, RunningJob};
+pub use listing::{Explanation, JobFilter, JobOrder, ListedJob, Listing, RunningJob, StopRequest};
 pub use lost_job::{LostJob, LostWhile};
 pub use pools::Pools;
 #[cfg(feature = "server")]

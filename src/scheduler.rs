@@ -44,7 +44,7 @@ pub(crate) use entry::JobKey;
 pub use limit::LimitStats;
 use limit::Limits;
 pub use listing::{Binding, Queued, Wait};
-pub(crate) use listing::{Held, Smallest, smallest};
+pub(crate) use listing::{Explained, Held, Smallest, smallest};
 pub use operate::Suspension;
 use queue::Queue;
 pub(crate) use snapshot::{CoreLoad, WorkerSnapshot};

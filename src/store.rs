@@ -97,6 +97,9 @@ pub trait JobStore: Send + Sync + 'static {
     /// A job.
     async fn get(&self, id: &str, extent: Extent) -> Result<Option<JobRecord>, StoreError>;
 
+    /// Id of the job of a tenant that holds an ordering key; the key is not empty.
+    async fn key_holder(&self, tenant: &str, key: &str) -> Result<Option<String>, StoreError>;
+
     /// At most `length` bytes of the output of the job of this [row](JobRecord::row), from `offset` on.
     async fn output(&self, row: i64, offset: u64, length: u64) -> Result<Bytes, StoreError>;
 

@@ -49,6 +49,7 @@ fn log_stale(pools: &Pools, known: &HashSet<JobId>) -> HashSet<JobId> {
             what: "jobs run for longer than stale_after",
             kind: kind.to_string(),
             job: job.to_string(),
+            detached_job: names.detached_job().unwrap_or_default().to_owned(),
             request_id: names.request_id.as_ref().map(ToString::to_string).unwrap_or_default(),
             tenant: names.tenant.as_deref().unwrap_or_default().to_owned(),
             cause: run(listed),
@@ -67,7 +68,8 @@ fn dump(pools: &Pools) {
     for listed in longest(pools, MAX_LISTED, JobFilter::default()) {
         let ListedJob { job, pool, kind, names, .. } = &listed;
         let request_id = names.request_id.as_ref().map(tracing::field::display);
-        info!(%pool, %kind, %job, request_id, tenant = names.tenant.as_deref(), "a job runs: {}", run(&listed));
+        let (detached_job, tenant) = (names.detached_job(), names.tenant.as_deref());
+        info!(%pool, %kind, %job, detached_job, request_id, tenant, "a job runs: {}", run(&listed));
     }
 }
 
@@ -79,8 +81,7 @@ pub(super) async fn log_drain(control: &Control, public: &Server) -> Infallible 
         lines.tick().await;
         let DrainProgress { queued, running, finished, expected, hard_stop, .. } = control.progress();
         let awaited = longest(control.pools(), MAX_AWAITED, JobFilter::default());
-        let awaited: Vec<_> =
-            awaited.iter().map(|listed| format!("{} ({}) {}", listed.job, listed.kind, run(listed))).collect();
+        let awaited: Vec<_> = awaited.iter().map(awaited_job).collect();
         info!(
             queued,
             running,
@@ -97,6 +98,12 @@ pub(super) async fn log_drain(control: &Control, public: &Server) -> Infallible 
 /// The running jobs that arrived first.
 fn longest(pools: &Pools, limit: usize, filter: JobFilter) -> Vec<ListedJob> {
     pools.list(&JobFilter { stages: vec![JobStage::Running], order: JobOrder::Oldest, ..filter }, limit).jobs
+}
+
+/// A job that a drain waits for.
+fn awaited_job(listed: &ListedJob) -> String {
+    let detached = listed.names.detached_job().map(|id| format!(" of {id}")).unwrap_or_default();
+    format!("{}{detached} ({}) {}", listed.job, listed.kind, run(listed))
 }
 
 /// How long a job has run.

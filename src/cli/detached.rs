@@ -15,14 +15,15 @@ use super::{
     console::{BAD, Console, FAINT, GOOD, STRONG, WARN, paint},
     failure::{Exit, Failure},
     flags::{JobArgs, any_duration, duration_in, message},
-    output::{Format, fitted, message_json, percent, pluralized, row, sanitized},
+    output::{Format, fitted, message_json, percent, pluralized, row, sanitized, short_duration},
 };
 use crate::{
     detached::wall_clock,
     proto::{
         CancelJobsRequest, CancelJobsResponse, CreateJobRequest, DeleteJobRequest, DetachedJob, GetJobRequest,
-        JobOptions, JobServiceCancelJobRequest, JobServiceListJobsRequest, JobState, PurgeJobsRequest, RetryJobRequest,
-        RetryPolicy, WaitJobRequest, WatchJobRequest, WatchJobResponse, job_options::Start, watch_job_response::Event,
+        JobOptions, JobProgress, JobServiceCancelJobRequest, JobServiceListJobsRequest, JobState, PurgeJobsRequest,
+        RetryJobRequest, RetryPolicy, WaitJobRequest, WatchJobRequest, WatchJobResponse, job_options::Start,
+        watch_job_response::Event,
     },
 };
 
@@ -235,20 +236,28 @@ async fn list(args: ListArgs, console: &mut Console<'_>) -> Result<(), Failure> 
         }
         request.page_token = answer.next_page_token;
     };
-    let heads = ["job", "state", ">tries", "kind", "tenant"];
-    let lines = fitted(&heads, answer.jobs.iter().map(cells).collect(), &[4, 3], console.out.width());
+    let heads = ["job", "state", ">age", ">tries", "kind", "tenant", "message"];
+    let now = wall_clock()().into();
+    let rows = answer.jobs.iter().map(|job| cells(job, now)).collect();
+    let lines = fitted(&heads, rows, &[6, 5, 4], console.out.width());
     let more = if answer.next_page_token.is_empty() { "" } else { ", and there are more" };
     let summary = format!("{}{more}, the newest first", pluralized(answer.jobs.len(), "job"));
     Ok(console.list(&answer, &lines, &summary).await?)
 }
 
-fn cells(job: &DetachedJob) -> Vec<String> {
+fn cells(job: &DetachedJob, now: SystemTime) -> Vec<String> {
     let work = job.job.clone().unwrap_or_default();
+    let created = job.create_time.and_then(|time| SystemTime::try_from(time).ok());
+    let age = created.and_then(|created| now.duration_since(created).ok()).unwrap_or_default();
     let tries = job.attempts.last().map_or(0, |attempt| attempt.number);
-    row![paint(STRONG, sanitized(&job.job_id)), state(job), tries, sanitized(&work.kind), sanitized(&work.tenant)]
+    // Of the last failure.
+    let message = job.attempts.iter().rev().find(|attempt| !attempt.message.is_empty());
+    let message = message.and_then(|attempt| attempt.message.lines().next()).unwrap_or_default();
+    let [id, kind, tenant, message] = [job.job_id.as_str(), &work.kind, &work.tenant, message].map(sanitized);
+    row![paint(STRONG, id), state(job), short_duration(age), tries, kind, tenant, message]
 }
 
-fn state(job: &DetachedJob) -> String {
+pub(super) fn state(job: &DetachedJob) -> String {
     let name = job.state().as_str_name().trim_start_matches("JOB_STATE_").to_lowercase();
     match job.state() {
         JobState::Succeeded => name,
@@ -280,15 +289,28 @@ async fn await_end(server: &ServerArgs, job_id: String, console: &mut Console<'_
 /// The job with its attempts.
 fn text(job: &DetachedJob) -> String {
     let kind = sanitized(&job.job.clone().unwrap_or_default().kind);
-    let mut text = format!("{}  {}  kind {kind}", paint(STRONG, sanitized(&job.job_id)), state(job));
+    format!("{}  {}  kind {kind}{}", paint(STRONG, sanitized(&job.job_id)), state(job), history(job))
+}
+
+/// A line for each attempt of a job, and one for its progress; each begins with a line end.
+pub(super) fn history(job: &DetachedJob) -> String {
+    let mut text = String::new();
     for attempt in &job.attempts {
-        let outcome = if attempt.outcome.is_empty() { "lease lost" } else { &attempt.outcome };
-        let [worker, outcome] = [attempt.worker.as_str(), outcome].map(sanitized);
-        text.push_str(&format!("\n  attempt {}  {worker}  {outcome}", attempt.number));
+        let outcome = match (attempt.outcome.as_str(), attempt.end_time) {
+            ("", None) => "runs",
+            ("", Some(_)) => "lease lost",
+            (outcome, _) => outcome,
+        };
+        let [worker, outcome, runner] = [attempt.worker.as_str(), outcome, &attempt.runner].map(sanitized);
+        let line = format!("\n  attempt {}  {worker}  {outcome}  {runner}", attempt.number);
+        text.push_str(line.trim_end());
         if attempt.code != 0 {
             let code = Code::from_i32(attempt.code).description();
             text.push_str(&format!("  {code}: {}", sanitized(&attempt.message)));
         }
+    }
+    if let Some(JobProgress { fraction, message, time: _ }) = &job.progress {
+        text.push_str(format!("\n  progress {}  {}", percent(*fraction), sanitized(message)).trim_end());
     }
     text
 }

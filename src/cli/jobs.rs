@@ -15,7 +15,7 @@ use super::{
 };
 use crate::proto::{
     Binding, EndedState, ExplainRequest, ExplainResponse, HeldState, JobOrder, JobStage, ListJobsRequest,
-    ListJobsResponse, ListedJob, RunningState, Waterfall, explain_response::State,
+    ListJobsResponse, ListedJob, RunningState, StopRequest, StoredState, Waterfall, explain_response::State,
 };
 
 /// List queued and running jobs, and the last ones that ended.
@@ -71,12 +71,12 @@ pub(super) struct JobsArgs {
 
 /// Show the state of a job and what it waits for, or how it ended.
 ///
-/// Each pool remembers its last ended jobs; pool.NAME.ended_jobs sets how many.
+/// Each pool remembers its last ended jobs; pool.NAME.ended_jobs sets how many. The store keeps detached jobs.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  waterwheel explain $JOB")]
 pub(super) struct ExplainArgs {
-    /// Id of the job, from its result, an error, "waterwheel jobs" or the log; or the request id of its call.
-    job: String,
+    /// Any id of the job, from an answer, an error, a list or the log; or the request id of its call.
+    id: String,
     #[command(flatten)]
     pub(super) operator: OperatorArgs,
 }
@@ -104,16 +104,18 @@ pub(super) async fn run(args: JobsArgs, console: &mut Console<'_>) -> Result<Exi
 
 /// A line for each job, no longer than `width`.
 pub(super) fn lines(answer: &ListJobsResponse, width: Option<usize>) -> Vec<String> {
-    let heads = ["job", "state", ">age", ">run", "kind", "tenant", "request id"];
-    // Columns that callers fill are shortened, the last first.
-    fitted(&heads, answer.jobs.iter().map(cells).collect(), &[6, 5, 4], width)
+    let heads = ["job", "state", ">age", ">run", "kind", "tenant", "request id", "message"];
+    // Columns that callers and handlers fill are shortened, the last first.
+    fitted(&heads, answer.jobs.iter().map(cells).collect(), &[7, 6, 5, 4], width)
 }
 
 fn cells(job: &ListedJob) -> Vec<String> {
-    let ListedJob { job_id, request_id, pool: _, kind, tenant, stage: _, age, run, outcome: _ } = job;
+    let ListedJob { job_id, request_id, kind, tenant, age, run, detached_job_id, message, .. } = job;
     let run = if run.is_some() { short(*run) } else { "-".to_owned() };
-    let [job_id, kind, tenant, request_id] = [job_id, kind, tenant, request_id].map(|text| sanitized(text));
-    row![paint(STRONG, job_id), state(job), short(*age), run, kind, tenant, request_id]
+    // The id that the caller was told.
+    let id = if detached_job_id.is_empty() { job_id } else { detached_job_id };
+    let [id, kind, tenant, request_id, message] = [id, kind, tenant, request_id, message].map(|text| sanitized(text));
+    row![paint(STRONG, id), state(job), short(*age), run, kind, tenant, request_id, message]
 }
 
 /// State of a job, with the reason if it failed.
@@ -123,7 +125,7 @@ fn state(job: &ListedJob) -> String {
         JobStage::Queued => paint(WARN, "queued"),
         JobStage::Running => paint(GOOD, "running"),
         JobStage::Completed => "completed".to_owned(),
-        JobStage::Failed | JobStage::Unspecified => paint(BAD, sanitized(&job.outcome)),
+        JobStage::Failed | JobStage::Stored | JobStage::Unspecified => paint(BAD, sanitized(&job.outcome)),
     }
 }
 
@@ -138,30 +140,37 @@ pub(super) fn summary(answer: &ListJobsResponse) -> String {
 }
 
 pub(super) async fn explain(args: ExplainArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
-    let ExplainArgs { job: job_id, operator } = args;
-    let request = ExplainRequest { job_id };
+    let ExplainArgs { id, operator } = args;
+    let request = ExplainRequest { id };
     let answer = operator.ask(async |server| server.admin().explain(request).await).await?;
     console.message(&answer, explained).await?;
     Ok(Exit::Done)
 }
 
 fn explained(answer: &ExplainResponse) -> String {
-    let ExplainResponse { job_id, pool, kind, state, .. } = answer;
-    let head = format!("{}  kind {}  pool {}", paint(STRONG, sanitized(job_id)), sanitized(kind), sanitized(pool));
+    let ExplainResponse { job_id, pool, kind, state, detached_job_id, detached, .. } = answer;
+    let id = if detached_job_id.is_empty() { job_id } else { detached_job_id };
+    let pool = if pool.is_empty() { String::new() } else { format!("  pool {}", sanitized(pool)) };
+    let head = format!("{}  kind {}{pool}", paint(STRONG, sanitized(id)), sanitized(kind));
     let lines = match state {
         Some(State::Held(held)) => self::held(held),
         Some(State::Running(running)) => self::running(running),
         Some(State::Ended(ended)) => self::ended(ended),
+        Some(State::Stored(stored)) => self::stored(stored),
         None => String::new(),
     };
-    format!("{head}\n{}{lines}{}", names(answer), others(answer))
+    let detached = detached.as_ref().map(|job| format!("  {}{}\n", detached::state(job), detached::history(job)));
+    let detached = detached.unwrap_or_default();
+    format!("{head}\n{}{lines}{detached}{}", names(answer), others(answer))
 }
 
 /// Its names besides its id.
 fn names(answer: &ExplainResponse) -> String {
-    let ExplainResponse { tenant, request_id, principal, runner, .. } = answer;
-    let names = [("tenant", tenant), ("caller", principal), ("request id", request_id), ("in", runner)];
-    let known = names.into_iter().filter(|(_, name)| !name.is_empty());
+    let ExplainResponse { job_id, tenant, request_id, principal, runner, trace_id, detached_job_id, .. } = answer;
+    // That of other jobs is in the first line.
+    let job = if detached_job_id.is_empty() { "" } else { job_id };
+    let names = [("tenant", tenant.as_str()), ("caller", principal), ("request id", request_id), ("trace", trace_id)];
+    let known = names.into_iter().chain([("in its pool", job), ("in", runner)]).filter(|(_, name)| !name.is_empty());
     let known: Vec<_> = known.map(|(what, name)| format!("{what} {}", sanitized(name))).collect();
     if known.is_empty() { String::new() } else { format!("  {}\n", known.join("  ")) }
 }
@@ -175,20 +184,39 @@ fn others(answer: &ExplainResponse) -> String {
 }
 
 fn held(held: &HeldState) -> String {
-    let HeldState { position, ahead, expected_start, bound_by: _, age, left } = held;
+    let HeldState { position, ahead, expected_start, bound_by: _, age, left, blocker } = held;
     let place = match ahead {
         Some(ahead) => format!("queued at {position}, {ahead} ahead"),
         None => format!("waits for capacity at {position}"),
     };
     let expected = expected_start.map(|start| format!(", expected to start in {}", short(Some(start))));
     let (place, expected, cause) = (paint(WARN, place), expected.unwrap_or_default(), because(held.bound_by()));
+    let blocker = if blocker.is_empty() { String::new() } else { format!(": {}", sanitized(blocker)) };
     let [age, left] = [age, left].map(|time| short(*time));
-    format!("  {place}{expected}\n  because {cause}\n  arrived {age} ago, {left} left\n")
+    format!("  {place}{expected}\n  because {cause}{blocker}\n  arrived {age} ago, {left} left\n")
+}
+
+/// What a detached job waits for that no pool of the server has.
+fn stored(stored: &StoredState) -> String {
+    let StoredState { bound_by: _, blocker, until, detail } = stored;
+    let blocker = match stored.bound_by() {
+        // The sentence has the value of a limit.
+        Binding::OrderingKey if !blocker.is_empty() => format!(": {}", sanitized(blocker)),
+        _ => String::new(),
+    };
+    let until = until.map(|until| format!(", until {until}")).unwrap_or_default();
+    format!("  {}{blocker}{until}\n", sanitized(detail))
 }
 
 fn because(binding: Binding) -> &'static str {
     match binding {
-        Binding::Unspecified => "of a cause that this client does not know",
+        Binding::Unspecified
+        | Binding::StartTime
+        | Binding::Kind
+        | Binding::Drain
+        | Binding::Store
+        | Binding::OtherServer
+        | Binding::Ended => "of a cause that this client does not know",
         Binding::Pause => "its pool is paused",
         Binding::Room => "the queue is full",
         Binding::Workers => "no worker is free",
@@ -202,14 +230,19 @@ fn because(binding: Binding) -> &'static str {
 }
 
 fn running(running: &RunningState) -> String {
-    let RunningState { worker, queue, run, left, stopping, stuck } = running;
-    let state = match (stuck, stopping) {
-        (true, _) => paint(BAD, "ignored the request to stop"),
-        (false, true) => paint(WARN, "asked to stop"),
-        (false, false) => paint(GOOD, "runs"),
+    let RunningState { worker, queue, run, left, stopping: _, stuck, stop } = running;
+    let state = match stop {
+        Some(_) if *stuck => paint(BAD, "ignored the request to stop"),
+        Some(_) => paint(WARN, "asked to stop"),
+        None => paint(GOOD, "runs"),
     };
     let [queue, run, left] = [queue, run, left].map(|it| short(*it));
-    format!("  {state} on worker {worker} for {run}, after {queue} in the queue\n  {left} left\n")
+    let mut text = format!("  {state} on worker {worker} for {run}, after {queue} in the queue\n  {left} left\n");
+    if let Some(StopRequest { reason, since, grace_left }) = stop {
+        let ([since, left], reason) = ([since, grace_left].map(|it| short(*it)), sanitized(reason));
+        text.push_str(&format!("  asked {since} ago, because of {reason}; {left} of its grace left\n"));
+    }
+    text
 }
 
 fn ended(ended: &EndedState) -> String {
@@ -251,6 +284,7 @@ mod tests {
             age: Some("72s".parse().unwrap()),
             run: (stage != JobStage::Queued).then(|| "0.5s".parse().unwrap()),
             outcome: if stage == JobStage::Failed { "HANDLER_FAILED".into() } else { String::new() },
+            ..ListedJob::default()
         }
     }
 
@@ -302,11 +336,12 @@ mod tests {
             bound_by: Binding::LimitRate.into(),
             age: time("0.2s"),
             left: time("29.8s"),
+            blocker: "rate 2.00/s".into(),
         };
         assert_eq!(
             shown(State::Held(held)),
             "1-2  kind resize  pool cpu\n  queued at 4, 3 ahead, expected to start in 1.5s\n  \
-             because its kind is at its rate limit\n  arrived 200ms ago, 30s left\n"
+             because its kind is at its rate limit: rate 2.00/s\n  arrived 200ms ago, 30s left\n"
         );
         let running = RunningState {
             worker: 7,
@@ -315,10 +350,12 @@ mod tests {
             left: time("28s"),
             stopping: true,
             stuck: false,
+            stop: Some(StopRequest { reason: "OPERATOR".into(), since: time("0.5s"), grace_left: time("1.5s") }),
         };
         assert_eq!(
             shown(State::Running(running)),
-            "1-2  kind resize  pool cpu\n  asked to stop on worker 7 for 2.0s, after 100ms in the queue\n  28s left\n"
+            "1-2  kind resize  pool cpu\n  asked to stop on worker 7 for 2.0s, after 100ms in the queue\n  28s left\n  \
+             asked 500ms ago, because of OPERATOR; 1.5s of its grace left\n"
         );
         let waterfall =
             Waterfall { budget_seconds: 1.0, queue_seconds: 0.2, run_seconds: 0.79, left_seconds: 0.01, worker: 3 };

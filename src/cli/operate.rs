@@ -79,18 +79,18 @@ struct Workers {
     max: u32,
 }
 
-/// Cancel a queued or running job, or all jobs of a request.
+/// Cancel a job, or all jobs of a request.
 ///
-/// A queued job ends at once. A running job is asked to stop, and killed after the grace period. Its caller gets
-/// CANCELLED_BY_OPERATOR. "waterwheel jobs" lists the jobs.
+/// A job that waits ends at once, also in the store of detached jobs. A running job is asked to stop, and killed after
+/// the grace period. Its caller gets CANCELLED_BY_OPERATOR. "waterwheel jobs" lists the jobs.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  waterwheel cancel $JOB")]
 pub(super) struct CancelArgs {
-    /// Id of the job, or the request id of its call.
+    /// Any id of the job, from an answer, an error, a list or the log; or the request id of its call.
     #[arg(required_unless_present = "request_id")]
-    job: Option<String>,
+    id: Option<String>,
     /// Cancel all jobs of the calls with this request id.
-    #[arg(long, value_name = "ID", conflicts_with = "job")]
+    #[arg(long, value_name = "ID", conflicts_with = "id")]
     request_id: Option<String>,
     #[command(flatten)]
     pub(super) change: ChangeArgs,
@@ -148,9 +148,9 @@ pub(super) async fn resize(args: ResizeArgs, console: &mut Console<'_>) -> Resul
 }
 
 pub(super) async fn cancel(args: CancelArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
-    let CancelArgs { job, request_id, change: ChangeArgs { reason, operator } } = args;
-    let [job_id, request_id] = [job, request_id].map(Option::unwrap_or_default);
-    let request = CancelJobRequest { job_id, reason, request_id };
+    let CancelArgs { id, request_id, change: ChangeArgs { reason, operator } } = args;
+    let [id, request_id] = [id, request_id].map(Option::unwrap_or_default);
+    let request = CancelJobRequest { id, reason, request_id };
     let answer = operator.ask(async |server| server.admin().cancel_job(request).await).await?;
     console.message(&answer, cancelled).await?;
     Ok(Exit::Done)
@@ -177,7 +177,10 @@ async fn show(pool: Option<PoolState>, operator: &OperatorArgs, console: &mut Co
 fn cancelled(answer: &CancelJobResponse) -> String {
     let mut lines: Vec<_> = answer.jobs.iter().map(cancelled_job).collect();
     if answer.all > answer.jobs.len() as u64 {
-        lines.push(format!("{} of {} jobs; run the command again for the others", answer.jobs.len(), answer.all));
+        lines.push("there are more; run the command again for the others".to_owned());
+    }
+    if answer.jobs.len() > 1 {
+        lines.push(format!("{} cancelled", pluralized(answer.jobs.len(), "job")));
     }
     lines.join("\n")
 }
@@ -187,9 +190,13 @@ fn cancelled_job(job: &CancelledJob) -> String {
         JobStage::Waiting => "it waited for capacity, and did not start",
         JobStage::Queued => "it was queued, and did not start",
         JobStage::Running => "it runs, and is asked to stop",
+        JobStage::Stored => "it waited in the store, and does not start",
         JobStage::Completed | JobStage::Failed | JobStage::Unspecified => "",
     };
-    format!("cancelled {} of pool {}: {how}", paint(STRONG, sanitized(&job.job_id)), sanitized(&job.pool))
+    let CancelledJob { job_id, pool, detached_job_id, .. } = job;
+    let id = if detached_job_id.is_empty() { job_id } else { detached_job_id };
+    let pool = if pool.is_empty() { String::new() } else { format!(" of pool {}", sanitized(pool)) };
+    format!("cancelled {}{pool}: {how}", paint(STRONG, sanitized(id)))
 }
 
 /// The reason why nothing was applied.

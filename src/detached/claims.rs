@@ -142,6 +142,11 @@ impl Claims {
         }
     }
 
+    /// Until when no jobs of a kind are taken, because its pool refused one.
+    pub(super) fn refused_until(&self, kind: &str) -> Option<Instant> {
+        self.refused.get(kind).copied().filter(|until| *until > Instant::now())
+    }
+
     /// Takes no jobs of a kind until `until`.
     pub(super) fn refuse(&mut self, kind: &str, until: Instant) {
         self.refused.insert(kind.to_owned(), until);

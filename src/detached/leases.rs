@@ -3,15 +3,15 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
-    sync::Arc,
+    mem,
 };
 
 use parking_lot::Mutex;
-use tokio::sync::watch;
 
 use super::LostRun;
 use crate::{
-    model::{JobId, Replay, RunningAttempt},
+    handler::Context,
+    model::JobId,
     pool::LostWhile,
     store::{SessionId, Token},
 };
@@ -51,8 +51,7 @@ pub(super) enum Stage {
 
 /// The run of a job in a pool.
 pub(super) struct Run {
-    pub(super) job: JobId,
-    pub(super) attempt: Arc<RunningAttempt>,
+    pub(super) cx: Context,
     pub(super) lost: LostRun,
 }
 
@@ -92,8 +91,12 @@ impl Leases {
     pub(super) fn set(&self, token: &Token, stage: Stage) -> Option<JobId> {
         let mut entries = self.0.lock();
         let lease = entries.leases.get_mut(token)?;
-        lease.stage = stage;
-        lease.job().filter(|_| lease.is_cancelled)
+        let last = mem::replace(&mut lease.stage, stage);
+        let cancelled = lease.job().filter(|_| lease.is_cancelled);
+        // The last clone of a context ends a span, which runs code of a subscriber.
+        drop(entries);
+        drop(last);
+        cancelled
     }
 
     pub(super) fn remove(&self, token: &Token) {
@@ -124,11 +127,14 @@ impl Leases {
         Some(own.filter_map(|(_, lease)| lease.cancel()).collect())
     }
 
-    /// The run of a job: the number of its attempt, and its events.
-    pub(super) fn watch(&self, id: &str) -> Option<(u32, watch::Receiver<Replay>)> {
-        let entries = self.0.lock();
-        let own = entries.leases.range(Token::first(id)..).take_while(|(token, _)| token.id == id);
-        own.filter_map(|(_, lease)| lease.run()).last().map(|run| (run.attempt.token.number, run.attempt.watch()))
+    /// The last run of a job in a pool.
+    pub(super) fn run_of(&self, id: &str) -> Option<Context> {
+        self.0.lock().of(id).filter_map(Lease::run).last().map(|run| run.cx.clone())
+    }
+
+    /// Whether a run of the job has ended, and its end is not stored yet.
+    pub(super) fn is_unstored(&self, id: &str) -> bool {
+        self.0.lock().of(id).any(|lease| matches!(lease.stage, Stage::Ended(_)))
     }
 
     /// A drain has stopped the run, and its job goes back to the store. The receipt of the drain lists it.
@@ -152,13 +158,20 @@ impl Leases {
     }
 }
 
+impl Entries {
+    /// The leases of a job.
+    fn of(&self, id: &str) -> impl Iterator<Item = &Lease> {
+        self.leases.range(Token::first(id)..).take_while(move |(token, _)| token.id == id).map(|(_, lease)| lease)
+    }
+}
+
 impl Lease {
     fn run(&self) -> Option<&Run> {
         if let Stage::Runs(run) = &self.stage { Some(run) } else { None }
     }
 
     fn job(&self) -> Option<JobId> {
-        self.run().map(|run| run.job)
+        self.run().map(|run| run.cx.job())
     }
 
     fn cancel(&mut self) -> Option<JobId> {

@@ -40,7 +40,7 @@ impl Reservation {
         let if_lost = receipt_entry(&claimed, &self.pool);
         let end = match inner.pools.try_submit(pool_job(&claimed, &attempt)) {
             Ok(ticket) => {
-                let run = Run { job: ticket.job(), attempt: Arc::clone(&attempt), lost: if_lost.clone() };
+                let run = Run { cx: ticket.context().clone(), lost: if_lost.clone() };
                 inner.set(&claimed.token, Stage::Runs(run));
                 inner.store.wakes().changed(id);
                 self.follow(ticket).await

@@ -35,7 +35,7 @@ struct Inner {
     parts: ContextParts,
     /// Created on first use if the call has none: an unlogged job needs no id.
     request_id: OnceLock<RequestId>,
-    stop: SetOnce<StopReason>,
+    stop: SetOnce<(StopReason, Instant)>,
     start: StartMark,
     runner: OnceLock<Runner>,
     program_end: OnceLock<Box<ProgramEnd>>,
@@ -132,7 +132,7 @@ impl Context {
 
     /// The attempt of a detached job; `None` if a caller waits for the job.
     pub fn attempt(&self) -> Option<&AttemptToken> {
-        self.watched().map(|attempt| &attempt.token)
+        self.running_attempt().map(|attempt| &*attempt.token)
     }
 
     /// Id of the detached job that runs, for log lines.
@@ -141,7 +141,7 @@ impl Context {
     }
 
     /// The attempt, with its watchers.
-    fn watched(&self) -> Option<&RunningAttempt> {
+    pub(crate) fn running_attempt(&self) -> Option<&RunningAttempt> {
         self.call()?.attempt.as_deref()
     }
 
@@ -206,11 +206,16 @@ impl Context {
 
     /// Asks the job to stop. The first reason stays; returns whether this was the first time.
     pub fn stop(&self, reason: StopReason) -> bool {
-        self.0.stop.set(reason).is_ok()
+        self.0.stop.set((reason, Instant::now())).is_ok()
     }
 
     /// Why the job must stop; `None` while it may continue. Blocking handlers check this between steps.
     pub fn stop_reason(&self) -> Option<StopReason> {
+        self.stopped().map(|(reason, _)| reason)
+    }
+
+    /// Why the job must stop, and when it was asked to.
+    pub(crate) fn stopped(&self) -> Option<(StopReason, Instant)> {
         self.0.stop.get().copied()
     }
 
@@ -221,7 +226,7 @@ impl Context {
 
     /// Returns when the job is asked to stop. Cancel safe.
     pub async fn cancelled(&self) -> StopReason {
-        *self.0.stop.wait().await
+        self.0.stop.wait().await.0
     }
 
     /// Runs `future` in the handler's span, or else in the span of the call, so that its log lines carry the request
@@ -239,7 +244,7 @@ impl Context {
     /// job is asked to stop while the reader is slow. Return either one with `?`.
     pub async fn write(&self, chunk: impl Into<Bytes>) -> Result<(), HandlerError> {
         let chunk = chunk.into();
-        let watched = self.watched().filter(|_| !chunk.is_empty()).map(|attempt| (attempt, chunk.clone()));
+        let watched = self.running_attempt().filter(|_| !chunk.is_empty()).map(|attempt| (attempt, chunk.clone()));
         let sent = tokio::select! {
             biased;
             sent = self.output().write(chunk) => sent,
@@ -264,7 +269,7 @@ impl Context {
     pub fn progress(&self, fraction: f64, message: impl Into<String>) {
         let fraction = if fraction.is_finite() { fraction.clamp(0.0, 1.0) } else { 0.0 };
         let message = text::message(message.into());
-        match self.watched() {
+        match self.running_attempt() {
             Some(attempt) => attempt.progress(fraction, message),
             None => self.output().progress(fraction, message),
         }
@@ -346,12 +351,12 @@ impl Context {
 
     /// How often in a row its worker has crashed or was lost, if it is detached.
     pub(super) fn crashes(&self) -> u32 {
-        self.watched().map_or(0, |attempt| attempt.crashes)
+        self.running_attempt().map_or(0, |attempt| attempt.crashes)
     }
 
     /// Its worker crashed, or was lost, while it ran other jobs too.
     pub(super) fn note_shared_crash(&self) {
-        if let Some(attempt) = self.watched() {
+        if let Some(attempt) = self.running_attempt() {
             attempt.note_shared_crash();
         }
     }

@@ -20,4 +20,13 @@ impl Context {
         }
         self.trace().cloned()
     }
+
+    /// Id of the trace of the call, as 32 hexadecimal digits; `None` if it is not traced.
+    pub(crate) fn trace_id(&self) -> Option<Box<str>> {
+        let received = self.trace().and_then(|trace| trace.traceparent.get(3..35)).map(Box::from);
+        #[cfg(feature = "server")]
+        return received.or_else(|| self.exported_trace_id());
+        #[cfg(not(feature = "server"))]
+        received
+    }
 }

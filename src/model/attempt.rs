@@ -3,11 +3,14 @@
 use std::{
     collections::VecDeque,
     fmt,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use bytes::Bytes;
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 
 /// Bytes of output that an attempt keeps for late watchers. The last chunk is kept even if it is larger.
 const MAX_REPLAY: usize = 256 << 10;
@@ -18,7 +21,7 @@ const CHUNK: usize = 64;
 #[derive(Debug)]
 pub struct RunningAttempt {
     /// Its token.
-    pub token: AttemptToken,
+    pub token: Arc<AttemptToken>,
     /// How often in a row its worker has crashed or was lost. After some, it runs alone there, which shows whether the
     /// job or one beside it was the cause.
     pub crashes: u32,
@@ -51,17 +54,28 @@ pub struct Replay {
     begin: u64,
     /// Bytes of all chunks, including the overhead.
     size: usize,
-    /// Progress from 0 to 1, and a message.
-    pub progress: Option<(f64, String)>,
+    /// The last progress report.
+    pub progress: Option<ProgressReport>,
     /// Number of progress reports.
     pub progresses: u64,
+}
+
+/// A progress report of an attempt.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ProgressReport {
+    /// Share of the work that is done, from 0 to 1.
+    pub fraction: f64,
+    /// What the handler is doing, for people.
+    pub message: String,
+    /// When it was reported.
+    pub at: Instant,
 }
 
 impl RunningAttempt {
     /// An attempt without events.
     #[must_use]
     pub fn new(token: AttemptToken, crashes: u32) -> Self {
-        Self { token, crashes, shared_crash: AtomicBool::new(false), events: watch::Sender::default() }
+        Self { token: Arc::new(token), crashes, shared_crash: AtomicBool::new(false), events: watch::Sender::default() }
     }
 
     /// Its worker crashed while it ran other jobs too.
@@ -97,7 +111,7 @@ impl RunningAttempt {
     /// Reports progress.
     pub fn progress(&self, fraction: f64, message: String) {
         self.events.send_modify(|replay| {
-            replay.progress = Some((fraction, message));
+            replay.progress = Some(ProgressReport { fraction, message, at: Instant::now() });
             replay.progresses += 1;
         });
     }

@@ -9,7 +9,9 @@ use tokio::time::Instant;
 use super::shard::shard;
 use crate::{
     handler::Context,
-    model::{Execution, Failure, JobId, JobStage, KindId, Outcome, ProgramEnd, RequestId, Rung, Waterfall},
+    model::{
+        AttemptToken, Execution, Failure, JobId, JobStage, KindId, Outcome, ProgramEnd, RequestId, Rung, Waterfall,
+    },
     scheduler::{Smallest, smallest},
 };
 
@@ -53,6 +55,10 @@ pub struct JobNames {
     pub principal: Option<Arc<str>>,
     /// What ran it, if that was not the server itself.
     pub runner: Option<Box<str>>,
+    /// The attempt of a detached job; `None` if a caller waits for the job.
+    pub attempt: Option<Arc<AttemptToken>>,
+    /// Id of its trace, as 32 hexadecimal digits, if it is traced.
+    pub trace_id: Option<Box<str>>,
 }
 
 /// Failure of an ended job.
@@ -128,12 +134,20 @@ impl EndedJob {
 }
 
 impl JobNames {
+    /// Id of the detached job, if it is an attempt of one.
+    #[must_use]
+    pub fn detached_job(&self) -> Option<&str> {
+        self.attempt.as_deref().map(|attempt| &*attempt.job)
+    }
+
     pub(super) fn of(cx: &Context) -> Self {
         Self {
             request_id: cx.known_request_id().cloned(),
             tenant: cx.tenant().cloned(),
             principal: cx.principal().cloned(),
             runner: cx.runner().map(|runner| runner.to_string().into()),
+            attempt: cx.running_attempt().map(|attempt| Arc::clone(&attempt.token)),
+            trace_id: cx.trace_id(),
         }
     }
 }
@@ -202,7 +216,14 @@ impl Meters {
 
     /// The ended job with this id, if it is remembered.
     pub(super) fn find(&self, job: JobId) -> Option<EndedJob> {
-        self.shards.iter().find_map(|shard| shard.lock().ended().find(|ended| ended.job == job).cloned())
+        self.last(|ended| ended.job == job)
+    }
+
+    /// The last remembered job for which `is` holds.
+    pub(super) fn last(&self, is: impl Fn(&EndedJob) -> bool) -> Option<EndedJob> {
+        let last =
+            |shard: &Mutex<Part>| shard.lock().ended().filter(|ended| is(ended)).max_by_key(|ended| ended.at).cloned();
+        self.shards.iter().filter_map(last).max_by_key(|ended| ended.at)
     }
 
     /// The ended jobs for which `key` returns a value: the first `limit` by key, and the number of all.
@@ -321,7 +342,7 @@ mod tests {
         let none = Meters::new(1, 0);
         none.record(ended(jobs[0], Outcome::HandlerFailed, Duration::ZERO));
         assert!(none.find(jobs[0]).is_none());
-        assert!(size_of::<EndedJob>() <= 192, "{}", size_of::<EndedJob>());
+        assert!(size_of::<EndedJob>() <= 216, "{}", size_of::<EndedJob>());
     }
 
     #[test]

@@ -6,9 +6,9 @@ use tokio::time::Instant;
 
 use super::{EndedJob, JobNames, Pool, Pools, TenantRate, inner::PoolInner};
 use crate::{
-    handler::Context,
-    model::{JobId, JobStage, RequestId},
-    scheduler::{Held, Smallest, Wait, smallest},
+    handler::{Context, StopReason},
+    model::{JobId, JobStage, KindLimits, Limit, Limiter, Rate, RequestId},
+    scheduler::{Binding, Explained, Held, Smallest, Wait, smallest},
 };
 
 /// Selects jobs for a list, and their order.
@@ -76,8 +76,20 @@ pub struct ListedJob {
     pub left: Duration,
     /// The caller's span, as `traceparent`; empty if there is none, and for ended jobs.
     pub traceparent: String,
-    /// Whether it was asked to stop.
-    pub stopping: bool,
+    /// The request to stop, if there was one.
+    pub stop: Option<StopRequest>,
+}
+
+/// A request to a job to stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StopRequest {
+    /// Why.
+    pub reason: StopReason,
+    /// Time since then.
+    pub since: Duration,
+    /// Time until it is forced to stop.
+    pub grace_left: Duration,
 }
 
 /// The run of a job that has not ended.
@@ -180,7 +192,7 @@ impl Pool {
             let key = || filter.key(ended.job, kind, tenant.as_ref(), request_id.as_ref(), ended.age(now));
             (lists_ended && filter.has(ended.stage())).then(key).flatten()
         });
-        let held = held.into_iter().map(|(key, (cx, held))| (key, ListedJob::held(&cx, held, now)));
+        let held = held.into_iter().map(|(key, (cx, held))| (key, ListedJob::held(inner, &cx, held, now)));
         let ended = ended.into_iter().map(|(key, ended)| (key, ListedJob::ended(inner, ended, now)));
         (held.chain(ended).collect(), all_held + all_ended)
     }
@@ -201,7 +213,7 @@ fn list(pools: &[Pool], filter: &JobFilter, limit: usize) -> Listing {
 }
 
 impl ListedJob {
-    pub(super) fn held(cx: &Context, held: Held, now: Instant) -> Self {
+    pub(super) fn held(inner: &PoolInner, cx: &Context, held: Held, now: Instant) -> Self {
         let deadline = cx.deadline();
         let run = RunningJob {
             worker: held.worker,
@@ -223,7 +235,10 @@ impl ListedJob {
             age: now.saturating_duration_since(deadline.arrival()),
             left: deadline.left(now),
             traceparent: cx.trace().map(|trace| trace.traceparent.clone()).unwrap_or_default(),
-            stopping: cx.is_cancelled(),
+            stop: cx.stopped().map(|(reason, at)| {
+                let since = now.saturating_duration_since(at);
+                StopRequest { reason, since, grace_left: inner.grace(cx.kind_id()).saturating_sub(since) }
+            }),
         }
     }
 
@@ -239,7 +254,7 @@ impl ListedJob {
             ended: Some(ended),
             left: Duration::ZERO,
             traceparent: String::new(),
-            stopping: false,
+            stop: None,
         }
     }
 }
@@ -252,6 +267,8 @@ pub struct Explanation {
     pub job: ListedJob,
     /// What it waits for; `None` if it has begun.
     pub wait: Option<Wait>,
+    /// The job that holds its ordering key, or the limit that is reached; empty for other causes.
+    pub blocker: String,
 }
 
 impl Pool {
@@ -261,12 +278,47 @@ impl Pool {
     pub fn explain(&self, job: JobId) -> Option<Explanation> {
         let (inner, now) = (self.inner(), Instant::now());
         let held = inner.read(|core| core.explain(now, |cx| cx.job() == job));
-        let is_open = held.as_ref().is_some_and(|(_, held, _)| !held.is_ended);
+        let is_open = held.as_ref().is_some_and(|explained| !explained.held.is_ended);
         if !is_open && let Some(ended) = inner.meters.find(job) {
-            return Some(Explanation { job: ListedJob::ended(inner, ended, now), wait: None });
+            return Some(Explanation::ended(inner, ended));
         }
-        held.map(|(cx, held, wait)| Explanation { job: ListedJob::held(&cx, held, now), wait })
+        let Explained { job: cx, held, wait, key_holder } = held?;
+        let blocker = match wait.and_then(|wait| wait.queued).map(|queued| queued.bound_by) {
+            Some(Binding::OrderingKey) => key_holder.map(|holder| holder.job().to_string()).unwrap_or_default(),
+            Some(Binding::Limit(limiter)) => value(limiter, inner.kind(cx.kind_id()).get_options().limits),
+            _ => String::new(),
+        };
+        Some(Explanation { job: ListedJob::held(inner, &cx, held, now), wait, blocker })
     }
+
+    /// The limit of a kind that its next job would wait for, with its value; `None` if it would wait for none.
+    pub(crate) fn reached_limit(&self, kind: &str) -> Option<(Limiter, String)> {
+        let (inner, now) = (self.inner(), Instant::now());
+        let id = inner.find_kind(kind)?;
+        let limiter = inner.read(|core| core.reached_limit(id, now))?;
+        Some((limiter, value(limiter, inner.kind(id).get_options().limits)))
+    }
+}
+
+impl Explanation {
+    fn ended(inner: &PoolInner, ended: EndedJob) -> Self {
+        Self { job: ListedJob::ended(inner, ended, Instant::now()), wait: None, blocker: String::new() }
+    }
+}
+
+/// A limit with its value, such as `concurrency 4`, or `key_rate 0.50/s`.
+fn value(limiter: Limiter, limits: KindLimits) -> String {
+    let Limit { concurrency, rate } = match limiter {
+        Limiter::Concurrency | Limiter::Rate => limits.all,
+        Limiter::KeyConcurrency | Limiter::KeyRate => limits.per_key,
+    };
+    let value = match limiter {
+        Limiter::Concurrency | Limiter::KeyConcurrency => concurrency.map(|most| most.to_string()),
+        Limiter::Rate | Limiter::KeyRate => {
+            rate.map(|Rate { interval, .. }| format!("{:.2}/s", 1.0 / interval.as_secs_f64()))
+        }
+    };
+    format!("{} {}", limiter.name(), value.unwrap_or_default())
 }
 
 impl Pools {
@@ -274,5 +326,12 @@ impl Pools {
     #[must_use]
     pub fn explain(&self, job: JobId) -> Option<Explanation> {
         self.all().iter().find_map(|pool| pool.explain(job))
+    }
+
+    /// The last remembered attempt of a detached job.
+    pub(crate) fn last_attempt(&self, detached: &str) -> Option<Explanation> {
+        let is = |ended: &EndedJob| ended.names.detached_job() == Some(detached);
+        let last = self.all().iter().filter_map(|pool| Some((pool.inner(), pool.inner().meters.last(is)?)));
+        last.max_by_key(|(_, ended)| ended.at).map(|(inner, ended)| Explanation::ended(inner, ended))
     }
 }

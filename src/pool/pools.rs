@@ -51,6 +51,12 @@ impl Pools {
         self.0.pools.iter().find(|pool| &**pool.name() == name)
     }
 
+    /// The pool that serves a kind.
+    #[must_use]
+    pub fn of_kind(&self, kind: &str) -> Option<&Pool> {
+        self.0.by_kind.get(kind).map(|(pool, _)| &self.0.pools[*pool])
+    }
+
     /// Names of the served kinds.
     pub fn kinds(&self) -> impl Iterator<Item = &Arc<str>> {
         self.0.by_kind.keys()

@@ -85,6 +85,11 @@ impl Ticket {
         self.cx.job()
     }
 
+    /// What the handler of the job sees of it.
+    pub(crate) fn context(&self) -> &Context {
+        &self.cx
+    }
+
     /// The wait of a queued job, which may be one for capacity.
     #[must_use]
     pub fn capacity_wait(&self) -> Option<CapacityWait> {
@@ -263,6 +268,7 @@ impl Ticket {
             warn!(
                 kind = %self.cx.kind(),
                 job = %self.cx.job(),
+                detached_job = self.cx.detached_job(),
                 request_id = %self.cx.request_id(),
                 duration_ms = took.as_millis(),
                 "one poll of a handler blocked its thread; make the kind blocking",

@@ -26,6 +26,7 @@ pub(super) fn queue_span(cx: &Context) -> Span {
         otel.kind = "internal",
         request_id = cx.request_id().as_str(),
         job = %cx.job(),
+        detached_job = cx.detached_job(),
         kind = &**cx.kind(),
         pool = &**cx.pool(),
     )
@@ -71,8 +72,8 @@ pub(super) fn attempt_span(cx: &Context, worker: u32) -> Option<Box<Span>> {
 /// computed only if the line is logged.
 pub(super) fn log_arrival(inner: &PoolInner, job: &Job, cx: &Context, refused: Option<&Rejection>) {
     debug!(
-        pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), request_id = %cx.request_id(), tenant = job.tenant,
-        criticality = Criticality::NAMES[job.criticality.rank()], budget_ms = milliseconds(cx.deadline().budget()),
+        pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), detached_job = cx.detached_job(),
+        request_id = %cx.request_id(), tenant = job.tenant, criticality = Criticality::NAMES[job.criticality.rank()], budget_ms = milliseconds(cx.deadline().budget()),
         ordering_key_hash = hash(&job.ordering_key), run_timeout_ms = inner.run_timeout(cx.kind_id(), job).map(milliseconds),
         refused = refused.map(|rejection| rejection.reason.reason().name()),
         retry_after_ms = refused.and_then(|rejection| rejection.retry_after).map(milliseconds), "job arrived",
@@ -81,8 +82,8 @@ pub(super) fn log_arrival(inner: &PoolInner, job: &Job, cx: &Context, refused: O
 
 pub(super) fn log_completed(cx: &Context, run: Duration) {
     debug!(
-        pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), request_id = %cx.request_id(),
-        run_ms = milliseconds(run), "job completed",
+        pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), detached_job = cx.detached_job(),
+        request_id = %cx.request_id(), run_ms = milliseconds(run), "job completed",
     );
 }
 
@@ -91,8 +92,8 @@ pub(super) fn log_panic(cx: &Context, failure: &Failure) {
     let Some(HandlerError::Panicked { message }) = &failure.error else { return };
     cx.span().in_scope(|| {
         error!(
-            pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), request_id = %cx.request_id(),
-            panic = message, "a handler panicked; its worker makes a new one",
+            pool = %cx.pool(), kind = %cx.kind(), job = %cx.job(), detached_job = cx.detached_job(),
+            request_id = %cx.request_id(), panic = message, "a handler panicked; its worker makes a new one",
         );
     });
 }

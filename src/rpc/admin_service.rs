@@ -1,7 +1,9 @@
 //! `AdminService`, and its RPCs `Pause`, `Resume`, `Resize`, `Drain`, `Reload` and `Restart`. `src/app/` carries out
 //! reloads and drains of the process, and `src/pool/drain.rs` drains one pool.
 
+mod any_id;
 mod pool_jobs;
+mod stored_state;
 
 use std::{future::ready, num::NonZeroUsize, sync::Arc, time::Duration};
 
@@ -13,7 +15,7 @@ use tracing::{Instrument, Span, field::display, info, info_span};
 
 use super::{
     context::Arrival,
-    convert::{duration, phase, time},
+    convert::{duration, listed_schedule, phase},
     routes::of_operators,
     service_state::ResponseStream,
     stats::{no_pool, size_stats},
@@ -23,18 +25,16 @@ use super::{
 };
 use crate::{
     auth::{Caller, Rpc},
-    detached::{Detached, Schedule},
+    detached::Detached,
     model::Reason,
     phase::Phase,
     pool::{Pool, Pools, RestartFault, Suspension},
     proto::{
         self, CancelJobRequest, CancelJobResponse, DrainRequest, DrainResponse, ExplainRequest, ExplainResponse,
-        ListJobsRequest, ListJobsResponse, ListSchedulesRequest, ListSchedulesResponse, ListedSchedule, PauseRequest,
-        PauseResponse, PoolState, ReloadRequest, ReloadResponse, ResizeRequest, ResizeResponse, RestartRequest,
-        RestartResponse, ResumeRequest, ResumeResponse, WhoAmIRequest, WhoAmIResponse,
-        admin_service_server::AdminService,
+        ListJobsRequest, ListJobsResponse, ListSchedulesRequest, ListSchedulesResponse, PauseRequest, PauseResponse,
+        PoolState, ReloadRequest, ReloadResponse, ResizeRequest, ResizeResponse, RestartRequest, RestartResponse,
+        ResumeRequest, ResumeResponse, WhoAmIRequest, WhoAmIResponse, admin_service_server::AdminService,
     },
-    store::Timestamp,
 };
 
 /// What `AdminService` can control.
@@ -205,7 +205,8 @@ impl AdminService for Admin {
     }
 
     async fn cancel_job(&self, request: Request<CancelJobRequest>) -> Result<Response<CancelJobResponse>, Status> {
-        span(&request, &request.get_ref().reason).in_scope(|| pool_jobs::cancel_job(self, request.get_ref()))
+        let span = span(&request, &request.get_ref().reason);
+        any_id::cancel_job(self, request.get_ref()).instrument(span).await
     }
 
     /// Reloads the configuration.
@@ -248,14 +249,14 @@ impl AdminService for Admin {
     }
 
     async fn explain(&self, request: Request<ExplainRequest>) -> Result<Response<ExplainResponse>, Status> {
-        pool_jobs::explain(self, &request.into_inner())
+        any_id::explain(self, &request.into_inner().id).await.map(Response::new)
     }
 
     async fn list_schedules(
         &self,
         _: Request<ListSchedulesRequest>,
     ) -> Result<Response<ListSchedulesResponse>, Status> {
-        let schedules = self.detached.iter().flat_map(|detached| detached.schedules(NEXT_TICKS)).map(schedule);
+        let schedules = self.detached.iter().flat_map(|detached| detached.schedules(NEXT_TICKS)).map(listed_schedule);
         Ok(Response::new(ListSchedulesResponse { schedules: schedules.collect() }))
     }
 
@@ -266,11 +267,6 @@ impl AdminService for Admin {
         let principal = caller.map(Caller::principal).unwrap_or_default().to_owned();
         Ok(Response::new(WhoAmIResponse { principal, rpcs }))
     }
-}
-
-fn schedule((schedule, ticks): (Schedule, Vec<Timestamp>)) -> ListedSchedule {
-    let Schedule { name, cron, timezone, kind, payload: _, overlap: _ } = schedule;
-    ListedSchedule { name, cron, timezone, kind, next_times: ticks.into_iter().map(time).collect() }
 }
 
 /// Each fault with its position, joined in one line.

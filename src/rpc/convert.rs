@@ -5,7 +5,9 @@ use std::time::{Duration, SystemTime};
 use prost_types::{Duration as ProtoDuration, Timestamp as ProtoTimestamp};
 
 use crate::{
-    model::{Completed, Criticality, FieldViolation, Job, JobStage, Waterfall, WhenFull},
+    detached::{Detached, Schedule, wall_clock},
+    handler::Context,
+    model::{AttemptToken, Completed, Criticality, FieldViolation, Job, JobStage, ProgressReport, Waterfall, WhenFull},
     phase::Phase,
     pool::{ProcessState, WorkerState},
     proto,
@@ -120,7 +122,39 @@ pub fn detached_job(job: JobRecord) -> proto::DetachedJob {
         output_bytes: job.output_bytes,
         output: output.bytes.into(),
         output_type: output.content_type,
+        progress: None,
     }
+}
+
+/// A job as the store has it, with the attempt that runs, and what is known of its run on this server.
+pub(super) fn detached_job_here(detached: &Detached, job: JobRecord) -> proto::DetachedJob {
+    if job.state != JobState::Running {
+        return detached_job(job);
+    }
+    let (number, start_time) = (job.starts, job.started_at.map(time));
+    let is_this = |token: &AttemptToken| (token.row, token.number) == (job.row, number);
+    let run = detached.run_of(&job.request.id).filter(|run| run.attempt().is_some_and(is_this));
+    let mut job = detached_job(job);
+    let mut attempt = proto::Attempt { number, start_time, ..proto::Attempt::default() };
+    if let Some(run) = &run {
+        attempt.job_id = run.job().into();
+        attempt.worker =
+            if run.waited().is_some() { format!("{}/{}", run.pool(), run.worker()) } else { String::new() };
+        attempt.runner = run.runner().map(ToString::to_string).unwrap_or_default();
+    }
+    job.attempts.push(attempt);
+    job.progress = run.as_ref().and_then(progress);
+    job
+}
+
+fn progress(run: &Context) -> Option<proto::JobProgress> {
+    let ProgressReport { fraction, message, at } = run.running_attempt()?.watch().borrow().progress.clone()?;
+    Some(proto::JobProgress { fraction, message, time: Some(time_before(at.elapsed())) })
+}
+
+pub(super) fn listed_schedule((schedule, ticks): (Schedule, Vec<Timestamp>)) -> proto::ListedSchedule {
+    let Schedule { name, cron, timezone, kind, payload: _, overlap: _ } = schedule;
+    proto::ListedSchedule { name, cron, timezone, kind, next_times: ticks.into_iter().map(time).collect() }
 }
 
 fn wire_job(job: Job) -> proto::Job {
@@ -145,11 +179,23 @@ fn attempt(attempt: Attempt) -> proto::Attempt {
     let Attempt { number, started_at, ended_at, worker, outcome, code, message } = attempt;
     let outcome = outcome.map_or_else(String::new, |reason| reason.name().to_owned());
     let (start_time, end_time) = (Some(time(started_at)), Some(time(ended_at)));
-    proto::Attempt { number, start_time, end_time, worker, outcome, code, message }
+    let known = proto::Attempt::default();
+    proto::Attempt { number, start_time, end_time, worker, outcome, code, message, ..known }
 }
 
 pub(super) fn time(time: Timestamp) -> ProtoTimestamp {
     SystemTime::from(time).into()
+}
+
+/// The time so long ago.
+pub(super) fn time_before(age: Duration) -> ProtoTimestamp {
+    let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+    (SystemTime::UNIX_EPOCH + now.saturating_sub(age)).into()
+}
+
+/// The time in so long.
+pub(super) fn time_after(wait: Duration) -> ProtoTimestamp {
+    time(wall_clock()().plus(wait))
 }
 
 pub(super) fn duration(duration: Duration) -> ProtoDuration {

@@ -19,7 +19,7 @@ use self::{
 use super::{
     calls::{Calls, Meter},
     context::CallContext,
-    convert::detached_job,
+    convert::detached_job_here,
     service_state::{CallerServices, ResponseStream, ServiceState},
     status::{self, invalid_field},
 };
@@ -76,6 +76,11 @@ impl JobsCall {
         job.ok_or_else(|| unknown(id))
     }
 
+    /// A job as the caller may see it.
+    fn shown(&self, job: JobRecord) -> proto::DetachedJob {
+        self.service.access.shown(detached_job_here(&self.detached, job))
+    }
+
     /// Ends the call with its answer.
     fn end<A>(&self, meter: Meter<Calls>, answer: Result<A, Status>) -> Result<Response<A>, Status> {
         self.context.end(meter, answer.as_ref().map_or_else(Status::code, |_| Code::Ok));
@@ -85,7 +90,7 @@ impl JobsCall {
     async fn get_job(&self, request: GetJobRequest) -> Result<GetJobResponse, Status> {
         let extent = if request.with_payload { Extent::All } else { Extent::Output };
         let job = self.job(&request.job_id, extent).await?;
-        Ok(GetJobResponse { job: Some(self.service.access.shown(detached_job(job))) })
+        Ok(GetJobResponse { job: Some(self.shown(job)) })
     }
 
     async fn list_jobs(&self, request: JobServiceListJobsRequest) -> Result<JobServiceListJobsResponse, Status> {
@@ -97,7 +102,7 @@ impl JobsCall {
         };
         let filter = read_filter(self, filter.unwrap_or_default())?;
         let (jobs, next_page_token) = self.page(filter, &page_token, limit).await?;
-        let jobs = jobs.into_iter().map(|job| self.service.access.shown(detached_job(job))).collect();
+        let jobs = jobs.into_iter().map(|job| self.shown(job)).collect();
         Ok(JobServiceListJobsResponse { jobs, next_page_token })
     }
 
@@ -126,7 +131,7 @@ impl JobsCall {
                 () = self.service.pools.closing() => return Err(status::draining(self.context.request_id())),
             };
         }
-        Ok(WaitJobResponse { job: Some(detached_job(job)) })
+        Ok(WaitJobResponse { job: Some(self.shown(job)) })
     }
 
     async fn cancel_job(&self, request: JobServiceCancelJobRequest) -> Result<JobServiceCancelJobResponse, Status> {

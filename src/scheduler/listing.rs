@@ -13,7 +13,7 @@ use super::{
     list::Link,
     workers::{WorkerState, Workers},
 };
-use crate::model::{JobStage, Limiter};
+use crate::model::{JobStage, KindId, Limiter};
 
 /// Position of a job, and why it waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +63,16 @@ pub(crate) struct Held {
     pub(crate) is_stuck: bool,
     /// Whether the outcome is decided; the handler is still stopping.
     pub(crate) is_ended: bool,
+}
+
+/// The state of a job.
+pub(crate) struct Explained<J> {
+    pub(crate) job: J,
+    pub(crate) held: Held,
+    /// Why it waits; `None` if it does not.
+    pub(crate) wait: Option<Wait>,
+    /// The job that holds its ordering key, if it waits for that.
+    pub(crate) key_holder: Option<J>,
 }
 
 /// The items with the smallest keys, in that order, and the number of all.
@@ -137,7 +147,7 @@ const ROUNDS: usize = 32;
 /// Why a job waits.
 impl<H: Host> Core<H> {
     /// The state of the job that `is` identifies, and why it waits. `None` if there is no such job. Scans every job.
-    pub(crate) fn explain(&self, now: Instant, is: impl Fn(&H::Job) -> bool) -> Option<(H::Job, Held, Option<Wait>)> {
+    pub(crate) fn explain(&self, now: Instant, is: impl Fn(&H::Job) -> bool) -> Option<Explained<H::Job>> {
         let (index, entry) = self.entries.iter().find(|(_, entry)| is(&entry.job))?;
         let place = |before: Option<usize>| before.map_or(0, |before| before + 1);
         let wait = match entry.stage {
@@ -151,7 +161,19 @@ impl<H: Host> Core<H> {
             }
             EntryStage::Running { .. } => None,
         };
-        Some((entry.job.clone(), held(&self.workers, entry.stage), wait))
+        let key_holder = (entry.stage == EntryStage::Blocked).then(|| self.key_holder(entry)).flatten();
+        Some(Explained { job: entry.job.clone(), held: held(&self.workers, entry.stage), wait, key_holder })
+    }
+
+    /// The first job with the ordering key of a queued one.
+    fn key_holder(&self, entry: &Entry<H>) -> Option<H::Job> {
+        let others = self.entries.iter().map(|(_, other)| other).filter(|other| other.key_queue == entry.key_queue);
+        others.min_by_key(|other| other.sequence).map(|first| first.job.clone())
+    }
+
+    /// The limit of a kind, not of its limit keys, that a job of it would wait for.
+    pub(crate) fn reached_limit(&self, kind: KindId, now: Instant) -> Option<Limiter> {
+        self.limits.closed_by(self.limits.kind_queue(kind), now)
     }
 
     fn explain_queued(&self, now: Instant, index: usize, entry: &Entry<H>) -> Queued {

@@ -255,7 +255,7 @@ impl<C: Connection> Engine<C> {
 
     /// Makes a job ready in the fair order of tenants, or blocked behind the job that holds its ordering key.
     fn enter(&mut self, record: &mut JobRecord) -> Result<(), StoreError> {
-        let key_is_held = record.needs_key() && self.rows.is_key_held(record.key())?;
+        let key_is_held = record.needs_key() && self.rows.key_holder(record.key())?.is_some();
         let place = if key_is_held { self.number()? } else { self.place(record)? };
         record.enter(key_is_held, place);
         Ok(())

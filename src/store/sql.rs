@@ -208,6 +208,11 @@ impl<C: Connection> JobStore for SqlStore<C> {
         self.read(move |rows| rows.get(&id, extent)).await
     }
 
+    async fn key_holder(&self, tenant: &str, key: &str) -> Result<Option<String>, StoreError> {
+        let (tenant, key) = (tenant.to_owned(), key.to_owned());
+        self.read(move |rows| rows.key_holder((&tenant, &key))).await
+    }
+
     async fn output(&self, row: i64, offset: u64, length: u64) -> Result<Bytes, StoreError> {
         self.read(move |rows| rows.output(row, offset, length)).await
     }

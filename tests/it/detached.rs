@@ -6,6 +6,7 @@ mod clock;
 mod faults;
 mod file;
 mod leases;
+mod names;
 mod operators;
 mod outages;
 mod poison;

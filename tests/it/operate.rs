@@ -63,7 +63,7 @@ impl Operator {
     }
 
     async fn cancel(&mut self, job: &str) -> Result<CancelJobResponse, Status> {
-        Ok(self.0.cancel_job(CancelJobRequest { job_id: job.into(), ..Default::default() }).await?.into_inner())
+        Ok(self.0.cancel_job(CancelJobRequest { id: job.into(), ..Default::default() }).await?.into_inner())
     }
 }
 
@@ -336,7 +336,7 @@ async fn the_errors_for_invalid_requests_name_the_valid_values() {
         (
             operator.cancel("").await.unwrap_err(),
             Code::InvalidArgument,
-            "job_id: send the id of a job, from its answer or its log lines, or its request id",
+            "id: send the id of a job, from its answer or its log lines, or its request id",
         ),
     ];
     for (status, code, message) in cases {

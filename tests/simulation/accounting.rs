@@ -200,7 +200,7 @@ fn held_fault(pool: &Pool, job: &ListedJob, events: &Events, now: Duration) -> O
     if !is_running && pool.phase() >= Phase::Stopping {
         return Some("a job is queued in a pool that is stopping".into());
     }
-    if is_running && job.stopping {
+    if is_running && job.stop.is_some() {
         return None;
     }
     let call = events.call_of(job.names.request_id.as_ref()?.as_str());

@@ -34,7 +34,7 @@ const LAYERS: &[Layer] = &[
     Layer { name: "pool", imports: "model scheduler handler phase task incidents", wire: false },
     // Detached jobs outlive their calls and their process.
     Layer { name: "store", imports: "file model task", wire: false },
-    Layer { name: "detached", imports: "model pool store task", wire: false },
+    Layer { name: "detached", imports: "model handler pool store task", wire: false },
     Layer { name: "sim", imports: "model scheduler", wire: false },
     // Log lines of handlers name their job.
     Layer { name: "telemetry", imports: "model handler phase task file incidents", wire: false },

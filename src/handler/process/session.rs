@@ -167,8 +167,9 @@ impl Session {
             let cx =
                 if self.places == 1 { self.jobs.lock().values().next().map(|route| route.cx.clone()) } else { None };
             let job = cx.as_ref().map(|cx| tracing::field::display(cx.job()));
+            let detached_job = cx.as_ref().and_then(Context::detached_job);
             let request_id = cx.as_ref().map(|cx| tracing::field::display(cx.request_id()));
-            tracing::info!(%program, pid = self.pid, job, request_id, stream, suppressed, "{line}");
+            tracing::info!(%program, pid = self.pid, job, detached_job, request_id, stream, suppressed, "{line}");
         };
         while let Some(chunk) = pipe.next(&self.ended).await {
             self.tail.lock().push(&chunk);

@@ -19,6 +19,12 @@ impl Context {
         })
     }
 
+    /// Id of the trace of the call's own span, if that is exported.
+    pub(super) fn exported_trace_id(&self) -> Option<Box<str>> {
+        let span = self.child_spans().then(|| self.sampled_span())??;
+        Some(span.trace_id().to_string().into())
+    }
+
     fn sampled_span(&self) -> Option<SpanContext> {
         let usable = |cx: OtelContext| {
             let span = cx.span().span_context().clone();

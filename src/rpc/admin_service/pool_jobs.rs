@@ -1,44 +1,38 @@
-//! `ListJobs`, `Explain` and `CancelJob`.
+//! `ListJobs`, and what `Explain` says of a job in a pool.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 use tonic::{Response, Status};
-use tracing::info;
 
 use super::Admin;
 use crate::{
-    model::{JobId, JobStage, Limiter, ProgramEnd, RequestId},
+    model::{JobStage, Limiter, ProgramEnd, RequestId},
     pool::{
         Binding, EndedFailure, EndedJob, Explanation, JobFilter, JobNames, JobOrder, ListedJob, Listing, RunningJob,
-        TenantRate, Wait,
+        StopRequest, TenantRate, Wait,
     },
     proto::{
-        self, CancelJobRequest, CancelJobResponse, CancelledJob, EndedState, ExplainRequest, ExplainResponse,
-        HeldState, ListJobsRequest, ListJobsResponse, RunningState, explain_response::State,
+        self, EndedState, ExplainResponse, HeldState, ListJobsRequest, ListJobsResponse, RunningState,
+        explain_response::State,
     },
     rpc::{
-        convert::{duration, job_stage, waterfall},
+        convert::{duration, job_stage, time_before, waterfall},
         stats::check_pool,
-        status::{invalid_field, unknown_job},
+        status::invalid_field,
+        status_message::shorten,
     },
 };
 
 /// Maximum number of jobs in an answer, and the default limit.
-const MAX_JOBS: u32 = 1000;
+pub(super) const MAX_JOBS: u32 = 1000;
 const DEFAULT_LIMIT: u32 = 100;
 const STAGES: [JobStage; 5] =
     [JobStage::Waiting, JobStage::Queued, JobStage::Running, JobStage::Completed, JobStage::Failed];
 /// Maximum number of tenants in an answer.
 const MAX_TENANTS: usize = 16;
-/// Maximum number of other jobs with the same request id in an answer.
-const MAX_OTHERS: usize = 16;
-
-/// Message for a request without a job.
-const NAME_A_JOB: &str = "send the id of a job, from its answer or its log lines, or its request id";
-const ENDED: &str = "this job has already ended, or does not exist";
-const FORGOTTEN: &str = "no pool has or remembers this job: it was refused, it is of another process, or it ended longer \
-                         ago than pool.NAME.ended_jobs reaches";
+/// Longest message in a list, in bytes.
+const MAX_MESSAGE: usize = 120;
 
 /// Lists jobs that match a filter.
 pub(super) fn list_jobs(admin: &Admin, request: ListJobsRequest) -> Result<Response<ListJobsResponse>, Status> {
@@ -63,7 +57,7 @@ fn filter(request: ListJobsRequest) -> Result<JobFilter, Status> {
         proto::JobOrder::Unspecified | proto::JobOrder::Newest => JobOrder::Newest,
         proto::JobOrder::Oldest => JobOrder::Oldest,
     };
-    if request.stages().any(|stage| stage == proto::JobStage::Unspecified) {
+    if request.stages().any(|stage| matches!(stage, proto::JobStage::Unspecified | proto::JobStage::Stored)) {
         return Err(invalid_field("stages", "not a stage; send values of the enum"));
     }
     let is_asked = |stage: &JobStage| request.stages().any(|sent| sent == job_stage(*stage));
@@ -100,12 +94,13 @@ fn tenants(admin: &Admin, pool: &str) -> Vec<proto::TenantRate> {
 
 fn listed(listed: ListedJob) -> proto::ListedJob {
     let ListedJob { job, pool, kind, names, stage, run, ended, age, .. } = listed;
-    let JobNames { request_id, tenant, .. } = names;
+    let JobNames { request_id, tenant, attempt, .. } = names;
     let run = match &ended {
         Some(EndedJob { started, waterfall, .. }) => started.then_some(waterfall.run),
         None => run.map(|running| running.run),
     };
-    let outcome = ended.map_or("", |ended| ended.outcome.reason().name());
+    let outcome = ended.as_ref().map_or("", |ended| ended.outcome.reason().name());
+    let failure = ended.as_ref().and_then(|ended| ended.failure.as_deref());
     proto::ListedJob {
         job_id: job.into(),
         request_id: request_id.map(|id| id.as_str().to_owned()).unwrap_or_default(),
@@ -116,54 +111,58 @@ fn listed(listed: ListedJob) -> proto::ListedJob {
         age: Some(duration(age)),
         run: run.map(duration),
         outcome: outcome.to_owned(),
+        arrive_time: Some(time_before(age)),
+        detached_job_id: attempt.as_ref().map(|attempt| attempt.job.clone()).unwrap_or_default(),
+        attempt: attempt.map_or(0, |attempt| attempt.number),
+        message: failure.map(|failure| shorten(&failure.message, MAX_MESSAGE).to_string()).unwrap_or_default(),
     }
 }
 
-/// Explains one job, by its id or its request id.
-pub(super) fn explain(admin: &Admin, request: &ExplainRequest) -> Result<Response<ExplainResponse>, Status> {
-    let id = &request.job_id;
-    if id.is_empty() {
-        return Err(invalid_field("job_id", NAME_A_JOB));
-    }
-    let known = id.parse().ok().and_then(|job| admin.pools.explain(job));
-    let (explanation, others) = match known {
-        Some(explanation) => (explanation, Vec::new()),
-        None => newest_of_request(admin, id).ok_or_else(|| unknown_job(id, FORGOTTEN))?,
-    };
-    let Explanation { job: listed, wait } = explanation;
-    let ListedJob { job, pool, kind, names, run, ended, age, left, stopping, .. } = listed;
-    let JobNames { request_id, tenant, principal, runner } = names;
+/// What is known of a job in a pool.
+pub(super) fn explained(explanation: Explanation) -> ExplainResponse {
+    let Explanation { job: listed, wait, blocker } = explanation;
+    let ListedJob { job, pool, kind, names, run, ended, age, left, stop, .. } = listed;
+    let JobNames { request_id, tenant, principal, runner, attempt, trace_id } = names;
     let state = match (run, ended) {
         (_, Some(ended)) => State::Ended(self::ended(&ended)),
-        (None, None) => State::Held(held(wait, age, left)),
-        (Some(RunningJob { worker, queue, run, left, stuck, .. }), None) => State::Running(RunningState {
-            worker,
-            queue: Some(duration(queue)),
-            run: Some(duration(run)),
-            left: Some(duration(left)),
-            stopping,
-            stuck,
-        }),
+        (None, None) => State::Held(HeldState { blocker, ..held(wait, age, left) }),
+        (Some(running), None) => State::Running(self::running(running, stop)),
     };
-    let answer = ExplainResponse {
+    let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
+    ExplainResponse {
         job_id: job.to_string(),
         pool: pool.to_string(),
         kind: kind.to_string(),
         state: Some(state),
-        tenant: tenant.as_deref().unwrap_or_default().to_owned(),
-        request_id: request_id.map(|id| id.to_string()).unwrap_or_default(),
-        principal: principal.as_deref().unwrap_or_default().to_owned(),
-        runner: runner.map(String::from).unwrap_or_default(),
-        other_job_ids: others.iter().map(JobId::to_string).collect(),
-    };
-    Ok(Response::new(answer))
+        tenant: text(tenant.as_deref()),
+        request_id: text(request_id.as_ref().map(RequestId::as_str)),
+        principal: text(principal.as_deref()),
+        runner: text(runner.as_deref()),
+        other_job_ids: Vec::new(),
+        detached_job_id: text(attempt.as_deref().map(|attempt| attempt.job.as_str())),
+        attempt: attempt.map_or(0, |attempt| attempt.number),
+        trace_id: text(trace_id.as_deref()),
+        arrive_time: Some(time_before(age)),
+        detached: None,
+    }
 }
 
-/// The newest job with this request id, and the ids of others.
-fn newest_of_request(admin: &Admin, id: &str) -> Option<(Explanation, Vec<JobId>)> {
-    let filter = JobFilter { request_id: Some(id.parse().ok()?), ..JobFilter::default() };
-    let mut jobs = admin.pools.list(&filter, 1 + MAX_OTHERS).jobs.into_iter().map(|listed| listed.job);
-    Some((admin.pools.explain(jobs.next()?)?, jobs.collect()))
+fn running(running: RunningJob, stop: Option<StopRequest>) -> RunningState {
+    let RunningJob { worker, queue, run, left, stuck, .. } = running;
+    let stop = stop.map(|StopRequest { reason, since, grace_left, .. }| proto::StopRequest {
+        reason: reason.name().to_owned(),
+        since: Some(duration(since)),
+        grace_left: Some(duration(grace_left)),
+    });
+    RunningState {
+        worker,
+        queue: Some(duration(queue)),
+        run: Some(duration(run)),
+        left: Some(duration(left)),
+        stopping: stop.is_some(),
+        stuck,
+        stop,
+    }
 }
 
 fn held(wait: Option<Wait>, age: Duration, left: Duration) -> HeldState {
@@ -175,6 +174,7 @@ fn held(wait: Option<Wait>, age: Duration, left: Duration) -> HeldState {
         bound_by: queued.map_or(proto::Binding::Room, |queued| binding(queued.bound_by)).into(),
         age: Some(duration(age)),
         left: Some(duration(left)),
+        blocker: String::new(),
     }
 }
 
@@ -184,10 +184,16 @@ fn binding(binding: Binding) -> proto::Binding {
         Binding::Tenants => proto::Binding::Tenants,
         Binding::Pause => proto::Binding::Pause,
         Binding::OrderingKey => proto::Binding::OrderingKey,
-        Binding::Limit(Limiter::Concurrency) => proto::Binding::LimitConcurrency,
-        Binding::Limit(Limiter::Rate) => proto::Binding::LimitRate,
-        Binding::Limit(Limiter::KeyConcurrency) => proto::Binding::LimitKeyConcurrency,
-        Binding::Limit(Limiter::KeyRate) => proto::Binding::LimitKeyRate,
+        Binding::Limit(limiter) => limit(limiter),
+    }
+}
+
+pub(super) fn limit(limiter: Limiter) -> proto::Binding {
+    match limiter {
+        Limiter::Concurrency => proto::Binding::LimitConcurrency,
+        Limiter::Rate => proto::Binding::LimitRate,
+        Limiter::KeyConcurrency => proto::Binding::LimitKeyConcurrency,
+        Limiter::KeyRate => proto::Binding::LimitKeyRate,
     }
 }
 
@@ -210,34 +216,4 @@ fn ended(ended: &EndedJob) -> EndedState {
             stderr,
         }),
     }
-}
-
-/// Cancels one job, or all jobs of a request.
-pub(super) fn cancel_job(admin: &Admin, request: &CancelJobRequest) -> Result<Response<CancelJobResponse>, Status> {
-    let CancelJobRequest { job_id, request_id, reason: _ } = request;
-    let id = match (job_id.as_str(), request_id.as_str()) {
-        ("", "") => return Err(invalid_field("job_id", NAME_A_JOB)),
-        ("", id) | (id, "") => id,
-        _ => return Err(invalid_field("request_id", "send it without job_id")),
-    };
-    let one = job_id.parse().ok().and_then(|job| cancel(admin, job));
-    let (jobs, all) = match one {
-        Some(one) => (vec![one], 1),
-        None => cancel_request(admin, id).ok_or_else(|| unknown_job(id, ENDED))?,
-    };
-    Ok(Response::new(CancelJobResponse { jobs, all: all as u64 }))
-}
-
-fn cancel(admin: &Admin, job: JobId) -> Option<CancelledJob> {
-    let (pool, stage) = admin.pools.all().iter().find_map(|pool| Some((pool.name(), pool.cancel(job)?)))?;
-    info!(%pool, %job, "an operator cancelled the job");
-    Some(CancelledJob { job_id: job.to_string(), pool: pool.to_string(), stage: job_stage(stage).into() })
-}
-
-/// Cancels the jobs with this request id. Returns them with the number of all; `None` if there is none.
-fn cancel_request(admin: &Admin, id: &str) -> Option<(Vec<CancelledJob>, usize)> {
-    let filter = JobFilter { request_id: Some(id.parse().ok()?), ..JobFilter::held() };
-    let Listing { jobs, all } = admin.pools.list(&filter, MAX_JOBS as usize);
-    let cancelled: Vec<_> = jobs.into_iter().filter_map(|listed| cancel(admin, listed.job)).collect();
-    (!cancelled.is_empty()).then_some((cancelled, all))
 }

@@ -8,11 +8,12 @@ use tonic::{Request, Response, Status};
 
 use super::{JobsCall, measured};
 use crate::{
-    model::Replay,
+    handler::Context,
+    model::{ProgressReport, Replay},
     proto::{AttemptOutput, AttemptProgress, WatchJobRequest, WatchJobResponse, watch_job_response::Event},
     rpc::{
         calls::{Calls, Meter},
-        convert::detached_job,
+        convert::detached_job_here,
         service_state::ResponseStream,
         status,
         watches::WatchEnd,
@@ -98,12 +99,12 @@ impl Watcher {
                 return Ok((self.number(event), false));
             }
             if let Some(job) = self.ended.take() {
-                return Ok((self.number(Event::Job(detached_job(job))), true));
+                return Ok((self.number(Event::Job(detached_job_here(&self.call.detached, job))), true));
             }
             if !mem::take(&mut self.must_read) {
                 self.wait().await?;
             } else if let Some(job) = self.read().await? {
-                return Ok((self.number(Event::Job(detached_job(job))), false));
+                return Ok((self.number(Event::Job(detached_job_here(&self.call.detached, job))), false));
             }
         }
     }
@@ -124,7 +125,7 @@ impl Watcher {
             return None;
         }
         self.progresses = replay.progresses;
-        let (fraction, message) = replay.progress.clone()?;
+        let ProgressReport { fraction, message, .. } = replay.progress.clone()?;
         Some(Event::Progress(AttemptProgress { attempt: self.attempt, fraction, message }))
     }
 
@@ -181,11 +182,12 @@ impl Watcher {
             self.ended = Some(job);
             return Ok(None);
         }
-        if let Some((number, live)) = self.call.detached.watch(&self.job_id) {
+        if let Some(attempt) = self.call.detached.run_of(&self.job_id).as_ref().and_then(Context::running_attempt) {
+            let number = attempt.token.number;
             if number != self.attempt {
                 (self.attempt, self.offset, self.progresses) = (number, 0, 0);
             }
-            self.live = Some(live);
+            self.live = Some(attempt.watch());
         }
         let seen = Some((job.state, job.starts, job.cancel_requested));
         let has_changed = self.seen != seen;

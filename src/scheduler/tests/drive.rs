@@ -136,7 +136,7 @@ impl Drive {
     /// Why a job waits.
     pub(super) fn explain(&self, job: u32) -> Wait {
         let found = self.scheduler.explain(self.origin + self.now, |other| *other == job);
-        found.and_then(|(_, _, wait)| wait).expect("it waits")
+        found.and_then(|found| found.wait).expect("it waits")
     }
 
     fn run_machine(&mut self, event: Event) -> Result<Step, String> {

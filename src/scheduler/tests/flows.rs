@@ -272,7 +272,7 @@ impl FlowSimulation<'_> {
                 self.keys.insert(job, key);
                 let now = self.origin + self.now;
                 let expected = self.case.explains.then(|| self.core.explain(now, |other| *other == job)).flatten();
-                let queued = expected.and_then(|(_, _, wait)| wait?.queued);
+                let queued = expected.and_then(|expected| expected.wait?.queued);
                 if let Some(expected) = queued.and_then(|queued| queued.expected_start) {
                     self.jobs[job as usize].expected = expected.as_secs_f64();
                 }

@@ -77,7 +77,7 @@ impl<C: Connection> Engine<C> {
         let mut record = JobRecord::new(job.clone(), self.now, row);
         if record.due_at <= self.now {
             let key = (job.job.tenant.as_str(), job.job.ordering_key.as_str());
-            let is_held = job.is_keyed() && (batch.keys.contains(&key) || self.rows.is_key_held(key)?);
+            let is_held = job.is_keyed() && (batch.keys.contains(&key) || self.rows.key_holder(key)?.is_some());
             record.enter(is_held, row);
             batch.keys.extend(record.holds_key.then_some(key));
         }

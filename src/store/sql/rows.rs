@@ -176,10 +176,10 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
         self.bulk(&delete("outputs"), &[vec![int(record.row)]]).map(drop)
     }
 
-    /// Whether a job of the tenant holds the ordering key.
-    fn is_key_held(&mut self, (tenant, key): (&str, &str)) -> Result<bool, StoreError> {
-        let sql = "select row from jobs where tenant = $1 and ordering_key = $2 and holds_key";
-        Ok(!self.query(sql, &[text(tenant), text(key)])?.is_empty())
+    /// Id of the job of the tenant that holds the ordering key.
+    fn key_holder(&mut self, (tenant, key): (&str, &str)) -> Result<Option<String>, StoreError> {
+        let sql = "select id from jobs where tenant = $1 and ordering_key = $2 and holds_key";
+        Ok(self.query(sql, &[text(tenant), text(key)])?.pop().map(|mut row| row.text(0)))
     }
 
     /// At most `limit` jobs that match a filter, the newest first. It ends early after [`MAX_LOOK`] jobs or

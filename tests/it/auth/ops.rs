@@ -124,10 +124,7 @@ async fn a_rule_allows_each_admin_rpc_separately() {
                     .await
                     .err(),
             ),
-            (
-                "CancelJob",
-                admin.cancel_job(CancelJobRequest { job_id: "no-job".into(), ..Default::default() }).await.err(),
-            ),
+            ("CancelJob", admin.cancel_job(CancelJobRequest { id: "no-job".into(), ..Default::default() }).await.err()),
             ("Reload", admin.reload(ReloadRequest { dry_run: true, reason: String::new() }).await.err()),
             ("Drain", admin.drain(DrainRequest { pool: pool(), reason: String::new() }).await.err()),
         ];

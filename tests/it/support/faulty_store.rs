@@ -159,6 +159,10 @@ impl JobStore for FaultyStore {
         self.store.get(id, extent).await
     }
 
+    async fn key_holder(&self, tenant: &str, key: &str) -> Result<Option<String>, StoreError> {
+        self.store.key_holder(tenant, key).await
+    }
+
     async fn output(&self, row: i64, offset: u64, length: u64) -> Result<Bytes, StoreError> {
         self.store.output(row, offset, length).await
     }

@@ -237,6 +237,10 @@ impl JobStore for Link {
         .await
     }
 
+    async fn key_holder(&self, tenant: &str, key: &str) -> Result<Option<String>, StoreError> {
+        self.store.key_holder(tenant, key).await
+    }
+
     async fn secret(&self) -> Result<Bytes, StoreError> {
         self.store.secret().await
     }

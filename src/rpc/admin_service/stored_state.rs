@@ -1,0 +1,75 @@
+//! What a detached job waits for that no pool of this server has.
+
+use tokio::time::Instant;
+
+use super::{Admin, pool_jobs::limit};
+use crate::{
+    detached::Detached,
+    phase::Phase,
+    pool::Suspension,
+    proto::{Binding, StoredState},
+    rpc::convert::{time, time_after},
+    store::{JobRecord, JobState, StoreError},
+};
+
+/// What a job waits for.
+pub(super) async fn stored_state(
+    admin: &Admin,
+    detached: &Detached,
+    job: &JobRecord,
+) -> Result<StoredState, StoreError> {
+    let (id, work) = (&job.request.id, &job.request.job);
+    Ok(match job.state {
+        JobState::Scheduled => {
+            let cause =
+                if job.failures > 0 { "it failed, and is tried again later" } else { "its start time has not come" };
+            StoredState { until: Some(time(job.due_at)), ..because(Binding::StartTime, cause) }
+        }
+        JobState::Blocked => {
+            let blocker = detached.store().key_holder(&work.tenant, &work.ordering_key).await?.unwrap_or_default();
+            StoredState { blocker, ..because(Binding::OrderingKey, "a job before it has the same ordering key") }
+        }
+        JobState::Ready => ready(admin, detached, &work.kind),
+        JobState::Running if detached.is_unstored(id) => {
+            because(Binding::Store, "it has run on this server, and the store has not taken its result yet")
+        }
+        JobState::Running => because(Binding::OtherServer, "another server has taken it, and runs it or is about to"),
+        JobState::Succeeded | JobState::Failed | JobState::Cancelled | JobState::Expired => {
+            because(Binding::Ended, "it has ended")
+        }
+    })
+}
+
+/// Why this server does not take a ready job.
+fn ready(admin: &Admin, detached: &Detached, kind: &str) -> StoredState {
+    if detached.is_stopped() {
+        return because(Binding::Drain, "this server drains, and takes no more jobs from the store");
+    }
+    if let Some(cause) = detached.away() {
+        return because(Binding::Store, format!("the store takes no changes: {cause}"));
+    }
+    let Some(pool) = admin.pools.of_kind(kind) else {
+        return because(Binding::Kind, "no pool of this server has its kind");
+    };
+    match pool.suspension() {
+        Suspension::Paused => return because(Binding::Pause, "its pool is paused"),
+        Suspension::None if pool.phase() < Phase::Draining => {}
+        Suspension::Shut | Suspension::None => return because(Binding::Drain, "its pool drains"),
+    }
+    if let Some(until) = detached.refused_until(kind) {
+        let until = Some(time_after(until.saturating_duration_since(Instant::now())));
+        return StoredState { until, ..because(Binding::Room, "its pool has refused a job of its kind a moment ago") };
+    }
+    match pool.reached_limit(kind) {
+        Some((limiter, value)) => {
+            let detail = format!("its kind has reached its limit: {value}");
+            StoredState { blocker: value, ..because(limit(limiter), detail) }
+        }
+        None if pool.free_workers() == 0 => because(Binding::Workers, "no worker of its pool is free"),
+        None => because(Binding::Room, "its pool starts jobs that were taken from the store before it"),
+    }
+}
+
+fn because(bound_by: Binding, detail: impl Into<String>) -> StoredState {
+    StoredState { bound_by: bound_by.into(), detail: detail.into(), ..StoredState::default() }
+}
