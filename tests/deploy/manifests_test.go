@@ -37,9 +37,12 @@ const kubernetes = "../../deploy/kubernetes/"
 var (
 	secured = []string{
 		"base", "overlays/cert-manager", "overlays/sqlite", "overlays/postgres", "overlays/cert-manager-postgres",
-		"cert-manager+sqlite", "postgres+monitoring",
+		"cert-manager+sqlite", "sqlite+cert-manager", "postgres+cert-manager", "postgres+monitoring",
 	}
-	meshed   = []string{"overlays/linkerd", "overlays/istio", "linkerd+postgres", "istio+postgres", "linkerd+sqlite+monitoring"}
+	meshed = []string{
+		"overlays/linkerd", "overlays/istio", "linkerd+postgres", "istio+postgres", "linkerd+sqlite+monitoring", "istio+sqlite",
+		"postgres+linkerd", "sqlite+istio",
+	}
 	variants = append(secured, meshed...)
 )
 
@@ -71,9 +74,9 @@ func overlay(t *testing.T, components []string, rest string) string {
 	return place
 }
 
-// A user's overlay may change the grace period; the program must learn of it.
+// A user's overlay may change the grace period, and names; the program must learn of it.
 func TestAChangedGracePeriodReachesTheProgram(t *testing.T) {
-	patch := "patches:\n  - target: {kind: Deployment, name: waterwheel}\n    patch: |\n" +
+	patch := "namePrefix: team-\nnamespace: jobs\npatches:\n  - target: {kind: Deployment, name: waterwheel}\n    patch: |\n" +
 		"      - {op: replace, path: /spec/template/spec/terminationGracePeriodSeconds, value: 90}\n"
 	for _, components := range [][]string{{"sqlite"}, {"cert-manager", "postgres"}, {"istio", "postgres"}} {
 		found := buildFolder(t, overlay(t, components, patch))
@@ -300,7 +303,11 @@ func TestPortsAgree(t *testing.T) {
 
 // A file has one server at a time, on a volume that outlives it; replicas have the database.
 func TestDetachedJobsHaveAPlace(t *testing.T) {
-	for variant, place := range map[string]string{"overlays/sqlite": "PATH", "overlays/postgres": "URL"} {
+	for variant, place := range map[string]string{
+		"overlays/sqlite": "PATH", "overlays/postgres": "URL",
+		"sqlite+cert-manager": "PATH", "linkerd+sqlite+monitoring": "PATH", "sqlite+istio": "PATH",
+		"overlays/cert-manager-postgres": "URL", "istio+postgres": "URL", "postgres+linkerd": "URL",
+	} {
 		found := build(t, variant)
 		spec := found.deployment.Spec
 		pod := spec.Template.Spec
@@ -323,7 +330,9 @@ func TestDetachedJobsHaveAPlace(t *testing.T) {
 			}
 		}
 		if place == "URL" {
-			opens := func(rule networkingv1.NetworkPolicyEgressRule) bool { return rule.Ports[0].Port.IntVal == 5432 }
+			opens := func(rule networkingv1.NetworkPolicyEgressRule) bool {
+				return len(rule.Ports) == 1 && rule.Ports[0].Port.IntVal == 5432
+			}
 			if *spec.Replicas != 2 || !slices.ContainsFunc(found.network.Spec.Egress, opens) {
 				t.Errorf("%s: %d replicas, which reach %+v", variant, *spec.Replicas, found.network.Spec.Egress)
 			}
