@@ -14,8 +14,6 @@ import (
 
 	certmanagerv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
-	"istio.io/api/annotation"
-	"istio.io/api/label"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -38,10 +36,12 @@ var (
 	secured = []string{
 		"base", "overlays/cert-manager", "overlays/sqlite", "overlays/postgres", "overlays/cert-manager-postgres",
 		"cert-manager+sqlite", "sqlite+cert-manager", "postgres+cert-manager", "postgres+monitoring",
+		"helm/default", "helm/cert-manager", "helm/volume", "helm/claim", "helm/postgres", "helm/cert-manager-postgres",
+		"helm/own",
 	}
 	meshed = []string{
 		"overlays/linkerd", "overlays/istio", "linkerd+postgres", "istio+postgres", "linkerd+sqlite+monitoring", "istio+sqlite",
-		"postgres+linkerd", "sqlite+istio",
+		"postgres+linkerd", "sqlite+istio", "helm/linkerd", "helm/istio-postgres",
 	}
 	variants = append(secured, meshed...)
 )
@@ -80,7 +80,7 @@ func TestAChangedGracePeriodReachesTheProgram(t *testing.T) {
 		"      - {op: replace, path: /spec/template/spec/terminationGracePeriodSeconds, value: 90}\n"
 	for _, components := range [][]string{{"sqlite"}, {"cert-manager", "postgres"}, {"istio", "postgres"}} {
 		found := buildFolder(t, overlay(t, components, patch))
-		if grace := found.deployment.Spec.Template.Spec.InitContainers[0].Env[0]; grace.Name != "WATERWHEEL_GRACE" || grace.Value != "90" {
+		if grace := found.check(t).Env[0]; grace.Name != "WATERWHEEL_GRACE" || grace.Value != "90" {
 			t.Errorf("%v: %+v", components, grace)
 		}
 	}
@@ -102,6 +102,17 @@ type built struct {
 	rules       *monitoringv1.PrometheusRule
 }
 
+// check is the container that compares the configuration with the pod.
+func (b built) check(t *testing.T) corev1.Container {
+	t.Helper()
+	containers := b.deployment.Spec.Template.Spec.InitContainers
+	last := containers[len(containers)-1]
+	if last.Name != "check" {
+		t.Fatalf("%s, and not the check, goes before the server", last.Name)
+	}
+	return last
+}
+
 var known = runtime.NewScheme()
 
 func init() {
@@ -118,6 +129,9 @@ func decode(document []byte) (runtime.Object, error) {
 
 func build(t *testing.T, variant string) built {
 	t.Helper()
+	if name, found := strings.CutPrefix(variant, "helm/"); found {
+		return decodeAll(t, variant, render(t, "--values", chart+"/ci/"+name+"-values.yaml"))
+	}
 	return buildFolder(t, folder(t, variant))
 }
 
@@ -131,6 +145,11 @@ func buildFolder(t *testing.T, variant string) built {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return decodeAll(t, variant, text)
+}
+
+func decodeAll(t *testing.T, variant string, text []byte) built {
+	t.Helper()
 	var found built
 	documents := yaml.NewDocumentDecoder(io.NopCloser(bytes.NewReader(text)))
 	for _, document := range split(t, documents) {
@@ -306,12 +325,13 @@ func TestDetachedJobsHaveAPlace(t *testing.T) {
 	for variant, place := range map[string]string{
 		"overlays/sqlite": "PATH", "overlays/postgres": "URL",
 		"sqlite+cert-manager": "PATH", "linkerd+sqlite+monitoring": "PATH", "sqlite+istio": "PATH",
+		"helm/volume": "PATH", "helm/postgres": "URL", "helm/istio-postgres": "URL",
 		"overlays/cert-manager-postgres": "URL", "istio+postgres": "URL", "postgres+linkerd": "URL",
 	} {
 		found := build(t, variant)
 		spec := found.deployment.Spec
 		pod := spec.Template.Spec
-		for _, container := range []corev1.Container{pod.InitContainers[0], pod.Containers[0]} {
+		for _, container := range []corev1.Container{found.check(t), pod.Containers[0]} {
 			at := slices.IndexFunc(container.Env, func(v corev1.EnvVar) bool { return v.Name == "WATERWHEEL_STORE__"+place })
 			if at < 0 {
 				t.Fatalf("%s: %s knows no store by %+v", variant, container.Name, container.Env)
@@ -345,41 +365,5 @@ func TestDetachedJobsHaveAPlace(t *testing.T) {
 			!slices.ContainsFunc(pod.Volumes, claimed) {
 			t.Errorf("%s: %d replicas, %s, %+v", variant, *spec.Replicas, spec.Strategy.Type, pod.Volumes)
 		}
-	}
-}
-
-// A mesh balances calls to an address of the service; without one, clients balance by the addresses of the pods.
-func TestOnlyMeshesHaveAnAddress(t *testing.T) {
-	for _, variant := range variants {
-		headless := build(t, variant).service.Spec.ClusterIP == corev1.ClusterIPNone
-		if headless != slices.Contains(secured, variant) {
-			t.Errorf("%s: headless %v", variant, headless)
-		}
-	}
-}
-
-// Names that Istio does not know do nothing, silently.
-func TestIstioKnowsItsNames(t *testing.T) {
-	known := map[string]bool{}
-	for _, instance := range annotation.AllResourceAnnotations() {
-		known[instance.Name] = true
-	}
-	for _, instance := range label.AllResourceLabels() {
-		known[instance.Name] = true
-	}
-	template := build(t, "overlays/istio").deployment.Spec.Template
-	checked := 0
-	for _, names := range []map[string]string{template.Annotations, template.Labels} {
-		for name := range names {
-			if strings.Contains(name, "istio.io/") {
-				checked++
-				if !known[name] {
-					t.Errorf("Istio knows no %s", name)
-				}
-			}
-		}
-	}
-	if checked != 4 {
-		t.Errorf("%d names of Istio", checked)
 	}
 }

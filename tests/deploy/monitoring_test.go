@@ -22,29 +22,31 @@ import (
 const dashboard = monitoring + "dashboard.json"
 
 func TestPrometheusFindsThePods(t *testing.T) {
-	found := build(t, "postgres+monitoring")
-	pod := found.deployment.Spec.Template
-	spec := found.monitor.Spec
-	for label, value := range spec.Selector.MatchLabels {
-		if pod.Labels[label] != value {
-			t.Errorf("pods have %v, not %s=%s", pod.Labels, label, value)
+	for _, variant := range []string{"postgres+monitoring", "helm/cert-manager"} {
+		found := build(t, variant)
+		pod := found.deployment.Spec.Template
+		spec := found.monitor.Spec
+		for label, value := range spec.Selector.MatchLabels {
+			if pod.Labels[label] != value {
+				t.Errorf("pods have %v, not %s=%s", pod.Labels, label, value)
+			}
 		}
-	}
-	port := *spec.PodMetricsEndpoints[0].Port
-	if !slices.ContainsFunc(pod.Spec.Containers[0].Ports, func(p corev1.ContainerPort) bool { return p.Name == port }) {
-		t.Errorf("no port is called %s", port)
-	}
-	text, err := os.ReadFile(rules)
-	if err != nil {
-		t.Fatal(err)
-	}
-	job := pod.Labels[spec.JobLabel]
-	if selected := strings.Count(string(text), "up{"); job == "" || selected != strings.Count(string(text), `up{job="`+job+`"}`) {
-		t.Errorf("Prometheus calls the job %q, and the alerts do not", job)
-	}
-	file, err := os.ReadFile(dashboard)
-	if err != nil || found.dashboard.Data["dashboard.json"] != string(file) {
-		t.Errorf("the ConfigMap has another dashboard (%v)", err)
+		port := *spec.PodMetricsEndpoints[0].Port
+		if !slices.ContainsFunc(pod.Spec.Containers[0].Ports, func(p corev1.ContainerPort) bool { return p.Name == port }) {
+			t.Errorf("no port is called %s", port)
+		}
+		text, err := os.ReadFile(rules)
+		if err != nil {
+			t.Fatal(err)
+		}
+		job := pod.Labels[spec.JobLabel]
+		if selected := strings.Count(string(text), "up{"); job == "" || selected != strings.Count(string(text), `up{job="`+job+`"}`) {
+			t.Errorf("Prometheus calls the job %q, and the alerts do not", job)
+		}
+		file, err := os.ReadFile(dashboard)
+		if err != nil || found.dashboard.Data["dashboard.json"] != string(file) {
+			t.Errorf("the ConfigMap has another dashboard (%v)", err)
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 readonly HADOLINT=2.15.1
 readonly GRPCIO=1.85.1
+readonly HELM=v3.22.0
 readonly CACHE="$PWD/target/ci"
 
 missing=()
@@ -17,8 +18,11 @@ compgen -G "/usr/lib/postgresql/*/bin/initdb" >/dev/null || missing+=(postgresql
 cargo build --locked --quiet --bin waterwheel
 export WATERWHEEL_BIN="$PWD/target/debug/waterwheel"
 
-# Built by kustomize, decoded strictly, held against each other and against the program; and a real Prometheus evaluates
-# the alerts and the dashboard over replicas under load.
+export HELM_BIN="$CACHE/helm/$HELM/helm"
+[[ -x $HELM_BIN ]] || GOBIN="${HELM_BIN%/*}" nice go install "helm.sh/helm/v3/cmd/helm@$HELM"
+
+# Built by kustomize and by helm, decoded strictly, held against each other and against the program; and a real Prometheus
+# evaluates the alerts and the dashboard over replicas under load.
 (
     cd tests/deploy
     unformatted=$(gofmt -l .)
