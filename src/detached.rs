@@ -48,8 +48,8 @@ use crate::{
     model::JobId,
     pool::{LostWhile, Pool, Pools},
     store::{
-        Action, Change, Clock, Depth, Filter, JobName, JobStore, KindPolicy, NewJob, Purged, Settle, StoreError,
-        Submitted, Timestamp, Token,
+        Action, Change, Clock, Depth, JobName, JobStore, KindPolicy, NewJob, Settle, StoreError, Submitted, Timestamp,
+        Token,
     },
     task::Tasks,
 };
@@ -187,8 +187,8 @@ impl Detached {
         self.0.ended.cancelled().await;
     }
 
-    /// The store, for reads. Writes go through [`create`](Self::create), [`change`](Self::change) and
-    /// [`purge`](Self::purge), which note that the store is away.
+    /// The store, for reads. Writes go through [`create`](Self::create) and [`change`](Self::change), which note that
+    /// the store is away.
     pub fn store(&self) -> &dyn JobStore {
         &*self.0.store
     }
@@ -216,14 +216,6 @@ impl Detached {
     /// Those of [`JobStore::change`].
     pub async fn change(&self, jobs: Vec<JobName>, action: Action) -> Result<Vec<Change>, StoreError> {
         self.0.note(self.0.store.change(jobs, action).await)
-    }
-
-    /// Removes ended jobs.
-    ///
-    /// # Errors
-    /// Those of [`JobStore::purge`].
-    pub async fn purge(&self, filter: Filter, before: Option<i64>) -> Result<Purged, StoreError> {
-        self.0.note(self.0.store.purge(filter, before).await)
     }
 
     /// The policy of a kind.

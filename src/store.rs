@@ -8,6 +8,7 @@ mod engine;
 mod error;
 mod job;
 mod lifecycle;
+mod pattern;
 mod postgres;
 mod request;
 mod retry;
@@ -25,12 +26,13 @@ use bytes::Bytes;
 pub use attempt::{Attempt, Claimed, Next, SessionId, Settle, Token};
 pub use error::StoreError;
 pub use job::{Clock, JobName, JobRecord, JobState, KindPolicy, NewJob, Start, Timestamp};
+pub use pattern::pattern;
 pub use postgres::{
     DatabaseUrl, InvalidDatabaseUrl, PostgresOptions, inspect_postgres, open_postgres, read_authorities, read_password,
 };
 pub use request::{
-    Action, Bounds, Change, Depth, Extent, Filter, Fired, Full, Overlap, Page, Purged, Room, Size, StoredQuotas,
-    Submission, Submitted, Tick, Ticked,
+    Action, Bounds, Change, Depth, Extent, Filter, Fired, Full, Group, Groups, Order, Overlap, Page, Room, Size,
+    StoredQuotas, Submission, Submitted, Tick, Ticked,
 };
 pub use retry::RetryPolicy;
 pub use sqlite::{
@@ -38,8 +40,7 @@ pub use sqlite::{
 };
 pub use wakes::Wakes;
 
-/// Maximum number of jobs of each sort that one call of [`tick`](JobStore::tick), [`list`](JobStore::list) or
-/// [`purge`](JobStore::purge) handles.
+/// Maximum number of jobs of each sort that one call of [`tick`](JobStore::tick) or [`list`](JobStore::list) handles.
 pub const BATCH: usize = 1000;
 
 /// A store of detached jobs. Its own clock sets all times.
@@ -87,12 +88,8 @@ pub trait JobStore: Send + Sync + 'static {
     /// [`StoreError::SessionLost`] if the store has taken all its jobs back.
     async fn release(&self, session: SessionId, tokens: Vec<Token>) -> Result<(), StoreError>;
 
-    /// Cancels, retries or deletes jobs.
+    /// Cancels, retries or deletes jobs, each named once.
     async fn change(&self, jobs: Vec<JobName>, action: Action) -> Result<Vec<Change>, StoreError>;
-
-    /// Removes ended jobs, at most [`BATCH`], from the newest to the oldest. `before` is [`Purged::next`] of the call
-    /// before, to go on with.
-    async fn purge(&self, filter: Filter, before: Option<i64>) -> Result<Purged, StoreError>;
 
     /// A job.
     async fn get(&self, id: &str, extent: Extent) -> Result<Option<JobRecord>, StoreError>;
@@ -103,9 +100,12 @@ pub trait JobStore: Send + Sync + 'static {
     /// At most `length` bytes of the output of the job of this [row](JobRecord::row), from `offset` on.
     async fn output(&self, row: i64, offset: u64, length: u64) -> Result<Bytes, StoreError>;
 
-    /// Lists at most `limit` jobs, and at most [`BATCH`], from the newest to the oldest. `before` is [`Page::next`] of
-    /// the page before, or the [row](JobRecord::row) of a job, to go on with. A list that is dropped is interrupted.
-    async fn list(&self, filter: Filter, before: Option<i64>, limit: usize) -> Result<Page, StoreError>;
+    /// Lists at most `limit` jobs, and at most [`BATCH`]. `after` is [`Page::next`] of the page before, or the
+    /// [row](JobRecord::row) of a job, to go on with. A list that is dropped is interrupted.
+    async fn list(&self, filter: Filter, order: Order, after: Option<i64>, limit: usize) -> Result<Page, StoreError>;
+
+    /// Counts jobs by kind, outcome and error of the last attempt. Like a list, it may be dropped.
+    async fn group(&self, filter: Filter) -> Result<Groups, StoreError>;
 
     /// Random bytes that all servers of the store know, and no caller.
     async fn secret(&self) -> Result<Bytes, StoreError>;

@@ -44,7 +44,7 @@ impl Client {
     }
 
     pub(crate) async fn cancel(&mut self, id: &str) -> Result<(), Failure> {
-        self.0.cancel_job(JobServiceCancelJobRequest { job_id: id.to_owned() }).await?;
+        self.0.cancel_job(JobServiceCancelJobRequest { job_id: id.to_owned(), reason: String::new() }).await?;
         Ok(())
     }
 

@@ -200,7 +200,7 @@ fn calls() -> Vec<Call> {
         ..DetachedJobFilter::default()
     };
     let list = |size| JobServiceListJobsRequest { filter: Some(label(size)), page_size: 1000, ..Default::default() };
-    let purge = |size| PurgeJobsRequest { filter: Some(label(size)) };
+    let purge = |size| PurgeJobsRequest { filter: Some(label(size)), ..PurgeJobsRequest::default() };
     let job = |payload: Vec<u8>| Some(Job { kind: "block".to_owned(), payload: payload.into(), ..Job::default() });
     let late = JobOptions {
         start: Some(Start::Delay(prost_types::Duration { seconds: 86_400 * 300, nanos: 0 })),
@@ -210,8 +210,9 @@ fn calls() -> Vec<Call> {
     let large = CreateJobRequest { job: job(vec![0; LARGE]), ..CreateJobRequest::default() };
     let watch = WatchJobRequest { job_id: "r-1".to_owned(), from_sequence: 0 };
     let same = |name, method, message: Vec<u8>| Call { name, method, body: Body::Same(packed(&message)) };
-    let retry = |job_id| RetryJobRequest { job_id }.encode_to_vec();
-    let cancel = |job_id| JobServiceCancelJobRequest { job_id }.encode_to_vec();
+    let retry = |job_id| RetryJobRequest { job_id, ..RetryJobRequest::default() }.encode_to_vec();
+    let cancel =
+        |job_id| JobServiceCancelJobRequest { job_id, ..JobServiceCancelJobRequest::default() }.encode_to_vec();
     vec![
         same("ListJobs with a label of 4 MB", "ListJobs", list(LARGE).encode_to_vec()),
         same("ListJobs of a label that no job has", "ListJobs", list(8).encode_to_vec()),

@@ -64,7 +64,8 @@ rpcs! {
     "waterwheel.v1.WorkerService": { Attach }
     "waterwheel.v1.JobService": {
         CreateJob, CreateJobs, GetJob, ListDetached = "ListJobs" as "JobService.ListJobs", WaitJob,
-        CancelDetached = "CancelJob" as "JobService.CancelJob", CancelJobs, RetryJob, DeleteJob, PurgeJobs, WatchJob
+        CancelDetached = "CancelJob" as "JobService.CancelJob", CancelJobs, RetryJob, RetryJobs, DeleteJob, PurgeJobs,
+        WatchJob, GroupJobs
     }
 }
 

@@ -1,9 +1,11 @@
 //! `waterwheel jobs` with a verb: detached jobs, which outlive their calls.
 
+mod acts;
 mod filter;
 
 use std::time::{Duration, SystemTime};
 
+use acts::{DeleteArgs, OneOrManyArgs, PurgeArgs};
 use clap::{Args, Subcommand};
 use filter::FilterArgs;
 use tokio::time::{Instant, sleep};
@@ -20,10 +22,9 @@ use super::{
 use crate::{
     detached::wall_clock,
     proto::{
-        CancelJobsRequest, CancelJobsResponse, CreateJobRequest, DeleteJobRequest, DetachedJob, GetJobRequest,
-        JobOptions, JobProgress, JobServiceCancelJobRequest, JobServiceListJobsRequest, JobState, PurgeJobsRequest,
-        RetryJobRequest, RetryPolicy, WaitJobRequest, WatchJobRequest, WatchJobResponse, job_options::Start,
-        watch_job_response::Event,
+        CreateJobRequest, DetachedJob, GetJobRequest, GroupJobsRequest, JobGroup, JobOptions, JobProgress,
+        JobServiceListJobsRequest, JobState, RetryPolicy, WaitJobRequest, WatchJobRequest, WatchJobResponse,
+        job_options::Start, watch_job_response::Event,
     },
 };
 
@@ -40,6 +41,16 @@ pub(super) enum DetachedCommand {
     /// List detached jobs, the newest first.
     #[command(after_help = "Example:\n  waterwheel jobs list --state failed")]
     List(ListArgs),
+    /// Count detached jobs by kind, outcome and error, so that many failures are read as few.
+    ///
+    /// In an error, `#` stands for ids, numbers and addresses.
+    #[command(after_help = "Example:\n  waterwheel jobs group --state failed")]
+    Group {
+        #[command(flatten)]
+        filter: FilterArgs,
+        #[command(flatten)]
+        server: ReadArgs,
+    },
     /// Show a detached job with its attempts.
     #[command(after_help = "Example:\n  waterwheel jobs get $ENDED")]
     Get {
@@ -60,21 +71,18 @@ pub(super) enum DetachedCommand {
     #[command(
         after_help = "Example:\n  waterwheel jobs cancel $DETACHED\n  waterwheel jobs cancel --kind sleep --dry-run"
     )]
-    Cancel(CancelJobsArgs),
-    /// Run a detached job again that has ended, such as one that failed.
-    #[command(after_help = "Example:\n  waterwheel jobs retry $ENDED")]
-    Retry(OneArgs),
+    Cancel(OneOrManyArgs),
+    /// Run a detached job again that has ended, or all that match and failed, expired or were cancelled.
+    #[command(
+        after_help = "Example:\n  waterwheel jobs retry $ENDED\n  waterwheel jobs retry --kind sleep --reason \"bank is back\""
+    )]
+    Retry(OneOrManyArgs),
     /// Remove a detached job that has ended.
     #[command(after_help = "Example:\n  waterwheel jobs delete $ENDED")]
-    Delete(OneArgs),
+    Delete(DeleteArgs),
     /// Remove all detached jobs that have ended and match.
     #[command(after_help = "Example:\n  waterwheel jobs purge --state succeeded")]
-    Purge {
-        #[command(flatten)]
-        filter: FilterArgs,
-        #[command(flatten)]
-        server: ServerArgs,
-    },
+    Purge(PurgeArgs),
 }
 
 #[derive(Debug, Args)]
@@ -112,20 +120,6 @@ pub(super) struct OneArgs {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct CancelJobsArgs {
-    /// Id of the job; without it, all jobs that match the flags.
-    #[arg(required_unless_present = "FilterArgs", conflicts_with = "FilterArgs")]
-    id: Option<String>,
-    #[command(flatten)]
-    filter: FilterArgs,
-    /// Only count the jobs that match.
-    #[arg(long, conflicts_with = "id")]
-    dry_run: bool,
-    #[command(flatten)]
-    server: ServerArgs,
-}
-
-#[derive(Debug, Args)]
 pub(super) struct WatchArgs {
     /// Id of the job.
     id: String,
@@ -158,22 +152,11 @@ pub(super) async fn run(command: DetachedCommand, console: &mut Console<'_>) -> 
         }
         DetachedCommand::Wait(OneArgs { id, server }) => return await_end(&server, id, console).await,
         DetachedCommand::Watch(args) => return watch(args, console).await,
-        DetachedCommand::Cancel(args) => cancel(args, console).await?,
-        DetachedCommand::Retry(OneArgs { id, server }) => {
-            let request = RetryJobRequest { job_id: id.clone() };
-            let answer = server.ask(async |server| server.jobs().retry_job(request).await).await?;
-            console.message(&answer, |_| format!("{}: it runs again", sanitized(&id))).await?;
-        }
-        DetachedCommand::Delete(OneArgs { id, server }) => {
-            let request = DeleteJobRequest { job_id: id.clone() };
-            let answer = server.ask(async |server| server.jobs().delete_job(request).await).await?;
-            console.message(&answer, |_| format!("{}: removed", sanitized(&id))).await?;
-        }
-        DetachedCommand::Purge { filter, server } => {
-            let request = PurgeJobsRequest { filter: Some(filter.into_filter()) };
-            let answer = server.ask(async |server| server.jobs().purge_jobs(request).await).await?;
-            console.message(&answer, |answer| format!("{} removed", pluralized(answer.removed, "job"))).await?;
-        }
+        DetachedCommand::Group { filter, server } => group(filter, &server, console).await?,
+        DetachedCommand::Cancel(args) => acts::cancel(args, console).await?,
+        DetachedCommand::Retry(args) => acts::retry(args, console).await?,
+        DetachedCommand::Delete(args) => acts::delete(args, console).await?,
+        DetachedCommand::Purge(args) => acts::purge(args, console).await?,
     }
     Ok(Exit::Done)
 }
@@ -195,39 +178,10 @@ async fn create(args: CreateArgs, console: &mut Console<'_>) -> Result<Exit, Fai
     Ok(Exit::Done)
 }
 
-async fn cancel(args: CancelJobsArgs, console: &mut Console<'_>) -> Result<(), Failure> {
-    let CancelJobsArgs { id, filter, dry_run, server } = args;
-    if let Some(id) = id {
-        let request = JobServiceCancelJobRequest { job_id: id.clone() };
-        let answer = server.ask(async |server| server.jobs().cancel_job(request).await).await?;
-        let how = if answer.state() == JobState::Running { "it runs, and is asked to stop" } else { "cancelled" };
-        return Ok(console.message(&answer, |_| format!("{}: {how}", sanitized(&id))).await?);
-    }
-    let (call, filter) = (server.call(CallArgs::default()).await?, filter.into_filter());
-    let mut sum = CancelJobsResponse::default();
-    loop {
-        let (filter, page_token) = (Some(filter.clone()), sum.next_page_token.clone());
-        let request = CancelJobsRequest { filter, dry_run, page_token };
-        let page = call.ask(async |server| server.jobs().cancel_jobs(request).await).await?;
-        sum.cancelled += page.cancelled;
-        sum.asked_to_stop += page.asked_to_stop;
-        sum.next_page_token = page.next_page_token;
-        if sum.next_page_token.is_empty() {
-            break;
-        }
-    }
-    let would = if dry_run { "would be " } else { "" };
-    let text = |sum: &CancelJobsResponse| {
-        let CancelJobsResponse { cancelled, asked_to_stop, .. } = *sum;
-        format!("{} {would}cancelled, {asked_to_stop} {would}asked to stop", pluralized(cancelled, "job"))
-    };
-    Ok(console.message(&sum, text).await?)
-}
-
 async fn list(args: ListArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     let ListArgs { filter, limit, server } = args;
     let filter = Some(filter.into_filter());
-    let mut request = JobServiceListJobsRequest { filter, page_size: limit, page_token: String::new() };
+    let mut request = JobServiceListJobsRequest { filter, page_size: limit, ..JobServiceListJobsRequest::default() };
     // A page has no job if none of those that the server looked at matches.
     let answer = loop {
         let answer = server.ask(async |server| server.jobs().list_jobs(request.clone()).await).await?;
@@ -242,6 +196,21 @@ async fn list(args: ListArgs, console: &mut Console<'_>) -> Result<(), Failure> 
     let lines = fitted(&heads, rows, &[6, 5, 4], console.out.width());
     let more = if answer.next_page_token.is_empty() { "" } else { ", and there are more" };
     let summary = format!("{}{more}, the newest first", pluralized(answer.jobs.len(), "job"));
+    Ok(console.list(&answer, &lines, &summary).await?)
+}
+
+async fn group(filter: FilterArgs, server: &ReadArgs, console: &mut Console<'_>) -> Result<(), Failure> {
+    let request = GroupJobsRequest { filter: Some(filter.into_filter()) };
+    let answer = server.ask(async |server| server.jobs().group_jobs(request).await).await?;
+    let cells = |group: &JobGroup| {
+        let JobGroup { count, kind, outcome, message, tenant_count, .. } = group;
+        row![count, paint(STRONG, sanitized(kind)), sanitized(outcome), tenant_count, sanitized(message)]
+    };
+    let heads = [">jobs", "kind", "outcome", ">tenants", "error"];
+    let lines = fitted(&heads, answer.groups.iter().map(cells).collect(), &[4], console.out.width());
+    let jobs = answer.others + answer.groups.iter().map(|group| group.count).sum::<u64>();
+    let cut = if answer.is_cut { "; older ones were not counted" } else { "" };
+    let summary = format!("{} in {}{cut}", pluralized(jobs, "job"), pluralized(answer.groups.len(), "group"));
     Ok(console.list(&answer, &lines, &summary).await?)
 }
 

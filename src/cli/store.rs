@@ -18,8 +18,8 @@ use crate::{
     file::size_text,
     rpc::detached_job,
     store::{
-        Action, BATCH, Change, Extent, Filter, JobName, JobStore, Salvaged, SqliteFacts, SqliteOptions, inspect_sqlite,
-        open_sqlite, salvage_sqlite,
+        Action, BATCH, Change, Extent, Filter, JobName, JobStore, Order, Salvaged, SqliteFacts, SqliteOptions,
+        inspect_sqlite, open_sqlite, salvage_sqlite,
     },
 };
 
@@ -146,16 +146,16 @@ fn open_existing(file: PathBuf) -> Result<Arc<dyn JobStore>, Failure> {
 
 async fn export(file: PathBuf, console: &mut Console<'_>) -> Result<(), Failure> {
     let store = open_existing(file)?;
-    let mut before = None;
+    let mut after = None;
     loop {
-        let page = store.list(Filter::default(), before, BATCH).await?;
-        before = page.next;
+        let page = store.list(Filter::default(), Order::Newest, after, BATCH).await?;
+        after = page.next;
         for record in page.jobs {
             if let Some(job) = store.get(&record.request.id, Extent::All).await? {
                 console.out.line(&message_json(&detached_job(job))?).await?;
             }
         }
-        if before.is_none() {
+        if after.is_none() {
             store.close().await;
             return Ok(());
         }

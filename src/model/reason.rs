@@ -216,6 +216,9 @@ reasons! {
     WrongState "WRONG_STATE" FailedPrecondition
         "the state of the job does not allow it"
         "read the job first; a job that has not ended can be cancelled, and one that has ended can be retried"
+    MoreJobs "MORE_JOBS" FailedPrecondition
+        "more jobs match than the caller expects"
+        "look at the jobs again, and send their number"
     NoCredentials "NO_CREDENTIALS" Unauthenticated "no credentials" ""
     InvalidToken "INVALID_TOKEN" Unauthenticated "the token is not accepted" ""
     InvalidCertificate "INVALID_CERTIFICATE" Unauthenticated "the client certificate is not accepted" ""

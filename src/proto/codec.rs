@@ -279,10 +279,10 @@ mod tests {
     #[test]
     fn a_request_without_a_payload_is_measured_too_and_an_answer_is_not() {
         let filter = DetachedJobFilter { label_key: "x".repeat(MAX_ENVELOPE), ..DetachedJobFilter::default() };
-        let purge = PurgeJobsRequest { filter: Some(filter) }.encode_to_vec();
+        let purge = PurgeJobsRequest { filter: Some(filter), ..PurgeJobsRequest::default() }.encode_to_vec();
         let refused = decode::<PurgeJobsRequest>(purge.into()).expect_err("too large");
         assert_eq!(refused.code(), Code::ResourceExhausted);
-        let list = JobServiceListJobsResponse { next_page_token: "x".repeat(MAX_ENVELOPE), jobs: Vec::new() };
+        let list = JobServiceListJobsResponse { next_page_token: "x".repeat(MAX_ENVELOPE), ..Default::default() };
         assert_eq!(decode::<JobServiceListJobsResponse>(list.encode_to_vec().into()).expect("an answer"), list);
     }
 

@@ -11,16 +11,15 @@ use futures_util::{Stream, StreamExt, future::BoxFuture, stream};
 use tokio::{sync::watch, time::Instant};
 use tokio_stream::wrappers::WatchStream;
 use tonic::{Request, Response, Status, async_trait};
-use tracing::{Instrument, Span, field::display, info, info_span};
+use tracing::{Instrument, Span, info};
 
 use super::{
-    context::Arrival,
+    context::{Arrival, operator_span},
     convert::{duration, listed_schedule, phase},
     routes::of_operators,
     service_state::ResponseStream,
     stats::{no_pool, size_stats},
     status::{self, failed_precondition, invalid_field},
-    status_message::shorten,
     watches::ticks,
 };
 use crate::{
@@ -131,16 +130,9 @@ impl Admin {
 /// Number of next ticks of a schedule in an answer.
 const NEXT_TICKS: usize = 3;
 
-/// Longest logged reason, in bytes.
-const MAX_REASON: usize = 256;
-
-/// The span of an operator's action. It adds principal, peer and reason to log lines.
 fn span<T>(request: &Request<T>, reason: &str) -> Span {
     let arrival = request.extensions().get::<Arrival>();
-    let caller = arrival.and_then(|arrival| arrival.caller.as_deref());
-    let reason = (!reason.is_empty()).then(|| shorten(reason, MAX_REASON));
-    let (principal, peer) = (caller.map(Caller::principal), arrival.map(|arrival| display(arrival.peer.origin)));
-    info_span!("operator", principal, peer, reason)
+    operator_span(arrival.and_then(|it| it.caller.as_deref()), arrival.map(|it| &*it.peer), reason)
 }
 
 #[async_trait]

@@ -6,11 +6,13 @@ use std::{borrow::Borrow, sync::Arc, time::Duration};
 use http::HeaderValue;
 use tokio::time::Instant;
 use tonic::{Code, Request, Response, Status, metadata::MetadataValue};
+use tracing::{Span, field::display, info_span};
 
 use super::{
     calls::{Calls, Meter},
     message_stream::Inbound,
     status::{self, invalid_field},
+    status_message::shorten,
     timeout::{self, GRPC_TIMEOUT},
     trace::{self, Sampler, extract},
 };
@@ -44,6 +46,16 @@ pub struct Arrival {
     pub(super) memory: Arc<ConnectionMemory>,
     /// The raw body, for RPCs that decode it themselves; else `None`.
     pub(super) inbound: Option<Inbound>,
+}
+
+/// Longest logged reason, in bytes.
+const MAX_REASON: usize = 256;
+
+/// The span of an operator's action. It adds principal, peer and reason to log lines.
+pub(super) fn operator_span(caller: Option<&Caller>, peer: Option<&Peer>, reason: &str) -> Span {
+    let reason = (!reason.is_empty()).then(|| shorten(reason, MAX_REASON));
+    let (principal, peer) = (caller.map(Caller::principal), peer.map(|peer| display(peer.origin)));
+    info_span!("operator", principal, peer, reason)
 }
 
 /// The metadata of a call.

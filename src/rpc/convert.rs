@@ -11,7 +11,7 @@ use crate::{
     phase::Phase,
     pool::{ProcessState, WorkerState},
     proto,
-    store::{Attempt, JobRecord, JobState, Timestamp},
+    store::{Attempt, Group, JobRecord, JobState, Timestamp},
 };
 
 /// Largest duration of protobuf's well-known type, in seconds.
@@ -155,6 +155,22 @@ fn progress(run: &Context) -> Option<proto::JobProgress> {
 pub(super) fn listed_schedule((schedule, ticks): (Schedule, Vec<Timestamp>)) -> proto::ListedSchedule {
     let Schedule { name, cron, timezone, kind, payload: _, overlap: _ } = schedule;
     proto::ListedSchedule { name, cron, timezone, kind, next_times: ticks.into_iter().map(time).collect() }
+}
+
+pub(super) fn job_group(group: Group) -> proto::JobGroup {
+    let Group { kind, outcome, pattern: message, jobs: count, first_end, last_end, tenants, tenant_count, newest } =
+        group;
+    proto::JobGroup {
+        kind,
+        outcome,
+        message,
+        count,
+        first_end_time: first_end.map(time),
+        last_end_time: last_end.map(time),
+        tenants: tenants.into_iter().take(tenant_count as usize).collect(),
+        tenant_count,
+        newest_job_id: newest,
+    }
 }
 
 fn wire_job(job: Job) -> proto::Job {

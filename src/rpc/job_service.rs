@@ -1,6 +1,7 @@
 //! `JobService`: jobs that outlive their calls. `src/detached.rs` runs them. A new RPC also needs a row in
 //! `src/auth/rule.rs`.
 
+mod acts;
 mod create;
 mod filter;
 mod page_token;
@@ -18,36 +19,34 @@ use self::{
 };
 use super::{
     calls::{Calls, Meter},
-    context::CallContext,
-    convert::detached_job_here,
+    context::{Arrival, CallContext},
+    convert::{detached_job_here, job_group},
     service_state::{CallerServices, ResponseStream, ServiceState},
     status::{self, invalid_field},
 };
 use crate::{
     auth::Rpc,
     detached::Detached,
-    model::{Reason, RequestId},
+    model::{Peer, Reason, RequestId},
     proto::{
         self, CancelJobsRequest, CancelJobsResponse, CreateJobRequest, CreateJobResponse, CreateJobsRequest,
-        CreateJobsResponse, DeleteJobRequest, DeleteJobResponse, GetJobRequest, GetJobResponse,
-        JobServiceCancelJobRequest, JobServiceCancelJobResponse, JobServiceListJobsRequest, JobServiceListJobsResponse,
-        PurgeJobsRequest, PurgeJobsResponse, RetryJobRequest, RetryJobResponse, WaitJobRequest, WaitJobResponse,
-        WatchJobRequest, WatchJobResponse, job_service_server::JobService,
+        CreateJobsResponse, DeleteJobRequest, DeleteJobResponse, GetJobRequest, GetJobResponse, GroupJobsRequest,
+        GroupJobsResponse, JobServiceCancelJobRequest, JobServiceCancelJobResponse, JobServiceListJobsRequest,
+        JobServiceListJobsResponse, PurgeJobsRequest, PurgeJobsResponse, RetryJobRequest, RetryJobResponse,
+        RetryJobsRequest, RetryJobsResponse, WaitJobRequest, WaitJobResponse, WatchJobRequest, WatchJobResponse,
+        job_service_server::JobService,
     },
-    store::{Action, BATCH, Change, Extent, Filter, JobName, JobRecord, JobState, JobStore},
+    store::{BATCH, Extent, Filter, Groups, JobName, JobRecord, JobStore, Order},
 };
 
 /// Default number of jobs per page.
 const DEFAULT_PAGE_SIZE: usize = 100;
-/// States of the jobs that can be cancelled.
-const CANCELLABLE: [JobState; 4] = [JobState::Scheduled, JobState::Ready, JobState::Blocked, JobState::Running];
-/// Number of jobs that are cancelled in one write, so that other writes do not wait long.
-const CANCELLED_AT_ONCE: usize = 100;
 
 /// A call for detached jobs.
 struct JobsCall {
     service: Arc<ServiceState>,
     context: CallContext,
+    peer: Option<Arc<Peer>>,
     rpc: Rpc,
     detached: Detached,
 }
@@ -56,12 +55,13 @@ impl JobsCall {
     /// Reads the metadata of a call, and starts to measure it.
     fn begin<T>(service: &Arc<ServiceState>, rpc: Rpc, request: &Request<T>) -> Result<(Self, Meter<Calls>), Status> {
         let context = CallContext::read(request, rpc, &service.sampler)?;
+        let peer = request.extensions().get::<Arrival>().map(|arrival| Arc::clone(&arrival.peer));
         let meter = Calls::begin(service.calls.clone(), rpc, None, context.at);
         let Some(detached) = service.detached.clone() else {
             meter.end(Code::FailedPrecondition);
             return Err(context.with_request_id(status::of(Reason::NoStore)));
         };
-        Ok((Self { service: Arc::clone(service), context, rpc, detached }, meter))
+        Ok((Self { service: Arc::clone(service), context, peer, rpc, detached }, meter))
     }
 
     fn store(&self) -> &dyn JobStore {
@@ -94,23 +94,44 @@ impl JobsCall {
     }
 
     async fn list_jobs(&self, request: JobServiceListJobsRequest) -> Result<JobServiceListJobsResponse, Status> {
-        let JobServiceListJobsRequest { filter, page_size, page_token } = request;
+        let JobServiceListJobsRequest { filter, page_size, page_token, with_count, oldest_first } = request;
         let limit = match page_size as usize {
             0 => DEFAULT_PAGE_SIZE,
             size if size <= BATCH => size,
             _ => return Err(invalid_field("page_size", &format!("send up to {BATCH}"))),
         };
         let filter = read_filter(self, filter.unwrap_or_default())?;
-        let (jobs, next_page_token) = self.page(filter, &page_token, limit).await?;
+        let counted = if with_count { Some(self.group(filter.clone()).await?) } else { None };
+        let order = if oldest_first { Order::Oldest } else { Order::Newest };
+        let (jobs, next_page_token) = self.page(filter, order, &page_token, limit).await?;
         let jobs = jobs.into_iter().map(|job| self.shown(job)).collect();
-        Ok(JobServiceListJobsResponse { jobs, next_page_token })
+        let count_is_cut = counted.as_ref().is_some_and(|counted| counted.is_cut);
+        let count = counted.map(|counted| counted.jobs);
+        Ok(JobServiceListJobsResponse { jobs, next_page_token, count, count_is_cut })
     }
 
-    /// A page of the jobs that match a filter, the newest first, and the token of the next page.
-    async fn page(&self, filter: Filter, token: &str, limit: usize) -> Result<(Vec<JobRecord>, String), Status> {
+    async fn group_jobs(&self, request: GroupJobsRequest) -> Result<GroupJobsResponse, Status> {
+        let Groups { groups, jobs, is_cut } =
+            self.group(read_filter(self, request.filter.unwrap_or_default())?).await?;
+        let others = jobs - groups.iter().map(|group| group.jobs).sum::<u64>();
+        Ok(GroupJobsResponse { groups: groups.into_iter().map(job_group).collect(), others, is_cut })
+    }
+
+    async fn group(&self, filter: Filter) -> Result<Groups, Status> {
+        self.store().group(filter).await.map_err(status::read_failure)
+    }
+
+    /// A page of the jobs that match a filter, and the token of the next page.
+    async fn page(
+        &self,
+        filter: Filter,
+        order: Order,
+        token: &str,
+        limit: usize,
+    ) -> Result<(Vec<JobRecord>, String), Status> {
         let secret = self.store().secret().await.map_err(status::read_failure)?;
-        let before = read_page_token(&secret, token)?;
-        let page = self.store().list(filter, before, limit).await.map_err(status::read_failure)?;
+        let after = read_page_token(&secret, token)?;
+        let page = self.store().list(filter, order, after, limit).await.map_err(status::read_failure)?;
         Ok((page.jobs, page_token(&secret, page.next)))
     }
 
@@ -132,79 +153,6 @@ impl JobsCall {
             };
         }
         Ok(WaitJobResponse { job: Some(self.shown(job)) })
-    }
-
-    async fn cancel_job(&self, request: JobServiceCancelJobRequest) -> Result<JobServiceCancelJobResponse, Status> {
-        let state = match self.change(request.job_id, Action::Cancel).await? {
-            Change::Requested => proto::JobState::Running,
-            _ => proto::JobState::Cancelled,
-        };
-        Ok(JobServiceCancelJobResponse { state: state.into() })
-    }
-
-    /// Cancels a page of jobs, the newest first. A job that has ended meanwhile is left out.
-    async fn cancel_jobs(&self, request: CancelJobsRequest) -> Result<CancelJobsResponse, Status> {
-        let CancelJobsRequest { filter, dry_run, page_token } = request;
-        let mut filter = read_filter(self, filter.unwrap_or_default())?;
-        let is_asked = |state: &JobState| filter.states.is_empty() || filter.states.contains(state);
-        filter.states = CANCELLABLE.into_iter().filter(is_asked).collect();
-        if filter.states.is_empty() {
-            return Ok(CancelJobsResponse::default());
-        }
-        let (jobs, next_page_token) = self.page(filter, &page_token, BATCH).await?;
-        let mut answer = CancelJobsResponse { next_page_token, ..CancelJobsResponse::default() };
-        for jobs in jobs.chunks(CANCELLED_AT_ONCE) {
-            let changes = if dry_run {
-                let change = |state| if state == JobState::Running { Change::Requested } else { Change::Done };
-                jobs.iter().map(|job| change(job.state)).collect()
-            } else {
-                let jobs = jobs.iter().map(JobName::from).collect();
-                self.detached.change(jobs, Action::Cancel).await.map_err(status::write_failure)?
-            };
-            answer.cancelled += changes.iter().filter(|change| **change == Change::Done).count() as u64;
-            answer.asked_to_stop += changes.iter().filter(|change| **change == Change::Requested).count() as u64;
-        }
-        Ok(answer)
-    }
-
-    async fn retry_job(&self, request: RetryJobRequest) -> Result<RetryJobResponse, Status> {
-        let job = self.job(&request.job_id, Extent::Bare).await?;
-        // As for a created job, the quota limits how often, and the hold is not kept.
-        let _hold = self.service.access.admit_again(&self.context, &job.request.job)?;
-        self.change(request.job_id, Action::Retry).await.map(|_| RetryJobResponse {})
-    }
-
-    async fn delete_job(&self, request: DeleteJobRequest) -> Result<DeleteJobResponse, Status> {
-        self.change(request.job_id, Action::Delete).await.map(|_| DeleteJobResponse {})
-    }
-
-    /// Changes one job.
-    async fn change(&self, id: String, action: Action) -> Result<Change, Status> {
-        check_id(&id)?;
-        let job = match self.service.access.authenticator {
-            Some(_) => JobName::from(&self.job(&id, Extent::Bare).await?),
-            None => JobName::from(&*id),
-        };
-        let changes = self.detached.change(vec![job], action).await;
-        match changes.map_err(status::write_failure)?.pop() {
-            Some(change @ (Change::Done | Change::Requested)) => Ok(change),
-            Some(Change::WrongState(state)) => Err(status::wrong_state(&id, state)),
-            Some(Change::Full(full)) => Err(status::store_full(full)),
-            Some(Change::NotFound) | None => Err(unknown(&id)),
-        }
-    }
-
-    async fn purge_jobs(&self, request: PurgeJobsRequest) -> Result<PurgeJobsResponse, Status> {
-        let filter = read_filter(self, request.filter.unwrap_or_default())?;
-        let (mut removed, mut before) = (0, None);
-        loop {
-            let purged = self.detached.purge(filter.clone(), before).await.map_err(status::write_failure)?;
-            removed += purged.removed as u64;
-            before = purged.next;
-            if before.is_none() {
-                return Ok(PurgeJobsResponse { removed });
-            }
-        }
     }
 }
 
@@ -289,6 +237,14 @@ impl JobService for CallerServices {
         request: Request<JobServiceCancelJobRequest>,
     ) -> Result<Response<JobServiceCancelJobResponse>, Status> {
         self.unary(Rpc::CancelDetached, request, JobsCall::cancel_job).await
+    }
+
+    async fn group_jobs(&self, request: Request<GroupJobsRequest>) -> Result<Response<GroupJobsResponse>, Status> {
+        self.unary(Rpc::GroupJobs, request, JobsCall::group_jobs).await
+    }
+
+    async fn retry_jobs(&self, request: Request<RetryJobsRequest>) -> Result<Response<RetryJobsResponse>, Status> {
+        self.unary(Rpc::RetryJobs, request, JobsCall::retry_jobs).await
     }
 
     async fn retry_job(&self, request: Request<RetryJobRequest>) -> Result<Response<RetryJobResponse>, Status> {

@@ -106,7 +106,7 @@ pub fn public_services(
 }
 
 /// The RPCs of callers that operators may call, too. They only read.
-const READS: [Rpc; 4] = [Rpc::Stats, Rpc::WatchStats, Rpc::GetJob, Rpc::ListDetached];
+const READS: [Rpc; 5] = [Rpc::Stats, Rpc::WatchStats, Rpc::GetJob, Rpc::ListDetached, Rpc::GroupJobs];
 
 /// The RPCs of waterwheel on the operators' listener.
 pub(super) fn of_operators() -> impl Iterator<Item = Rpc> {

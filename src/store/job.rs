@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::{Attempt, RetryPolicy, SessionId, Token};
-use crate::model::{Job, Output};
+use crate::model::{Job, Output, Reason};
 
 /// A job to create. Its fields have passed the checks of [`Job`].
 #[derive(Debug, Clone, Default)]
@@ -155,6 +155,8 @@ pub struct JobRecord {
     pub payload_bytes: u64,
     /// Size of the output in bytes.
     pub output_bytes: u64,
+    /// [Pattern](super::pattern) of the error of the last attempt.
+    pub(super) pattern: String,
     /// Its output, if it succeeded. In lists, without the bytes.
     pub output: Output,
     /// Order of acceptance. It never changes.
@@ -176,6 +178,11 @@ impl JobRecord {
         let attempt = |it: &Attempt| size_of::<Attempt>() + it.message.len() + it.worker.len();
         let labels = self.request.job.labels.iter().map(|(name, value)| name.len() + value.len());
         1024 + size_of::<Self>() + self.attempts.iter().map(attempt).chain(labels).sum::<usize>()
+    }
+
+    /// Name of the outcome of the last attempt; empty if there is none.
+    pub(super) fn outcome(&self) -> &'static str {
+        self.attempts.last().and_then(|attempt| attempt.outcome).map_or("", Reason::name)
     }
 
     /// When the store may remove it; `None` if it has not ended.
@@ -242,22 +249,29 @@ pub struct JobName {
     pub id: String,
     /// The [row](JobRecord::row).
     pub row: Option<i64>,
+    /// Its end. If given, a job that has run again since then is not meant.
+    pub ended_at: Option<Timestamp>,
 }
 
 impl From<&str> for JobName {
     fn from(id: &str) -> Self {
-        Self { id: id.to_owned(), row: None }
+        Self { id: id.to_owned(), row: None, ended_at: None }
     }
 }
 
 impl From<&JobRecord> for JobName {
     fn from(job: &JobRecord) -> Self {
-        Self { id: job.request.id.clone(), row: Some(job.row) }
+        Self { id: job.request.id.clone(), row: Some(job.row), ended_at: None }
     }
 }
 
 impl JobName {
+    /// The job as it ended.
+    pub fn ended(job: &JobRecord) -> Self {
+        Self { ended_at: job.ended_at, ..Self::from(job) }
+    }
+
     pub(super) fn is(&self, job: &JobRecord) -> bool {
-        self.row.is_none_or(|row| row == job.row)
+        self.row.is_none_or(|row| row == job.row) && (self.ended_at.is_none() || self.ended_at == job.ended_at)
     }
 }

@@ -4,7 +4,7 @@ use std::mem;
 
 use super::{
     Attempt, Change, Claimed, JobRecord, JobState, NewJob, Next, SessionId, Settle, Start, StoreError, Timestamp,
-    Token, retry::MAX_CRASHES,
+    Token, pattern, retry::MAX_CRASHES,
 };
 use crate::model::{Code, Output, Reason};
 
@@ -200,6 +200,7 @@ impl JobRecord {
         if self.attempts.len() >= MAX_ATTEMPTS_KEPT {
             self.attempts.remove(0);
         }
+        self.pattern = pattern(message);
         self.attempts.push(Attempt {
             number: self.starts,
             started_at: self.started_at.unwrap_or(now),

@@ -113,9 +113,26 @@ pub struct Filter {
     pub created_before: Option<Timestamp>,
     /// Request id of the call that created the job.
     pub request_id: Option<String>,
+    /// Name of the [outcome](super::Attempt::outcome) of the last attempt; empty if there is none.
+    pub outcome: Option<String>,
+    /// [Pattern](super::pattern) of the error of the last attempt; empty if there is none.
+    pub pattern: Option<String>,
+    /// Ended at or after this time.
+    pub ended_from: Option<Timestamp>,
+    /// Ended before this time.
+    pub ended_before: Option<Timestamp>,
 }
 
-/// A part of a list, from the newest job to the oldest.
+/// The order of a list: that in which jobs were accepted, or its reverse.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// From the newest job to the oldest.
+    Newest,
+    /// From the oldest job to the newest.
+    Oldest,
+}
+
+/// A part of a list.
 #[derive(Debug, Default)]
 pub struct Page {
     /// The jobs. There may be none, although more follow: a call looks at a bounded number of jobs.
@@ -124,13 +141,38 @@ pub struct Page {
     pub next: Option<i64>,
 }
 
-/// A part of a purge, from the newest job to the oldest.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Purged {
-    /// Jobs that were removed.
-    pub removed: usize,
-    /// Where the next part begins; `None` after the last one.
-    pub next: Option<i64>,
+/// Jobs of one kind whose last attempts ended alike.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Group {
+    /// Kind of the jobs.
+    pub kind: String,
+    /// Name of the outcome of the last attempts; empty if there is none.
+    pub outcome: String,
+    /// [Pattern](super::pattern) of their errors.
+    pub pattern: String,
+    /// Number of jobs.
+    pub jobs: u64,
+    /// End of the job that ended first; `None` if none has ended.
+    pub first_end: Option<Timestamp>,
+    /// End of the job that ended last.
+    pub last_end: Option<Timestamp>,
+    /// The first and the last of their tenants by name.
+    pub tenants: [String; 2],
+    /// Number of their tenants.
+    pub tenant_count: u64,
+    /// Id of the newest job.
+    pub newest: String,
+}
+
+/// Jobs by kind, outcome and error.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Groups {
+    /// The largest groups, at most [`BATCH`](super::BATCH), the largest first.
+    pub groups: Vec<Group>,
+    /// Number of jobs, including those of other groups.
+    pub jobs: u64,
+    /// Whether there are older jobs that were not counted: a call looks at a bounded number of jobs.
+    pub is_cut: bool,
 }
 
 /// One tick of a schedule.

@@ -1,5 +1,6 @@
 //! A store in a database: threads that write in groups, and connections that read in parallel.
 
+mod filtered;
 mod record;
 mod rows;
 mod statements;
@@ -28,11 +29,13 @@ pub(super) use rows::Connection;
 pub(super) use statements::{BLOCKED, Bulk, COLUMN_LIST, READY, RUNNING, Select};
 
 use super::{
-    Action, BATCH, Bounds, Change, Claimed, Depth, Extent, Filter, Fired, JobName, JobRecord, JobState, JobStore, Page,
-    Purged, Room, SessionId, Settle, Size, StoreError, StoredQuotas, Submission, Submitted, Tick, Ticked, Token, Wakes,
+    Action, BATCH, Bounds, Change, Claimed, Depth, Extent, Filter, Fired, Groups, JobName, JobRecord, JobState,
+    JobStore, Order, Page, Room, SessionId, Settle, Size, StoreError, StoredQuotas, Submission, Submitted, Tick,
+    Ticked, Token, Wakes,
     engine::{Engine, Shared},
 };
 use crate::task::{off_thread, spawn_thread};
+use filtered::{group, list};
 use writer::{Answer, Operation, Turn, Writer};
 
 /// Operations that may wait for a writer.
@@ -40,11 +43,8 @@ const QUEUE: usize = 4096;
 /// Connections that read at the same time.
 pub(super) const READERS: usize = 4;
 
-/// Lists and purges that read at the same time. They leave connections for other reads, and cores for serving.
+/// Lists and groups that read at the same time. They leave connections for other reads, and cores for serving.
 const LISTS: usize = 1;
-/// About the maximum size of a list, so that it fits into the 4 MiB that gRPC clients accept by default. A list has at
-/// least one job.
-const MAX_LIST_BYTES: usize = 3 << 20;
 /// Leases are not ended by an operation that waited for so long: their owners may have waited, too.
 const MAX_TICK_WAIT: Duration = Duration::from_secs(5);
 
@@ -196,13 +196,6 @@ impl<C: Connection> JobStore for SqlStore<C> {
         self.write(Turn::Keys(ids), move |engine| engine.change(&jobs, action)).await
     }
 
-    async fn purge(&self, filter: Filter, before: Option<i64>) -> Result<Purged, StoreError> {
-        let before = before.unwrap_or(i64::MAX);
-        let (rows, next) = self.read_many(move |reader| reader.purgeable(&filter, before, BATCH)).await?;
-        let removed = if rows.is_empty() { 0 } else { self.write(Turn::Any, move |it| it.remove(&rows)).await? };
-        Ok(Purged { removed, next })
-    }
-
     async fn get(&self, id: &str, extent: Extent) -> Result<Option<JobRecord>, StoreError> {
         let id = id.to_owned();
         self.read(move |rows| rows.get(&id, extent)).await
@@ -217,9 +210,13 @@ impl<C: Connection> JobStore for SqlStore<C> {
         self.read(move |rows| rows.output(row, offset, length)).await
     }
 
-    async fn list(&self, filter: Filter, before: Option<i64>, limit: usize) -> Result<Page, StoreError> {
-        let (before, limit) = (before.unwrap_or(i64::MAX), limit.min(BATCH));
-        self.read_many(move |rows| rows.list(&filter, before, limit, MAX_LIST_BYTES)).await
+    async fn list(&self, filter: Filter, order: Order, after: Option<i64>, limit: usize) -> Result<Page, StoreError> {
+        let after = after.unwrap_or(if order == Order::Newest { i64::MAX } else { i64::MIN });
+        self.read_many(move |rows| list(rows, &filter, order, after, limit.min(BATCH))).await
+    }
+
+    async fn group(&self, filter: Filter) -> Result<Groups, StoreError> {
+        self.read_many(move |rows| group(rows, &filter)).await
     }
 
     async fn secret(&self) -> Result<Bytes, StoreError> {

@@ -25,7 +25,7 @@ use script::Script;
 use tempfile::TempDir;
 
 use super::{
-    Bounds, Clock, Filter, JobState, JobStore, SqliteOptions, Timestamp, inspect_sqlite, open_memory,
+    Bounds, Clock, Filter, JobState, JobStore, Order, SqliteOptions, Timestamp, inspect_sqlite, open_memory,
     open_shared_memory, open_sqlite,
 };
 
@@ -191,14 +191,22 @@ fn job(random: &mut StdRng) -> String {
 /// Everything that can be seen.
 fn look() -> Vec<String> {
     let jobs = IDS.iter().flat_map(|id| [format!("get {id}"), format!("attempts {id}")]);
-    let lists =
-        ["size", "depths", "list limit=3", "list kind=j state=ready,failed", "list tenant=t", "beat S", "beat T"];
+    let lists = [
+        "size",
+        "depths",
+        "list limit=3",
+        "list kind=j state=ready,failed",
+        "list tenant=t",
+        "group",
+        "beat S",
+        "beat T",
+    ];
     jobs.chain(lists.map(str::to_owned)).collect()
 }
 
 /// A key has at most one job that is ready or runs, and jobs are blocked only behind one that is not.
 async fn keys_have_one_holder(script: &Script) {
-    let jobs = script.store.list(Filter::default(), None, 1000).await.expect("a list").jobs;
+    let jobs = script.store.list(Filter::default(), Order::Newest, None, 1000).await.expect("a list").jobs;
     let mut keys: HashMap<_, (usize, usize)> = HashMap::new();
     for job in jobs.iter().filter(|job| job.request.is_keyed() && !job.state.is_ended()) {
         let (holders, blocked) = keys.entry(job.key()).or_default();

@@ -6,6 +6,7 @@ mod clock;
 mod faults;
 mod file;
 mod leases;
+mod letters;
 mod names;
 mod operators;
 mod outages;
@@ -92,12 +93,16 @@ impl Jobs {
     }
 
     async fn cancel(&self, id: &str) -> Result<JobState, Refusal> {
-        let answer = self.0.clone().cancel_job(JobServiceCancelJobRequest { job_id: id.to_owned() }).await;
+        let answer = self
+            .0
+            .clone()
+            .cancel_job(JobServiceCancelJobRequest { job_id: id.to_owned(), reason: String::new() })
+            .await;
         answer.map(|answer| answer.into_inner().state()).map_err(|status| Refusal::of_call(status, true))
     }
 
     async fn retry(&self, id: &str) {
-        self.0.clone().retry_job(RetryJobRequest { job_id: id.to_owned() }).await.unwrap();
+        self.0.clone().retry_job(RetryJobRequest { job_id: id.to_owned(), reason: String::new() }).await.unwrap();
     }
 
     async fn list(&self, filter: DetachedJobFilter) -> Vec<DetachedJob> {
@@ -118,7 +123,8 @@ impl Jobs {
     }
 
     async fn page(&self, page_size: u32, filter: &DetachedJobFilter, page_token: String) -> JobServiceListJobsResponse {
-        let request = JobServiceListJobsRequest { filter: Some(filter.clone()), page_size, page_token };
+        let filter = Some(filter.clone());
+        let request = JobServiceListJobsRequest { filter, page_size, page_token, ..Default::default() };
         self.0.clone().list_jobs(request).await.unwrap().into_inner()
     }
 
@@ -220,7 +226,8 @@ async fn an_invalid_filter_or_job_id_is_refused() {
     let odd_state = DetachedJobFilter { states: vec![99], ..DetachedJobFilter::default() };
     let odd_label = DetachedJobFilter { label_value: "x".into(), ..DetachedJobFilter::default() };
     for filter in [odd_state, odd_label] {
-        let purged = jobs.0.clone().purge_jobs(PurgeJobsRequest { filter: Some(filter) }).await;
+        let purged =
+            jobs.0.clone().purge_jobs(PurgeJobsRequest { filter: Some(filter), ..PurgeJobsRequest::default() }).await;
         assert_eq!(purged.unwrap_err().code(), Code::InvalidArgument);
     }
     assert_eq!(jobs.list(DetachedJobFilter::default()).await.len(), 1);
@@ -344,8 +351,14 @@ async fn jobs_are_created_in_a_stream_and_listed_and_purged_by_filter() {
     let waiting = DetachedJobFilter { states: vec![JobState::Ready.into()], ..Default::default() };
     assert_eq!(jobs.list(waiting).await.len(), 0);
 
-    jobs.0.clone().delete_job(DeleteJobRequest { job_id: "job-0".into() }).await.unwrap();
-    let purged = jobs.0.clone().purge_jobs(PurgeJobsRequest { filter: Some(even) }).await.unwrap().into_inner();
+    jobs.0.clone().delete_job(DeleteJobRequest { job_id: "job-0".into(), reason: String::new() }).await.unwrap();
+    let purged = jobs
+        .0
+        .clone()
+        .purge_jobs(PurgeJobsRequest { filter: Some(even), ..PurgeJobsRequest::default() })
+        .await
+        .unwrap()
+        .into_inner();
     assert_eq!(purged.removed, 24);
     assert_eq!(jobs.list(DetachedJobFilter::default()).await.len(), 24);
 }

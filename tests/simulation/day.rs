@@ -24,7 +24,8 @@ use waterwheel::{
     Job,
     model::FailureCode,
     store::{
-        Action, Bounds, Clock, Filter, JobName, JobStore, NewJob, Size, Start, Submitted, Timestamp, open_shared_memory,
+        Action, Bounds, Clock, Filter, JobName, JobStore, NewJob, Order, Size, Start, Submitted, Timestamp,
+        open_shared_memory,
     },
     task::Tasks,
 };
@@ -163,12 +164,12 @@ async fn compare(store: &dyn JobStore, model: &Mutex<Model>, end: Instant) -> Ve
     let mut sizes = Vec::new();
     while Instant::now() < end {
         sleep(COMPARE_EVERY).await;
-        let (mut jobs, mut before) = (Vec::new(), None);
+        let (mut jobs, mut after) = (Vec::new(), None);
         loop {
-            let page = now(store.list(Filter::default(), before, usize::MAX)).unwrap();
+            let page = now(store.list(Filter::default(), Order::Newest, after, usize::MAX)).unwrap();
             jobs.extend(page.jobs);
-            before = page.next;
-            if before.is_none() {
+            after = page.next;
+            if after.is_none() {
                 break;
             }
         }

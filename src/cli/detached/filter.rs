@@ -42,15 +42,40 @@ pub(in crate::cli) struct FilterArgs {
     /// Only jobs that were created at most this long ago.
     #[arg(long, value_name = "DURATION", value_parser = any_duration)]
     newer_than: Option<Duration>,
+    /// Only jobs that ended at least this long ago.
+    #[arg(long, value_name = "DURATION", value_parser = any_duration)]
+    ended_older_than: Option<Duration>,
+    /// Only jobs that ended at most this long ago.
+    #[arg(long, value_name = "DURATION", value_parser = any_duration)]
+    ended_newer_than: Option<Duration>,
+    /// Only jobs whose last attempt ended so, such as HANDLER_FAILED; "" is without an attempt.
+    #[arg(long, value_name = "NAME")]
+    outcome: Option<String>,
+    /// Only jobs whose last attempt had this error, as `jobs group` shows it or with its ids and numbers.
+    #[arg(long, value_name = "TEXT")]
+    error: Option<String>,
 }
 
 impl FilterArgs {
     pub(super) fn into_filter(self) -> DetachedJobFilter {
-        let Self { state, kind, tenant, label, request_id, older_than, newer_than } = self;
+        let Self { state, kind, tenant, label, request_id, outcome, error: message, .. } = self;
         let states = state.into_iter().map(i32::from).collect();
         let (label_key, label_value) = label.unwrap_or_default();
         let ago = |time: Duration| SystemTime::from(wall_clock()()).checked_sub(time).map(Into::into);
-        let (created_from, created_before) = (newer_than.and_then(ago), older_than.and_then(ago));
-        DetachedJobFilter { states, kind, tenant, label_key, label_value, created_from, created_before, request_id }
+        DetachedJobFilter {
+            states,
+            kind,
+            tenant,
+            label_key,
+            label_value,
+            created_from: self.newer_than.and_then(ago),
+            created_before: self.older_than.and_then(ago),
+            request_id,
+            outcome,
+            message,
+            ended_from: self.ended_newer_than.and_then(ago),
+            ended_before: self.ended_older_than.and_then(ago),
+            all: false,
+        }
     }
 }

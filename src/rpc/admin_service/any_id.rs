@@ -20,7 +20,7 @@ use crate::{
         convert::{detached_job_here, job_stage, time},
         status::{self, invalid_field, unknown_job},
     },
-    store::{Action, Change, Extent, Filter, JobName, JobRecord, JobState, StoreError},
+    store::{Action, Change, Extent, Filter, JobName, JobRecord, JobState, Order, StoreError},
 };
 
 /// Maximum number of jobs with the same request id in an answer of `Explain`.
@@ -137,7 +137,7 @@ async fn ids_of_request(admin: &Admin, request_id: &RequestId) -> Result<Vec<Str
 async fn stored(detached: &Detached, filter: Filter, limit: usize) -> Result<Vec<JobName>, StoreError> {
     let (mut found, mut before) = (Vec::new(), None);
     loop {
-        let page = detached.store().list(filter.clone(), before, limit - found.len()).await?;
+        let page = detached.store().list(filter.clone(), Order::Newest, before, limit - found.len()).await?;
         found.extend(page.jobs.iter().map(JobName::from));
         before = page.next;
         if before.is_none() || found.len() >= limit {

@@ -7,11 +7,14 @@ use tonic::Status;
 
 use super::JobsCall;
 use crate::{
-    model::{FieldViolation, MAX_KIND, MAX_TENANT, RequestId, check_label_key, check_label_value, check_text},
+    model::{FieldViolation, MAX_KIND, MAX_TENANT, Reason, RequestId, check_label_key, check_label_value, check_text},
     proto::{self, DetachedJobFilter},
     rpc::{convert::job_state, status},
-    store::{Filter, JobState, Timestamp},
+    store::{Filter, JobState, Timestamp, pattern},
 };
+
+/// Longest message of an attempt, in bytes.
+const MAX_MESSAGE: usize = 4096;
 
 /// The filter of a call, restricted to what its caller may see.
 pub(super) fn read_filter(call: &JobsCall, filter: DetachedJobFilter) -> Result<Filter, Status> {
@@ -19,11 +22,12 @@ pub(super) fn read_filter(call: &JobsCall, filter: DetachedJobFilter) -> Result<
     check(&filter, &mut faults);
     let is_known = |wanted: &JobState| filter.states().any(|sent| sent == job_state(*wanted));
     let states: Vec<_> = JobState::ALL.into_iter().filter(is_known).collect();
-    let DetachedJobFilter { states: _, kind, tenant, label_key, label_value, created_from, created_before, request_id } =
-        filter;
+    let DetachedJobFilter { kind, tenant, label_key, label_value, request_id, outcome, message, .. } = filter;
     let kind = Some(kind).filter(|kind| !kind.is_empty());
-    let created_from = read_time("filter.created_from", created_from, &mut faults);
-    let created_before = read_time("filter.created_before", created_before, &mut faults);
+    let created_from = read_time("filter.created_from", filter.created_from, &mut faults);
+    let created_before = read_time("filter.created_before", filter.created_before, &mut faults);
+    let ended_from = read_time("filter.ended_from", filter.ended_from, &mut faults);
+    let ended_before = read_time("filter.ended_before", filter.ended_before, &mut faults);
     if !faults.is_empty() {
         return Err(status::unreadable(faults, call.context.request_id()));
     }
@@ -35,11 +39,15 @@ pub(super) fn read_filter(call: &JobsCall, filter: DetachedJobFilter) -> Result<
         created_from,
         created_before,
         request_id: Some(request_id).filter(|id| !id.is_empty()),
+        outcome,
+        pattern: message.as_deref().map(pattern),
+        ended_from,
+        ended_before,
     })
 }
 
 fn check(filter: &DetachedJobFilter, faults: &mut Vec<FieldViolation>) {
-    let DetachedJobFilter { states, kind, tenant, label_key, label_value, request_id, .. } = filter;
+    let DetachedJobFilter { states, kind, tenant, label_key, label_value, request_id, outcome, message, .. } = filter;
     let is_state = |sent: &i32| proto::JobState::try_from(*sent).is_ok_and(|it| it != proto::JobState::Unspecified);
     if !states.iter().all(is_state) {
         faults.push(FieldViolation::new("filter.states", "not a state; send values of the enum"));
@@ -54,6 +62,12 @@ fn check(filter: &DetachedJobFilter, faults: &mut Vec<FieldViolation>) {
     }
     if !request_id.is_empty() && request_id.parse::<RequestId>().is_err() {
         faults.push(FieldViolation::new("filter.request_id", "send 1 to 128 visible ASCII characters, or nothing"));
+    }
+    if outcome.as_ref().is_some_and(|outcome| !outcome.is_empty() && Reason::of(outcome).is_none()) {
+        faults.push(FieldViolation::new("filter.outcome", "not an outcome; send one of an attempt, or the empty text"));
+    }
+    if message.as_ref().is_some_and(|message| message.len() > MAX_MESSAGE) {
+        faults.push(FieldViolation::new("filter.message", "too long; messages of attempts have at most 4096 bytes"));
     }
 }
 

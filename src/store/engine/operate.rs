@@ -1,44 +1,59 @@
 //! Cancels, retries and removes jobs, and gives back the jobs of a session.
 
+use std::collections::HashMap;
+
 use super::Engine;
-use crate::store::{
-    Action, Change, Filter, JobName, JobRecord, JobState, SessionId, StoreError, Token, sql::Connection,
-};
+use crate::store::{Action, Change, JobName, JobRecord, SessionId, StoreError, Token, sql::Connection};
 
 impl<C: Connection> Engine<C> {
     pub(in crate::store) fn change(&mut self, jobs: &[JobName], action: Action) -> Result<Vec<Change>, StoreError> {
-        jobs.iter()
-            .map(|job| match self.find(&[&job.id])?.pop().filter(|record| job.is(record)) {
-                None => Ok(Change::NotFound),
-                Some(record) if action == Action::Cancel => self.cancel(record),
-                Some(record) if !record.state.is_ended() => Ok(Change::WrongState(record.state)),
-                Some(record) if action == Action::Delete => self.remove(&[record.row]).map(|_| Change::Done),
-                Some(record) if record.fault.is_some() => Ok(Change::WrongState(record.state)),
-                Some(record) => self.retry(record),
-            })
-            .collect()
-    }
-
-    fn cancel(&mut self, mut record: JobRecord) -> Result<Change, StoreError> {
-        let change = record.cancel(self.now);
-        self.changes.cancels |= change == Change::Requested;
-        match change {
-            Change::Done => self.save_changed(vec![record])?,
-            Change::Requested => self.save(&[record])?,
-            _ => {}
+        let ids: Vec<_> = jobs.iter().map(|job| job.id.as_str()).collect();
+        let found = self.find(&ids)?.into_iter().map(|record| (record.request.id.clone(), record));
+        let mut found: HashMap<_, _> = found.collect();
+        let (mut changed, mut removed, mut changes) = (Vec::new(), Vec::new(), Vec::new());
+        for job in jobs {
+            let mut record = found.remove(&job.id);
+            let is_keyed = record.as_ref().is_some_and(|record| record.request.is_keyed());
+            if is_keyed {
+                // The change before may have given it its key, or have taken that.
+                record = self.find(&[&job.id])?.pop();
+            }
+            let Some(mut record) = record.filter(|record| job.is(record)) else {
+                changes.push(Change::NotFound);
+                continue;
+            };
+            let change = match action {
+                Action::Cancel => record.cancel(self.now),
+                _ if !record.state.is_ended() => Change::WrongState(record.state),
+                Action::Delete => {
+                    removed.push(record.row);
+                    Change::Done
+                }
+                Action::Retry if record.fault.is_some() => Change::WrongState(record.state),
+                Action::Retry => self.retry(&mut record)?,
+            };
+            changes.push(change);
+            self.changes.cancels |= change == Change::Requested;
+            if action == Action::Delete || !matches!(change, Change::Done | Change::Requested) {
+                continue;
+            }
+            if is_keyed { self.save_changed(vec![record])? } else { changed.push(record) }
         }
-        Ok(change)
+        self.remove(&removed)?;
+        self.save_changed(changed)?;
+        Ok(changes)
     }
 
-    fn retry(&mut self, mut record: JobRecord) -> Result<Change, StoreError> {
+    fn retry(&mut self, record: &mut JobRecord) -> Result<Change, StoreError> {
         if let Some(full) = self.refusal(&record.request.job.tenant, 0)? {
             return Ok(Change::Full(full));
         }
-        self.resize(&record, 1, -(record.output_bytes as i64));
-        self.rows.remove_output(&record)?;
+        self.resize(record, 1, -(record.output_bytes as i64));
+        if record.output_bytes > 0 {
+            self.rows.remove_output(record)?;
+        }
         record.revive(self.now);
-        self.enter(&mut record)?;
-        self.save_changed(vec![record])?;
+        self.enter(record)?;
         Ok(Change::Done)
     }
 
@@ -61,13 +76,5 @@ impl<C: Connection> Engine<C> {
         }
         self.changes.returned |= !records.is_empty();
         self.save_changed(records)
-    }
-}
-
-impl Filter {
-    /// The states as bits: bit number is position in [`JobState::ALL`].
-    pub(in crate::store) fn state_bits(&self) -> i64 {
-        let states = if self.states.is_empty() { JobState::ALL.as_slice() } else { &self.states };
-        states.iter().fold(0, |bits, state| bits | 1 << *state as u8)
     }
 }

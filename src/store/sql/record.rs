@@ -19,7 +19,7 @@ pub(in crate::store) struct Column {
 
 /// The columns of a job, in the order of reading and writing: those that change, the row number, and from [`FIXED`] on
 /// those that never change.
-pub(in crate::store) static COLUMNS: [Column; 28] = [
+pub(in crate::store) static COLUMNS: [Column; 30] = [
     column("state", |it| int(it.state as i64), |it, new| set(&mut it.state, new.one_of(&JobState::ALL))),
     column("place", |it| int(it.place), |it, new| set(&mut it.place, new.number())),
     column("holds_key", |it| Cell::Flag(it.holds_key), |it, new| set(&mut it.holds_key, new.flag())),
@@ -50,6 +50,9 @@ pub(in crate::store) static COLUMNS: [Column; 28] = [
         |it| Cell::Text((!it.attempts.is_empty()).then(|| json(&it.attempts).into())),
         |it, new| set(&mut it.attempts, new.optional(Value::json).map(Option::unwrap_or_default)),
     ),
+    // It follows from the attempts.
+    column("outcome", |it| text(it.outcome()), |_, _| true),
+    column("pattern", |it| text(&it.pattern), |it, new| set(&mut it.pattern, new.text())),
     column("row", |it| int(it.row), |it, new| set(&mut it.row, new.number())),
     column("id", |it| text(&it.request.id), |it, new| set(&mut it.request.id, new.text())),
     column("pool", |it| text(&it.request.pool), |it, new| set(&mut it.request.pool, new.text())),
@@ -75,7 +78,7 @@ pub(in crate::store) static COLUMNS: [Column; 28] = [
     column("spec", |it| Cell::Json(json(&Spec::of(&it.request))), |it, new| Spec::read(new, &mut it.request)),
 ];
 /// Index of `id`, the first column that never changes: the number of columns before it, counted by hand.
-pub(super) const FIXED: usize = 18;
+pub(super) const FIXED: usize = 20;
 
 const fn column(
     name: &'static str,

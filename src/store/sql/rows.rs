@@ -8,19 +8,15 @@ use tokio_util::sync::CancellationToken;
 use super::{
     record::{COLUMNS, Cell, FIXED, Values, cells_of, int, numbers, read_record, read_records, rows_of, text, time},
     statements::{
-        Bulk, COLUMN_LIST, DELETE_JOBS, DEPTHS, ENDED, INSERT_JOBS, INSERT_OUTPUTS, INSERT_PAYLOADS, LOAD_PAYLOADS,
-        LOCK_JOBS, READ_JOBS, READY, RUNNING, SAVE_JOBS, Select, delete,
+        Bulk, COLUMN_LIST, DELETE_JOBS, DEPTHS, INSERT_JOBS, INSERT_OUTPUTS, INSERT_PAYLOADS, LOAD_PAYLOADS, LOCK_JOBS,
+        READ_JOBS, READY, RUNNING, SAVE_JOBS, Select, delete,
     },
 };
 use crate::store::{
-    Depth, Extent, Filter, JobRecord, JobState, Page, SessionId, Size, StoreError, Timestamp, Token, engine::LastTick,
+    Depth, Extent, JobRecord, JobState, SessionId, Size, StoreError, Timestamp, Token, engine::LastTick,
     request::Added, wakes::Changes,
 };
 
-/// Jobs that one list or purge looks at.
-const MAX_LOOK: usize = 10_000;
-/// Jobs that one statement of a list reads, because each may have tens of kilobytes.
-const MAX_READ: usize = 100;
 /// Bytes of the payloads and outputs that one transaction removes; the last job may exceed it.
 const MAX_REMOVED_BYTES: u64 = 64 << 20;
 
@@ -182,58 +178,9 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
         Ok(self.query(sql, &[text(tenant), text(key)])?.pop().map(|mut row| row.text(0)))
     }
 
-    /// At most `limit` jobs that match a filter, the newest first. It ends early after [`MAX_LOOK`] jobs or
-    /// `max_bytes`. A job that cannot be read is shown as failed.
-    fn list(&mut self, filter: &Filter, before: i64, limit: usize, max_bytes: usize) -> Result<Page, StoreError> {
-        let end = self.look(filter, before)?;
-        let mut page = Page { jobs: Vec::new(), next: Some(before) };
-        let mut bytes = 0;
-        while let Some(before) = page.next.filter(|next| Some(*next) != end)
-            && page.jobs.len() < limit
-        {
-            let wanted = (limit - page.jobs.len()).min(MAX_READ);
-            let which = Select::matching::<Self>(filter, filter.state_bits(), end.unwrap_or(i64::MIN)..before);
-            // One more tells whether any follow.
-            let mut found = self.query_jobs(which, wanted + 1, "")?;
-            page.next = if found.len() > wanted { found.get(wanted - 1).map(|record| record.row) } else { end };
-            found.truncate(wanted);
-            for record in found {
-                bytes += record.bytes();
-                if bytes > max_bytes
-                    && let Some(last) = page.jobs.last()
-                {
-                    page.next = Some(last.row);
-                    return Ok(page);
-                }
-                page.jobs.push(shown(record));
-            }
-        }
-        Ok(page)
-    }
-
-    /// Rows of ended jobs that match a filter, the newest first, at most `limit`, and where to go on. It ends early
-    /// after [`MAX_LOOK`] jobs.
-    fn purgeable(&mut self, filter: &Filter, before: i64, limit: usize) -> Result<(Vec<i64>, Option<i64>), StoreError> {
-        let end = self.look(filter, before)?;
-        let (states, range) = (filter.state_bits() & ENDED_BITS, end.unwrap_or(i64::MIN)..before);
-        let (rows, is_cut) = self.removable(Select::matching::<Self>(filter, states, range), limit)?;
-        let next = if is_cut { rows.last().copied() } else { end };
-        Ok((rows, next))
-    }
-
     /// The secret of the store.
     fn secret(&mut self) -> Result<Bytes, StoreError> {
         self.first_bytes("select bytes from secrets", &[])
-    }
-
-    /// The last row that a list or a purge looks at; `None` if it reaches the oldest job.
-    fn look(&mut self, filter: &Filter, before: i64) -> Result<Option<i64>, StoreError> {
-        let mut cells = vec![int(before)];
-        cells.extend(filter.tenant.as_deref().map(text));
-        let of_tenant = if filter.tenant.is_some() { " and tenant = $2" } else { "" };
-        let skipped = MAX_LOOK - 1;
-        let sql = format!("select row from jobs where row < $1{of_tenant} order by row desc limit 1 offset {skipped}");
-        Ok(numbers(&self.query(&sql, &cells)?)?.pop())
     }
 
     /// Rows of at most `limit` jobs, fewer if their payloads and outputs are too large to be removed at once, and
@@ -261,6 +208,7 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
         self.query_jobs(which, limit, if Self::IS_SHARED { lock } else { "" })
     }
 
+    /// The selected jobs; `lock` ends the statement.
     fn query_jobs(&mut self, which: Select<'_>, limit: usize, lock: &str) -> Result<Vec<JobRecord>, StoreError> {
         let Select { clause, mut cells, .. } = which;
         cells.push(int(i64::try_from(limit).unwrap_or(i64::MAX)));
@@ -366,12 +314,9 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
 }
 
 /// A job as readers show it: one that cannot be read has failed, even before a writer meets it.
-fn shown(mut record: JobRecord) -> JobRecord {
+pub(super) fn shown(mut record: JobRecord) -> JobRecord {
     if record.is_unreadable() {
         record.set_aside(record.due_at);
     }
     record
 }
-
-/// The final states, as bits like [`Filter::state_bits`].
-const ENDED_BITS: i64 = -1 << ENDED;

@@ -1,13 +1,10 @@
 //! The statements of [`Connection`](super::Connection). SQLite numbers `$` parameters by first use, so each statement
 //! uses them in order.
 
-use std::{ops::Range, sync::LazyLock};
+use std::sync::LazyLock;
 
-use super::{
-    Connection,
-    record::{COLUMNS, Cell, Column, FIXED, int, text, time},
-};
-use crate::store::{Filter, JobState, SessionId, Timestamp, retry::MAX_CRASHES};
+use super::record::{COLUMNS, Cell, Column, FIXED, int, text, time};
+use crate::store::{JobState, SessionId, Timestamp, retry::MAX_CRASHES};
 
 const SCHEDULED: i64 = JobState::Scheduled as i64;
 pub(in crate::store) const READY: i64 = JobState::Ready as i64;
@@ -120,7 +117,7 @@ pub(in crate::store) struct Select<'a> {
 }
 
 impl<'a> Select<'a> {
-    fn of(clause: impl Into<String>, cells: Vec<Cell<'a>>) -> Self {
+    pub(super) fn of(clause: impl Into<String>, cells: Vec<Cell<'a>>) -> Self {
         Self { clause: clause.into(), cells, skips_locked: true }
     }
 
@@ -167,34 +164,5 @@ impl<'a> Select<'a> {
     pub(in crate::store) fn to_cancel(session: SessionId) -> Self {
         let clause = format!("state = {RUNNING} and session = $1 and cancel_requested order by row");
         Self::of(clause, vec![int(session.0)])
-    }
-
-    /// Jobs in `rows` that match `filter`, newest first. `states` replaces [those of the filter](Filter::state_bits).
-    /// `tenant = $5` stands alone, so that its index is used.
-    pub(super) fn matching<C: Connection>(filter: &'a Filter, states: i64, rows: Range<i64>) -> Self {
-        let any = |text: Option<&'a String>| Cell::Text(text.map(Into::into));
-        let tenant = if filter.tenant.is_some() { "tenant = $5" } else { "cast($5 as text) is null" };
-        let clause = format!(
-            "row < $1 and row >= $2 and ($3 & (cast(1 as bigint) << cast(state as integer))) <> 0 \
-             and (cast($4 as text) is null or kind = $4) and {tenant} \
-             and (cast($6 as text) is null or {spec} -> 'labels' ->> $6 = $7) \
-             and (cast($8 as bigint) is null or created_at >= $8) \
-             and (cast($9 as bigint) is null or created_at < $9) \
-             and (cast($10 as text) is null or {spec} ->> 'request_id' = $10) order by row desc",
-            spec = C::SPEC
-        );
-        let cells = vec![
-            int(rows.end),
-            int(rows.start),
-            int(states),
-            any(filter.kind.as_ref()),
-            any(filter.tenant.as_ref()),
-            any(filter.label.as_ref().map(|(name, _)| name)),
-            any(filter.label.as_ref().map(|(_, value)| value)),
-            time(filter.created_from),
-            time(filter.created_before),
-            any(filter.request_id.as_ref()),
-        ];
-        Self::of(clause, cells)
     }
 }

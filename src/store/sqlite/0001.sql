@@ -29,7 +29,9 @@ create table jobs (
     output_bytes integer not null,
     output_type text not null,
     spec text not null,
-    attempts text
+    attempts text,
+    outcome text not null,
+    pattern text not null
 ) strict;
 
 create index jobs_ready on jobs (kind, rank, place, row, due_at) where state = 1;
@@ -40,6 +42,8 @@ create index jobs_due on jobs (due_at, kind) where state = 0;
 create index jobs_blocked on jobs (tenant, ordering_key, place, kind) where state = 2;
 create index jobs_running on jobs (session, kind) where state = 3;
 create index jobs_dead on jobs (kind) where state = 5;
+-- Jobs that ended without a result, which are few, in the order of rows.
+create index jobs_unsuccessful on jobs (row) where state > 4;
 create index jobs_expire on jobs (expire_at) where expire_at is not null and state < 3;
 create index jobs_purge on jobs (purge_at) where purge_at is not null;
 -- At most one job of a tenant holds a key.

@@ -210,7 +210,56 @@ pub(super) const CASES: &[Case] = &[
             list state=cancelled  => d
             list state=ready,cancelled limit=3 => e d c | b a
             list from=0           => e
-            list before=0         => d c b a",
+            list before=0         => d c b a
+            list order=oldest limit=2 => a b | c d | e
+            list order=oldest tenant=t limit=1 => a | c",
+    },
+    Case {
+        name: "jobs are found by outcome, error and end, and counted in groups",
+        script: "
+            open S lease=1000
+            submit a:tenant=t b:tenant=u c:tenant=v d e:kind=j f => created created created created created created
+            claim S k=9 j=9       => e a b c d f
+            end a fail say=order_17_is_gone => failed
+            advance 2
+            end b fail say=order_4_is_gone => failed
+            end c fail say=no_such_table => failed
+            advance 3
+            end e fail say=order_5_is_gone => failed
+            end f ok say=         => succeeded
+            list error=order_#_is_gone => e b a
+            list error=order_#_is_gone kind=k => b a
+            list error=           => f d
+            list outcome=HANDLER_FAILED limit=3 => e c b | a
+            list outcome=         => d
+            list ended_from=0     => f e
+            list ended_before=0   => c b a
+            list ended_before=0 outcome=HANDLER_FAILED kind=k error=no_such_table => c
+            group kind=k          => k:HANDLER_FAILED:order_#_is_gone:2:0-2:t-u/2:b k:COMPLETED::1:5-5:-/1:f k:::1:0-0:-/1:d k:HANDLER_FAILED:no_such_table:1:2-2:v-v/1:c
+            group state=failed error=order_#_is_gone => k:HANDLER_FAILED:order_#_is_gone:2:0-2:t-u/2:b j:HANDLER_FAILED:order_#_is_gone:1:5-5:-/1:e
+            group tenant=none     =>",
+    },
+    Case {
+        name: "jobs that match are run again once, and those with a key in the order of acceptance",
+        script: "
+            open S lease=1000
+            submit a:key=x b:key=x c:key=x d e => created created created created created
+            cancel-all state=blocked => 2
+            cancel a              => done
+            claim S k=9           => d e
+            end d fail say=order_1_is_gone => failed
+            end e ok              => succeeded
+            retry-all state=failed,cancelled => 4
+            retry-all state=failed,cancelled => 0
+            claim S k=9           => a d
+            end a ok              => succeeded
+            claim S k=9           => b
+            end b ok              => succeeded
+            claim S k=9           => c
+            get e                 => succeeded starts=1 failures=0 crashes=0 kept=1 out-e text/plain
+            depths                => k:0/0/0/2/0:-
+            cancel-all            => 0
+            size                  => 2 20",
     },
     Case {
         name: "a purge removes ended jobs only",

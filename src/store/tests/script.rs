@@ -6,7 +6,7 @@ use super::{TestClock, conformance::Case, postgres::Server};
 use crate::{
     model::{Criticality, Job, Output, Reason},
     store::{
-        Action, Bounds, Change, Claimed, Extent, Filter, Fired, Full, JobName, JobState, JobStore, NewJob, Next,
+        Action, Bounds, Change, Claimed, Extent, Filter, Fired, Full, JobName, JobState, JobStore, NewJob, Next, Order,
         Overlap, Room, SessionId, Settle, Start, StoreError, StoredQuotas, Submission, Submitted, Tick, Timestamp,
         Token,
     },
@@ -84,7 +84,10 @@ impl Script {
             "cancel" => join(store.change(names(&ids), Action::Cancel).await?.into_iter().map(change)),
             "retry" => join(store.change(names(&ids), Action::Retry).await?.into_iter().map(change)),
             "delete" => join(store.change(names(&ids), Action::Delete).await?.into_iter().map(change)),
-            "purge" => self.purge(&words).await?,
+            "purge" => self.act(Action::Delete, Order::Newest, &words).await?,
+            "retry-all" => self.act(Action::Retry, Order::Oldest, &words).await?,
+            "cancel-all" => self.act(Action::Cancel, Order::Newest, &words).await?,
+            "group" => self.group(&words).await?,
             "get" => self.get(&ids[0]).await?,
             "attempts" => self.attempts(&ids[0]).await?,
             "list" => self.list(&words).await?,
@@ -164,7 +167,8 @@ impl Script {
             Some("crash") => (Reason::WorkerCrashed, Next::Retry { after: seconds("1") }),
             _ => (Reason::HandlerFailed, Next::Retry { after: seconds(words.text("retry", "1")) }),
         };
-        let end = Settle { token, worker: "w".to_owned(), reason, code: 2, message: "said \u{0} no".to_owned(), next };
+        let message = words.text("say", "said \u{0} no").replace('_', " ");
+        let end = Settle { token, worker: "w".to_owned(), reason, code: 2, message, next };
         let answers = self.store.settle(vec![end]).await?;
         Ok(answers[0].map_or_else(|| "void".to_owned(), state))
     }
@@ -206,33 +210,55 @@ impl Script {
             created_from: words.find("from").map(|time| later(&self.clock, time)),
             created_before: words.find("before").map(|time| later(&self.clock, time)),
             request_id: owned("request"),
+            outcome: owned("outcome"),
+            pattern: owned("error").map(|error| error.replace('_', " ")),
+            ended_from: words.find("ended_from").map(|time| later(&self.clock, time)),
+            ended_before: words.find("ended_before").map(|time| later(&self.clock, time)),
         }
     }
 
     /// All pages, with a bar between them.
     async fn list(&self, words: &Words<'_>) -> Result<String, StoreError> {
         let limit = words.number("limit", 100) as usize;
-        let (mut pages, mut before) = (Vec::new(), None);
+        let order = if words.find("order").is_some() { Order::Oldest } else { Order::Newest };
+        let (mut pages, mut after) = (Vec::new(), None);
         loop {
-            let page = self.store.list(self.filter(words), before, limit).await?;
-            before = page.next;
+            let page = self.store.list(self.filter(words), order, after, limit).await?;
+            after = page.next;
             pages.push(join(page.jobs.into_iter().map(|job| job.request.id)));
-            if before.is_none() {
+            if after.is_none() {
                 return Ok(pages.join(" | "));
             }
         }
     }
 
-    async fn purge(&self, words: &Words<'_>) -> Result<String, StoreError> {
-        let (mut removed, mut before) = (0, None);
+    /// The number of jobs that were changed.
+    async fn act(&self, action: Action, order: Order, words: &Words<'_>) -> Result<String, StoreError> {
+        let (mut done, mut after) = (0, None);
         loop {
-            let purged = self.store.purge(self.filter(words), before).await?;
-            removed += purged.removed;
-            before = purged.next;
-            if before.is_none() {
-                return Ok(removed.to_string());
+            let page = self.store.list(self.filter(words), order, after, 2).await?;
+            after = page.next;
+            let changes = self.store.change(page.jobs.iter().map(JobName::ended).collect(), action).await?;
+            done += changes.iter().filter(|change| **change == Change::Done).count();
+            if after.is_none() {
+                return Ok(done.to_string());
             }
         }
+    }
+
+    /// `k:HANDLER_FAILED:order_#:2:3-5:t-u/2:b`: kind, outcome, error, number of jobs, first and last end, tenants,
+    /// newest job.
+    async fn group(&self, words: &Words<'_>) -> Result<String, StoreError> {
+        let found = self.store.group(self.filter(words)).await?;
+        assert_eq!(found.groups.iter().map(|group| group.jobs).sum::<u64>(), found.jobs);
+        let start = Timestamp::from_millis(TestClock::START);
+        Ok(join(found.groups.into_iter().map(|group| {
+            let [first, last] =
+                [group.first_end, group.last_end].map(|end| end.map_or(0, |end| end.since(start).as_secs()));
+            let (error, tenants) = (group.pattern.replace(' ', "_"), group.tenants.join("-"));
+            let (jobs, count) = (group.jobs, group.tenant_count);
+            format!("{}:{}:{error}:{jobs}:{first}-{last}:{tenants}/{count}:{}", group.kind, group.outcome, group.newest)
+        })))
     }
 
     /// `nightly 60 skip a`: the tick at 60 s after the start of the test creates `a`. `missed` at the end: the server

@@ -21,7 +21,8 @@ fn field(refused: &Refusal) -> String {
 }
 
 async fn purge(jobs: &Jobs, filter: DetachedJobFilter) -> Result<u64, Status> {
-    let answer = jobs.0.clone().purge_jobs(PurgeJobsRequest { filter: Some(filter) }).await;
+    let answer =
+        jobs.0.clone().purge_jobs(PurgeJobsRequest { filter: Some(filter), ..PurgeJobsRequest::default() }).await;
     answer.map(|answer| answer.into_inner().removed)
 }
 
@@ -51,6 +52,11 @@ async fn each_text_of_a_filter_has_the_bounds_of_its_field() {
         (DetachedJobFilter { request_id: "a b".into(), ..filter() }, "filter.request_id"),
         (DetachedJobFilter { request_id: "r".repeat(129), ..filter() }, "filter.request_id"),
         (DetachedJobFilter { created_from: Some(year_10_000()), ..filter() }, "filter.created_from"),
+        (DetachedJobFilter { ended_from: Some(year_10_000()), ..filter() }, "filter.ended_from"),
+        (DetachedJobFilter { ended_before: Some(year_10_000()), ..filter() }, "filter.ended_before"),
+        (DetachedJobFilter { outcome: Some("BROKEN".into()), ..filter() }, "filter.outcome"),
+        (DetachedJobFilter { message: Some("m".repeat(4097)), ..filter() }, "filter.message"),
+        (filter(), "filter"),
     ] {
         let refused = purge(&jobs, filter.clone()).await.map_err(|status| Refusal::of_call(status, true));
         assert_eq!(field(&refused.unwrap_err()), name, "{filter:?}");
@@ -72,7 +78,10 @@ async fn a_message_without_a_job_is_small_however_it_is_packed() {
         if compressed {
             client = client.send_compressed(tonic::codec::CompressionEncoding::Gzip);
         }
-        let refused = client.purge_jobs(PurgeJobsRequest { filter: Some(filter) }).await.unwrap_err();
+        let refused = client
+            .purge_jobs(PurgeJobsRequest { filter: Some(filter), ..PurgeJobsRequest::default() })
+            .await
+            .unwrap_err();
         let refused = Refusal::of_call(refused, true);
         assert_eq!((refused.code(), refused.reason().as_str()), (Code::ResourceExhausted, "PAYLOAD_TOO_LARGE"));
     }

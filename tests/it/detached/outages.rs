@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
-use waterwheel::store::{Action, Filter};
+use waterwheel::store::Action;
 
 use super::leases::{Runner, memory, work};
 use crate::{
@@ -21,12 +21,11 @@ async fn a_store_is_away_from_a_failed_write_until_a_write_succeeds_and_no_resul
             sleep(Duration::from_millis(1)).await;
         }
     };
-    for operation in [Operation::Submit, Operation::Change, Operation::Purge] {
+    for operation in [Operation::Submit, Operation::Change] {
         runner.store.fault(operation, Fault::FailsAfter);
         let has_failed = match operation {
             Operation::Submit => runner.create(work("first", "echo")).await.is_err(),
-            Operation::Change => runner.detached.change(vec!["first".into()], Action::Cancel).await.is_err(),
-            _ => runner.detached.purge(Filter::default(), None).await.is_err(),
+            _ => runner.detached.change(vec!["first".into()], Action::Cancel).await.is_err(),
         };
         assert!(has_failed && runner.detached.away().is_some(), "{operation:?}");
         timeout(PATIENCE, is_back()).await.expect("a write for trial");

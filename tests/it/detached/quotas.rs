@@ -48,7 +48,8 @@ async fn is_held(config: &str) {
     // The job of a tenant that ends makes room. One that is retried takes it again.
     assert_eq!(jobs.cancel(&held[0]).await.unwrap(), JobState::Cancelled);
     jobs.created(of("a", "x")).await;
-    let again = jobs.0.clone().retry_job(RetryJobRequest { job_id: held[0].clone() }).await.unwrap_err();
+    let again =
+        jobs.0.clone().retry_job(RetryJobRequest { job_id: held[0].clone(), reason: String::new() }).await.unwrap_err();
     is_over(&Refusal::of_call(again, true), &over[..2]);
 
     jobs.created(of("big", "1234567")).await;
@@ -101,8 +102,9 @@ async fn retries_count_for_the_rate_of_their_tenant() {
         let job = Some(Job { tenant: tenant.to_owned(), ..job("echo", "") });
         let job_id = jobs.created(CreateJobRequest { job, ..CreateJobRequest::default() }).await;
         jobs.ended(&job_id).await;
-        let retries =
-            (0..RETRIES).map(async |_| jobs.0.clone().retry_job(RetryJobRequest { job_id: job_id.clone() }).await);
+        let retries = (0..RETRIES).map(async |_| {
+            jobs.0.clone().retry_job(RetryJobRequest { job_id: job_id.clone(), reason: String::new() }).await
+        });
         let refused = join_all(retries).await.into_iter().filter_map(Result::err);
         let refused = refused.map(|status| Refusal::of_call(status, true));
         let over: Vec<_> = refused.filter(|refused| refused.reason() == "QUOTA_EXCEEDED").collect();

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 
 use tonic::{Code, Status, transport::Channel};
 use waterwheel::proto::{
-    CreateJobRequest, DetachedJobFilter, GetJobRequest, Job, JobServiceCancelJobRequest, JobServiceListJobsRequest,
-    JobState, PurgeJobsRequest, WaitJobRequest, job_service_client::JobServiceClient,
+    CreateJobRequest, DetachedJobFilter, GetJobRequest, GroupJobsRequest, Job, JobServiceCancelJobRequest,
+    JobServiceListJobsRequest, JobState, PurgeJobsRequest, RetryJobsRequest, WaitJobRequest,
+    job_service_client::JobServiceClient,
 };
 
 use super::{delayed, work};
@@ -25,7 +26,7 @@ const KINDS: &str = r#"
 const RULES: &str = r#"
     [auth.rule.a]
     principals = ["spiffe://prod/a"]
-    rpcs = ["CreateJob", "GetJob", "WaitJob", "JobService.ListJobs", "JobService.CancelJob", "PurgeJobs"]
+    rpcs = ["CreateJob", "GetJob", "WaitJob", "JobService.ListJobs", "JobService.CancelJob", "PurgeJobs", "GroupJobs", "RetryJobs"]
     [auth.rule.b]
     principals = ["spiffe://prod/b"]
     rpcs = ["CreateJob", "GetJob", "WaitJob", "JobService.ListJobs", "JobService.CancelJob"]
@@ -59,7 +60,8 @@ impl Tenant {
         let job_id = || id.to_owned();
         let waited = self.client.wait_job(WaitJobRequest { job_id: job_id() }).await;
         let read = self.client.get_job(GetJobRequest { job_id: job_id(), with_payload: false }).await;
-        let cancelled = self.client.cancel_job(JobServiceCancelJobRequest { job_id: job_id() }).await;
+        let cancelled =
+            self.client.cancel_job(JobServiceCancelJobRequest { job_id: job_id(), reason: String::new() }).await;
         [
             waited.map(|answer| answer.into_inner().job.unwrap().state()),
             read.map(|answer| answer.into_inner().job.unwrap().state()),
@@ -111,7 +113,7 @@ async fn a_caller_can_read_list_wait_for_cancel_and_purge_only_jobs_of_its_tenan
         assert_eq!(own.list(of_other).await, Err(Code::PermissionDenied));
     }
     for tenant in [&mut a, &mut b] {
-        let cancel = JobServiceCancelJobRequest { job_id: tenant.due.clone() };
+        let cancel = JobServiceCancelJobRequest { job_id: tenant.due.clone(), reason: String::new() };
         assert_eq!(tenant.client.cancel_job(cancel).await.unwrap().into_inner().state(), JobState::Cancelled);
         let [waited, read, again] = tenant.touch(&tenant.due.clone()).await;
         assert_eq!([waited.unwrap(), read.unwrap()], [JobState::Cancelled; 2]);
@@ -122,7 +124,21 @@ async fn a_caller_can_read_list_wait_for_cancel_and_purge_only_jobs_of_its_tenan
     assert_eq!(b.create(work("sha256", "")).await, Code::PermissionDenied);
     assert_eq!(b.list(DetachedJobFilter::default()).await, Err(Code::PermissionDenied));
     assert_eq!(a.list(DetachedJobFilter::default()).await, Ok(a.own()));
-    assert_eq!(b.client.purge_jobs(PurgeJobsRequest::default()).await.unwrap_err().code(), Code::PermissionDenied);
-    assert_eq!(a.client.purge_jobs(PurgeJobsRequest::default()).await.unwrap().into_inner().removed, 2);
+    let group = GroupJobsRequest::default;
+    let found = a.client.group_jobs(group()).await.unwrap().into_inner().groups;
+    let found: Vec<_> = found.iter().map(|group| (&*group.outcome, group.count, &*group.tenants[0])).collect();
+    assert_eq!(found, [("", 1, a.name), ("COMPLETED", 1, a.name)]);
+    assert_eq!(b.client.group_jobs(group()).await.unwrap_err().code(), Code::PermissionDenied);
+    let retry = |name: &str| {
+        let filter = DetachedJobFilter { tenant: Some(name.to_owned()), ..echoes() };
+        RetryJobsRequest { filter: Some(filter), dry_run: true, ..RetryJobsRequest::default() }
+    };
+    assert_eq!(b.client.retry_jobs(retry(b.name)).await.unwrap_err().code(), Code::PermissionDenied);
+    assert_eq!(a.client.retry_jobs(retry(b.name)).await.unwrap_err().code(), Code::PermissionDenied);
+    assert_eq!(a.client.retry_jobs(retry(a.name)).await.unwrap().into_inner().retried, 1);
+    let all = || DetachedJobFilter { all: true, ..DetachedJobFilter::default() };
+    let purge = || PurgeJobsRequest { filter: Some(all()), ..PurgeJobsRequest::default() };
+    assert_eq!(b.client.purge_jobs(purge()).await.unwrap_err().code(), Code::PermissionDenied);
+    assert_eq!(a.client.purge_jobs(purge()).await.unwrap().into_inner().removed, 2);
     assert_eq!((a.list(echoes()).await, b.list(echoes()).await), (Ok(BTreeSet::new()), Ok(b.own())));
 }

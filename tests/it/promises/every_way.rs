@@ -133,7 +133,7 @@ async fn a_cancelled_job_ends_at_once() {
                 if way.is_detached() {
                     let id = way.create(&everything, job).await.unwrap();
                     running(1).await;
-                    let request = JobServiceCancelJobRequest { job_id: id.clone() };
+                    let request = JobServiceCancelJobRequest { job_id: id.clone(), reason: String::new() };
                     ways::jobs(&everything).await.cancel_job(request).await.unwrap();
                     let end = ways::wait(&everything, &id).await;
                     let state = end.job.as_ref().unwrap().state();

@@ -279,12 +279,12 @@ pub(super) const ROWS: &[Row] = &[
         ],
     },
     Row {
-        promise: "Lists and purges",
+        promise: "Lists",
         cells: &[
             NOT_STORED,
             by(
                 of(STORED),
-                "src/store/tests/faults.rs::lists_and_purges_look_at_a_bounded_number_of_jobs_and_find_those_of_a_tenant",
+                "src/store/tests/faults.rs::lists_look_at_a_bounded_number_of_jobs_and_find_those_of_a_tenant_and_dead_ones_at_once",
             ),
         ],
     },

@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use waterwheel::store::{
-    Action, Change, Claimed, Depth, Extent, Filter, Fired, JobName, JobRecord, JobState, JobStore, Page, Purged, Room,
-    SessionId, Settle, Size, StoreError, StoredQuotas, Submission, Submitted, Tick, Ticked, Token, Wakes,
+    Action, Change, Claimed, Depth, Extent, Filter, Fired, Groups, JobName, JobRecord, JobState, JobStore, Order, Page,
+    Room, SessionId, Settle, Size, StoreError, StoredQuotas, Submission, Submitted, Tick, Ticked, Token, Wakes,
 };
 
 use super::{Counter, Gate};
@@ -19,7 +19,6 @@ pub(crate) enum Operation {
     Settle,
     Release,
     Change,
-    Purge,
     Tick,
     Depths,
 }
@@ -151,10 +150,6 @@ impl JobStore for FaultyStore {
         self.call(Operation::Change, self.store.change(jobs, action)).await
     }
 
-    async fn purge(&self, filter: Filter, before: Option<i64>) -> Result<Purged, StoreError> {
-        self.call(Operation::Purge, self.store.purge(filter, before)).await
-    }
-
     async fn get(&self, id: &str, extent: Extent) -> Result<Option<JobRecord>, StoreError> {
         self.store.get(id, extent).await
     }
@@ -167,8 +162,12 @@ impl JobStore for FaultyStore {
         self.store.output(row, offset, length).await
     }
 
-    async fn list(&self, filter: Filter, before: Option<i64>, limit: usize) -> Result<Page, StoreError> {
-        self.store.list(filter, before, limit).await
+    async fn group(&self, filter: Filter) -> Result<Groups, StoreError> {
+        self.store.group(filter).await
+    }
+
+    async fn list(&self, filter: Filter, order: Order, after: Option<i64>, limit: usize) -> Result<Page, StoreError> {
+        self.store.list(filter, order, after, limit).await
     }
 
     async fn fire(&self, tick: Tick) -> Result<Fired, StoreError> {

@@ -21,8 +21,8 @@ use tokio::{
     time::{Instant, sleep},
 };
 use waterwheel::store::{
-    Action, Change, Claimed, Depth, Extent, Filter, Fired, JobName, JobRecord, JobState, JobStore, Page, Purged, Room,
-    SessionId, Settle, Size, StoreError, StoredQuotas, Submission, Submitted, Tick, Ticked, Token, Wakes,
+    Action, Change, Claimed, Depth, Extent, Filter, Fired, Groups, JobName, JobRecord, JobState, JobStore, Order, Page,
+    Room, SessionId, Settle, Size, StoreError, StoredQuotas, Submission, Submitted, Tick, Ticked, Token, Wakes,
 };
 
 use super::model::Model;
@@ -262,10 +262,6 @@ impl JobStore for Link {
         self.call(|store, _| now(store.tick(end_leases))).await
     }
 
-    async fn purge(&self, filter: Filter, before: Option<i64>) -> Result<Purged, StoreError> {
-        now(self.store.purge(filter, before))
-    }
-
     async fn get(&self, id: &str, extent: Extent) -> Result<Option<JobRecord>, StoreError> {
         now(self.store.get(id, extent))
     }
@@ -274,8 +270,12 @@ impl JobStore for Link {
         now(self.store.output(row, offset, length))
     }
 
-    async fn list(&self, filter: Filter, before: Option<i64>, limit: usize) -> Result<Page, StoreError> {
-        now(self.store.list(filter, before, limit))
+    async fn group(&self, filter: Filter) -> Result<Groups, StoreError> {
+        now(self.store.group(filter))
+    }
+
+    async fn list(&self, filter: Filter, order: Order, after: Option<i64>, limit: usize) -> Result<Page, StoreError> {
+        now(self.store.list(filter, order, after, limit))
     }
 
     async fn probe(&self) -> Result<(), StoreError> {
