@@ -105,8 +105,12 @@ pub(super) async fn run(args: JobsArgs, console: &mut Console<'_>) -> Result<Exi
 /// A line for each job, no longer than `width`.
 pub(super) fn lines(answer: &ListJobsResponse, width: Option<usize>) -> Vec<String> {
     let heads = ["job", "state", ">age", ">run", "kind", "tenant", "request id", "message"];
+    let mut rows: Vec<_> = answer.jobs.iter().map(cells).collect();
+    let has_messages = answer.jobs.iter().any(|job| !job.message.is_empty());
+    let heads = &heads[..heads.len() - usize::from(!has_messages)];
+    rows.iter_mut().for_each(|row| row.truncate(heads.len()));
     // Columns that callers and handlers fill are shortened, the last first.
-    fitted(&heads, answer.jobs.iter().map(cells).collect(), &[7, 6, 5, 4], width)
+    fitted(heads, rows, &[7, 6, 5, 4][usize::from(!has_messages)..], width)
 }
 
 fn cells(job: &ListedJob) -> Vec<String> {
