@@ -42,7 +42,7 @@ pub enum PageMode {
 }
 
 /// Addresses of the views, which all get the document. One that ends in a slash stands for all below it.
-const VIEWS: [&str; 8] = ["/", "/jobs", "/job/", "/workers", "/pool/", "/kind/", "/tenants", "/backlog"];
+const VIEWS: [&str; 9] = ["/", "/jobs", "/job/", "/dead", "/workers", "/pool/", "/kind/", "/tenants", "/backlog"];
 
 macro_rules! files {
     ($($name:literal)+) => {
@@ -56,8 +56,8 @@ struct File {
     text: &'static [u8],
 }
 
-const FILES: [File; 18] = files! {
-    "icon.svg" "page.css" "views.css" "page.js" "acts.js" "addresses.js" "backlog.js" "charts.js" "elements.js"
+const FILES: [File; 19] = files! {
+    "icon.svg" "page.css" "views.css" "page.js" "acts.js" "addresses.js" "backlog.js" "charts.js" "dead.js" "elements.js"
     "figures.js" "header.js" "job.js" "jobs.js" "overview.js" "pools.js" "rights.js" "words.js" "workers.js"
 };
 

@@ -105,20 +105,30 @@ pub fn public_services(
     }
 }
 
-/// The RPCs of callers that operators may call, too. They only read.
-const READS: [Rpc; 5] = [Rpc::Stats, Rpc::WatchStats, Rpc::GetJob, Rpc::ListDetached, Rpc::GroupJobs];
+/// The RPCs of callers that operators may call, too: those that read, and acts on detached jobs.
+const SHARED: [Rpc; 9] = [
+    Rpc::Stats,
+    Rpc::WatchStats,
+    Rpc::GetJob,
+    Rpc::ListDetached,
+    Rpc::GroupJobs,
+    Rpc::RetryJob,
+    Rpc::RetryJobs,
+    Rpc::DeleteJob,
+    Rpc::PurgeJobs,
+];
 
 /// The RPCs of waterwheel on the operators' listener.
 pub(super) fn of_operators() -> impl Iterator<Item = Rpc> {
     let all = Rpc::NAMES.into_iter().map(|(_, rpc)| rpc);
-    all.filter(|rpc| READS.contains(rpc) || rpc.service() == admin_service_server::SERVICE_NAME)
+    all.filter(|rpc| SHARED.contains(rpc) || rpc.service() == admin_service_server::SERVICE_NAME)
 }
 
-/// The services for operators: administration, what `reads` of the callers' services, health and reflection, and HTTP
+/// The services for operators: administration, what `shared` of the callers' services, health and reflection, and HTTP
 /// pages.
 pub fn ops_services(
     admin: Admin,
-    reads: CallerServices,
+    shared: CallerServices,
     health: Health,
     pages: Pages,
     json: Work,
@@ -127,15 +137,15 @@ pub fn ops_services(
     let Pages { router, mut paths, may_act } = pages;
     let routes = Routes::new(HealthServer::new(health))
         .add_service(AdminServiceServer::new(admin))
-        .add_service(WorkerPoolServiceServer::new(reads.clone()))
-        .add_service(JobServiceServer::new(reads));
+        .add_service(WorkerPoolServiceServer::new(shared.clone()))
+        .add_service(JobServiceServer::new(shared));
     let callers = [worker_pool_service_server::SERVICE_NAME, job_service_server::SERVICE_NAME];
     let [worker_pool, jobs] = callers;
     let (routes, names) = with_reflection(routes, &[admin_service_server::SERVICE_NAME, worker_pool, jobs]);
-    let is_read =
-        |path: &str| Rpc::at(path).is_none_or(|rpc| READS.contains(&rpc) || !callers.contains(&rpc.service()));
+    let is_served =
+        |path: &str| Rpc::at(path).is_none_or(|rpc| SHARED.contains(&rpc) || !callers.contains(&rpc.service()));
     paths.push(OPENAPI);
-    let catalog = Catalog { is_of_operators: true, ..Catalog::new(&names, is_read, paths) };
+    let catalog = Catalog { is_of_operators: true, ..Catalog::new(&names, is_served, paths) };
     let router = routes.into_axum_router().merge(router).merge(openapi_page(&catalog));
     Edge {
         worker_pool: None,

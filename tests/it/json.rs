@@ -286,7 +286,7 @@ async fn closed_and_unknown_methods_say_so() {
         (process.public, "/waterwheel.v1.AdminService/Drain", "no such service here"),
         (process.public, "/waterwheel.v1.WorkerPoolService/Sumbit", "Submit"),
         (process.ops, SUBMIT, "is for callers"),
-        (process.ops, "/waterwheel.v1.JobService/PurgeJobs", "is for callers"),
+        (process.ops, "/waterwheel.v1.JobService/WaitJob", "is for callers"),
     ] {
         let refused = post(address, path, &json!({})).await;
         let message = refused.json()["message"].as_str().unwrap().to_owned();
@@ -302,8 +302,8 @@ async fn closed_and_unknown_methods_say_so() {
 async fn each_listener_describes_the_calls_that_it_serves() {
     let process = Process::serve(CONFIG).await;
     for (address, has, lacks) in [
-        (process.public, "/waterwheel.v1.JobService/PurgeJobs", "/waterwheel.v1.AdminService/Drain"),
-        (process.ops, "/waterwheel.v1.AdminService/Drain", "/waterwheel.v1.JobService/PurgeJobs"),
+        (process.public, "/waterwheel.v1.JobService/WaitJob", "/waterwheel.v1.AdminService/Drain"),
+        (process.ops, "/waterwheel.v1.AdminService/Drain", "/waterwheel.v1.JobService/WaitJob"),
     ] {
         let answer = ask(address, Version::Http1, Method::GET, "/openapi.json", &[], "").await;
         assert_eq!((answer.status, answer.header("content-type")), (StatusCode::OK, Some("application/json")));

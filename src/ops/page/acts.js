@@ -1,6 +1,6 @@
 // What an operator may do. Each act is one dialog that says what happens, and asks why.
 import { element, paragraph, shown } from "./elements.js";
-import { ANY_ID, call, callStream, number } from "./figures.js";
+import { call, callStream, firstLine, many, number, sum, whole } from "./figures.js";
 import { mayAct } from "./rights.js";
 
 /** The RPC of each act, by its name in rules, and its dialog. */
@@ -9,7 +9,7 @@ const ACTS = {
     button: "Cancel …", isHarsh: true, title: "Cancel this job?", yes: "Cancel the job",
     text: "A queued job ends at once. A running one is asked to stop, and forced after its grace. Its caller hears " +
       "that an operator cancelled it.",
-    run: (reason) => call("AdminService/CancelJob", { [ANY_ID]: id, reason }),
+    run: (reason) => call("AdminService/CancelJob", { id, reason }),
   })],
   retry: ["RetryJob", ({ jobId }) => ({
     button: "Run again …", title: "Run this job again?", yes: "Run it again",
@@ -20,6 +20,19 @@ const ACTS = {
     button: "Remove …", isHarsh: true, title: "Remove this job?", yes: "Remove it",
     text: "Its payload, result and attempts are gone for good.",
     run: (reason) => call("JobService/DeleteJob", { jobId, reason }),
+  })],
+  retryGroups: ["RetryJobs", ({ groups, isMain }) => ({
+    button: `Run ${whole(countOf(groups))} again …`, isMain, title: `Run ${many(countOf(groups), "job")} again?`,
+    yes: `Run ${whole(countOf(groups))} again`, quote: groups.map(nameOf).join("\n"),
+    text: "All that failed with what is named here, also those that are not shown. They go behind callers who wait, " +
+      "and their attempts count from one.",
+    run: (reason) => eachPage("RetryJobs", groups, reason),
+  })],
+  removeGroups: ["PurgeJobs", ({ groups }) => ({
+    button: "Remove …", isHarsh: true, title: `Remove ${many(countOf(groups), "dead letter")}?`,
+    yes: `Remove ${whole(countOf(groups))}`, quote: groups.map(nameOf).join("\n"),
+    text: "Their payloads and attempts are gone for good.",
+    run: (reason) => eachPage("PurgeJobs", groups, reason),
   })],
   pause: ["Pause", ({ pool }) => ({
     button: "Pause …", title: `Pause ${pool}?`, yes: "Pause",
@@ -45,12 +58,27 @@ const ACTS = {
   })],
 };
 
+const countOf = (groups) => sum(groups, (group) => group.count);
+const nameOf = ({ kind, message, outcome }) => `${kind}: ${firstLine(message) || outcome}`;
+
+/** Acts on all jobs of the groups, a page at a time, but on none that failed since they were shown. */
+async function eachPage(method, groups, reason) {
+  for (const { kind, outcome = "", message = "", count, before } of groups) {
+    const filter = { states: ["JOB_STATE_FAILED"], kind, outcome, message, endedBefore: before };
+    let [pageToken, expected] = ["", number(count)];
+    do {
+      const answer = await call(`JobService/${method}`, { filter, reason, pageToken, expected });
+      [pageToken, expected] = [answer.nextPageToken, 0];
+    } while (pageToken);
+  }
+}
+
 /** The button of an act, if the reader may do it. */
 export function actions(name, subject, page) {
   const [rpc, dialog] = ACTS[name];
   if (!mayAct(rpc)) return null;
   const act = dialog(subject);
-  const kind = act.isHarsh ? "danger" : null;
+  const kind = `${act.isHarsh ? "danger" : ""}${act.isMain ? " main" : ""}`;
   return element("button", { type: "button", class: kind, onclick: () => ask(act, page) }, act.button);
 }
 
@@ -78,6 +106,7 @@ function ask(act, page) {
   const kind = `main${act.isHarsh ? " danger" : ""}`;
   dialog.append(element("form", { method: "dialog", onsubmit }, ...shown([
     element("h2", { id: "question" }, act.title), paragraph("", act.text),
+    act.quote ? element("pre", null, act.quote) : null,
     act.size ? bound("least", "Workers at least", act.size.min) : null,
     act.size ? bound("most", "Workers at most", act.size.max) : null,
     element("label", { for: "reason" }, "Why? The log keeps it, with who you are."),

@@ -1,16 +1,18 @@
 // What is behind each address. A view has a title, `ask`, which calls what it needs beside `Stats`, and `draw`.
 import { backlog, tenants } from "./backlog.js";
+import { dead } from "./dead.js";
 import { job } from "./job.js";
 import { jobs } from "./jobs.js";
 import { overview } from "./overview.js";
 import { kind, pool } from "./pools.js";
 import { workers } from "./workers.js";
 
-const VIEWS = { "": overview, jobs, job, workers, pool, kind, tenants, backlog };
+const VIEWS = { "": overview, jobs, job, dead, workers, pool, kind, tenants, backlog };
 
 /** The tabs: address and name. */
 export const TABS = [
-  ["/", "Overview"], ["/jobs", "Jobs"], ["/workers", "Workers"], ["/tenants", "Tenants"], ["/backlog", "Backlog"],
+  ["/", "Overview"], ["/jobs", "Jobs"], ["/dead", "Dead letters"], ["/workers", "Workers"], ["/tenants", "Tenants"],
+  ["/backlog", "Backlog"],
 ];
 /** The tab that a view without one belongs to. */
 export const TAB_OF = { pool: "/", kind: "/", job: "/jobs" };

@@ -4,9 +4,6 @@
 let token = "";
 export const useToken = (text) => (token = text);
 
-/** The field for any id of a job. */
-export const ANY_ID = "id";
-
 function post(method, request, more, signal) {
   const headers = { "content-type": "application/json", "connect-protocol-version": "1", ...more };
   if (token) headers.authorization = `Bearer ${token}`;

@@ -1,7 +1,7 @@
 // What stands above every view: the tabs, which server it is, whether it answers, and a drain.
 import { TABS, TAB_OF, partsOf } from "./addresses.js";
 import { element, glyph, link, paragraph, span } from "./elements.js";
-import { list, many, moment, number, seconds, time, whole } from "./figures.js";
+import { list, many, moment, number, seconds, sum, time, whole } from "./figures.js";
 
 export function header({ stats, failure, answered, address, page }) {
   return [
@@ -20,6 +20,7 @@ function bar(stats, address, page) {
   const here = TAB_OF[name] ?? `/${name}`;
   const counts = {
     "/": list(stats?.problems).length,
+    "/dead": sum(list(stats?.pools).flatMap((pool) => list(pool.kinds)), (kind) => kind.detached?.dead),
   };
   const tab = ([to, word]) => {
     const count = counts[to] ? element("b", null, whole(counts[to])) : null;

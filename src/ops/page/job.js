@@ -2,7 +2,7 @@
 import { budget, timeline } from "./charts.js";
 import { element, empty, fact, glyph, heading, link, nothing, paragraph, section, span, tone } from "./elements.js";
 import {
-  ANY_ID, bytes, call, epoch, firstLine, list, many, moment, number, seconds, sentence, time,
+  bytes, call, epoch, firstLine, list, many, moment, number, seconds, sentence, time,
 } from "./figures.js";
 import { tenantName, usualRuns } from "./overview.js";
 import { BINDINGS, RUNGS, STAGES, STATES, ended } from "./words.js";
@@ -10,7 +10,7 @@ import { BINDINGS, RUNGS, STAGES, STATES, ended } from "./words.js";
 export const job = {
   async ask({ id }) {
     try {
-      return { found: await explain(id) };
+      return { found: await call("AdminService/Explain", { id }) };
     } catch (error) {
       if (error.code !== "not_found") throw error;
       return { found: { error: error.message } };
@@ -45,15 +45,6 @@ export const job = {
 };
 
 const standardError = (text) => section("The end of its standard error", null, element("pre", null, text));
-
-/** A job of a pool, or of the store. */
-async function explain(id) {
-  return await call("AdminService/Explain", { [ANY_ID]: id }).catch(async (error) => {
-    if (error.code !== "not_found") throw error;
-    const { job: detached } = await call("JobService/GetJob", { jobId: id }).catch(() => Promise.reject(error));
-    return { detached };
-  });
-}
 
 function stateOf({ detached, held, running, ended: end }) {
   if (detached && !held && !running) return STATES[detached.state] ?? ["wait", "unknown"];

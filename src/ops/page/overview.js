@@ -148,8 +148,8 @@ export function backlogTable(pools, isBrief) {
   const busy = kinds.filter(({ detached }) => counts.some((name) => number(detached[name])));
   if (!kinds.length) return empty("This server keeps no detached jobs.");
   if (!busy.length) return empty("The store has no jobs that wait, run or failed.");
-  const count = (label, name, value) => {
-    const address = `/jobs?in=store&state=${label}&kind=${encodeURIComponent(name)}`;
+  const count = (label, name, value, to) => {
+    const address = to ?? `/jobs?in=store&state=${label}&kind=${encodeURIComponent(name)}`;
     return number(value) ? link(address, whole(value)) : span("zero", "0");
   };
   const line = ({ name, detached }) =>
@@ -158,7 +158,7 @@ export function backlogTable(pools, isBrief) {
       cell("Ready", count("ready", name, detached.ready)),
       isBrief ? null : cell("Behind a key", count("blocked", name, detached.blocked)),
       cell("Running", count("running", name, detached.running)),
-      cell("Failed for good", count("failed", name, detached.dead)),
+      cell("Failed for good", count("failed", name, detached.dead, `/dead?kind=${encodeURIComponent(name)}`)),
       cell("Oldest ready", time(seconds(detached.oldestReadyAge))));
   const early = isBrief ? ["Later#", "Ready#"] : ["Later#", "Ready#", "Behind a key#"];
   return table(["Kind", ...early, "Running#", "Failed for good#", "Oldest ready#"], busy.map(line));
