@@ -176,7 +176,7 @@ async fn operators_read_statistics_and_detached_jobs_at_their_own_listener() {
     assert_eq!(refused.code(), Code::Unimplemented);
     assert!(refused.message().contains("has Stats, WatchStats of"), "{refused:?}");
     let refused = reads.wait_job(WaitJobRequest { job_id: "one".into() }).await.unwrap_err();
-    assert!(refused.message().contains("has GetJob, ListJobs of"), "{refused:?}");
+    assert!(refused.message().contains("has GetJob, ListJobs, "), "{refused:?}");
 }
 
 #[tokio::test]
