@@ -185,7 +185,9 @@ async fn a_drain_ends_by_its_deadline_and_each_job_is_answered_or_given_back() {
         let again = Everything::start(line, "").await;
         for id in ids {
             let job = ways::get(&again, &id).await;
-            let ends: Vec<_> = job.attempts.iter().map(|attempt| attempt.outcome.as_str()).collect();
+            // Of those before the one that may run by now.
+            let ended = job.attempts.iter().filter(|attempt| attempt.end_time.is_some());
+            let ends: Vec<_> = ended.map(|attempt| attempt.outcome.as_str()).collect();
             assert!(job.state() < JobState::Succeeded && ends.len() <= 1, "{store}: {job:?}");
             assert!(ends.iter().all(|end| ["DRAIN_KILLED", "DRAINING"].contains(end)), "{store}: {job:?}");
             assert_eq!(job.failures, 0, "{store}: {job:?}");
