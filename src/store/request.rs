@@ -115,7 +115,7 @@ pub struct Filter {
     pub request_id: Option<String>,
     /// Name of the [outcome](super::Attempt::outcome) of the last attempt; empty if there is none.
     pub outcome: Option<String>,
-    /// [Pattern](super::pattern) of the error of the last attempt; empty if there is none.
+    /// Pattern of the error of the last attempt; empty if there is none.
     pub pattern: Option<String>,
     /// Ended at or after this time.
     pub ended_from: Option<Timestamp>,
@@ -148,7 +148,7 @@ pub struct Group {
     pub kind: String,
     /// Name of the outcome of the last attempts; empty if there is none.
     pub outcome: String,
-    /// [Pattern](super::pattern) of their errors.
+    /// Pattern of their errors.
     pub pattern: String,
     /// Number of jobs.
     pub jobs: u64,
