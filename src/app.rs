@@ -26,6 +26,7 @@ use crate::{
     config::{self, Config, Faults, Loaded},
     incidents,
     memory::Memory,
+    monitor::Monitor,
     net::{Bound, ConnectionTracker, Inherited, ListenAddress, Placement, Server, TlsErrors, Transport, bind},
     phase::{Phase, PhaseCell},
     pool::{Pools, set_shard},
@@ -185,7 +186,8 @@ impl App {
         let security = services::secure(config)?;
         let pools = Pools::new(assemble::pools(config, &own)?);
         let detached = services::open_store(config, &pools)?;
-        let control = Control::new(pools, phase.clone(), config.drain, detached);
+        let monitor = Monitor::new(pools.clone(), detached.clone(), services::store_kind(config));
+        let control = Control::new(pools, phase.clone(), config.drain, detached, monitor);
 
         let services = services::build(config, &control, &security, &phase, sample_ratio, &tasks);
         let Services { public: public_service, ops: ops_service, runtimes, listeners } = services;
@@ -229,6 +231,8 @@ impl App {
         security.follow(&phase, &tasks);
         services::follow(incidents::follow(), &phase, &tasks);
         services::follow(running::log(control.pools().clone(), config.telemetry.dump_every), &phase, &tasks);
+        let draining = control.clone();
+        services::follow(control.monitor().clone().follow(move || draining.likely_lost()), &phase, &tasks);
         serve_after_first_starts(&control, &phase, &tasks);
         services::sweep(config);
         Ok(Self { control, public, ops, tasks, own, access: security.access })

@@ -73,6 +73,9 @@ pub mod memory;
 pub mod model;
 #[cfg(feature = "server")]
 #[doc(hidden)]
+pub mod monitor;
+#[cfg(feature = "server")]
+#[doc(hidden)]
 pub mod net;
 #[cfg(feature = "server")]
 #[doc(hidden)]

@@ -38,6 +38,7 @@ use crate::{
     detached::Detached,
     memory::Memory,
     model::{JobStage, RequestId},
+    monitor::Monitor,
     net::{ConnectionTracker, Tls},
     phase::PhaseCell,
     pool::{JobFilter, ListedJob, Pool, Pools, RunningJob, WorkerStats},
@@ -69,6 +70,8 @@ pub struct OpsState {
     pub pools: Pools,
     /// The detached jobs; `None` without a store.
     pub detached: Option<Detached>,
+    /// What happened in the last minutes.
+    pub monitor: Monitor,
     /// Phase of the process.
     pub phase: PhaseCell,
     /// Durations of calls.

@@ -25,6 +25,7 @@ mod external;
 mod factories;
 mod handle;
 mod inner;
+mod job_names;
 mod lease;
 mod listing;
 mod lost_job;
@@ -41,6 +42,7 @@ mod run;
 mod service;
 mod settings;
 mod shard;
+mod spread;
 mod stats;
 mod stop_ladder;
 mod stream;
@@ -67,6 +69,8 @@ pub use reservation::Reservation;
 #[cfg(feature = "programs")]
 pub use restart::RestartFault;
 pub use settings::Settings;
+#[cfg(feature = "server")]
+pub(crate) use spread::Spread;
 pub use stats::{Distribution, KindStats, PoolLoad, PoolStats, WorkerState, WorkerStats};
 pub use stream::{JobStream, StreamItem};
 pub use ticket::Ticket;
@@ -75,7 +79,7 @@ pub use ticket::Ticket;
 #[doc(hidden)]
 pub use {
     crate::handler::AttachedWorkerStats,
-    ended_jobs::JobNames,
+    job_names::JobNames,
     pressure::Pressure,
     shard::{set_shard, shard},
     stats::KindDurations,

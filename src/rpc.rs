@@ -20,6 +20,7 @@ mod load;
 mod message_stream;
 pub mod openapi;
 pub mod propagate;
+mod recent;
 mod reflection;
 mod routes;
 mod service_state;

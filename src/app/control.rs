@@ -1,7 +1,10 @@
 //! Starts and speeds up the drain, and reports its progress. `drain.rs` carries it out. `src/cli/serve.rs` calls it on
 //! SIGTERM, and `src/rpc/admin_service.rs` on `waterwheel drain`.
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use futures_util::{FutureExt, future::BoxFuture};
 use tokio::{sync::watch, time::Instant};
@@ -11,6 +14,7 @@ use super::reload::Reloading;
 use crate::{
     config::Drain,
     detached::{Detached, LostRun},
+    monitor::{Monitor, Outlook},
     phase::{Phase, PhaseCell},
     pool::{LostJob, Pool, PoolLoad, Pools},
     rpc::{DrainControl, DrainProgress, ReloadFault, SettingChange},
@@ -25,6 +29,7 @@ struct Inner {
     phase: PhaseCell,
     plan: Drain,
     detached: Option<Detached>,
+    monitor: Monitor,
     drain: CancellationToken,
     hurry: CancellationToken,
     begin: OnceLock<Begin>,
@@ -32,6 +37,9 @@ struct Inner {
     /// Number of answers that the drain cut off; `None` until known.
     cut: watch::Sender<Option<u64>>,
 }
+
+/// Maximum number of lost jobs that a report names.
+const MAX_LOST_IDS: usize = 100;
 
 /// Figures from the start of the drain.
 #[derive(Debug, Clone, Copy)]
@@ -42,12 +50,19 @@ pub(super) struct Begin {
 }
 
 impl Control {
-    pub(super) fn new(pools: Pools, phase: PhaseCell, plan: Drain, detached: Option<Detached>) -> Self {
+    pub(super) fn new(
+        pools: Pools,
+        phase: PhaseCell,
+        plan: Drain,
+        detached: Option<Detached>,
+        monitor: Monitor,
+    ) -> Self {
         Self(Arc::new(Inner {
             pools,
             phase,
             plan,
             detached,
+            monitor,
             drain: CancellationToken::new(),
             hurry: CancellationToken::new(),
             begin: OnceLock::new(),
@@ -84,6 +99,10 @@ impl Control {
 
     pub(super) fn detached(&self) -> Option<&Detached> {
         self.0.detached.as_ref()
+    }
+
+    pub(super) fn monitor(&self) -> &Monitor {
+        &self.0.monitor
     }
 
     pub(super) fn reloading(&self) -> Option<&Reloading> {
@@ -139,6 +158,12 @@ impl Control {
         self.detached().map(Detached::given_back).unwrap_or_default()
     }
 
+    /// While the drain waits for jobs: the number of those that it will probably stop, and the time until then.
+    pub(super) fn likely_lost(&self) -> Option<(u64, Duration)> {
+        let progress = (self.0.phase.get() == Phase::Draining).then(|| self.progress())?;
+        Some((progress.likely_lost, progress.hard_stop))
+    }
+
     fn loads(&self) -> Vec<PoolLoad> {
         self.0.pools.all().iter().map(Pool::load).collect()
     }
@@ -168,21 +193,30 @@ impl DrainControl for Control {
         let cut = *self.0.cut.borrow();
         let (of_calls, detached) = self.lost();
         // Until the drain ends, the results of detached jobs may still be stored.
-        let lost = (of_calls.len() + cut.map_or(0, |_| detached.len())) as u64;
+        let detached = if cut.is_some() { detached } else { Vec::new() };
+        let lost = of_calls.iter().map(|lost| lost.job.to_string()).chain(detached.into_iter().map(|lost| lost.job));
+        let lost: Vec<_> = lost.collect();
         let hard_stop = (self.0.plan.notice + self.0.plan.finish).saturating_sub(elapsed);
-        let expected_end = self.0.pools.all().iter().map(Pool::expected_end).max();
+        let outlooks = self.0.pools.all().iter().map(|pool| self.0.monitor.outlook(pool, hard_stop));
+        let outlook = outlooks.fold(Outlook::default(), |sum, pool| Outlook {
+            expected: sum.expected.max(pool.expected),
+            late: sum.late + pool.late,
+        });
         DrainProgress {
             phase: self.0.phase.get(),
             queued: loads.iter().map(|pool| pool.queued).sum(),
             running: loads.iter().map(|pool| pool.running).sum(),
             finished: self.finished(),
-            lost,
+            lost: lost.len() as u64,
             given_back: self.given_back().len() as u64,
             cut,
             elapsed,
             // Jobs are accepted during the notice phase, so the drain lasts at least until its end.
-            expected: (self.0.plan.notice.saturating_sub(elapsed) + expected_end.unwrap_or_default()).min(hard_stop),
+            expected: outlook.expected.max(self.0.plan.notice.saturating_sub(elapsed)).min(hard_stop),
             hard_stop,
+            likely_lost: outlook.late,
+            lost_jobs: lost.into_iter().take(MAX_LOST_IDS).collect(),
+            operator: self.0.monitor.operator(""),
         }
     }
 }

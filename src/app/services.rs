@@ -68,6 +68,8 @@ pub(super) fn build(
         CallerServices::new(ServiceState {
             pools: pools.clone(),
             detached: control.detached().cloned(),
+            monitor: control.monitor().clone(),
+            control: Arc::new(control.clone()),
             phase: phase.clone(),
             deadline: config.deadline,
             sampler: Sampler::new(sample_ratio, config.telemetry.caller_traces),
@@ -95,6 +97,7 @@ pub(super) fn build(
     let state = OpsState {
         pools: pools.clone(),
         detached: control.detached().cloned(),
+        monitor: control.monitor().clone(),
         phase: phase.clone(),
         calls,
         health: health.clone(),
@@ -105,7 +108,8 @@ pub(super) fn build(
         started,
     };
     let pages = ops::pages(config.ops, state);
-    let admin = Admin::new(Arc::new(control.clone()), pools.clone(), control.detached().cloned());
+    let (detached, monitor) = (control.detached().cloned(), control.monitor().clone());
+    let admin = Admin::new(Arc::new(control.clone()), pools.clone(), detached, monitor);
     let ops = ops_services(admin, reads, health, pages, work, access);
     Services { public, ops, runtimes, listeners }
 }
@@ -199,6 +203,15 @@ pub(super) fn open_store(config: &Config, pools: &Pools) -> Result<Option<Detach
     detached.store().set_quotas(stored_quotas(config));
     detached.set_schedules(config.schedules.clone());
     Ok(Some(detached))
+}
+
+/// What the store is, for people.
+pub(super) fn store_kind(config: &Config) -> &'static str {
+    match &config.store {
+        store if store.postgres().is_some() => "postgres",
+        store if store.sqlite().is_some() => "sqlite",
+        _ => "memory",
+    }
 }
 
 /// The quotas of stored jobs.

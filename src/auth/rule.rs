@@ -57,7 +57,7 @@ rpcs! {
     "waterwheel.v1.WorkerPoolService": { Submit, Stream, SubmitMany, Stats, WatchStats }
     "waterwheel.v1.AdminService": {
         Drain, Pause, Resume, Resize, CancelJob, Explain, ListJobs, Reload, Restart, ListSchedules,
-        WhoAmI
+        WhoAmI, StatsHistory
     }
     "grpc.reflection.v1.ServerReflection": { Reflection = "ServerReflectionInfo" as "Reflection" }
     "xds.service.orca.v3.OpenRcaService": { LoadReports = "StreamCoreMetrics" as "LoadReports" }

@@ -39,8 +39,8 @@ pub(super) async fn run(args: DrainArgs, console: &mut Console<'_>) -> Result<Ex
     let followed = loop {
         match call.wait(reports.message()).await {
             Ok(Some(report)) => {
-                last = report;
                 show(&report, &mut shown, console).await?;
+                last = report;
                 if !watch {
                     break Ok(());
                 }
@@ -114,6 +114,10 @@ fn progress(report: &DrainResponse) -> String {
     if report.hard_stop.is_some() {
         line.push_str(&format!("  hard stop {}", countdown(report.hard_stop)));
     }
+    if report.likely_lost > 0 {
+        let late = format!("  {} will probably be stopped", report.likely_lost);
+        line.push_str(&paint(WARN, late));
+    }
     if report.lost > 0 {
         line.push_str(&format!("  {}", paint(BAD, format!("{} lost", report.lost))));
     }
@@ -182,8 +186,7 @@ mod tests {
             elapsed: Some("6.800s".parse().unwrap()),
             expected: Some("6.100s".parse().unwrap()),
             hard_stop: Some("30s".parse().unwrap()),
-            cut: 0,
-            given_back: 0,
+            ..DrainResponse::default()
         }
     }
 
@@ -201,7 +204,7 @@ mod tests {
     #[tokio::test]
     async fn without_watching_what_was_idle_is_drained_in_one_line() {
         let idle = report(Phase::Stopped, [0, 0, 0, 0]);
-        let ran = drain(&["--pool", "cpu"], DrainEnd::Cut, vec![idle]).await;
+        let ran = drain(&["--pool", "cpu"], DrainEnd::Cut, vec![idle.clone()]).await;
         assert_eq!((ran.text().as_str(), ran.exit), ("drained 0/0 in 6.8s, lost 0\n", Exit::Done));
         let ran = drain(&["--pool", "cpu", "--output", "json"], DrainEnd::Cut, vec![idle]).await;
         let line: serde_json::Value = serde_json::from_str(&ran.text()).unwrap();
@@ -212,7 +215,7 @@ mod tests {
     async fn watching_ends_with_the_receipt() {
         let stopped = report(Phase::Stopped, [0, 0, 47, 0]);
         for end in [DrainEnd::Closed, DrainEnd::Cut] {
-            let ran = drain(&["--watch"], end, vec![first(), first(), stopped]).await;
+            let ran = drain(&["--watch"], end, vec![first(), first(), stopped.clone()]).await;
             assert_eq!(
                 ran.text(),
                 "NOT_SERVING  41 queued  6 running  expected to end in 7s  hard stop 30s\n\
@@ -298,6 +301,10 @@ mod tests {
                 "hard_stop": "30s",
                 "cut": 0,
                 "given_back": 0,
+                "likely_lost": 0,
+                "lost_job_ids": [],
+                "reason": "",
+                "principal": "",
             })
         );
         assert_eq!(lines[1]["phase"], "PHASE_STOPPED");

@@ -1,5 +1,6 @@
 //! `waterwheel stats`: one snapshot, or one after another. On a terminal, each snapshot redraws the screen.
 
+mod problems;
 mod screen;
 mod text;
 

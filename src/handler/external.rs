@@ -4,6 +4,7 @@
 use std::{any::Any, collections::BTreeMap, fmt, sync::Arc};
 
 use futures_util::future::BoxFuture;
+use tokio::time::Instant;
 
 use crate::task::Tasks;
 
@@ -81,6 +82,8 @@ pub struct ProgramStats {
     pub failures: u64,
     /// How the last of these ended; empty if there is none.
     pub last_failure: String,
+    /// When it ended.
+    pub failed_at: Option<Instant>,
     /// Messages about jobs that were over, which were dropped.
     pub late_messages: u64,
 }
@@ -159,4 +162,6 @@ pub struct AttachedWorkerStats {
     pub jobs: u64,
     /// Whether it gets no more jobs.
     pub is_leaving: bool,
+    /// When it attached.
+    pub attached_at: Instant,
 }

@@ -17,7 +17,10 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
-use tokio::sync::{Notify, mpsc};
+use tokio::{
+    sync::{Notify, mpsc},
+    time::Instant,
+};
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::attachment::Attachment;
@@ -76,6 +79,7 @@ struct Worker {
     /// The sender for the events of each job; `None` if the job was given up.
     jobs: FxHashMap<u64, Option<mpsc::Sender<JobEvent>>>,
     answered: u64,
+    attached_at: Instant,
     is_leaving: bool,
     /// Whether it is [kept](Kept) for one job.
     is_kept: bool,
@@ -160,6 +164,7 @@ impl RemoteWorkers {
             orders: orders.clone(),
             jobs: FxHashMap::default(),
             answered: 0,
+            attached_at: Instant::now(),
             is_leaving: false,
             is_kept: false,
             done: done.clone(),
@@ -247,6 +252,7 @@ impl External for RemoteWorkers {
             abandoned: worker.abandoned(),
             jobs: worker.answered,
             is_leaving: worker.is_leaving,
+            attached_at: worker.attached_at,
         };
         let state = self.state.lock();
         let workers = state.workers.values().map(stats).collect();

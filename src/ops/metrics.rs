@@ -24,6 +24,7 @@ use tokio::runtime::RuntimeMetrics;
 use super::{OpsState, lower, pool_metrics};
 use crate::{
     model::Durations,
+    monitor::{Monitor, StoreState},
     net::{Closed, Refused},
     phase::Phase,
     telemetry::{STDERR, STDOUT},
@@ -90,6 +91,7 @@ impl Collector for Metrics {
         connections(&mut families, &self.0);
         pool_metrics::write(&mut families, &self.0.pools);
         detached(&mut families, &self.0);
+        problems(&mut families, &self.0.monitor);
         security(&mut families, &self.0);
         families.error
     }
@@ -259,6 +261,20 @@ fn detached(families: &mut Families<'_>, state: &OpsState) {
     let ages = depths.iter().map(|(kind, of)| ([("kind", &**kind)], of.oldest_ready.unwrap_or_default().as_secs_f64()));
     let help = "Age of the detached job that has been ready for the longest time";
     families.gauges("waterwheel_detached_oldest_ready_age_seconds", help, ages);
+}
+
+/// What is wrong, and whether the store answers.
+fn problems(families: &mut Families<'_>, monitor: &Monitor) {
+    let problems = monitor.verdict().problems;
+    let problems = problems
+        .iter()
+        .map(|problem| ([("problem", &*problem.key), ("subject", &*problem.subject), ("pool", &*problem.pool)], 1.0));
+    families.gauges("waterwheel_problem", "1 for each problem that Stats reports", problems);
+    if let Some(store) = monitor.store() {
+        let state = |state: StoreState| ([("state", state.name())], f64::from(u8::from(state == store.state)));
+        let states = StoreState::ALL.map(state);
+        families.gauges("waterwheel_store_state", "1 for the state of the store", states);
+    }
 }
 
 /// Denied calls, quotas, and reloads of certificates and keys.

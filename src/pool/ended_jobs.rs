@@ -1,17 +1,16 @@
 //! What each shard records of ended jobs: their durations, and the last jobs, for `explain` and `jobs`.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{collections::VecDeque, time::Duration};
 
 use hdrhistogram::Histogram;
 use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
 use tokio::time::Instant;
 
-use super::shard::shard;
+use super::{job_names::JobNames, shard::shard, spread::Spread};
 use crate::{
     handler::Context,
-    model::{
-        AttemptToken, Execution, Failure, JobId, JobStage, KindId, Outcome, ProgramEnd, RequestId, Rung, Waterfall,
-    },
+    model::{Execution, Failure, JobId, JobStage, KindId, Outcome, ProgramEnd, Reason, Rung, Waterfall},
     scheduler::{Smallest, smallest},
 };
 
@@ -44,23 +43,6 @@ pub struct EndedJob {
     pub(super) kind: KindId,
 }
 
-/// Names of a job besides its id.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct JobNames {
-    /// Correlation id of its call, if there is one.
-    pub request_id: Option<RequestId>,
-    /// Tenant; `None` for the default one.
-    pub tenant: Option<Arc<str>>,
-    /// Caller; `None` without authentication.
-    pub principal: Option<Arc<str>>,
-    /// What ran it, if that was not the server itself.
-    pub runner: Option<Box<str>>,
-    /// The attempt of a detached job; `None` if a caller waits for the job.
-    pub attempt: Option<Arc<AttemptToken>>,
-    /// Id of its trace, as 32 hexadecimal digits, if it is traced.
-    pub trace_id: Option<Box<str>>,
-}
-
 /// Failure of an ended job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -79,12 +61,19 @@ pub(super) struct Meters {
 /// Queue wait and run time of a kind.
 type Histograms = [Histogram<u64>; 2];
 
+/// The figures of one kind.
+struct KindPart {
+    durations: Histograms,
+    /// Jobs that ended by a fault of their handler.
+    failed: u64,
+}
+
 /// The part of one shard. Half of the remembered jobs are jobs that did not complete, because completed jobs would
 /// replace them within seconds.
 struct Part {
     /// The kinds up to the last one with an ended job here. The first job allocates its histograms, because most
     /// threads run few of the kinds.
-    kinds: Vec<Option<Box<Histograms>>>,
+    kinds: Vec<Option<Box<KindPart>>>,
     completed: Ring,
     failed: Ring,
 }
@@ -122,6 +111,13 @@ impl EndedJob {
         }
     }
 
+    /// Whether its handler is to blame: it failed, could not be made, or took too long. The table of reasons has these
+    /// one after the other.
+    fn is_fault(&self) -> bool {
+        let reason = self.outcome.reason() as usize;
+        (Reason::HandlerFailed as usize..=Reason::RunTimeout as usize).contains(&reason)
+    }
+
     /// Its stage.
     pub(super) fn stage(&self) -> JobStage {
         if self.outcome == Outcome::Completed { JobStage::Completed } else { JobStage::Failed }
@@ -130,25 +126,6 @@ impl EndedJob {
     /// Time since it arrived.
     pub(super) fn age(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.at) + self.waterfall.queue + self.waterfall.run
-    }
-}
-
-impl JobNames {
-    /// Id of the detached job, if it is an attempt of one.
-    #[must_use]
-    pub fn detached_job(&self) -> Option<&str> {
-        self.attempt.as_deref().map(|attempt| &*attempt.job)
-    }
-
-    pub(super) fn of(cx: &Context) -> Self {
-        Self {
-            request_id: cx.known_request_id().cloned(),
-            tenant: cx.tenant().cloned(),
-            principal: cx.principal().cloned(),
-            runner: cx.runner().map(|runner| runner.to_string().into()),
-            attempt: cx.running_attempt().map(|attempt| Arc::clone(&attempt.token)),
-            trace_id: cx.trace_id(),
-        }
     }
 }
 
@@ -189,8 +166,13 @@ impl Meters {
     /// Records a job that ended, and its durations if it ran.
     pub(super) fn record(&self, ended: EndedJob) {
         let mut part = self.shards[shard() % self.shards.len()].lock();
-        if ended.started {
-            part.add_durations(ended.kind, ended.waterfall);
+        let is_fault = ended.is_fault();
+        if ended.started || is_fault {
+            let figures = part.of_kind(ended.kind);
+            figures.failed += u64::from(is_fault);
+            if ended.started {
+                figures.add_durations(ended.waterfall);
+            }
         }
         let ring = if ended.outcome == Outcome::Completed { &mut part.completed } else { &mut part.failed };
         let oldest = ring.push(ended);
@@ -241,14 +223,47 @@ impl Meters {
     /// Queue wait and run time of `kind` over all shards.
     pub(super) fn of_kind(&self, kind: KindId) -> Histograms {
         let mut merged = histograms();
+        self.each_part(kind, |part| {
+            for (whole, part) in merged.iter_mut().zip(&part.durations) {
+                whole.add(part).expect("all histograms have the same bounds");
+            }
+        });
+        merged
+    }
+
+    /// The same in small histograms.
+    pub(super) fn spreads(&self, kind: KindId) -> [Spread; 2] {
+        let mut merged = [Spread::default(), Spread::default()];
+        self.each_part(kind, |part| merged.iter_mut().zip(&part.durations).for_each(|(all, part)| all.add_all(part)));
+        merged
+    }
+
+    /// Jobs of `kind` that ended by a fault of their handler, or took too long.
+    pub(super) fn failed(&self, kind: KindId) -> u64 {
+        let mut failed = 0;
+        self.each_part(kind, |part| failed += part.failed);
+        failed
+    }
+
+    fn each_part(&self, kind: KindId, mut look: impl FnMut(&KindPart)) {
         for shard in &self.shards {
             if let Some(Some(part)) = shard.lock().kinds.get(kind.0) {
-                for (whole, part) in merged.iter_mut().zip(part.iter()) {
-                    whole.add(part).expect("all histograms have the same bounds");
+                look(part);
+            }
+        }
+    }
+
+    /// The last remembered one of these jobs, of each kind.
+    pub(super) fn last_failures(&self) -> FxHashMap<KindId, EndedJob> {
+        let mut last = FxHashMap::<KindId, EndedJob>::default();
+        for shard in &self.shards {
+            for ended in shard.lock().failed.jobs.iter().rev().filter(|ended| ended.is_fault()) {
+                if last.get(&ended.kind).is_none_or(|known| known.at < ended.at) {
+                    last.insert(ended.kind, ended.clone());
                 }
             }
         }
-        merged
+        last
     }
 
     /// Discards the figures of a kind that is no longer served.
@@ -261,16 +276,21 @@ impl Meters {
     }
 }
 
-impl Part {
-    fn add_durations(&mut self, kind: KindId, Waterfall { queue, run, .. }: Waterfall) {
-        if self.kinds.len() <= kind.0 {
-            self.kinds.resize_with(kind.0 + 1, || None);
-        }
-        let histograms = self.kinds[kind.0].get_or_insert_with(|| Box::new(histograms()));
-        for (histogram, duration) in histograms.iter_mut().zip([queue, run]) {
+impl KindPart {
+    fn add_durations(&mut self, Waterfall { queue, run, .. }: Waterfall) {
+        for (histogram, duration) in self.durations.iter_mut().zip([queue, run]) {
             let nanos = u64::try_from(duration.as_nanos()).unwrap_or(MAX_DURATION).clamp(1, MAX_DURATION);
             histogram.saturating_record(nanos);
         }
+    }
+}
+
+impl Part {
+    fn of_kind(&mut self, kind: KindId) -> &mut KindPart {
+        if self.kinds.len() <= kind.0 {
+            self.kinds.resize_with(kind.0 + 1, || None);
+        }
+        self.kinds[kind.0].get_or_insert_with(|| Box::new(KindPart { durations: histograms(), failed: 0 }))
     }
 
     fn ended(&self) -> impl Iterator<Item = &EndedJob> {

@@ -8,7 +8,7 @@ use std::{
 use hdrhistogram::Histogram;
 use tokio::time::Instant;
 
-use super::{FactoryStats, Pool, inner::PoolInner};
+use super::{EndedJob, FactoryStats, Pool, inner::PoolInner, spread::Spread};
 use crate::{
     handler::{AttachedWorkerStats, Context, ExternalStats, ProgramStats},
     model::{Durations, JobId},
@@ -83,6 +83,10 @@ pub struct KindStats {
     pub limit: Option<LimitStats>,
     /// State of its factory.
     pub factory: FactoryStats,
+    /// Jobs that ended by a fault of their handler, or took too long.
+    pub failed: u64,
+    /// The last remembered one of them.
+    pub last_failure: Option<Box<EndedJob>>,
 }
 
 /// A distribution of durations, within one per cent.
@@ -127,6 +131,8 @@ pub struct WorkerStats {
     pub state: WorkerState,
     /// The job that it runs.
     pub job: Option<JobId>,
+    /// Kind of that job.
+    pub kind: Option<Arc<str>>,
     /// Time that it has run that job.
     pub job_age: Duration,
     /// Jobs that it completed.
@@ -169,12 +175,15 @@ impl PoolStats {
         let is_stale = |worker: &&WorkerStats| {
             worker.job.is_some() && settings.stale_after.is_some_and(|stale_after| worker.job_age >= stale_after)
         };
+        let mut last_failures = inner.meters.last_failures();
         let kinds = inner.served().map(|(id, kind)| {
             let [queue_wait, run_time] = inner.meters.of_kind(id).each_ref().map(Distribution::of);
+            let (failed, last_failure) = (inner.meters.failed(id), last_failures.remove(&id).map(Box::new));
             let limit = core.limits.iter().find(|(kind, _)| *kind == id).map(|(_, limit)| *limit);
             let factory = inner.factories.stats(id, now);
             let expected_wait = core.expected_waits.get(id.0).copied().unwrap_or(core.expected_wait);
-            KindStats { name: Arc::clone(kind.name()), expected_wait, queue_wait, run_time, limit, factory }
+            let name = Arc::clone(kind.name());
+            KindStats { name, expected_wait, queue_wait, run_time, limit, factory, failed, last_failure }
         });
         let mut stats = Self {
             name: Arc::clone(&inner.name),
@@ -242,6 +251,7 @@ fn worker_stats(worker: WorkerSnapshot<Context>, closed: bool, now: Instant) -> 
         id,
         state,
         job: cx.as_ref().map(Context::job),
+        kind: cx.as_ref().map(|cx| Arc::clone(cx.kind())),
         job_age: cx.map_or(Duration::ZERO, |_| now.saturating_duration_since(changed)),
         completed,
         failed,
@@ -306,5 +316,11 @@ impl Pool {
             KindDurations { kind: Arc::clone(kind.name()), queue_wait, run_time }
         });
         kinds.collect()
+    }
+
+    /// Queue wait and run time since the start, by kind.
+    pub(crate) fn spreads(&self) -> Vec<(Arc<str>, [Spread; 2])> {
+        let inner = self.inner();
+        inner.served().map(|(id, kind)| (Arc::clone(kind.name()), inner.meters.spreads(id))).collect()
     }
 }

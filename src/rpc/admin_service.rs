@@ -15,10 +15,11 @@ use tracing::{Instrument, Span, info};
 
 use super::{
     context::{Arrival, operator_span},
-    convert::{duration, listed_schedule, phase},
+    convert::{duration, listed_schedule, phase, time},
+    recent,
     routes::of_operators,
     service_state::ResponseStream,
-    stats::{no_pool, size_stats},
+    stats::{check_pool, no_pool, size_stats},
     status::{self, failed_precondition, invalid_field},
     watches::ticks,
 };
@@ -26,13 +27,15 @@ use crate::{
     auth::{Caller, Rpc},
     detached::Detached,
     model::Reason,
+    monitor::{Monitor, Operator},
     phase::Phase,
     pool::{Pool, Pools, RestartFault, Suspension},
     proto::{
         self, CancelJobRequest, CancelJobResponse, DrainRequest, DrainResponse, ExplainRequest, ExplainResponse,
         ListJobsRequest, ListJobsResponse, ListSchedulesRequest, ListSchedulesResponse, PauseRequest, PauseResponse,
         PoolState, ReloadRequest, ReloadResponse, ResizeRequest, ResizeResponse, RestartRequest, RestartResponse,
-        ResumeRequest, ResumeResponse, WhoAmIRequest, WhoAmIResponse, admin_service_server::AdminService,
+        ResumeRequest, ResumeResponse, StatsHistoryRequest, StatsHistoryResponse, WhoAmIRequest, WhoAmIResponse,
+        admin_service_server::AdminService,
     },
 };
 
@@ -42,6 +45,10 @@ pub trait DrainControl: Send + Sync + 'static {
     fn drain(&self);
     /// Progress of the drain.
     fn progress(&self) -> DrainProgress;
+    /// The same as a message.
+    fn report(&self) -> DrainResponse {
+        recent::drain(&self.progress())
+    }
     /// A receiver of the phase of the process.
     fn phase(&self) -> watch::Receiver<Phase>;
     /// A receiver of the number of answers that the drain cut off; `None` until the drain is over.
@@ -54,7 +61,7 @@ pub trait DrainControl: Send + Sync + 'static {
 }
 
 /// Progress of a drain.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DrainProgress {
     /// Phase of the process.
     pub phase: Phase,
@@ -76,6 +83,12 @@ pub struct DrainProgress {
     pub expected: Duration,
     /// Time until running jobs are stopped.
     pub hard_stop: Duration,
+    /// Jobs that will probably not end before.
+    pub likely_lost: u64,
+    /// Ids of the first jobs that will not be finished.
+    pub lost_jobs: Vec<String>,
+    /// Who started it, and why.
+    pub operator: Operator,
 }
 
 /// A changed configuration key.
@@ -118,12 +131,20 @@ pub struct Admin {
     pools: Pools,
     /// `None` without a store.
     detached: Option<Detached>,
+    monitor: Monitor,
 }
 
 impl Admin {
-    /// The service for `control`, `pools` and the detached jobs.
-    pub fn new(control: Arc<dyn DrainControl>, pools: Pools, detached: Option<Detached>) -> Self {
-        Self { control, pools, detached }
+    /// The service for `control` and `pools`, which `monitor` watches.
+    pub fn new(control: Arc<dyn DrainControl>, pools: Pools, detached: Option<Detached>, monitor: Monitor) -> Self {
+        Self { control, pools, detached, monitor }
+    }
+
+    /// Notes who pauses or drains `pool`, or the process if it is empty.
+    fn note<T>(&self, request: &Request<T>, pool: &str, reason: &str) {
+        let caller = request.extensions().get::<Arrival>().and_then(|arrival| arrival.caller.as_deref());
+        let principal = shorten(caller.map_or("", Caller::principal), MAX_REASON).to_string();
+        self.monitor.note(pool, Operator { principal, reason: shorten(reason, MAX_REASON).to_string() });
     }
 }
 
@@ -141,11 +162,17 @@ impl AdminService for Admin {
 
     /// Drains the process, or one pool.
     async fn drain(&self, request: Request<DrainRequest>) -> Result<Response<Self::DrainStream>, Status> {
-        let _entered = span(&request, &request.get_ref().reason).entered();
-        match request.get_ref().pool.as_str() {
-            "" => Ok(Response::new(drain_all(self))),
-            name => Ok(Response::new(drain_one(self, find(self, name)?.clone()))),
+        let DrainRequest { pool, reason } = request.get_ref();
+        let _entered = span(&request, reason).entered();
+        if pool.is_empty() {
+            if self.control.phase().borrow().lt(&Phase::Draining) {
+                self.note(&request, "", reason);
+            }
+            return Ok(Response::new(drain_all(self)));
         }
+        let found = find(self, pool)?.clone();
+        self.note(&request, pool, reason);
+        Ok(Response::new(drain_one(self, found)))
     }
 
     /// Stops starting jobs of a pool.
@@ -156,6 +183,7 @@ impl AdminService for Admin {
             check_serving(pool)?;
             return Err(failed_precondition(Reason::PoolDraining, Reason::PoolDraining.words()));
         }
+        self.note(&request, pool.name(), &request.get_ref().reason);
         info!(pool = %pool.name(), "an operator paused the pool");
         Ok(Response::new(PauseResponse { pool: Some(state(pool)) }))
     }
@@ -240,6 +268,15 @@ impl AdminService for Admin {
         pool_jobs::list_jobs(self, request.into_inner())
     }
 
+    async fn stats_history(
+        &self,
+        request: Request<StatsHistoryRequest>,
+    ) -> Result<Response<StatsHistoryResponse>, Status> {
+        let pool = &request.get_ref().pool;
+        check_pool(&self.pools, pool)?;
+        Ok(Response::new(recent::history(&self.monitor, pool)))
+    }
+
     async fn explain(&self, request: Request<ExplainRequest>) -> Result<Response<ExplainResponse>, Status> {
         any_id::explain(self, &request.into_inner().id).await.map(Response::new)
     }
@@ -320,7 +357,7 @@ fn drain_all(admin: &Admin) -> ResponseStream<DrainResponse> {
     let settled = WatchStream::new(control.cut()).map(|_| ());
     reports(admin, settled, move || {
         let progress = control.progress();
-        (report(&progress), progress.cut.is_some())
+        (recent::drain(&progress), progress.cut.is_some())
     })
 }
 
@@ -328,9 +365,11 @@ fn drain_one(admin: &Admin, pool: Pool) -> ResponseStream<DrainResponse> {
     pool.shut();
     info!(pool = %pool.name(), "an operator drains the pool");
     let (begin, before) = (Instant::now(), pool.stats().counts.ended());
+    let monitor = admin.monitor.clone();
     // A drain of the process, which also drains this pool, is reported in the same way.
     reports(admin, stream::pending(), move || {
-        let report = report_of(&pool, begin, before);
+        let expected = monitor.outlook(&pool, Duration::MAX).expected;
+        let report = DrainResponse { expected: Some(duration(expected)), ..report_of(&pool, begin, before) };
         let is_last = matches!(report.phase(), proto::Phase::Stopped | proto::Phase::Serving);
         (report, is_last)
     })
@@ -354,23 +393,6 @@ fn reports(
     }))
 }
 
-fn report(progress: &DrainProgress) -> DrainResponse {
-    let reached = progress.phase;
-    DrainResponse {
-        // The drain continues while answers are being sent.
-        phase: phase(if progress.cut.is_none() { reached.min(Phase::Stopping) } else { reached }).into(),
-        queued: progress.queued as u64,
-        running: progress.running as u64,
-        finished: progress.finished,
-        lost: progress.lost,
-        given_back: progress.given_back,
-        cut: progress.cut.unwrap_or_default(),
-        elapsed: Some(duration(progress.elapsed)),
-        expected: Some(duration(progress.expected)),
-        hard_stop: Some(duration(progress.hard_stop)),
-    }
-}
-
 fn report_of(pool: &Pool, begin: Instant, before: u64) -> DrainResponse {
     let stats = pool.stats();
     // Detached jobs go back to their store.
@@ -382,7 +404,6 @@ fn report_of(pool: &Pool, begin: Instant, before: u64) -> DrainResponse {
         finished: (stats.counts.ended() - before).saturating_sub(lost),
         lost,
         elapsed: Some(duration(begin.elapsed())),
-        expected: Some(duration(pool.expected_end())),
         ..DrainResponse::default()
     }
 }

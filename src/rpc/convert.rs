@@ -3,11 +3,13 @@
 use std::time::{Duration, SystemTime};
 
 use prost_types::{Duration as ProtoDuration, Timestamp as ProtoTimestamp};
+use tokio::time::Instant;
 
 use crate::{
     detached::{Detached, Schedule, wall_clock},
     handler::Context,
     model::{AttemptToken, Completed, Criticality, FieldViolation, Job, JobStage, ProgressReport, Waterfall, WhenFull},
+    monitor::StoreState,
     phase::Phase,
     pool::{ProcessState, WorkerState},
     proto,
@@ -31,6 +33,7 @@ macro_rules! same_variants {
 same_variants!(criticality_to_wire, Criticality, [Sheddable, SheddablePlus, Critical, CriticalPlus]);
 same_variants!(job_stage, JobStage, [Waiting, Queued, Running, Completed, Failed]);
 same_variants!(job_state, JobState, [Scheduled, Ready, Blocked, Running, Succeeded, Failed, Cancelled, Expired]);
+same_variants!(store_state, StoreState, [Ok, Away, ReadOnly]);
 same_variants!(phase, Phase, [Starting, Serving, Draining, Stopping, Stopped]);
 same_variants!(process_state, ProcessState, [Starting, Idle, Busy, Leaving, Failing]);
 same_variants!(when_full_to_wire, WhenFull, [Reject, Wait, Shed, DropOldest]);
@@ -212,6 +215,12 @@ pub(super) fn time_before(age: Duration) -> ProtoTimestamp {
 /// The time in so long.
 pub(super) fn time_after(wait: Duration) -> ProtoTimestamp {
     time(wall_clock()().plus(wait))
+}
+
+/// The time of an instant that has passed, by the clock of the system.
+pub(super) fn instant(at: Instant) -> ProtoTimestamp {
+    let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+    (SystemTime::UNIX_EPOCH + now.saturating_sub(at.elapsed())).into()
 }
 
 pub(super) fn duration(duration: Duration) -> ProtoDuration {

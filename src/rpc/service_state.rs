@@ -6,8 +6,8 @@ use futures_util::Stream;
 use tokio::time::Instant;
 use tonic::Status;
 
-use super::{AccessControl, Load, Watches, calls::Calls, trace::Sampler};
-use crate::{detached::Detached, model::DeadlinePolicy, phase::PhaseCell, pool::Pools, task::Tasks};
+use super::{AccessControl, DrainControl, Load, Watches, calls::Calls, trace::Sampler};
+use crate::{detached::Detached, model::DeadlinePolicy, monitor::Monitor, phase::PhaseCell, pool::Pools, task::Tasks};
 
 /// `WorkerPoolService`, `JobService` and `WorkerService` over a set of pools.
 #[derive(Clone)]
@@ -19,6 +19,10 @@ pub struct ServiceState {
     pub pools: Pools,
     /// The detached jobs; `None` without a store.
     pub detached: Option<Detached>,
+    /// What happened in the last minutes.
+    pub monitor: Monitor,
+    /// Progress of the drain.
+    pub control: Arc<dyn DrainControl>,
     /// Phase of the process.
     pub phase: PhaseCell,
     /// Policy for deadlines.

@@ -6,7 +6,8 @@ use futures_util::StreamExt;
 use tonic::{Request, Response, Status};
 
 use super::{
-    convert::{duration, phase, process_state, worker_state},
+    convert::{duration, instant, phase, process_state, worker_state},
+    recent,
     service_state::{ResponseStream, ServiceState},
     status::{self, invalid_field},
     watches::{ticks, until},
@@ -72,7 +73,22 @@ fn snapshot(service: &ServiceState, pool: &str) -> proto::Stats {
             kind.detached = Some(detached_stats(depths.get(&kind.name).copied().unwrap_or_default()));
         }
     }
-    proto::Stats { phase: phase(service.phase.get()).into(), uptime: Some(duration(service.started.elapsed())), pools }
+    pools.iter_mut().for_each(|pool| recent::add(&service.monitor, pool));
+    let mut stats = proto::Stats {
+        phase: phase(service.phase.get()).into(),
+        uptime: Some(duration(service.started.elapsed())),
+        pools,
+        now: Some(recent::now()),
+        server: Some(recent::server()),
+        store: recent::store(&service.monitor),
+        ..proto::Stats::default()
+    };
+    if service.access.is_of_operators {
+        recent::add_private(service, &mut stats);
+    } else {
+        recent::remove_private(&mut stats);
+    }
+    stats
 }
 
 fn pool_stats(stats: PoolStats) -> proto::PoolStats {
@@ -102,6 +118,7 @@ fn pool_stats(stats: PoolStats) -> proto::PoolStats {
         workers: stats.workers.into_iter().map(worker_stats).collect(),
         programs: stats.programs.into_iter().map(program_stats).collect(),
         attached: stats.attached.into_iter().flatten().map(attached_stats).collect(),
+        ..proto::PoolStats::default()
     }
 }
 
@@ -121,7 +138,7 @@ fn job_counts(counts: &Counts) -> proto::JobCounts {
 }
 
 fn kind_stats(stats: KindStats) -> proto::KindStats {
-    let KindStats { name, expected_wait, queue_wait, run_time, limit, factory } = stats;
+    let KindStats { name, expected_wait, queue_wait, run_time, limit, factory, failed: _, last_failure } = stats;
     let FactoryStats { failures, in_a_row, retry_in } = factory;
     proto::KindStats {
         name: name.to_string(),
@@ -131,6 +148,12 @@ fn kind_stats(stats: KindStats) -> proto::KindStats {
         factory: Some(proto::FactoryStats { failures, in_a_row, retry_in: Some(duration(retry_in)) }),
         detached: None,
         expected_wait: Some(duration(expected_wait)),
+        last_failure: last_failure.map(|ended| proto::LastFailure {
+            message: recent::cut(ended.failure.map(|failure| failure.message).unwrap_or_default()),
+            time: Some(instant(ended.at)),
+            job_id: ended.job.to_string(),
+        }),
+        ..proto::KindStats::default()
     }
 }
 
@@ -162,7 +185,7 @@ pub(super) fn size_stats(size: &SizeStats) -> proto::SizeStats {
     proto::SizeStats { min, max, workers, retiring, slowdown, held_back }
 }
 
-fn distribution(distribution: Distribution) -> proto::Distribution {
+pub(super) fn distribution(distribution: Distribution) -> proto::Distribution {
     let Distribution { count, p50, p90, p99, max } = distribution;
     proto::Distribution {
         count,
@@ -178,6 +201,7 @@ fn worker_stats(stats: WorkerStats) -> proto::WorkerStats {
         id: stats.id,
         state: worker_state(stats.state).into(),
         job_id: stats.job.map(|job| job.to_string()).unwrap_or_default(),
+        kind: stats.kind.map(|kind| kind.to_string()).unwrap_or_default(),
         job_age: Some(duration(stats.job_age)),
         completed: stats.completed,
         failed: stats.failed,
@@ -188,9 +212,16 @@ fn worker_stats(stats: WorkerStats) -> proto::WorkerStats {
 }
 
 fn program_stats(stats: ProgramStats) -> proto::ProgramStats {
-    let ProgramStats { name, processes, starts, failures, last_failure, late_messages: _ } = stats;
-    let processes = processes.into_iter().map(process_stats).collect();
-    proto::ProgramStats { name: name.to_string(), processes, starts, failures, last_failure }
+    let ProgramStats { name, processes, starts, failures, last_failure, failed_at, late_messages: _ } = stats;
+    proto::ProgramStats {
+        name: name.to_string(),
+        processes: processes.into_iter().map(process_stats).collect(),
+        starts,
+        failures,
+        last_failure,
+        failures_minute: 0,
+        last_failure_time: failed_at.map(instant),
+    }
 }
 
 fn process_stats(stats: ProcessStats) -> proto::ProcessStats {
@@ -200,10 +231,11 @@ fn process_stats(stats: ProcessStats) -> proto::ProcessStats {
 }
 
 fn attached_stats(stats: AttachedWorkerStats) -> proto::AttachedWorkerStats {
-    let AttachedWorkerStats { worker, running, abandoned, jobs, is_leaving: leaving } = stats;
+    let AttachedWorkerStats { worker, running, abandoned, jobs, is_leaving: leaving, attached_at } = stats;
     let NewWorker { name, peer, labels, concurrency } = worker;
     let [concurrency, running, abandoned] = [concurrency, running, abandoned].map(count);
-    proto::AttachedWorkerStats { name, peer, labels, concurrency, running, abandoned, jobs, leaving }
+    let attached_time = Some(instant(attached_at));
+    proto::AttachedWorkerStats { name, peer, labels, concurrency, running, abandoned, jobs, leaving, attached_time }
 }
 
 fn count(count: usize) -> u32 {

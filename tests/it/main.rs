@@ -22,6 +22,7 @@ mod drain;
 mod handlers;
 mod health;
 mod help_examples;
+mod incident;
 mod jobs;
 mod json;
 mod library_drain;

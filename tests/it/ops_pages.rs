@@ -214,8 +214,10 @@ async fn docs_metrics_lists_exactly_the_exported_metrics() {
     let process = Process::serve(&format!("{CONFIG}{MORE}{}", files.tls_section(Some("optional")))).await;
     let channel = TlsClient::new(&ca, None).channel(process.public.0).await.unwrap();
     Caller(Client::new(channel)).leave(job("echo", "x")).await.unwrap().unwrap();
-    let is_counted = async || get(process.ops, "/metrics").await.1.contains("waterwheel_detached_jobs");
-    until("the detached jobs are counted", is_counted).await;
+    let has = async |name: &str| get(process.ops, "/metrics").await.1.contains(name);
+    // No worker is attached to a pool, which is a problem.
+    let is_whole = async || has("waterwheel_detached_jobs").await && has("waterwheel_problem{").await;
+    until("the detached jobs are counted, and a problem is reported", is_whole).await;
     let (_, page) = get(process.ops, "/metrics").await;
     assert_eq!(documented(include_str!("../../docs/metrics.md")), families(&page));
 }

@@ -35,12 +35,17 @@ const LAYERS: &[Layer] = &[
     // Detached jobs outlive their calls and their process.
     Layer { name: "store", imports: "file model task", wire: false },
     Layer { name: "detached", imports: "model handler pool store task", wire: false },
+    Layer { name: "monitor", imports: "model handler pool store detached", wire: false },
     Layer { name: "sim", imports: "model scheduler", wire: false },
     // Log lines of handlers name their job.
     Layer { name: "telemetry", imports: "model handler phase task file incidents", wire: false },
-    Layer { name: "rpc", imports: "memory model handler pool store detached phase task auth incidents", wire: true },
+    Layer {
+        name: "rpc",
+        imports: "memory model handler pool store detached monitor phase task auth incidents",
+        wire: true,
+    },
     Layer { name: "net", imports: "memory model phase task reload file incidents", wire: true },
-    Layer { name: "ops", imports: "memory model pool detached phase task telemetry rpc net", wire: true },
+    Layer { name: "ops", imports: "memory model pool detached monitor phase task telemetry rpc net", wire: true },
     // Its options are the components' own config types.
     Layer {
         name: "config",

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::text::detached;
+use super::{problems::problems, text::detached};
 use crate::{
     cli::{
         console::{FAINT, STRONG, paint},
@@ -30,6 +30,7 @@ pub(super) struct View {
 /// The view in `height` lines of `width` characters. Lines at the end are cut.
 pub(super) fn lines(view: &View, width: usize, height: usize) -> Vec<String> {
     let mut lines = vec![paint(STRONG, head(&view.stats))];
+    lines.extend(problems(&view.stats));
     let mut detached = detached(view.stats.pools.iter().flat_map(|pool| &pool.kinds));
     detached.truncate(1 + MAX_DETACHED);
     let tenants = view.jobs.as_ref().map_or(Vec::new(), |answer| tenants(&answer.tenants));
@@ -68,7 +69,8 @@ fn pools(view: &View) -> Vec<String> {
     let uptime = |stats: &Stats| duration(stats.uptime);
     let time = view.before.as_ref().map_or(Duration::ZERO, |before| uptime(&view.stats).saturating_sub(uptime(before)));
     let row = |pool| self::pool(pool, before(pool).filter(|_| !time.is_zero()), time);
-    let heads = ["pool", "state", ">busy", ">queued", ">arrive/s", ">end/s", ">refuse/s", ">wait"];
+    let heads =
+        ["pool", "state", ">busy", ">queued", ">arrive/s", ">end/s", ">fail/s", ">refuse/s", ">wait", "refused"];
     table(&heads, view.stats.pools.iter().map(row).collect())
 }
 
@@ -80,22 +82,25 @@ fn pool(pool: &PoolStats, before: Option<&PoolStats>, time: Duration) -> Vec<Str
     };
     let now = flow(pool);
     let rates = before.map(flow).map(|before| {
-        [0, 1, 2].map(|at| format!("{:.1}", now[at].saturating_sub(before[at]) as f64 / time.as_secs_f64()))
+        std::array::from_fn(|at| format!("{:.1}", now[at].saturating_sub(before[at]) as f64 / time.as_secs_f64()))
     });
-    let [arrived, ended, refused] = rates.unwrap_or_else(|| ["-", "-", "-"].map(str::to_owned));
+    let [arrived, ended, failed, refused] = rates.unwrap_or_else(|| ["-"; 4].map(str::to_owned));
+    let reasons = pool.recent.iter().flat_map(|recent| &recent.refused);
+    let reasons: Vec<_> = reasons.map(|it| format!("{} {:.1}", sanitized(&it.reason), it.per_second)).collect();
     let busy = format!("{}/{}", pool.in_flight, pool.size.unwrap_or_default().workers);
     let queued = format!("{}/{}", queue.jobs, queue.jobs_capacity);
     let waits = pool.kinds.iter().map(|kind| duration(kind.expected_wait));
     let wait = short_duration(waits.fold(duration(queue.expected_wait), Duration::max));
-    row![sanitized(&pool.name), state, busy, queued, arrived, ended, refused, wait]
+    row![sanitized(&pool.name), state, busy, queued, arrived, ended, failed, refused, wait, reasons.join("  ")]
 }
 
-/// Jobs since the start: arrived, ended and refused.
-fn flow(pool: &PoolStats) -> [u64; 3] {
+/// Jobs since the start: arrived, ended, failed and refused.
+fn flow(pool: &PoolStats) -> [u64; 4] {
     let jobs = pool.jobs.clone().unwrap_or_default();
     let JobCounts { accepted, completed, failed, cancelled, expired, panicked, shed, rejected } = jobs;
     let refused: u64 = rejected.iter().map(|rejected| rejected.count).sum();
-    [accepted + refused, completed + failed + cancelled + expired + panicked + shed, refused]
+    let ended = completed + failed + cancelled + expired + panicked + shed;
+    [accepted + refused, ended, failed + panicked, refused]
 }
 
 /// The busiest tenants; empty if there are fewer than two.
@@ -116,7 +121,10 @@ mod tests {
     use anstream::adapter::strip_str;
 
     use super::*;
-    use crate::proto::{DetachedStats, JobOrder, JobStage, KindStats, ListedJob, QueueStats, RejectedCount, SizeStats};
+    use crate::proto::{
+        DetachedStats, JobOrder, JobStage, KindStats, ListedJob, QueueStats, RefusalRate, RejectedCount, SizeStats,
+        Window,
+    };
 
     fn stats(seconds: u32, pools: u64, turn: u64) -> Stats {
         let pool = |at: u64| PoolStats {
@@ -132,9 +140,14 @@ mod tests {
             }),
             jobs: Some(JobCounts {
                 accepted: 100 * turn,
-                completed: 80 * turn,
+                completed: 77 * turn,
+                failed: 3 * turn,
                 rejected: vec![RejectedCount { reason: "QUEUE_FULL".into(), count: 30 * turn }],
                 ..JobCounts::default()
+            }),
+            recent: Some(Window {
+                refused: vec![RefusalRate { reason: "QUEUE_FULL".into(), per_second: 15.0 }],
+                ..Window::default()
             }),
             paused: (at == 1).then(|| "3s".parse().unwrap()),
             ..PoolStats::default()
@@ -143,6 +156,7 @@ mod tests {
             phase: Phase::Serving.into(),
             uptime: Some(format!("{seconds}s").parse().unwrap()),
             pools: (0..pools).map(pool).collect(),
+            ..Stats::default()
         }
     }
 
@@ -178,9 +192,9 @@ mod tests {
             lines[..5],
             [
                 "SERVING  up 12s   q quits",
-                "pool   state    busy  queued  arrive/s  end/s  refuse/s  wait",
-                "pool0  serving   2/2    7/64      65.0   40.0      15.0  1.5s",
-                "pool1  paused    2/2    7/64      65.0   40.0      15.0  1.5s",
+                "pool   state    busy  queued  arrive/s  end/s  fail/s  refuse/s  wait  refused",
+                "pool0  serving   2/2    7/64      65.0   40.0     1.5      15.0  1.5s  QUEUE_FUL",
+                "pool1  paused    2/2    7/64      65.0   40.0     1.5      15.0  1.5s  QUEUE_FUL",
                 "",
             ]
         );
@@ -223,7 +237,7 @@ mod tests {
     fn what_is_not_known_is_said_and_what_has_no_room_gives_way() {
         let unknown = View { stats: stats(1, 1, 1), before: None, jobs: Err("cannot reach the server".into()) };
         let lines = shown(&unknown, 80, 24);
-        assert!(lines[2].contains("2/2    7/64         -      -         -  1.5s"), "{lines:?}");
+        assert!(lines[2].contains("2/2    7/64         -      -       -         -  1.5s"), "{lines:?}");
         assert_eq!(lines[4], "no jobs and no tenants: cannot reach the server");
         let view = View { stats: stats(12, 2, 2), before: None, jobs: Ok(jobs(64, 9)) };
         for (width, height) in [(200, 60), (80, 10), (40, 5), (20, 3), (1, 1)] {

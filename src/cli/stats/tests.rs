@@ -6,7 +6,7 @@ use super::*;
 use crate::{
     cli::fake::{self, Line, Ran, ReadBy, Script},
     proto::{
-        AttachedWorkerStats, Distribution, FactoryStats, JobCounts, KindStats, Phase, PoolStats, ProcessState,
+        AttachedWorkerStats, Distribution, FactoryStats, JobCounts, KindStats, Phase, PoolStats, Problem, ProcessState,
         ProcessStats, ProgramStats, QueueStats, RejectedCount, SizeStats, WorkerState, WorkerStats,
     },
 };
@@ -31,6 +31,7 @@ fn in_phase(phase: Phase) -> Stats {
             workers: vec![WorkerStats { state: WorkerState::Idle as i32, ..WorkerStats::default() }],
             ..PoolStats::default()
         }],
+        ..Stats::default()
     }
 }
 
@@ -181,7 +182,8 @@ fn sanitized(stats: &Stats) -> String {
 
 #[test]
 fn a_busy_pool_shows_everything() {
-    let stats = Stats { phase: Phase::Serving as i32, uptime: us(123_000_000), pools: vec![busy_pool()] };
+    let stats =
+        Stats { phase: Phase::Serving as i32, uptime: us(123_000_000), pools: vec![busy_pool()], ..Stats::default() };
     assert_eq!(
         sanitized(&stats),
         "\
@@ -204,6 +206,43 @@ pool cpu  SERVING  1 of 2 workers busy, 50%
 }
 
 #[test]
+fn problems_come_first_and_the_last_minute_is_beside_the_usual_one() {
+    let at = |seconds| Some(prost_types::Timestamp { seconds, nanos: 0 });
+    let mut stats = Stats { uptime: us(1), now: at(1000), ..Stats::default() };
+    assert_eq!(snapshot(&stats).lines().count(), 1, "the listener of callers does not judge");
+    stats.judge_time = at(999);
+    assert!(sanitized(&stats).contains("\nAll pools keep up\n"));
+    stats.judge_time = at(900);
+    assert!(sanitized(&stats).contains("\nNot judged for 1m 40s\n"));
+    stats.judge_time = at(1000);
+    stats.problems.push(Problem {
+        title: "charge runs 14 times as long as usual".into(),
+        detail: "415 ms".into(),
+        todo: "look".into(),
+        since: at(940),
+        ..Problem::default()
+    });
+    assert!(
+        sanitized(&stats).contains(
+            "\n1 thing needs attention\n  charge runs 14 times as long as usual  for 1m 0s\n    415 ms\n    look\n"
+        ),
+        "{}",
+        sanitized(&stats)
+    );
+    let run = |millis: u64| Some(Distribution { count: 9, p50: us(millis * 1000), ..Distribution::default() });
+    let mut pool = busy_pool();
+    pool.kinds[0] = KindStats { recent_run: run(415), usual_run: run(39), run_time: run(40), ..pool.kinds[0].clone() };
+    stats.pools.push(pool);
+    let text = sanitized(&stats);
+    let rows: Vec<_> = text.lines().skip_while(|line| !line.contains("last minute queue")).take(5).collect();
+    let cells = |row: &str| {
+        row.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).take(3).collect::<Vec<_>>().join(" ")
+    };
+    let rows: Vec<_> = rows.into_iter().map(cells).collect();
+    assert_eq!(rows[1..4], ["last minute run 9 415ms", "usual run 9 39ms", "since start queue 110 0.02ms"], "{text}");
+}
+
+#[test]
 fn many_idle_workers_share_a_line() {
     let idle = (1..=8).map(|id| worker(id, WorkerState::Idle));
     let stats = Stats {
@@ -216,6 +255,7 @@ fn many_idle_workers_share_a_line() {
             in_flight: 1,
             ..PoolStats::default()
         }],
+        ..Stats::default()
     };
     assert_eq!(
         sanitized(&stats),
@@ -234,7 +274,7 @@ pool io  DRAINING  1 of 9 workers busy, 0%
 
 #[test]
 fn a_snapshot_without_pools_is_one_line() {
-    let stats = Stats { phase: Phase::Starting as i32, uptime: None, pools: Vec::new() };
+    let stats = Stats { phase: Phase::Starting as i32, ..Stats::default() };
     assert_eq!(sanitized(&stats), "STARTING  up 0ms\n");
 }
 
@@ -244,7 +284,7 @@ fn what_an_operator_did_and_what_fails_stands_out() {
     let factory = FactoryStats { failures: 9, in_a_row: 4, retry_in: us(1_500_000) };
     let mut pool = PoolStats { paused: us(12_000_000), size: Some(size), ..busy_pool() };
     pool.kinds[0].factory = Some(factory);
-    let text = sanitized(&Stats { phase: Phase::Serving as i32, uptime: us(1), pools: vec![pool] });
+    let text = sanitized(&Stats { phase: Phase::Serving as i32, pools: vec![pool], ..Stats::default() });
     for line in [
         "  paused   for 12s: no job starts until \"waterwheel resume\"\n",
         "  size     3 workers of 2 to 8, 1 more until their jobs end\n",
@@ -271,6 +311,7 @@ fn programs_and_attached_workers_are_shown() {
         starts: 3,
         failures: 1,
         last_failure: "thumbs exited with 1".into(),
+        ..ProgramStats::default()
     };
     let far = AttachedWorkerStats {
         name: "far 2".into(),

@@ -1,5 +1,6 @@
 //! A snapshot of `stats` as text.
 
+use super::problems::{kinds, problems};
 use crate::{
     cli::{
         console::{BAD, FAINT, GOOD, STRONG, WARN, paint},
@@ -9,7 +10,8 @@ use crate::{
     file::size_text,
     proto::{
         AttachedWorkerStats, DetachedStats, Distribution, FactoryStats, JobCounts, KindStats, LimitBound, LimitStats,
-        Phase, PoolStats, ProcessState, ProgramStats, QueueStats, Stats, WorkerState, WorkerStats,
+        Phase, PoolStats, ProcessState, ProgramStats, QueueStats, Stats, StoreState, StoreStats, WorkerState,
+        WorkerStats,
     },
 };
 
@@ -17,6 +19,8 @@ use crate::{
 pub(super) fn snapshot(stats: &Stats) -> String {
     let uptime = short(stats.uptime);
     let mut lines = vec![format!("{}  up {uptime}", phase(stats.phase()))];
+    lines.extend(problems(stats));
+    lines.extend(stats.store.as_ref().filter(|store| store.state() != StoreState::Ok).map(store));
     for pool in &stats.pools {
         lines.push(String::new());
         lines.extend(pool_block(pool));
@@ -102,11 +106,10 @@ fn refusals(jobs: &JobCounts) -> String {
     rejected.collect::<Vec<_>>().join("  ")
 }
 
-fn kinds(kinds: &[KindStats]) -> Vec<String> {
-    let rows = kinds.iter().flat_map(|kind| {
-        [distribution(&sanitized(&kind.name), "queue", kind.queue_wait), distribution("", "run", kind.run_time)]
-    });
-    table(&["kind", "time", ">count", ">p50", ">p90", ">p99", ">max"], rows.collect())
+/// A line for a store that does not answer.
+fn store(store: &StoreStats) -> String {
+    let state = store.state().as_str_name().trim_start_matches("STORE_STATE_");
+    paint(BAD, format!("store {}  {state}  {}", sanitized(&store.kind), sanitized(&store.message)))
 }
 
 /// A line for each kind with limits.
@@ -137,7 +140,7 @@ fn bound(LimitBound { concurrency, rate, burst }: LimitBound) -> String {
     }
 }
 
-fn distribution(kind: &str, time: &str, distribution: Option<Distribution>) -> Vec<String> {
+pub(super) fn distribution(kind: &str, time: &str, distribution: Option<Distribution>) -> Vec<String> {
     let Distribution { count, p50, p90, p99, max } = distribution.unwrap_or_default();
     let [p50, p90, p99, max] = [p50, p90, p99, max].map(|it| if count == 0 { "-".to_owned() } else { short(it) });
     row![kind, time, count, p50, p90, p99, max]
@@ -201,7 +204,7 @@ fn indented(lines: Vec<String>) -> impl Iterator<Item = String> {
 /// A line for a program, and one for how its last process failed.
 fn program(program: &ProgramStats) -> Vec<String> {
     use ProcessState::{Busy, Failing, Idle, Leaving, Starting};
-    let ProgramStats { name, processes, starts, failures, last_failure } = program;
+    let ProgramStats { name, processes, starts, failures, last_failure, .. } = program;
     let (jobs, memory) = processes.iter().fold((0, 0), |sum, it| (sum.0 + it.jobs, sum.1 + it.memory_bytes));
     let mut parts = vec![format!("program {}", sanitized(name))];
     for state in [Starting, Idle, Busy, Leaving, Failing] {
@@ -221,7 +224,7 @@ fn program(program: &ProgramStats) -> Vec<String> {
 /// A table of the workers that are attached.
 fn attached(workers: &[AttachedWorkerStats]) -> Vec<String> {
     let row = |worker: &AttachedWorkerStats| {
-        let AttachedWorkerStats { name, peer, concurrency, running, abandoned, jobs, leaving, labels: _ } = worker;
+        let AttachedWorkerStats { name, peer, concurrency, running, abandoned, jobs, leaving, .. } = worker;
         let note = match (leaving, abandoned) {
             (true, _) => paint(WARN, "leaving"),
             (false, 0) => String::new(),

@@ -32,9 +32,9 @@ use crate::proto::{
     CancelJobRequest, CancelJobResponse, DrainRequest, DrainResponse, ExplainRequest, ExplainResponse, Job, JobResult,
     ListJobsRequest, ListJobsResponse, ListSchedulesRequest, ListSchedulesResponse, PauseRequest, PauseResponse,
     ReloadRequest, ReloadResponse, ResizeRequest, ResizeResponse, RestartRequest, RestartResponse, ResumeRequest,
-    ResumeResponse, Stats, StatsRequest, StatsResponse, StreamRequest, StreamResponse, SubmitManyRequest,
-    SubmitManyResponse, SubmitRequest, SubmitResponse, WatchStatsRequest, WatchStatsResponse, Waterfall, WhoAmIRequest,
-    WhoAmIResponse,
+    ResumeResponse, Stats, StatsHistoryRequest, StatsHistoryResponse, StatsRequest, StatsResponse, StreamRequest,
+    StreamResponse, SubmitManyRequest, SubmitManyResponse, SubmitRequest, SubmitResponse, WatchStatsRequest,
+    WatchStatsResponse, Waterfall, WhoAmIRequest, WhoAmIResponse,
     admin_service_server::{AdminService, AdminServiceServer},
     health::{
         HealthCheckRequest, HealthCheckResponse,
@@ -301,6 +301,10 @@ impl AdminService for Play {
 
     async fn list_jobs(&self, _: Request<ListJobsRequest>) -> Result<Response<ListJobsResponse>, Status> {
         Err(Status::unimplemented("no script lists jobs"))
+    }
+
+    async fn stats_history(&self, _: Request<StatsHistoryRequest>) -> Result<Response<StatsHistoryResponse>, Status> {
+        Err(Status::unimplemented("no script has a history"))
     }
 
     async fn reload(&self, _: Request<ReloadRequest>) -> Result<Response<ReloadResponse>, Status> {

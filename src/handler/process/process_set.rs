@@ -49,7 +49,7 @@ pub(super) struct SetState {
     pub(super) starts: u64,
     pub(super) failures: u64,
     pub(super) last_failure: String,
-    failed_at: Option<Instant>,
+    pub(super) failed_at: Option<Instant>,
     pub(super) is_closing: bool,
 }
 

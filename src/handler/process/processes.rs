@@ -146,6 +146,7 @@ impl External for Processes {
             starts: state.starts,
             failures: state.failures,
             last_failure: state.last_failure.clone(),
+            failed_at: state.failed_at,
             late_messages: self.set.late.load(Ordering::Relaxed),
         };
         drop(state);
