@@ -11,11 +11,11 @@ use futures_util::{Stream, StreamExt, future::BoxFuture, stream};
 use tokio::{sync::watch, time::Instant};
 use tokio_stream::wrappers::WatchStream;
 use tonic::{Request, Response, Status, async_trait};
-use tracing::{Instrument, Span, info};
+use tracing::{Instrument, info};
 
 use super::{
-    context::{Arrival, operator_span},
-    convert::{duration, listed_schedule, phase, time},
+    context::{Arrival, operator, span},
+    convert::{duration, listed_schedule, phase},
     recent,
     routes::of_operators,
     service_state::ResponseStream,
@@ -139,22 +139,10 @@ impl Admin {
     pub fn new(control: Arc<dyn DrainControl>, pools: Pools, detached: Option<Detached>, monitor: Monitor) -> Self {
         Self { control, pools, detached, monitor }
     }
-
-    /// Notes who pauses or drains `pool`, or the process if it is empty.
-    fn note<T>(&self, request: &Request<T>, pool: &str, reason: &str) {
-        let caller = request.extensions().get::<Arrival>().and_then(|arrival| arrival.caller.as_deref());
-        let principal = shorten(caller.map_or("", Caller::principal), MAX_REASON).to_string();
-        self.monitor.note(pool, Operator { principal, reason: shorten(reason, MAX_REASON).to_string() });
-    }
 }
 
 /// Number of next ticks of a schedule in an answer.
 const NEXT_TICKS: usize = 3;
-
-fn span<T>(request: &Request<T>, reason: &str) -> Span {
-    let arrival = request.extensions().get::<Arrival>();
-    operator_span(arrival.and_then(|it| it.caller.as_deref()), arrival.map(|it| &*it.peer), reason)
-}
 
 #[async_trait]
 impl AdminService for Admin {
@@ -166,12 +154,12 @@ impl AdminService for Admin {
         let _entered = span(&request, reason).entered();
         if pool.is_empty() {
             if self.control.phase().borrow().lt(&Phase::Draining) {
-                self.note(&request, "", reason);
+                self.monitor.note("", operator(&request, reason));
             }
             return Ok(Response::new(drain_all(self)));
         }
         let found = find(self, pool)?.clone();
-        self.note(&request, pool, reason);
+        self.monitor.note(pool, operator(&request, reason));
         Ok(Response::new(drain_one(self, found)))
     }
 
@@ -183,7 +171,7 @@ impl AdminService for Admin {
             check_serving(pool)?;
             return Err(failed_precondition(Reason::PoolDraining, Reason::PoolDraining.words()));
         }
-        self.note(&request, pool.name(), &request.get_ref().reason);
+        self.monitor.note(pool.name(), operator(&request, &request.get_ref().reason));
         info!(pool = %pool.name(), "an operator paused the pool");
         Ok(Response::new(PauseResponse { pool: Some(state(pool)) }))
     }

@@ -20,6 +20,7 @@ use crate::{
     auth::{Caller, Rpc},
     memory::ConnectionMemory,
     model::{Call, Deadline, DeadlinePolicy, FieldViolation, Job, JobError, Peer, RequestId},
+    monitor::Operator,
 };
 
 /// Header with the id of a request.
@@ -56,6 +57,19 @@ pub(super) fn operator_span(caller: Option<&Caller>, peer: Option<&Peer>, reason
     let reason = (!reason.is_empty()).then(|| shorten(reason, MAX_REASON));
     let (principal, peer) = (caller.map(Caller::principal), peer.map(|peer| display(peer.origin)));
     info_span!("operator", principal, peer, reason)
+}
+
+/// The same, for a request that has its arrival.
+pub(super) fn span<T>(request: &Request<T>, reason: &str) -> Span {
+    let arrival = request.extensions().get::<Arrival>();
+    operator_span(arrival.and_then(|it| it.caller.as_deref()), arrival.map(|it| &*it.peer), reason)
+}
+
+/// Who asks for something, and why.
+pub(super) fn operator<T>(request: &Request<T>, reason: &str) -> Operator {
+    let caller = request.extensions().get::<Arrival>().and_then(|arrival| arrival.caller.as_deref());
+    let principal = shorten(caller.map_or("", Caller::principal), MAX_REASON);
+    Operator { principal, reason: shorten(reason, MAX_REASON) }
 }
 
 /// The metadata of a call.
