@@ -73,7 +73,7 @@ export function problemList(problems, now, hasLinks = true) {
       paragraph("", element("b", null, title, ". "), detail), paragraph("todo", todo),
       span("see", span("", age < 5 ? "just now" : `for ${time(age)}`), to ? link(to, `See ${name}`) : null));
   };
-  return element("ul", { class: "problems", role: "status" }, problems.map(item));
+  return element("div", { role: "status" }, element("ul", { class: "problems" }, problems.map(item)));
 }
 
 /** The view of what a problem is about. */
