@@ -183,10 +183,9 @@ fn refusals(found: &mut Found, pool: &PoolSeries, flow: &Flow) {
         let limited: Vec<_> = pool.last.kinds.iter().filter(|kind| kind.is_limited).map(|kind| &*kind.name).collect();
         let of = if *reason == Reason::LimitExceeded { format!(" ({})", limited.join(", ")) } else { String::new() };
         let rate = flow.per_second(*count);
-        let usual = pool.usual_refusals(*reason).map(|usual| format!(", usually {}", percent(usual)));
         let words = [
             format!("{} refuses {}: {}{of}", found.pool, per_second(rate), reason.words()),
-            format!("{} of what arrives{}", percent(share), usual.unwrap_or_default()),
+            format!("{} of what arrives{}", percent(share), usually(pool.usual_refusals(*reason))),
             todo.to_owned(),
         ];
         found.of_pool(&format!("refused_{}", reason.name().to_lowercase()), level, rate, words);
@@ -231,7 +230,7 @@ fn failures(found: &mut Found, pool: &PoolSeries, kind: &str, cause: &str, serie
     };
     let ((recent, recent_share), (minute, minute_share)) = (share(RECENT), share(MINUTE));
     let usual = series.usual_failures();
-    let (least, [last, _, _]) = ((2.0 * usual).clamp(0.1, 0.5), series.sums(2 * RECENT));
+    let (least, [last, _, _]) = ((2.0 * usual.unwrap_or(0.0)).clamp(0.1, 0.5), series.sums(2 * RECENT));
     let is_many = recent >= FEW && recent_share >= least;
     let lasts = minute >= 3 && minute_share >= least.max(0.3) && last > 0;
     if !is_many && !lasts {
@@ -240,7 +239,7 @@ fn failures(found: &mut Found, pool: &PoolSeries, kind: &str, cause: &str, serie
     let hurt = minute as f64 / pool.minute().as_secs_f64().max(1.0);
     let words = [
         format!("{kind} fails {} of its jobs: {cause}", percent(minute_share.max(recent_share))),
-        format!("{} in the last minute, usually {} of all", counted(minute, "job"), percent(usual)),
+        format!("{} in the last minute{}", counted(minute, "job"), usually(usual)),
         format!("`waterwheel jobs --kind {kind} --state failed` lists them"),
     ];
     found.add("kind_fails", format!("kind/{kind}"), Level::Error, hurt, Duration::ZERO, words);
@@ -295,6 +294,11 @@ fn rate(per_second: f64) -> String {
 
 fn per_second(jobs: f64) -> String {
     format!("{} jobs a second", rate(jobs))
+}
+
+/// The usual share, if it is known.
+fn usually(share: Option<f64>) -> String {
+    share.map_or_else(String::new, |share| format!(", usually {}", percent(share)))
 }
 
 fn percent(share: f64) -> String {

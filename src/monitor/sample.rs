@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use crate::{
     handler::ProcessState,
-    pool::{Counts, Phase, Pool, PoolStats, ProgramStats, Spread, TenantRate, WorkerState},
+    pool::{Counts, EndedFailure, Phase, Pool, PoolStats, ProgramStats, Spread, TenantRate, WorkerState},
     store::{Depth, StoreError},
 };
 
@@ -81,10 +81,7 @@ impl PoolSample {
             if with_spreads { pool.spreads().into_iter().collect() } else { HashMap::new() };
         let kinds = kinds.into_iter().map(|kind| KindSample {
             sums: [kind.failed, kind.run_time.count, depths.get(&*kind.name).map_or(0, |depth| depth.dead)],
-            last_failure: kind
-                .last_failure
-                .as_ref()
-                .map_or_else(String::new, |ended| cause(ended.failure.as_ref().map_or("", |failure| &failure.message))),
+            last_failure: kind.last_failure.and_then(|ended| ended.failure).as_deref().map_or_else(String::new, why),
             is_limited: kind.limit.is_some(),
             spreads: spreads.remove(&kind.name),
             name: kind.name,
@@ -115,6 +112,15 @@ impl ProgramSample {
             last_failure: cause(&program.last_failure),
             name: program.name,
         }
+    }
+}
+
+/// The cause of a failure: its message, and the last line of what the program wrote to standard error.
+fn why(failure: &EndedFailure) -> String {
+    let stderr = failure.program.as_ref().map_or("", |end| &end.stderr);
+    match stderr.lines().rfind(|line| !line.trim().is_empty()) {
+        Some(line) => cause(&format!("{}: {line}", failure.message)),
+        None => cause(&failure.message),
     }
 }
 

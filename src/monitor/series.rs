@@ -255,8 +255,8 @@ impl KindSeries {
     }
 
     /// Usual share of failed jobs.
-    pub(super) fn usual_failures(&self) -> f64 {
-        self.sums.usual().map_or(0.0, |[failed, runs, _]| *failed as f64 / (*runs).max(*failed).max(1) as f64)
+    pub(super) fn usual_failures(&self) -> Option<f64> {
+        self.sums.usual().map(|[failed, runs, _]| *failed as f64 / (*runs).max(*failed).max(1) as f64)
     }
 
     /// Queue waits and run times of the last seconds.

@@ -92,7 +92,7 @@ const CASES: [Case; 15] = [
     (
         |watch| watch.runs(20, 39, 20),
         |_| {},
-        "charge fails 50 % of its jobs: no bank answers: 1212 jobs in the last minute, usually 1 % of all",
+        "charge fails 50 % of its jobs: no bank answers: 1212 jobs in the last minute, usually 1 %",
     ),
     (
         |watch| {

@@ -237,8 +237,93 @@ async function awayAndBack() {
   await context.close();
 }
 
+/** Ten thousand jobs in a list: only the rows near the screen are in the document. */
+async function manyJobs() {
+  const other = await serve(binary);
+  const create = (jobId) => call(other.grpc, "JobService/CreateJob", {
+    jobId, job: { kind: "thumbnail" }, options: { delay: "86400s" },
+  });
+  for (let made = 0; made < 10_000; made += 100) {
+    await Promise.all(Array.from({ length: 100 }, (_, at) => create(`later-${made + at}`)));
+  }
+  const page = await open({ viewport: SIZES.desk }, []);
+  await page.goto(`http://${other.ops}/jobs?in=store`);
+  for (let shown = 1000; shown < 10_000; shown += 1000) {
+    await page.getByText(`${shown.toLocaleString("en")} jobs.`, { exact: true }).waitFor();
+    await page.getByRole("button", { name: "Show 1,000 older" }).click();
+  }
+  await page.getByText("10,000 jobs.", { exact: true }).waitFor();
+  const devtools = await page.context().newCDPSession(page);
+  await devtools.send("Performance.enable");
+  const script = async () => {
+    const { metrics } = await devtools.send("Performance.getMetrics");
+    return 1000 * metrics.find(({ name }) => name === "ScriptDuration").value;
+  };
+  const before = await script();
+  for (let draws = 0; draws < 10; draws++) {
+    await page.evaluate((at) => new Promise((resolve) => {
+      scrollTo(0, at);
+      requestAnimationFrame(() => requestAnimationFrame(resolve));
+    }), 30_000 * draws);
+  }
+  const nodes = await page.evaluate(() => document.querySelectorAll("*").length);
+  console.log(`10,000 jobs: ${nodes} elements, ${((await script() - before) / 10).toFixed(1)} ms of script a draw`);
+  assert.ok(nodes <= 30_000, `${nodes} elements`);
+  assert.equal(await page.getByRole("table", { name: "Jobs" }).getAttribute("aria-rowcount"), "10001");
+  await page.context().close();
+  other.child.kill("SIGKILL");
+  await other.ended;
+}
+
+/** A hidden page asks nothing, for however long, and asks at once when it is seen again. */
+async function hidden() {
+  const context = await browser.newContext();
+  const page = await context.newPage();
+  await page.clock.install();
+  await page.goto(`${origin}/workers`);
+  await page.getByText("are busy").waitFor();
+  let calls = 0;
+  page.on("request", () => calls++);
+  const turn = (isHidden) => page.evaluate((value) => {
+    Object.defineProperty(document, "hidden", { value, configurable: true });
+    document.dispatchEvent(new Event("visibilitychange"));
+  }, isHidden);
+  await turn(true);
+  // An answer may be under way.
+  await page.waitForLoadState("networkidle");
+  calls = 0;
+  await page.clock.runFor(60_000);
+  assert.equal(calls, 0);
+  await turn(false);
+  await until("the page asks again", () => calls > 0);
+  await context.close();
+}
+
+/** The drain of a server: what is left and for how long, until the server is gone. */
+async function drains() {
+  const other = await serve(binary, { finish: "5s" });
+  fetch(`http://${other.grpc}/waterwheel.v1.WorkerPoolService/Submit`, {
+    method: "POST", headers: { "content-type": "application/json", "connect-timeout-ms": "600000" },
+    body: JSON.stringify({ job: { kind: "thumbnail", payload: btoa('{"ms": 500000}') } }),
+  }).catch(() => {});
+  const faults = [];
+  const page = await open({ viewport: SIZES.desk }, faults);
+  await page.goto(`http://${other.ops}/`);
+  await page.getByText("Runs for").waitFor();
+  other.child.kill("SIGTERM");
+  await page.getByText("This server drains").waitFor();
+  await page.screenshot({ path: `${pictures}/drain.png` });
+  await other.ended;
+  await page.getByText("has not answered since").waitFor();
+  await page.context().close();
+}
+
+const TESTS = [
+  views, policy, withoutScript, keyboard, cancels, retriesGroup, operates, readOnly, manyJobs, hidden, drains, awayAndBack,
+];
+
 try {
-  for (const test of [views, policy, withoutScript, keyboard, cancels, retriesGroup, operates, readOnly, awayAndBack]) {
+  for (const test of TESTS) {
     const started = Date.now();
     await test();
     console.log(`ok ${test.name} (${((Date.now() - started) / 1000).toFixed(1)} s)`);

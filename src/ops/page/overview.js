@@ -11,6 +11,7 @@ const RUNNING = { stages: ["JOB_STAGE_RUNNING"], order: "JOB_ORDER_OLDEST", limi
 
 export const overview = {
   title: "Overview",
+  every: 2,
   async ask(data) {
     const [history, oldest] = await Promise.all([askHistory(data), call("AdminService/ListJobs", RUNNING)]);
     return { ...history, found: oldest };
@@ -70,11 +71,15 @@ export function problemList(problems, now, hasLinks = true) {
     const [to, name] = hasLinks ? linkOf(subject) : [];
     return element("li", { class: isBad ? "bad" : "warn" },
       span("", glyph(isBad ? "fail" : "warn")),
-      paragraph("", element("b", null, title, ". "), detail), paragraph("todo", todo),
+      paragraph("", element("b", null, title, ". "), sentence(detail)), paragraph("todo", withCode(sentence(todo))),
       span("see", span("", age < 5 ? "just now" : `for ${time(age)}`), to ? link(to, `See ${name}`) : null));
   };
   return element("div", { role: "status" }, element("ul", { class: "problems" }, problems.map(item)));
 }
+
+const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+/** A text whose commands stand in backticks. */
+const withCode = (text) => text.split("`").map((part, at) => (at % 2 ? element("code", null, part) : part));
 
 /** The view of what a problem is about. */
 function linkOf(subject) {
