@@ -11,7 +11,7 @@ mod running;
 mod service_manager;
 mod services;
 
-use std::{convert::Infallible, io, path::PathBuf, sync::Arc};
+use std::{convert::Infallible, io, path::PathBuf, sync::Arc, time::Duration};
 
 pub use assemble::{AssembleError, OwnKind};
 pub use control::Control;
@@ -20,6 +20,7 @@ use futures_util::FutureExt;
 use reload::Reloading;
 pub use service_manager::ServiceManager;
 use services::Services;
+use tokio::time::timeout;
 
 use crate::{
     auth::KeysError,
@@ -309,11 +310,21 @@ impl App {
     }
 }
 
+/// Longest wait for a store at the start, which may be away.
+const STORE_START: Duration = Duration::from_secs(5);
+
 /// The service is ready once each program's processes are ready or have failed. A program that always fails must not
 /// block the others.
+///
+/// It also waits for the store to say which pools are suspended, for a time.
 fn serve_after_first_starts(control: &Control, phase: &PhaseCell, tasks: &Tasks) {
-    let (pools, phase) = (control.pools().clone(), phase.clone());
-    let mut settled = Box::pin(async move { pools.first_starts_settled().await });
+    let (pools, detached, phase) = (control.pools().clone(), control.detached().cloned(), phase.clone());
+    let mut settled = Box::pin(async move {
+        pools.first_starts_settled().await;
+        if let Some(detached) = detached {
+            let _ = timeout(STORE_START, detached.knows_suspended()).await;
+        }
+    });
     if settled.as_mut().now_or_never().is_some() {
         phase.advance(Phase::Serving);
         return;

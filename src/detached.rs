@@ -9,6 +9,7 @@
 //!
 //! From step 2 to step 4, the job is leased to the session of this process. [`leases`] has an entry for each such job,
 //! and [`session`] extends the lease. [`maintenance`] calls what is periodic, and [`schedule`] creates recurring jobs.
+//! [`suspensions`] follows the operators of all servers.
 //!
 //! A pool gets only as many jobs as it can start soon, so that a drain gives back few.
 
@@ -22,6 +23,7 @@ mod run;
 mod schedule;
 mod session;
 mod submit;
+mod suspensions;
 
 use std::{
     collections::BTreeMap,
@@ -58,6 +60,7 @@ use intake::Intake;
 use leases::{Leases, Stage};
 use schedule::Schedules;
 pub use schedule::{Calendar, SCHEDULE_PREFIX, Schedule};
+use suspensions::Suspensions;
 
 /// Longest run of a detached job, unless its kind or its caller sets a limit.
 pub const MAX_RUN: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -82,6 +85,7 @@ struct Inner {
     pools: Pools,
     policies: ArcSwap<KindPolicies>,
     schedules: ArcSwap<Schedules>,
+    suspensions: Suspensions,
     /// Cancelled when no more jobs may be taken.
     stop: CancellationToken,
     /// Cancelled when all results are stored, and the store is closed.
@@ -140,6 +144,7 @@ impl Detached {
             pools,
             policies: ArcSwap::from_pointee(policies),
             schedules: ArcSwap::default(),
+            suspensions: Suspensions::default(),
             stop: CancellationToken::new(),
             ended: CancellationToken::new(),
             claims: Mutex::default(),
@@ -163,6 +168,7 @@ impl Detached {
         let starter = Starter { runtime: Handle::current(), ends };
         *inner.starter.lock() = Some(starter.clone());
         let work = async {
+            inner.first_look().await;
             inner.dispatch(starter).await;
             inner.starter.lock().take();
             inner.tasks.wait().await;

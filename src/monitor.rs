@@ -34,7 +34,7 @@ use crate::{
     detached::Detached,
     model::JobStage,
     pool::{Distribution, JobFilter, JobOrder, ListedJob, Pool, Pools},
-    store::StoreError,
+    store::{StoreError, Suspended},
 };
 
 /// Time between two samples.
@@ -154,14 +154,13 @@ impl Monitor {
     }
 
     fn sample(&self) -> Sample {
-        let Inner { pools, detached, state, operators, store_kind: _ } = &*self.0;
+        let Inner { pools, detached, state, operators: _, store_kind: _ } = &*self.0;
         let with_spreads = state.lock().series.wants_spreads();
         let depths = detached.as_ref().and_then(Detached::depths).unwrap_or_default().into_iter().collect();
         let of = |pool| PoolSample::of(pool, &depths, with_spreads);
         let mut pools: Vec<_> = pools.all().iter().map(of).collect();
-        let operators = operators.lock();
         for pool in &mut pools {
-            pool.operator = operators.get(&*pool.name).cloned().unwrap_or_default();
+            pool.operator = self.operator(&pool.name);
         }
         Sample { pools, away: detached.as_ref().and_then(Detached::away), drain: None }
     }
@@ -173,7 +172,10 @@ impl Monitor {
 
     /// Who did that last.
     pub fn operator(&self, pool: &str) -> Operator {
-        self.0.operators.lock().get(pool).cloned().unwrap_or_default()
+        let Inner { detached, operators, .. } = &*self.0;
+        let stored = detached.as_ref().and_then(|detached| detached.suspended(pool));
+        let stored = stored.map(|Suspended { principal, reason, .. }| Operator { principal, reason });
+        stored.or_else(|| operators.lock().get(pool).cloned()).unwrap_or_default()
     }
 
     /// When the jobs of a pool will have ended, and how many of them will not within `allowed`. It looks at the first

@@ -19,7 +19,7 @@ mod wakes;
 #[cfg(test)]
 mod tests;
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use bytes::Bytes;
 
@@ -32,7 +32,7 @@ pub use postgres::{
 };
 pub use request::{
     Action, Bounds, Change, Depth, Extent, Filter, Fired, Full, Group, Groups, Order, Overlap, Page, Room, Size,
-    StoredQuotas, Submission, Submitted, Tick, Ticked,
+    StoredQuotas, Submission, Submitted, Suspended, Tick, Ticked,
 };
 pub use retry::RetryPolicy;
 pub use sqlite::{
@@ -116,6 +116,13 @@ pub trait JobStore: Send + Sync + 'static {
     /// Fires a tick of a schedule, at most once over all replicas. Only a tick after the last fired one fires. A last
     /// tick that is far ahead is not believed: a clock was wrong.
     async fn fire(&self, tick: Tick) -> Result<Fired, StoreError>;
+
+    /// Notes that a pool is suspended, or with `None` that it is not. The store sets the time, and keeps that of an
+    /// earlier suspension of the same sort.
+    async fn suspend(&self, pool: &str, suspended: Option<Suspended>) -> Result<(), StoreError>;
+
+    /// The suspended pools by name, at most [`BATCH`].
+    async fn suspended(&self) -> Result<BTreeMap<String, Suspended>, StoreError>;
 
     /// Maintenance, to be called every second: starts due jobs, expires jobs, and removes jobs after their retention.
     /// With `end_leases`, it also takes back the jobs of sessions whose lease has ended. Leave that out after an outage

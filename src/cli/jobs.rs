@@ -195,7 +195,8 @@ fn held(held: &HeldState) -> String {
     };
     let expected = expected_start.map(|start| format!(", expected to start in {}", short(Some(start))));
     let (place, expected, cause) = (paint(WARN, place), expected.unwrap_or_default(), because(held.bound_by()));
-    let blocker = if blocker.is_empty() { String::new() } else { format!(": {}", sanitized(blocker)) };
+    let link = if blocker.starts_with("by ") { " " } else { ": " };
+    let blocker = if blocker.is_empty() { String::new() } else { format!("{link}{}", sanitized(blocker)) };
     let [age, left] = [age, left].map(|time| short(*time));
     format!("  {place}{expected}\n  because {cause}{blocker}\n  arrived {age} ago, {left} left\n")
 }

@@ -11,7 +11,7 @@ use super::{Inner, Starter};
 use crate::store::{Claimed, StoreError};
 
 /// Time between two claims without a notification: other replicas' jobs may not be announced.
-const CLAIM_INTERVAL: Duration = Duration::from_secs(1);
+pub(super) const CLAIM_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Inner {
     /// Takes jobs while there is room for them, and starts each in its own task, until it is stopped.
@@ -37,6 +37,7 @@ impl Inner {
                 () = self.stop.cancelled() => false,
                 _ = looks.tick() => {
                     self.give_back_unknown().await;
+                    self.look_at_suspended().await;
                     true
                 }
                 () = self.store.wakes().ready(), if is_idle => true,

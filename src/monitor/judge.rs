@@ -95,16 +95,14 @@ fn drain(found: &mut Found, sample: &Sample) {
 /// Pools that an operator paused or drained.
 fn held_back(found: &mut Found, pool: &PoolSeries) {
     let PoolSample { name, paused, is_shut, operator, queued, .. } = &pool.last;
-    let by = if operator.principal.is_empty() { String::new() } else { format!(" by {}", operator.principal) };
-    let why = if operator.reason.is_empty() { String::new() } else { format!(": {}", operator.reason) };
     let todo = format!("`waterwheel resume {name}`");
     if let Some(age) = *paused {
         let detail = format!("no job has started for {}; {} wait", time(age), counted(*queued as u64, "job"));
-        let words = [format!("{name} is paused{by}{why}"), detail, todo];
+        let words = [format!("{name} is paused{operator}"), detail, todo];
         found.add("pool_paused", format!("pool/{name}"), Level::Warning, 0.0, age, words);
     } else if *is_shut {
         let hurt = pool.flow(RECENT).map_or(0.0, |flow| flow.per_second(refused(&flow, Reason::Draining)));
-        let words = [format!("{name} is drained{by}{why}"), format!("it refuses {}", per_second(hurt)), todo];
+        let words = [format!("{name} is drained{operator}"), format!("it refuses {}", per_second(hurt)), todo];
         found.of_pool("pool_drained", Level::Warning, hurt, words);
     }
 }

@@ -1,6 +1,6 @@
 //! The figures of one second, as the pools and the store count them since the start.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
 use crate::{
     handler::ProcessState,
@@ -47,6 +47,19 @@ pub struct Operator {
     pub principal: String,
     /// The reason that it gave.
     pub reason: String,
+}
+
+impl fmt::Display for Operator {
+    /// What follows on what was done, such as ` by ann: the disk is replaced`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { principal, reason } = self;
+        for (link, text) in [(" by ", principal), (": ", reason)] {
+            if !text.is_empty() {
+                write!(f, "{link}{text}")?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The figures of a kind.

@@ -4,6 +4,7 @@
 mod any_id;
 mod pool_jobs;
 mod stored_state;
+mod suspend;
 
 use std::{future::ready, num::NonZeroUsize, sync::Arc, time::Duration};
 
@@ -29,7 +30,7 @@ use crate::{
     model::Reason,
     monitor::{Monitor, Operator},
     phase::Phase,
-    pool::{Pool, Pools, RestartFault, Suspension},
+    pool::{Pool, Pools, RestartFault},
     proto::{
         self, CancelJobRequest, CancelJobResponse, DrainRequest, DrainResponse, ExplainRequest, ExplainResponse,
         ListJobsRequest, ListJobsResponse, ListSchedulesRequest, ListSchedulesResponse, PauseRequest, PauseResponse,
@@ -151,42 +152,28 @@ impl AdminService for Admin {
     /// Drains the process, or one pool.
     async fn drain(&self, request: Request<DrainRequest>) -> Result<Response<Self::DrainStream>, Status> {
         let DrainRequest { pool, reason } = request.get_ref();
-        let _entered = span(&request, reason).entered();
+        let span = span(&request, reason);
         if pool.is_empty() {
+            let _entered = span.entered();
             if self.control.phase().borrow().lt(&Phase::Draining) {
                 self.monitor.note("", operator(&request, reason));
             }
             return Ok(Response::new(drain_all(self)));
         }
         let found = find(self, pool)?.clone();
-        self.monitor.note(pool, operator(&request, reason));
-        Ok(Response::new(drain_one(self, found)))
+        let reports = span.in_scope(|| drain_one(self, found.clone()));
+        self.note(&found, true, operator(&request, reason)).instrument(span).await?;
+        Ok(Response::new(reports))
     }
 
     /// Stops starting jobs of a pool.
     async fn pause(&self, request: Request<PauseRequest>) -> Result<Response<PauseResponse>, Status> {
-        let _entered = span(&request, &request.get_ref().reason).entered();
-        let pool = find(self, &request.get_ref().pool)?;
-        if !pool.pause() {
-            check_serving(pool)?;
-            return Err(failed_precondition(Reason::PoolDraining, Reason::PoolDraining.words()));
-        }
-        self.monitor.note(pool.name(), operator(&request, &request.get_ref().reason));
-        info!(pool = %pool.name(), "an operator paused the pool");
-        Ok(Response::new(PauseResponse { pool: Some(state(pool)) }))
+        suspend::pause(self, &request).await
     }
 
     /// Starts jobs of a pool again.
     async fn resume(&self, request: Request<ResumeRequest>) -> Result<Response<ResumeResponse>, Status> {
-        let _entered = span(&request, &request.get_ref().reason).entered();
-        let pool = find(self, &request.get_ref().pool)?;
-        check_serving(pool)?;
-        let held = pool.suspension() != Suspension::None;
-        pool.resume();
-        if held {
-            info!(pool = %pool.name(), "an operator resumed the pool");
-        }
-        Ok(Response::new(ResumeResponse { pool: Some(state(pool)) }))
+        suspend::resume(self, &request).await
     }
 
     /// Changes the number of workers.

@@ -37,6 +37,8 @@ pub(super) fn add_private(service: &ServiceState, stats: &mut proto::Stats) {
     for pool in stats.pools.iter_mut().filter(|pool| pool.paused.is_some()) {
         let operator = service.monitor.operator(&pool.name);
         (pool.paused_by, pool.paused_reason) = (operator.principal, operator.reason);
+        let since_stored = service.detached.as_ref().and_then(|detached| detached.suspended_for(&pool.name));
+        pool.paused = since_stored.map(duration).or(pool.paused);
     }
 }
 

@@ -233,6 +233,19 @@ pub struct Ticked {
     pub more: bool,
 }
 
+/// A pool that an operator holds back, on all servers of the store.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Suspended {
+    /// Whether the pool accepts no jobs, and finishes those that it has. Else it accepts jobs, and starts none.
+    pub is_shut: bool,
+    /// Since when, by the clock of the store.
+    pub since: Timestamp,
+    /// Who did it; empty without authentication.
+    pub principal: String,
+    /// Why; empty if nobody said.
+    pub reason: String,
+}
+
 /// Numbers of jobs of one kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Depth {

@@ -7,6 +7,7 @@ mod statements;
 mod writer;
 
 use std::{
+    collections::BTreeMap,
     mem,
     sync::{
         Arc,
@@ -30,8 +31,8 @@ pub(super) use statements::{BLOCKED, Bulk, COLUMN_LIST, READY, RUNNING, Select};
 
 use super::{
     Action, BATCH, Bounds, Change, Claimed, Depth, Extent, Filter, Fired, Groups, JobName, JobRecord, JobState,
-    JobStore, Order, Page, Room, SessionId, Settle, Size, StoreError, StoredQuotas, Submission, Submitted, Tick,
-    Ticked, Token, Wakes,
+    JobStore, Order, Page, Room, SessionId, Settle, Size, StoreError, StoredQuotas, Submission, Submitted, Suspended,
+    Tick, Ticked, Token, Wakes,
     engine::{Engine, Shared},
 };
 use crate::task::{off_thread, spawn_thread};
@@ -229,6 +230,15 @@ impl<C: Connection> JobStore for SqlStore<C> {
 
     async fn fire(&self, tick: Tick) -> Result<Fired, StoreError> {
         self.write(Turn::Keys(Vec::new()), move |engine| engine.fire(&tick)).await
+    }
+
+    async fn suspend(&self, pool: &str, suspended: Option<Suspended>) -> Result<(), StoreError> {
+        let pool = pool.to_owned();
+        self.write(Turn::Any, move |engine| engine.rows.suspend(&pool, suspended.as_ref(), engine.now)).await
+    }
+
+    async fn suspended(&self) -> Result<BTreeMap<String, Suspended>, StoreError> {
+        self.read(C::suspended).await
     }
 
     async fn tick(&self, end_leases: bool) -> Result<Ticked, StoreError> {

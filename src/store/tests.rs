@@ -10,6 +10,7 @@ mod pooler;
 mod postgres;
 mod promises;
 mod script;
+mod suspensions;
 
 use std::{
     collections::HashMap,
@@ -22,6 +23,7 @@ use std::{
 
 use rand::{RngExt, SeedableRng, rngs::StdRng, seq::IndexedRandom as _};
 use script::Script;
+use suspensions::SUSPENSIONS;
 use tempfile::TempDir;
 
 use super::{
@@ -70,7 +72,7 @@ fn sqlite(directory: &TempDir, clock: &TestClock) -> Arc<dyn JobStore> {
 #[tokio::test]
 async fn memory_conforms() {
     let mut found = Vec::new();
-    for case in conformance::CASES.iter().chain(conformance::OF_LEASES) {
+    for case in conformance::CASES.iter().chain(SUSPENSIONS).chain(conformance::OF_LEASES) {
         let clock = TestClock::new();
         found.extend(script::differences(case, Script::new(shared_memory(&clock), clock.clone())).await);
     }
@@ -80,7 +82,7 @@ async fn memory_conforms() {
 #[tokio::test]
 async fn sqlite_conforms() {
     let mut found = Vec::new();
-    for case in conformance::CASES {
+    for case in conformance::CASES.iter().chain(SUSPENSIONS) {
         let (clock, directory) = (TestClock::new(), TempDir::new().expect("a directory"));
         let store = sqlite(&directory, &clock);
         found.extend(script::differences(case, Script::new(store.clone(), clock.clone())).await);
@@ -94,7 +96,7 @@ async fn sqlite_conforms() {
 async fn postgres_conforms() {
     let Some(cluster) = cluster::Cluster::start().await else { return };
     let mut found = Vec::new();
-    for (number, case) in conformance::CASES.iter().chain(conformance::OF_LEASES).enumerate() {
+    for (number, case) in conformance::CASES.iter().chain(SUSPENSIONS).chain(conformance::OF_LEASES).enumerate() {
         let clock = TestClock::new();
         let (store, server) = postgres::store(&cluster, &format!("case_{number}"), BOUNDS).await;
         server.set_time((clock.clock())()).await;

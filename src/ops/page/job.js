@@ -63,7 +63,8 @@ function heldState({ ahead, position, expectedStart, left, age, boundBy, blocker
     : `It waits behind ${many(ahead ?? position, "job")}. `;
   const expected = start < 0.02 ? "at once" : `in about ${time(start)}`;
   const when = start == null ? "" : ["It should start ", bold(expected), isLate ? ", too late for its deadline." : "."];
-  const named = blocker ? [": ", link(`/job/${encodeURIComponent(blocker)}`, blocker)] : "";
+  const isJob = boundBy === "BINDING_ORDERING_KEY";
+  const named = blocker ? [": ", isJob ? link(`/job/${encodeURIComponent(blocker)}`, blocker) : blocker] : "";
   return [
     say(first, when), say("Why: ", bold(BINDINGS[boundBy] ?? boundBy), named, "."),
     budget({ queue: seconds(age), left: seconds(left), words: ["waits"] }),

@@ -15,7 +15,9 @@ use crate::{
     detached::Detached,
     model::{JobId, RequestId},
     pool::{Explanation, JobFilter, ListedJob, Listing},
-    proto::{self, CancelJobRequest, CancelJobResponse, CancelledJob, ExplainResponse, explain_response::State},
+    proto::{
+        self, Binding, CancelJobRequest, CancelJobResponse, CancelledJob, ExplainResponse, explain_response::State,
+    },
     rpc::{
         convert::{detached_job_here, job_stage, time},
         status::{self, invalid_field, unknown_job},
@@ -44,7 +46,7 @@ pub(super) async fn explain(admin: &Admin, id: &str) -> Result<ExplainResponse, 
     // No job and no call can have another id, and a store may not be able to compare it.
     let request_id = id.parse::<RequestId>().map_err(|_| unknown_job(id, FORGOTTEN))?;
     if let Some(answer) = explain_job(admin, id).await? {
-        return Ok(answer);
+        return Ok(naming_operator(admin, answer));
     }
     let mut ids = ids_of_request(admin, &request_id).await?.into_iter();
     let newest = match ids.next() {
@@ -52,7 +54,17 @@ pub(super) async fn explain(admin: &Admin, id: &str) -> Result<ExplainResponse, 
         None => None,
     };
     let answer = newest.ok_or_else(|| unknown_job(id, FORGOTTEN))?;
-    Ok(ExplainResponse { other_job_ids: ids.collect(), ..answer })
+    Ok(naming_operator(admin, ExplainResponse { other_job_ids: ids.collect(), ..answer }))
+}
+
+/// Adds who paused the pool that the job waits in.
+fn naming_operator(admin: &Admin, mut answer: ExplainResponse) -> ExplainResponse {
+    if let Some(State::Held(held)) = &mut answer.state
+        && held.bound_by() == Binding::Pause
+    {
+        held.blocker = admin.monitor.operator(&answer.pool).to_string().trim_start_matches([' ', ':']).to_owned();
+    }
+    answer
 }
 
 /// Explains the job with this id in a pool, or else the detached job with this id.

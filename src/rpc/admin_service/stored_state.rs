@@ -51,10 +51,12 @@ fn ready(admin: &Admin, detached: &Detached, kind: &str) -> StoredState {
     let Some(pool) = admin.pools.of_kind(kind) else {
         return because(Binding::Kind, "no pool of this server has its kind");
     };
+    let operator = admin.monitor.operator(pool.name());
     match pool.suspension() {
-        Suspension::Paused => return because(Binding::Pause, "its pool is paused"),
+        Suspension::Paused => return because(Binding::Pause, format!("its pool is paused{operator}")),
+        Suspension::Shut => return because(Binding::Drain, format!("its pool drains{operator}")),
         Suspension::None if pool.phase() < Phase::Draining => {}
-        Suspension::Shut | Suspension::None => return because(Binding::Drain, "its pool drains"),
+        Suspension::None => return because(Binding::Drain, "its pool drains"),
     }
     if let Some(until) = detached.refused_until(kind) {
         let until = Some(time_after(until.saturating_duration_since(Instant::now())));

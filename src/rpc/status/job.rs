@@ -161,6 +161,12 @@ pub(in crate::rpc) fn write_failure(error: StoreError) -> Status {
     FailedCall { execution, ..unavailable(&error) }.status()
 }
 
+/// The status of a call that suspended or resumed a pool of this server, where the store has not noted it.
+pub(in crate::rpc) fn not_told(error: StoreError) -> Status {
+    let said = format!("done on this server, but its store did not note it for others and for a restart: {error}");
+    unavailable(&error).saying(said).status()
+}
+
 /// The status of a call that would have to wait for a failing store.
 pub(in crate::rpc) fn store_unavailable(cause: &StoreError) -> Status {
     unavailable(cause).status()

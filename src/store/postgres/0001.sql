@@ -63,6 +63,15 @@ create table schedules (
     run text not null
 );
 
+-- Pools that operators hold back, on all servers.
+create table suspensions (
+    pool text primary key,
+    is_shut boolean not null,
+    since bigint not null,
+    principal text not null,
+    reason text not null
+);
+
 -- Hides numbers in page tokens.
 create table secrets (bytes bytea not null);
 insert into secrets values (uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()));

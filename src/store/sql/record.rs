@@ -169,7 +169,7 @@ impl Value {
         if let Self::Int(int) = self { T::try_from(*int).ok() } else { None }
     }
 
-    fn flag(&self) -> Option<bool> {
+    pub(super) fn flag(&self) -> Option<bool> {
         self.number::<u8>().map(|number| number == 1)
     }
 

@@ -13,12 +13,14 @@ use super::{
     },
 };
 use crate::store::{
-    Depth, Extent, JobRecord, JobState, SessionId, Size, StoreError, Timestamp, Token, engine::LastTick,
-    request::Added, wakes::Changes,
+    BATCH, Depth, Extent, JobRecord, JobState, SessionId, Size, StoreError, Suspended, Timestamp, Token,
+    engine::LastTick, request::Added, wakes::Changes,
 };
 
 /// Bytes of the payloads and outputs that one transaction removes; the last job may exceed it.
 const MAX_REMOVED_BYTES: u64 = 64 << 20;
+/// Longest name and longest reason of an operator, in bytes.
+const MAX_SAID: usize = 256;
 
 /// A database connection of one thread.
 pub(in crate::store) trait Connection: Sized + Send + 'static {
@@ -310,6 +312,35 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
             }
         }
         Ok(())
+    }
+
+    /// Notes a suspension of a pool, or its end.
+    fn suspend(&mut self, pool: &str, suspended: Option<&Suspended>, now: Timestamp) -> Result<(), StoreError> {
+        let Some(Suspended { is_shut, since: _, principal, reason }) = suspended else {
+            return self.query("delete from suspensions where pool = $1", &[text(pool)]).map(drop);
+        };
+        let sql = "insert into suspensions (pool, is_shut, since, principal, reason) values ($1, $2, $3, $4, $5) \
+                   on conflict (pool) do update set is_shut = excluded.is_shut, principal = excluded.principal, \
+                   reason = excluded.reason, since = case when suspensions.is_shut = excluded.is_shut \
+                   then suspensions.since else excluded.since end";
+        self.query(sql, &[text(pool), Cell::Flag(*is_shut), time(now), text(principal), text(reason)]).map(drop)
+    }
+
+    /// The suspended pools.
+    fn suspended(&mut self) -> Result<BTreeMap<String, Suspended>, StoreError> {
+        let sql =
+            format!("select pool, is_shut, since, principal, reason from suspensions order by pool limit {BATCH}");
+        let read = |mut row: Values| {
+            let since = Timestamp::from_millis(row.number(2)?);
+            let is_shut = row.0[1].flag().unwrap_or_default();
+            let [principal, reason] = [3, 4].map(|column| {
+                let mut text = row.text(column);
+                text.truncate(text.floor_char_boundary(MAX_SAID));
+                text
+            });
+            Ok((row.text(0), Suspended { is_shut, since, principal, reason }))
+        };
+        self.query(&sql, &[])?.into_iter().map(read).collect()
     }
 }
 

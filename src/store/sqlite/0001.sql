@@ -61,6 +61,15 @@ create table schedules (
     run text not null
 ) strict, without rowid;
 
+-- Pools that operators hold back, on all servers.
+create table suspensions (
+    pool text primary key,
+    is_shut integer not null,
+    since integer not null,
+    principal text not null,
+    reason text not null
+) strict, without rowid;
+
 -- Sizes of the tenants, and the last number and the size of all.
 create table tenants (tenant text primary key, jobs integer not null, bytes integer not null) strict, without rowid;
 create table totals (number integer not null, jobs integer not null, bytes integer not null) strict;

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use super::{TestClock, conformance::Case, postgres::Server};
+use super::{TestClock, conformance::Case, postgres::Server, suspensions};
 use crate::{
     model::{Criticality, Job, Output, Reason},
     store::{
@@ -115,7 +115,7 @@ impl Script {
                 String::new()
             }
             "size" => store.size().await.map(|size| format!("{} {}", size.jobs, size.bytes))?,
-            other => panic!("no such verb: {other}"),
+            _ => suspensions::answer(&*store, &self.clock, line).await?,
         })
     }
 

@@ -2,6 +2,8 @@
 
 // tidy: real time, because faults occur while other processes run.
 
+mod suspensions;
+
 use std::{
     collections::BTreeSet,
     path::{Path, PathBuf},

@@ -1,12 +1,13 @@
 //! A store whose operations fail, or wait, when a test says so.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use waterwheel::store::{
     Action, Change, Claimed, Depth, Extent, Filter, Fired, Groups, JobName, JobRecord, JobState, JobStore, Order, Page,
-    Room, SessionId, Settle, Size, StoreError, StoredQuotas, Submission, Submitted, Tick, Ticked, Token, Wakes,
+    Room, SessionId, Settle, Size, StoreError, StoredQuotas, Submission, Submitted, Suspended, Tick, Ticked, Token,
+    Wakes,
 };
 
 use super::{Counter, Gate};
@@ -19,6 +20,8 @@ pub(crate) enum Operation {
     Settle,
     Release,
     Change,
+    Suspend,
+    Suspended,
     Tick,
     Depths,
 }
@@ -180,6 +183,14 @@ impl JobStore for FaultyStore {
 
     async fn keep_schedules(&self, names: Vec<String>) -> Result<(), StoreError> {
         self.store.keep_schedules(names).await
+    }
+
+    async fn suspend(&self, pool: &str, suspended: Option<Suspended>) -> Result<(), StoreError> {
+        self.call(Operation::Suspend, self.store.suspend(pool, suspended)).await
+    }
+
+    async fn suspended(&self) -> Result<BTreeMap<String, Suspended>, StoreError> {
+        self.call(Operation::Suspended, self.store.suspended()).await
     }
 
     async fn tick(&self, end_leases: bool) -> Result<Ticked, StoreError> {

@@ -1,6 +1,7 @@
 //! The link between a replica and the shared store. It loses or delays calls and answers, and can be paused or cut.
 
 use std::{
+    collections::BTreeMap,
     pin::pin,
     sync::{
         Arc,
@@ -22,7 +23,8 @@ use tokio::{
 };
 use waterwheel::store::{
     Action, Change, Claimed, Depth, Extent, Filter, Fired, Groups, JobName, JobRecord, JobState, JobStore, Order, Page,
-    Room, SessionId, Settle, Size, StoreError, StoredQuotas, Submission, Submitted, Tick, Ticked, Token, Wakes,
+    Room, SessionId, Settle, Size, StoreError, StoredQuotas, Submission, Submitted, Suspended, Tick, Ticked, Token,
+    Wakes,
 };
 
 use super::model::Model;
@@ -256,6 +258,14 @@ impl JobStore for Link {
             Ok(fired)
         })
         .await
+    }
+
+    async fn suspend(&self, pool: &str, suspended: Option<Suspended>) -> Result<(), StoreError> {
+        self.call(|store, _| now(store.suspend(pool, suspended))).await
+    }
+
+    async fn suspended(&self) -> Result<BTreeMap<String, Suspended>, StoreError> {
+        self.call(|store, _| now(store.suspended())).await
     }
 
     async fn tick(&self, end_leases: bool) -> Result<Ticked, StoreError> {
