@@ -1,6 +1,5 @@
 // Submits a job, streams one, and prints the reason of a refusal.
 //
-//	bash examples/go/stubs.sh
 //	cd examples/go && go run . 127.0.0.1:7070
 package main
 
@@ -9,60 +8,66 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log"
 	"os"
 	"time"
 
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-	_ "google.golang.org/grpc/health" // The service config asks for health checks.
-	"google.golang.org/grpc/status"
-	pb "waterwheel.dev/go/waterwheel/v1"
+	waterwheel "waterwheel.dev/go"
 )
 
-func main() {
-	config, err := os.ReadFile("../../deploy/service-config.json")
+func run(address string) error {
+	// It balances, checks health, and tries again when the server says that it may.
+	pool, err := waterwheel.NewClient(address, waterwheel.Options{})
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
-	// A channel that balances, checks health, and tries again when the server says that it may.
-	channel, err := grpc.NewClient("passthrough:///"+os.Args[1],
-		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultServiceConfig(string(config)))
-	if err != nil {
-		log.Fatal(err)
-	}
-	pool := pb.NewWorkerPoolServiceClient(channel)
-	// The deadline is that of the whole job: queue, run and answer.
+	defer pool.Close()
+	// The deadline is that of the whole job: queue, run and answer, over all tries.
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 
-	job := &pb.Job{Kind: "sha256", Payload: []byte("hello")}
-	answer, err := pool.Submit(ctx, &pb.SubmitRequest{Job: job})
+	result, err := pool.Submit(ctx, &waterwheel.Job{Kind: "sha256", Payload: []byte("hello")})
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
-	fmt.Printf("%s by job %s\n", answer.Result.Output, answer.Result.JobId)
+	fmt.Printf("%s by job %s\n", result.Output, result.JobId)
 
-	events, err := pool.Stream(ctx, &pb.StreamRequest{Job: &pb.Job{Kind: "gzip", Payload: bytes.Repeat([]byte("hello "), 10_000)}})
-	for err == nil {
-		var event *pb.StreamResponse
-		if event, err = events.Recv(); err == nil {
-			fmt.Printf("%d %T\n", event.Sequence, event.Event)
+	work := &waterwheel.Job{Kind: "gzip", Payload: bytes.Repeat([]byte("hello "), 10_000)}
+	for event, err := range pool.Stream(ctx, work) {
+		switch {
+		case err != nil:
+			return err
+		case event.Progress != nil:
+			fmt.Println("progress", event.Progress.Fraction)
+		case event.Finished != nil:
+			fmt.Println("finished", event.Finished.OutputBytes)
+		default:
+			fmt.Println("output", len(event.Output))
 		}
 	}
-	if !errors.Is(err, io.EOF) {
-		log.Fatal(err)
-	}
 
-	_, err = pool.Submit(ctx, &pb.SubmitRequest{Job: &pb.Job{Kind: "nothing"}})
-	for _, detail := range status.Convert(err).Details() {
-		switch detail := detail.(type) {
-		case *errdetails.ErrorInfo:
-			fmt.Println(detail.Reason, detail.Metadata)
-		case *errdetails.RetryInfo:
-			fmt.Println("retry after", detail.RetryDelay.AsDuration())
-		}
+	_, err = pool.Submit(ctx, &waterwheel.Job{Kind: "nothing"})
+	var (
+		refused *waterwheel.Refused
+		missed  *waterwheel.Missed
+		failed  *waterwheel.Failed
+		lost    *waterwheel.Lost
+	)
+	switch {
+	case errors.As(err, &refused): // It did not start.
+		fmt.Println(refused.Reason, refused.Metadata, "retry after", refused.RetryAfter)
+	case errors.As(err, &missed): // It did not end in time.
+		fmt.Println("too late", missed.Reason)
+	case errors.As(err, &failed): // Its handler says no.
+		fmt.Println(failed.Code, failed.Message, failed.Stderr)
+	case errors.As(err, &lost): // It may have had effects.
+		fmt.Println("lost", lost.Reason, lost.Started)
+	}
+	return nil
+}
+
+func main() {
+	if err := run(os.Args[1]); err != nil {
+		log.Fatal(err)
 	}
 }

@@ -55,8 +55,10 @@ node() {
 }
 
 go() {
-    bash examples/go/stubs.sh
+    bash clients/go/generate.sh
+    git diff --exit-code --stat -- clients/go || { echo "commit what clients/go/generate.sh wrote"; return 1; }
     # This function has the name of the program.
+    (cd clients/go && command go vet ./... && command go test -count=1 -timeout 5m ./...)
     (cd tests/clients/go && command go vet ./... && command go test -count=1 -v -timeout 5m ./...)
     malformed go
 }

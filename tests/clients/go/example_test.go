@@ -55,7 +55,7 @@ func TestExample(t *testing.T) {
 	if !strings.HasPrefix(first, "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824 by job ") {
 		t.Errorf("a digest: %q", first)
 	}
-	if !strings.Contains(lines[1], "Started") || !strings.Contains(lines[len(lines)-2], "Finished") {
+	if !strings.HasPrefix(lines[len(lines)-3], "output ") || !strings.HasPrefix(lines[len(lines)-2], "finished ") {
 		t.Errorf("events: %q", lines)
 	}
 	if !strings.HasPrefix(last, "UNKNOWN_KIND ") || !strings.Contains(last, "NOT_STARTED") {

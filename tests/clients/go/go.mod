@@ -17,4 +17,4 @@ require (
 	golang.org/x/text v0.42.0 // indirect
 )
 
-replace waterwheel.dev/go => ../../../target/clients/go/stubs
+replace waterwheel.dev/go => ../../../clients/go

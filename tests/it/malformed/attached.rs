@@ -225,7 +225,7 @@ async fn a_malformed_message_of_an_attached_worker_costs_its_own_job_node() {
 
 #[tokio::test]
 async fn a_malformed_message_of_an_attached_worker_costs_its_own_job_go() {
-    if installed("target/clients/go/stubs/go.mod").is_none() {
+    if installed("target/clients/go/bin/protoc-gen-go").is_none() {
         return;
     }
     let folder = TempDir::new().expect("a folder");

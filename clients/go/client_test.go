@@ -1,0 +1,292 @@
+package waterwheel_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/durationpb"
+	waterwheel "waterwheel.dev/go"
+	pb "waterwheel.dev/go/waterwheel/v1"
+)
+
+const one = `
+[pool.one]
+workers = 1
+queue = { jobs = 1 }
+when_full = "reject"
+[kind.echo]
+pool = "one"
+builtin = "echo"
+[kind.gzip]
+pool = "one"
+builtin = "gzip"
+[kind.sleep]
+pool = "one"
+builtin = "sleep"
+[kind.sad]
+pool = "one"
+exec = ["/bin/sh", "-c", "echo out of paint >&2; exit 3"]
+exit_codes = { "3" = "FAILED_PRECONDITION" }
+[kind.crash]
+pool = "one"
+exec = ["/bin/sh", "-c", "kill -9 $$"]
+[store]
+memory = true
+`
+
+func job(kind, payload string) *waterwheel.Job {
+	return &waterwheel.Job{Kind: kind, Payload: []byte(payload)}
+}
+
+func TestEachClassOfErrors(t *testing.T) {
+	client, server := serve(t, one)
+	result, err := client.Submit(context.Background(), job("echo", "hello"))
+	if err != nil || string(result.Output) != "hello" || result.Waterfall.GetBudgetSeconds() < 29 {
+		t.Fatal(result, err)
+	}
+	_, err = client.Submit(within(t, patience), job("nothing", ""))
+	if refused := as[*waterwheel.Refused](t, err); refused.Reason != "UNKNOWN_KIND" || refused.RetryAfter != 0 {
+		t.Error(refused)
+	}
+	_, err = client.Submit(within(t, 300*time.Millisecond), job("sleep", "60000"))
+	if missed := as[*waterwheel.Missed](t, err); missed.Reason != "RUN_TIMEOUT" || !missed.Started {
+		t.Error(missed)
+	}
+	_, err = client.Submit(within(t, patience), job("sad", ""))
+	failed := as[*waterwheel.Failed](t, err)
+	if failed.Code != codes.FailedPrecondition || failed.Reason != "HANDLER_FAILED" || strings.TrimSpace(failed.Stderr) != "out of paint" {
+		t.Errorf("%+v", failed)
+	}
+	_, err = client.Submit(within(t, patience), job("crash", ""))
+	if lost := as[*waterwheel.Lost](t, err); lost.Reason != "WORKER_CRASHED" || !lost.Started {
+		t.Error(lost)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	time.AfterFunc(10*time.Millisecond, cancel)
+	if _, err = client.Submit(ctx, job("sleep", "60000")); err != context.Canceled {
+		t.Error(err)
+	}
+	server.kill()
+	_, err = dial(t, server.address, waterwheel.Options{}).Submit(within(t, time.Second), job("echo", ""))
+	if refused := as[*waterwheel.Refused](t, err); refused.Reason != "UNREACHABLE" || !strings.Contains(refused.Message, "refused") {
+		t.Error(refused)
+	}
+}
+
+func TestARefusalIsTriedAgainWithinOneDeadline(t *testing.T) {
+	client, _ := serve(t, one)
+	ended := make(chan error, 2)
+	for range 2 {
+		go func() {
+			_, err := client.Submit(within(t, patience), job("sleep", "700"))
+			ended <- err
+		}()
+	}
+	eventually(t, "the pool is full", func() bool { return held(t, client) == 2 })
+	begin := time.Now()
+	_, err := client.Submit(within(t, 30*time.Millisecond), job("echo", ""))
+	if refused := as[*waterwheel.Refused](t, err); refused.RetryAfter == 0 || time.Since(begin) > 30*time.Millisecond {
+		t.Errorf("%v after %v", refused, time.Since(begin))
+	}
+	if _, err := client.Submit(within(t, patience), job("echo", "")); err != nil {
+		t.Error(err)
+	}
+	if len(figures(t, client).Jobs.Rejected) == 0 {
+		t.Error("it was not refused")
+	}
+	for range 2 {
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestALostJobIsTriedAgainOnlyIfItMayRunTwice(t *testing.T) {
+	client, server := serve(t, one)
+	patient := dial(t, server.address, waterwheel.Options{Idempotent: []string{"sleep"}})
+	lost, done := make(chan error), make(chan error)
+	go func() {
+		_, err := client.Submit(within(t, patience), job("sleep", "1500"))
+		lost <- err
+	}()
+	eventually(t, "it runs", func() bool { return held(t, client) == 1 })
+	go func() {
+		_, err := patient.Submit(within(t, patience), job("sleep", "1500"))
+		done <- err
+	}()
+	eventually(t, "the other one waits", func() bool { return held(t, client) == 2 })
+	server.kill()
+	if lost := as[*waterwheel.Lost](t, <-lost); lost.Started || lost.Reason != "UNAVAILABLE" {
+		t.Error(lost)
+	}
+	start(t, one, server.address)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestStream(t *testing.T) {
+	client, _ := serve(t, one)
+	data := bytes.Repeat([]byte("hello "), 100_000)
+	pieces, progress := 0, 0
+	var finished *pb.Finished
+	for event, err := range client.Stream(within(t, patience), &waterwheel.Job{Kind: "gzip", Payload: data}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		pieces += min(len(event.Output), 1)
+		if event.Progress != nil {
+			progress++
+		}
+		finished = event.Finished
+	}
+	if pieces == 0 || progress == 0 || finished.GetOutputBytes() == 0 {
+		t.Error(pieces, progress, finished)
+	}
+	for range client.Stream(within(t, patience), job("gzip", strings.Repeat("hello ", 600_000))) {
+		break
+	}
+	eventually(t, "the job is cancelled", func() bool { return held(t, client) == 0 })
+	for _, err := range client.Stream(within(t, patience), job("sad", "")) {
+		as[*waterwheel.Failed](t, err)
+	}
+}
+
+func TestSubmitManyTakesJobsAsTheyAreDone(t *testing.T) {
+	client, _ := serve(t, one)
+	var taken atomic.Int32
+	ended := map[string]int{}
+	jobs := func(yield func(*waterwheel.Job) bool) {
+		for number := range 1000 {
+			taken.Add(1)
+			if !yield(job("echo", fmt.Sprint(number))) {
+				return
+			}
+		}
+	}
+	for outcome := range client.SubmitMany(within(t, patience), jobs) {
+		if outcome.Err != nil || string(outcome.Result.Output) != string(outcome.Job.Payload) {
+			t.Fatal(outcome)
+		}
+		ended[string(outcome.Result.Output)]++
+	}
+	if taken.Load() != 1000 || len(ended) != 1000 {
+		t.Errorf("%d taken, %d ended", taken.Load(), len(ended))
+	}
+	endless := func(yield func(*waterwheel.Job) bool) {
+		for taken.Store(0); yield(job("sleep", "1")); taken.Add(1) {
+		}
+	}
+	for outcome := range client.SubmitMany(within(t, patience), endless) {
+		if outcome.Err != nil {
+			t.Error(outcome.Err)
+		}
+		// The first ends when few have been taken, whatever their number.
+		if taken.Load() > 300 {
+			t.Errorf("%d are taken", taken.Load())
+		}
+		break
+	}
+	eventually(t, "the others are cancelled", func() bool { return held(t, client) == 0 })
+}
+
+func of(jobs ...*waterwheel.Job) iter.Seq[*waterwheel.Job] {
+	return func(yield func(*waterwheel.Job) bool) {
+		for _, job := range jobs {
+			if !yield(job) {
+				return
+			}
+		}
+	}
+}
+
+func TestEachOfManyHasItsOwnError(t *testing.T) {
+	client, server := serve(t, one)
+	for outcome := range client.SubmitMany(within(t, patience), of(job("echo", "a"), job("sad", ""), job("nothing", ""))) {
+		switch outcome.Job.Kind {
+		case "echo":
+			if outcome.Err != nil {
+				t.Error(outcome.Err)
+			}
+		case "sad":
+			as[*waterwheel.Failed](t, outcome.Err)
+		case "nothing":
+			as[*waterwheel.Refused](t, outcome.Err)
+		}
+	}
+	lost := 0
+	for outcome := range client.SubmitMany(within(t, 3*time.Second), func(yield func(*waterwheel.Job) bool) {
+		yield(job("sleep", "60000"))
+		eventually(t, "it runs", func() bool { return held(t, client) == 1 })
+		server.kill()
+		// After the call broke, it is tried like a single one.
+		yield(job("echo", ""))
+	}) {
+		if outcome.Job.Kind == "sleep" {
+			as[*waterwheel.Lost](t, outcome.Err)
+			lost++
+		}
+	}
+	if lost != 1 {
+		t.Error(lost)
+	}
+}
+
+func TestDetachedJobs(t *testing.T) {
+	client, _ := serve(t, one)
+	ctx := within(t, patience)
+	for round := range 2 {
+		created, err := client.Create(ctx, "order-4711", job("echo", "hello"), nil)
+		if err != nil || created.AlreadyExisted != (round == 1) {
+			t.Fatal(created, err)
+		}
+	}
+	done, err := client.Detached("order-4711").Wait(ctx)
+	if err != nil || string(done.Output) != "hello" {
+		t.Error(done, err)
+	}
+	retry := &waterwheel.JobOptions{Retry: &pb.RetryPolicy{MaxAttempts: 1}}
+	sad, err := client.Create(ctx, "", job("sad", ""), retry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = sad.Wait(ctx)
+	if failed := as[*waterwheel.Failed](t, err); failed.Code != codes.FailedPrecondition || failed.Stderr == "" {
+		t.Errorf("%+v", failed)
+	}
+	hour := &waterwheel.JobOptions{Start: &pb.JobOptions_Delay{Delay: durationpb.New(time.Hour)}}
+	later, err := client.Create(ctx, "", job("echo", ""), hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if waiting, err := later.Wait(within(t, 200*time.Millisecond)); !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(waiting, err)
+	}
+	if state, err := later.Cancel(ctx); state != pb.JobState_JOB_STATE_CANCELLED || err != nil {
+		t.Error(state, err)
+	}
+	_, err = later.Wait(ctx)
+	if refused := as[*waterwheel.Refused](t, err); refused.Reason != "CANCELLED" {
+		t.Error(refused)
+	}
+	_, err = client.Detached("unknown").Get(ctx)
+	as[*waterwheel.Refused](t, err)
+	last := pb.JobState_JOB_STATE_UNSPECIFIED
+	for event, err := range client.Detached("order-4711").Watch(ctx) {
+		if err != nil {
+			t.Error(err)
+		}
+		last = event.GetJob().GetState()
+	}
+	if last != pb.JobState_JOB_STATE_SUCCEEDED {
+		t.Error(last)
+	}
+}

@@ -1,0 +1,227 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/metadata"
+	pb "waterwheel.dev/go/waterwheel/v1"
+)
+
+const (
+	// Most bytes of one message: a server takes no more than its largest payload.
+	piece = 1 << 18
+	// Pieces of one job that the server has not taken: more would hold up the other jobs.
+	untaken = 4
+	// The server's own bounds of texts, in bytes.
+	mostText = 4096
+)
+
+// Run is what the server says of a job: its payload, content type, labels, attempt, ids and token.
+type Run = pb.AttachResponse_Run
+
+// Job is what a handler gets.
+type Job struct {
+	*Run
+	session *session
+	ctx     context.Context
+	cancel  context.CancelCauseFunc
+	end     time.Time
+	untaken chan struct{}
+	// Set once it is answered: nothing is said about it after that. The session's mutex guards it.
+	isAnswered bool
+}
+
+// Failed ends a job with the name of a gRPC code, such as NOT_FOUND. Any other error ends it with INTERNAL.
+type Failed struct {
+	Code, Message string
+	// Retryable says whether another attempt of a detached job may succeed. Without it, the code decides.
+	Retryable *bool
+}
+
+func (failed *Failed) Error() string { return failed.Code + ": " + failed.Message }
+
+// Context is done when the job is to stop.
+func (job *Job) Context() context.Context { return job.ctx }
+
+// Cancelled says whether the job is to stop.
+func (job *Job) Cancelled() bool { return job.ctx.Err() != nil }
+
+// Budget is the time that is left until the job is stopped.
+func (job *Job) Budget() time.Duration { return time.Until(job.end) }
+
+// Log is a logger that names the job, its call and its trace.
+func (job *Job) Log() *slog.Logger {
+	return slog.With("job", job.JobId, "kind", job.Kind, "request_id", job.RequestId, "traceparent", job.Traceparent)
+}
+
+// Progress says how far the job is, from 0 to 1.
+func (job *Job) Progress(fraction float64, message string) {
+	if math.IsNaN(fraction) || math.IsInf(fraction, 0) {
+		fraction = 0
+	}
+	progress := &pb.AttachRequest_Progress{Id: job.Id, Fraction: fraction, Message: text(message, mostText)}
+	job.say(&pb.AttachRequest{Message: &pb.AttachRequest_Progress_{Progress: progress}}, false)
+}
+
+// Output sends a piece of the result now, which a caller of Stream gets as a chunk. It waits for a slow caller, and fails
+// once the job is to stop.
+func (job *Job) Output(data []byte) error {
+	for len(data) > 0 {
+		select {
+		case job.untaken <- struct{}{}:
+		case <-job.ctx.Done():
+			return job.ctx.Err()
+		}
+		size := min(len(data), piece)
+		output := &pb.AttachRequest_Output{Id: job.Id, Data: data[:size]}
+		job.say(&pb.AttachRequest{Message: &pb.AttachRequest_Output_{Output: output}}, false)
+		data = data[size:]
+	}
+	return nil
+}
+
+// text makes a text UTF-8 of so many bytes at most: a message with another one ends the call, with all of its jobs.
+func text(text string, most int) string {
+	return strings.ToValidUTF8(text[:min(len(text), most)], "\uFFFD")
+}
+
+// run runs a handler. Every way out of it is an answer: a panic and the end of its goroutine too.
+func (job *Job) run(handler Handler) {
+	output, contentType, err := []byte(nil), "", errors.New("the handler ended its goroutine")
+	defer func() { job.answer(output, contentType, err) }()
+	defer recovered(&err)
+	if job.Cancelled() {
+		err = job.ctx.Err()
+		return
+	}
+	output, contentType, err = handler(job.ctx, job)
+}
+
+// recovered makes a panic the error of a function that defers it.
+func recovered(err *error) {
+	if fault := recover(); fault != nil {
+		slog.Error("a handler panicked", "panic", fault, "stack", string(debug.Stack()))
+		*err = fmt.Errorf("panic: %v", fault)
+	}
+}
+
+func (job *Job) answer(data []byte, contentType string, err error) {
+	if last := max(len(data)-piece, 0); err == nil {
+		if err = job.Output(data[:last]); err == nil {
+			done := &pb.AttachRequest_Done{Id: job.Id, Data: data[last:], ContentType: text(contentType, 128)}
+			job.say(&pb.AttachRequest{Message: &pb.AttachRequest_Done_{Done: done}}, true)
+			return
+		}
+	}
+	job.fail(job.failed(err))
+}
+
+// failed is what an error says, whose methods may panic.
+func (job *Job) failed(err error) (said *Failed) {
+	var fault error
+	defer func() {
+		if fault != nil {
+			said = &Failed{Code: "INTERNAL", Message: fault.Error()}
+		}
+	}()
+	defer recovered(&fault)
+	if errors.As(err, &said) && said != nil {
+		return said
+	} else if job.Cancelled() && errors.Is(err, context.Canceled) {
+		return &Failed{Code: "CANCELLED", Message: "stopped because of " + context.Cause(job.ctx).Error()}
+	}
+	return &Failed{Code: "INTERNAL", Message: err.Error()}
+}
+
+func (job *Job) fail(said *Failed) {
+	failed := &pb.AttachRequest_Failed{
+		Id: job.Id, Code: text(said.Code, 64), Message: text(said.Message, mostText), Retryable: said.Retryable,
+	}
+	job.say(&pb.AttachRequest{Message: &pb.AttachRequest_Failed_{Failed: failed}}, true)
+}
+
+// session is the jobs of one server: of a child, or of one call of Attach.
+type session struct {
+	ctx     context.Context
+	worker  *Worker
+	send    func(*pb.AttachRequest)
+	sending sync.Mutex
+	// Jobs that are not answered, by their ids.
+	jobs    sync.Map
+	running sync.WaitGroup
+}
+
+func newSession(ctx context.Context, worker *Worker, send func(*pb.AttachRequest)) *session {
+	return &session{ctx: ctx, worker: worker, send: send}
+}
+
+// say sends one message at a time, and nothing about a job after its answer.
+func (job *Job) say(message *pb.AttachRequest, isAnswer bool) {
+	session := job.session
+	session.sending.Lock()
+	defer session.sending.Unlock()
+	if job.isAnswered {
+		return
+	}
+	session.send(message)
+	if isAnswer {
+		job.isAnswered = true
+		session.jobs.Delete(job.Id)
+		job.cancel(nil)
+		session.running.Done()
+	}
+}
+
+// receive takes a message of the server. It waits for nothing: a cancel comes through while all that is sent waits.
+func (session *session) receive(message *pb.AttachResponse) {
+	if run := message.GetRun(); run != nil {
+		session.start(run)
+	} else if taken := message.GetTaken(); taken != nil {
+		session.taken(taken.Id)
+	} else if cancel := message.GetCancel(); cancel != nil {
+		session.cancel(cancel.Id, cancel.Reason)
+	}
+}
+
+func (session *session) start(run *Run) {
+	ctx := metadata.AppendToOutgoingContext(session.ctx, "x-request-id", run.RequestId)
+	if run.Traceparent != "" {
+		ctx = metadata.AppendToOutgoingContext(ctx, "traceparent", run.Traceparent)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	end := time.Now().Add(time.Duration(run.BudgetMs) * time.Millisecond)
+	job := &Job{Run: run, session: session, ctx: ctx, cancel: cancel, end: end, untaken: make(chan struct{}, untaken)}
+	session.jobs.Store(run.Id, job)
+	session.running.Add(1)
+	go session.worker.serve(job)
+}
+
+func (session *session) taken(id string) {
+	if job, isOpen := session.jobs.Load(id); isOpen {
+		select {
+		case <-job.(*Job).untaken:
+		default:
+		}
+	}
+}
+
+// cancel lets a handler stop and answer. A member of a batch has its answer at once: the batch goes on without it.
+func (session *session) cancel(id, reason string) {
+	found, isOpen := session.jobs.Load(id)
+	if !isOpen {
+		return
+	}
+	job := found.(*Job)
+	job.cancel(errors.New(reason))
+	if session.worker.kinds[job.Kind].batch != nil {
+		go job.answer(nil, "", context.Canceled)
+	}
+}
