@@ -1,62 +1,39 @@
 // Submits a job, streams one, and prints the reason of a refusal.
 //
-//     npm install @grpc/grpc-js @grpc/proto-loader
+//     npm ci --prefix clients/node
 //     node examples/node/client.cjs 127.0.0.1:7070
 
-const { readFileSync } = require("node:fs");
-const { join } = require("node:path");
-const grpc = require("@grpc/grpc-js");
-const { loadSync } = require("@grpc/proto-loader");
-
-const ROOT = join(__dirname, "../..");
-const PROTOS = ["waterwheel/v1/worker_pool_service.proto", "google/rpc/status.proto", "google/rpc/error_details.proto"];
-const contract = loadSync(PROTOS, { includeDirs: [join(ROOT, "proto")], longs: Number, defaults: true, oneofs: true });
-const { waterwheel } = grpc.loadPackageDefinition(contract);
-
-// A channel that balances, checks health, and tries again when the server says that it may.
-function connect(address) {
-  const serviceConfig = readFileSync(join(ROOT, "deploy/service-config.json"), "utf8");
-  const options = { "grpc.service_config": serviceConfig, "grpc.enable_retries": 1 };
-  return new waterwheel.v1.WorkerPoolService(address, grpc.credentials.createInsecure(), options);
-}
-
-// The deadline is that of the whole job: queue, run and answer.
-function submit(pool, job, milliseconds) {
-  return new Promise((resolve, reject) => {
-    const done = (error, answer) => (error ? reject(error) : resolve(answer.result));
-    pool.submit({ job }, { deadline: Date.now() + milliseconds }, done);
-  });
-}
-
-// Why a call failed, the figures of the reason, and the seconds until a retry makes sense, if any does.
-function reason(error) {
-  const [packed] = error.metadata.get("grpc-status-details-bin");
-  const details = packed ? contract["google.rpc.Status"].deserialize(packed).details : [];
-  const find = (type) => {
-    const detail = details.find(({ type_url }) => type_url.endsWith(`/${type}`));
-    return detail && contract[type].deserialize(detail.value);
-  };
-  const info = find("google.rpc.ErrorInfo") ?? { reason: grpc.status[error.code], metadata: {} };
-  const delay = find("google.rpc.RetryInfo")?.retryDelay;
-  return { ...info, retryAfter: delay && delay.seconds + delay.nanos / 1e9 };
-}
+// In a program of your own: require("waterwheel-pool").
+const { Client, Refused, Missed, Failed, Lost } = require("../../clients/node");
 
 async function main(address) {
-  const pool = connect(address);
-  const result = await submit(pool, { kind: "sha256", payload: Buffer.from("hello") }, 2000);
-  console.log(`${result.output} by job ${result.jobId}`);
+  // It balances, checks health, and tries again when the server says that it may.
+  const pool = new Client(address);
+  // The timeout is that of the whole job: queue, run and answer, over all tries.
+  const result = await pool.submit("sha256", "hello", { timeout: 2000 });
+  console.log(`${result.text} by job ${result.jobId}`);
 
-  const job = { kind: "gzip", payload: Buffer.alloc(60_000, "hello ") };
-  // To leave this loop early, call `cancel()` on the call: `break` alone does not cancel the job.
-  for await (const event of pool.stream({ job }, { deadline: Date.now() + 2000 })) {
-    console.log(event.sequence, event.event);
-  }
+  // Leave the loop to cancel the job.
+  const stream = pool.stream("gzip", "hello ".repeat(10_000), { timeout: 2000 });
+  for await (const piece of stream) console.log("output", piece.length);
+  console.log("finished", stream.result.jobId);
 
   try {
-    await submit(pool, { kind: "nothing" }, 2000);
+    await pool.submit("nothing", "", { timeout: 2000 });
   } catch (error) {
-    const { reason: why, metadata, retryAfter } = reason(error);
-    console.log(why, JSON.stringify(metadata), retryAfter ? `retry after ${retryAfter} s` : "no retry");
+    if (error instanceof Refused) {
+      // It did not start.
+      const again = error.retryAfter ? `retry after ${error.retryAfter} ms` : "no retry";
+      console.log(error.reason, JSON.stringify(error.metadata), again);
+    } else if (error instanceof Missed) {
+      console.log("too late", error.reason);
+    } else if (error instanceof Failed) {
+      // Its handler says no.
+      console.log(error.code, error.message, error.stderr);
+    } else if (error instanceof Lost) {
+      // It may have had effects.
+      console.log("lost", error.reason, error.started);
+    } else throw error;
   }
   pool.close();
 }

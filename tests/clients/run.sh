@@ -45,12 +45,14 @@ python() {
 }
 
 node() {
-    local folder="$ROOT/tests/clients/node"
-    if ! cmp -s "$folder/package-lock.json" "$folder/node_modules/installed.json"; then
-        npm ci --prefix "$folder" --ignore-scripts --no-audit --no-fund --loglevel=error
-        cp "$folder/package-lock.json" "$folder/node_modules/installed.json"
-    fi
-    (cd "$folder" && npm test)
+    local folder
+    for folder in "$ROOT/clients/node" "$ROOT/tests/clients/node"; do
+        if ! cmp -s "$folder/package-lock.json" "$folder/node_modules/installed.json"; then
+            npm ci --prefix "$folder" --ignore-scripts --no-audit --no-fund --loglevel=error
+            cp "$folder/package-lock.json" "$folder/node_modules/installed.json"
+        fi
+        (cd "$folder" && npm test)
+    done
     malformed node
 }
 

@@ -1,0 +1,76 @@
+// One class for each thing that a caller does differently.
+"use strict";
+
+const { status } = require("@grpc/grpc-js");
+const { contract } = require("./connection.js");
+
+class JobError extends Error {
+  constructor(message, fields = {}) {
+    super(message);
+    Object.assign(this, { code: "UNKNOWN", reason: "", metadata: {}, jobId: "" }, fields);
+  }
+  get name() {
+    return this.constructor.name;
+  }
+}
+
+// It did not start.
+class Refused extends JobError {}
+// It did not end in time.
+class Missed extends JobError {}
+// Nobody knows how it ended.
+class Lost extends JobError {}
+
+// The handler said no. A handler throws it, too: `new Failed("NOT_FOUND", "no such picture")`.
+class Failed extends JobError {
+  constructor(code, message, fields = {}) {
+    super(message, { code, started: true, ...fields });
+    // What a program of `exec` printed last on standard error follows how it ended.
+    this.stderr ??= /\bexit(?:ed with)? (?:code |status )?\d+: ([^]*)/.exec(this.message)?.[1] ?? "";
+  }
+}
+
+// Makes an error of a code, a text, the details of `google.rpc.Status`, and whether a server was reached.
+function failureOf(number, message, details, wasReached) {
+  const find = (type) => {
+    const detail = details.find(({ type_url }) => type_url.endsWith(`/${type}`));
+    return detail && contract[type].deserialize(detail.value);
+  };
+  const info = find("google.rpc.ErrorInfo");
+  const delay = find("google.rpc.RetryInfo")?.retryDelay;
+  const code = status[number] ?? "UNKNOWN";
+  const isUnreachable = !info && !wasReached && code !== "DEADLINE_EXCEEDED";
+  const execution = info?.metadata.execution ?? (isUnreachable ? "NOT_STARTED" : "UNKNOWN");
+  return classify(execution, message, {
+    code,
+    reason: info?.reason ?? (isUnreachable ? "UNREACHABLE" : code),
+    metadata: info?.metadata ?? {},
+    jobId: info?.metadata.job ?? "",
+    retryAfter: delay && Number(delay.seconds) * 1000 + Math.ceil(delay.nanos / 1e6),
+  });
+}
+
+function classify(execution, message, fields) {
+  const started = { NOT_STARTED: false, STARTED: true }[execution];
+  fields = { ...fields, started };
+  if (["HANDLER_FAILED", "OUTPUT_TOO_LARGE"].includes(fields.reason)) return new Failed(fields.code, message, fields);
+  const type = fields.code === "DEADLINE_EXCEEDED" ? Missed : started === false ? Refused : Lost;
+  return new type(message, fields);
+}
+
+// The error of a call. Its peer is the target of the channel until it has a connection.
+function ofCall(error, call, target) {
+  const [packed] = error.metadata?.get("grpc-status-details-bin") ?? [];
+  const details = packed ? contract["google.rpc.Status"].deserialize(packed).details : [];
+  return failureOf(error.code, error.details ?? error.message, details, ![target, "unknown"].includes(call.getPeer()));
+}
+
+// The error of a detached job that ended without a result.
+function ofDetached({ state, attempts, jobId }) {
+  const { code, outcome, message } = attempts.at(-1) ?? { code: 0, outcome: "", message: "" };
+  const last = { JOB_STATE_EXPIRED: ["DEADLINE_EXCEEDED", "EXPIRED"], JOB_STATE_CANCELLED: ["CANCELLED", "CANCELLED"] };
+  const [name, reason] = last[state] ?? [status[code], outcome];
+  return classify(attempts.length ? "STARTED" : "NOT_STARTED", message || reason, { code: name, reason, jobId });
+}
+
+module.exports = { JobError, Refused, Missed, Failed, Lost, failureOf, ofCall, ofDetached };

@@ -1,0 +1,185 @@
+// Callers, against a real server.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { Client, Failed, Lost, Missed, Refused } from "../index.js";
+import { dial, held, start, until } from "./server.mjs";
+
+const ONE = `
+[pool.one]
+workers = 1
+queue = { jobs = 1 }
+when_full = "reject"
+[kind.echo]
+pool = "one"
+builtin = "echo"
+[kind.gzip]
+pool = "one"
+builtin = "gzip"
+[kind.sleep]
+pool = "one"
+builtin = "sleep"
+[kind.sad]
+pool = "one"
+exec = ["/bin/sh", "-c", "echo out of paint >&2; exit 3"]
+exit_codes = { "3" = "FAILED_PRECONDITION" }
+[kind.crash]
+pool = "one"
+exec = ["/bin/sh", "-c", "kill -9 $$"]
+[store]
+memory = true
+`;
+
+async function serve(t, options) {
+  const server = await start(t, ONE);
+  return { ...server, pool: dial(t, server.address, options) };
+}
+
+// The error of a promise, of one class.
+async function fault(type, promise) {
+  const error = await promise.then(() => assert.fail("it succeeded"), (error) => error);
+  assert.ok(error instanceof type, `${type.name} was expected, not ${error.stack}`);
+  return error;
+}
+
+test("each class of errors", async (t) => {
+  const { pool, address, kill } = await serve(t);
+  const result = await pool.submit("echo", { a: 1 });
+  assert.deepEqual([result.json(), result.contentType], [{ a: 1 }, "application/json"]);
+  assert.ok(result.waterfall.budgetSeconds > 29);
+
+  const refused = await fault(Refused, pool.submit("nothing"));
+  assert.deepEqual([refused.reason, refused.started, refused.retryAfter], ["UNKNOWN_KIND", false, undefined]);
+  const missed = await fault(Missed, pool.submit("sleep", "60000", { runTimeout: 200 }));
+  assert.deepEqual([missed.reason, missed.started], ["RUN_TIMEOUT", true]);
+  const failed = await fault(Failed, pool.submit("sad"));
+  assert.deepEqual([failed.code, failed.reason, failed.stderr.trim()], ["FAILED_PRECONDITION", "HANDLER_FAILED", "out of paint"]);
+  const lost = await fault(Lost, pool.submit("crash"));
+  assert.deepEqual([lost.reason, lost.started], ["WORKER_CRASHED", true]);
+  await assert.rejects(pool.submit("sleep", "60000", { signal: AbortSignal.timeout(20) }), { name: "TimeoutError" });
+  await until(async () => (await held(address)) === 0);
+  await assert.rejects(pool.submit("echo", 7), TypeError);
+  await assert.rejects(pool.submit("echo", "", { whenFull: "sometimes" }), TypeError);
+  await kill();
+  const alone = dial(t, address);
+  const unreachable = await fault(Refused, alone.submit("echo", "", { timeout: 500 }));
+  assert.equal(unreachable.reason, "UNREACHABLE");
+  assert.match(unreachable.message, /ECONNREFUSED/);
+});
+
+test("a refusal is tried again within one deadline", async (t) => {
+  const { pool, address } = await serve(t);
+  const busy = [pool.submit("sleep", "1000"), pool.submit("sleep", "1000")];
+  await until(async () => (await held(address)) === 2);
+  const { retryAfter } = await fault(Refused, pool.submit("echo", "", { resend: false }));
+  // There is no time for another try: the refusal is the error, and not a deadline.
+  assert.equal((await fault(Refused, pool.submit("echo", "", { timeout: Math.min(retryAfter, 500) }))).code, "RESOURCE_EXHAUSTED");
+  assert.equal((await pool.submit("echo", "hello")).text, "hello");
+  await Promise.all(busy);
+});
+
+test("a lost job is tried again only if it may run twice", async (t) => {
+  const { pool, address, kill } = await serve(t);
+  const lost = fault(Lost, pool.submit("sleep", "1500"));
+  await until(async () => (await held(address)) === 1);
+  const twice = dial(t, address).submit("sleep", "1500", { idempotent: true });
+  await until(async () => (await held(address)) === 2);
+  await kill();
+  const { started, reason } = await lost;
+  assert.deepEqual([started, reason], [undefined, "UNAVAILABLE"]);
+  await start(t, ONE, address);
+  await twice;
+});
+
+test("a stream", async (t) => {
+  const { pool, address } = await serve(t);
+  let reports = 0;
+  const stream = pool.stream("gzip", "hello ".repeat(100_000), { onProgress: () => reports++ });
+  let bytes = 0;
+  for await (const piece of stream) bytes += piece.length;
+  assert.ok(bytes > 0 && reports > 0 && stream.progress.fraction > 0);
+  assert.equal(Number(stream.result.waterfall.worker) >= 0, true);
+  for await (const piece of pool.stream("gzip", "hello ".repeat(600_000))) {
+    assert.ok(piece.length > 0);
+    break;
+  }
+  await until(async () => (await held(address)) === 0);
+  await fault(Failed, pool.stream("sad")[Symbol.asyncIterator]().next());
+});
+
+test("many jobs, as they are done", async (t) => {
+  const { pool, address } = await serve(t);
+  let taken = 0;
+  function* jobs(count) {
+    for (taken = 0; taken < count; taken++) yield { kind: "echo", payload: String(taken) };
+  }
+  const ended = new Set();
+  for await (const { job, result } of pool.submitMany(jobs(1000))) {
+    assert.equal(result.text, job.payload);
+    ended.add(result.text);
+  }
+  assert.equal(ended.size, 1000);
+  for await (const { error } of pool.submitMany(jobs(Infinity), { atOnce: 10 })) {
+    assert.equal(error, undefined);
+    assert.ok(taken <= 10, `${taken} are taken`);
+    break;
+  }
+  await until(async () => (await held(address)) === 0);
+  async function* faulty() {
+    yield { kind: "echo", payload: "x" };
+    throw new RangeError("no more");
+  }
+  await assert.rejects(async () => {
+    for await (const { error } of pool.submitMany(faulty())) assert.equal(error, undefined);
+  }, RangeError);
+});
+
+test("each of many has its own error", async (t) => {
+  const { pool, address, kill } = await serve(t);
+  const jobs = [{ kind: "echo" }, { kind: "sad" }, { kind: "nothing" }, { kind: "echo", payload: 7 }];
+  const errors = new Map();
+  for await (const { job, error } of pool.submitMany(jobs)) errors.set(job, error?.constructor.name);
+  assert.deepEqual(jobs.map((job) => errors.get(job)), [undefined, "Failed", "Refused", "TypeError"]);
+  async function* broken() {
+    yield { kind: "sleep", payload: "60000" };
+    await until(async () => (await held(address)) === 1);
+    await kill();
+    // After the call broke, they are tried like single ones.
+    yield { kind: "echo" };
+  }
+  const kinds = {};
+  for await (const { job, error } of pool.submitMany(broken(), { timeout: 2000 })) kinds[job.kind] = error.constructor.name;
+  assert.equal(kinds.sleep, "Lost");
+  assert.ok(["Refused", "Lost"].includes(kinds.echo), kinds.echo);
+});
+
+test("detached jobs", async (t) => {
+  const { pool } = await serve(t);
+  for (const existed of [false, true]) {
+    const { alreadyExisted } = await pool.create("echo", "hello", { id: "order-4711" });
+    assert.equal(alreadyExisted, existed);
+  }
+  assert.equal((await pool.job("order-4711").wait()).text, "hello");
+  const sad = await pool.create("sad", "", { retry: { attempts: 1 } });
+  const failed = await fault(Failed, sad.wait());
+  assert.deepEqual([failed.code, failed.stderr.trim()], ["FAILED_PRECONDITION", "out of paint"]);
+  const later = await pool.create("echo", "", { delay: 3_600_000 });
+  await assert.rejects(later.wait({ timeout: 200 }), { name: "TimeoutError" });
+  assert.equal(await later.cancel({ reason: "a test" }), "JOB_STATE_CANCELLED");
+  assert.equal((await fault(Refused, later.wait())).reason, "CANCELLED");
+  await later.retry();
+  assert.equal((await later.wait()).text, "");
+  assert.equal((await fault(Refused, pool.job("unknown").get())).reason, "NOT_FOUND");
+  let last;
+  for await (const event of pool.job("order-4711").watch()) last = event;
+  assert.equal(last.job.state, "JOB_STATE_SUCCEEDED");
+});
+
+test("an address of the environment", async (t) => {
+  const { address } = await start(t, ONE);
+  process.env.WATERWHEEL_SERVER = address;
+  t.after(() => delete process.env.WATERWHEEL_SERVER);
+  const pool = new Client();
+  assert.equal((await pool.submit("echo", "x")).text, "x");
+  pool.close();
+});

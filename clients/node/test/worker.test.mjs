@@ -1,0 +1,189 @@
+// Workers: in a test, as a child of a real server, and attached to it.
+
+import assert from "node:assert/strict";
+import { execFile, execFileSync } from "node:child_process";
+import { createPrivateKey, sign } from "node:crypto";
+import { readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { test } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
+import { fileURLToPath } from "node:url";
+import { promisify } from "node:util";
+import { Failed, Lost, Missed, Refused, Worker } from "../index.js";
+import { program } from "./program.mjs";
+import { PROGRAM, dial, folder, held, start, until } from "./server.mjs";
+
+const COMMAND = [process.execPath, fileURLToPath(new URL("program.mjs", import.meta.url))];
+
+// How each malformed result ends.
+const ENDS = {
+  throw: "INTERNAL: a bug",
+  null: "INTERNAL: null",
+  evil: "INTERNAL: an error that cannot be read",
+  number: "INTERNAL: bytes, a text, an object or an array was expected, not Number",
+  date: "INTERNAL: bytes, a text, an object or an array was expected, not Date",
+  halfway: "NOT_FOUND: no b",
+};
+const RESULTS = { json: '{"a":[1]}', pieces: "ab", nothing: "", late: "late", nan: "nan", type: "x", plain: "plain" };
+
+test("a test of a handler needs no server", async () => {
+  const worker = program();
+  for (const [payload, end] of Object.entries(ENDS)) {
+    const error = await worker.test(payload, { kind: "do" }).catch((error) => error);
+    assert.equal(`${error.code}: ${error.message}`, end);
+  }
+  for (const [payload, output] of Object.entries(RESULTS)) {
+    assert.equal((await worker.test(payload, { kind: "do" })).output.toString(), output);
+  }
+  assert.deepEqual((await worker.test("pieces", { kind: "do" })).pieces.map(String), ["a", "b", ""]);
+  assert.equal((await worker.test("json", { kind: "do" })).contentType, "application/json");
+  assert.match((await worker.test("cycle", { kind: "do" }).catch(String)).toString(), /circular/);
+  const ids = await worker.test("ids", { kind: "do", labels: { size: "3" } });
+  assert.equal(ids.output.toString(), '["",true,"3"]');
+  for (const kind of ["do", "batch"]) {
+    const error = await worker.test("wait", { kind, cancelAfter: 10 }).catch((error) => error);
+    assert.deepEqual([error.code, error.message], ["CANCELLED", "stopped because of CALLER"]);
+  }
+  await assert.rejects(worker.test("", { kind: "unknown" }), { code: "UNIMPLEMENTED" });
+});
+
+for (const attach of [[], ["--attach"]]) {
+  test(`the worker keeps the protocol ${attach}`, async () => {
+    const args = ["worker", "test", "--output", "json", ...attach, "--", ...COMMAND];
+    const { stdout } = await promisify(execFile)(PROGRAM, args).catch((error) => error);
+    const rows = stdout.trim().split("\n").map((line) => JSON.parse(line));
+    assert.ok(rows.length >= 15 && rows.every(({ verdict }) => verdict === "pass"), stdout);
+  });
+}
+
+const KINDS = ["do", "batch"].map((kind) => `[kind.${kind}]\npool = "one"\n?\n`).join("");
+const FAR = `[pool.one]\nwhen_full = "wait"\n${KINDS.replaceAll("?", "remote = true")}`;
+const CHILD = `
+[pool.one]
+workers = 8
+[program.test]
+command = ${JSON.stringify(COMMAND)}
+jobs_per_process = 8
+${KINDS.replaceAll("?", 'program = "test"')}`;
+
+// Attaches a worker until the test ends.
+function work(t, worker, options) {
+  const leaving = new AbortController();
+  const ended = worker.run({ ...options, signal: leaving.signal });
+  t.after(async () => {
+    leaving.abort();
+    await ended;
+  });
+}
+
+// Every result is an answer, and one costs no other.
+async function malformed(pool) {
+  for (const [payload, end] of Object.entries(ENDS)) {
+    const error = await pool.submit("do", payload).catch((error) => error);
+    assert.ok(error instanceof Failed, error.stack);
+    assert.equal(error.message, end.slice(end.indexOf(" ") + 1));
+  }
+  for (const [payload, output] of Object.entries(RESULTS)) assert.equal((await pool.submit("do", payload)).text, output);
+  assert.equal((await pool.submit("do", "large")).output.length, 3 << 20);
+  const long = await pool.submit("do", "long").catch((error) => error);
+  assert.ok(long instanceof Failed && long.message.startsWith("ü\ufffd") && Buffer.byteLength(long.message) <= 4096);
+  await assert.rejects(pool.submit("do", "code"), Failed);
+  await assert.rejects(pool.submit("do", "wait", { timeout: 200 }), Missed);
+}
+
+// A member that fails, or is cancelled, harms no other.
+async function batches(pool, address) {
+  const leaving = new AbortController();
+  const left = assert.rejects(pool.submit("batch", "wait", { signal: leaving.signal }), { name: "AbortError" });
+  await until(async () => (await held(address)) === 1);
+  const [good, bad, wrong] = ["a", "fail", "number"].map((payload) => pool.submit("batch", payload));
+  const failing = Promise.all([assert.rejects(bad, Failed), assert.rejects(wrong, Failed)]);
+  await until(async () => (await held(address)) === 4);
+  leaving.abort();
+  // The answer of the cancelled one comes before its batch ends.
+  await until(async () => (await held(address)) === 3);
+  assert.equal((await good).text, "3");
+  await Promise.all([left, failing]);
+  for (const [payload, message] of [["throw", "a bug"], ["few", "the handler returned 0 results for 1 jobs"]]) {
+    await assert.rejects(pool.submit("batch", payload), { message });
+  }
+  assert.equal((await pool.submit("batch", "a")).text, "1");
+}
+
+test("a child", async (t) => {
+  const { address } = await start(t, CHILD);
+  const pool = dial(t, address);
+  await malformed(pool);
+  await batches(pool, address);
+  const lost = await pool.submit("batch", "crash").catch((error) => error);
+  assert.ok(lost instanceof Lost && lost.reason === "WORKER_CRASHED", lost.stack);
+  assert.equal((await pool.submit("batch", "a")).text, "1");
+});
+
+test("an attached worker, by name", async (t) => {
+  const { address } = await start(t, FAR);
+  const pool = dial(t, address);
+  work(t, program(), { address: `localhost:${address.split(":")[1]}` });
+  await malformed(pool);
+  await batches(pool, address);
+});
+
+test("one budget of slots over all servers", async (t) => {
+  const servers = [await start(t, FAR), await start(t, FAR)];
+  let running = 0;
+  let most = 0;
+  const worker = new Worker();
+  for (const kind of ["do", "batch"]) {
+    worker.kind(kind, async () => {
+      most = Math.max(most, ++running);
+      await sleep(2);
+      running--;
+    });
+  }
+  work(t, worker, { address: servers.map(({ address }) => address), slots: 2 });
+  const submit = async ({ address }) => {
+    const jobs = Array.from({ length: 100 }, () => ({ kind: "do" }));
+    for await (const { error } of dial(t, address).submitMany(jobs)) assert.equal(error, undefined);
+  };
+  await Promise.all(servers.map(submit));
+  assert.equal(most, 2);
+});
+
+test("TLS and tokens", async (t) => {
+  const path = folder(t);
+  const run = (...args) => execFileSync("openssl", args, { cwd: path, stdio: ["ignore", "pipe", "ignore"] });
+  run("req", "-x509", "-newkey", "ed25519", "-noenc", "-subj", "/CN=test", "-addext", "subjectAltName=DNS:localhost",
+    "-keyout", "tls.key", "-out", "tls.crt", "-days", "1");
+  const key = createPrivateKey(readFileSync(join(path, "tls.key")));
+  const { x } = key.export({ format: "jwk" });
+  writeFileSync(join(path, "jwks.json"), JSON.stringify({ keys: [{ kty: "OKP", crv: "Ed25519", alg: "EdDSA", kid: "1", x }] }));
+  const claims = { iss: "https://issuer.example", aud: "waterwheel", sub: "user-7", exp: Date.now() / 1000 + 3600 | 0 };
+  const parts = [{ alg: "EdDSA", kid: "1" }, claims].map((part) => Buffer.from(JSON.stringify(part)).toString("base64url"));
+  const token = `${parts.join(".")}.${sign(null, Buffer.from(parts.join(".")), key).toString("base64url")}`;
+  const { address } = await start(t, `
+[server.tls]
+cert = "${path}/tls.crt"
+key = "${path}/tls.key"
+[auth.jwt]
+jwks = "${path}/jwks.json"
+issuer = "https://issuer.example"
+audience = ["waterwheel"]
+[auth.rule.all]
+principals = ["jwt:user-*"]
+rpcs = ["Submit", "Attach"]
+${FAR}`);
+  const name = `localhost:${address.split(":")[1]}`;
+  const ca = readFileSync(join(path, "tls.crt"));
+  work(t, program(), { address: name, ca, token });
+  assert.equal((await dial(t, `https://${name}`, { ca, token: async () => token }).submit("do", "x")).text, "x");
+  assert.equal((await dial(t, address, { ca, token, authority: "localhost" }).submit("do", "x")).text, "x");
+  const denied = await dial(t, name, { ca }).submit("do", "x").catch((error) => error);
+  assert.ok(denied instanceof Refused && denied.reason === "NO_CREDENTIALS", denied.stack);
+});
+
+test("Unix sockets", async (t) => {
+  const address = `unix:${join(folder(t), "socket")}`;
+  await start(t, FAR, address);
+  work(t, program(), { address });
+  assert.equal((await dial(t, address).submit("do", "x")).text, "x");
+});
