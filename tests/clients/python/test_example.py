@@ -9,7 +9,6 @@ import sys
 
 import pytest
 from service import PROGRAM, ROOMY, ROOT, Service, until
-from waterwheel.v1.worker_service_pb2 import AttachRequest, AttachResponse
 
 
 def test_the_example_runs(capsys, monkeypatch):
@@ -19,14 +18,15 @@ def test_the_example_runs(capsys, monkeypatch):
         runpy.run_path(str(example), run_name="__main__")
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824 by job ")
-    assert lines[1] == "1 started" and lines[-2].endswith(" finished")
-    assert lines[-1].startswith("UNKNOWN_KIND ") and "NOT_STARTED" in lines[-1]
+    assert lines[1].startswith("streamed ") and lines[1].endswith(" bytes of application/gzip")
+    assert sorted(lines[2:5]) == ["0 5feceb66", "1 6b86b273", "2 d4735e3a"]
+    assert lines[5] == "UNKNOWN_KIND not started; no retry"
 
 
 def test_the_call_of_the_readme_works(capsys):
     readme = (ROOT / "README.md").read_text()
     blocks = [rest.split("```")[0] for rest in readme.split("```python\n")[1:]]
-    call = next(block for block in blocks if "import grpc" in block)
+    call = next(block for block in blocks if "import Client" in block)
     with Service(ROOMY) as service:
         exec(call.replace("127.0.0.1:7070", service.address), {})
     assert capsys.readouterr().out == "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824\n"
@@ -39,12 +39,7 @@ def test_the_example_of_detached_jobs_runs(capsys, monkeypatch):
         runpy.run_path(str(example), run_name="__main__")
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("created report-") and lines[0].endswith(" True")
-    assert lines[-5].endswith(" output") and lines[-4].endswith(" job")
-    assert lines[-3:] == [
-        "waited JOB_STATE_SUCCEEDED slept 300 ms",
-        "cancelled JOB_STATE_CANCELLED",
-        "retried JOB_STATE_SUCCEEDED",
-    ]
+    assert lines[1:] == ["waited slept 300 ms", "cancelled CANCELLED", "ended Refused CANCELLED"]
 
 
 WORKER = [sys.executable, str(ROOT / "examples/python/worker.py")]
@@ -64,28 +59,6 @@ def test_the_worker_keeps_the_protocol():
     tested = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     rows = [json.loads(line) for line in tested.stdout.splitlines()]
     assert len(rows) == 16 and all(row["verdict"] == "pass" for row in rows), tested.stdout
-
-
-@pytest.mark.parametrize(
-    "handler, says",
-    [
-        (lambda job: sys.exit(3), "SystemExit: 3"),
-        (lambda job: (_ for _ in ()).throw(ValueError("half \udcff")), "half ?"),
-        (lambda job: (_ for _ in ()).throw(ValueError("long" * 100_000)), "longlong"),
-        (lambda job: None, "TypeError"),
-        (lambda job: ("a text", "text/plain"), "TypeError"),
-        (lambda job: (b"data", 5), "TypeError"),
-    ],
-)
-def test_every_way_out_of_a_handler_is_an_answer(handler, says, monkeypatch):
-    worker = runpy.run_path(WORKER[-1], run_name="worker")
-    monkeypatch.setitem(worker["KINDS"], "bad", handler)
-    said = []
-    run = AttachResponse.Run(id="7", kind="bad")
-    worker["serve"](worker["Job"](run, lambda **message: said.append(AttachRequest(**message))))
-    (answer,) = said
-    assert (answer.failed.id, answer.failed.code) == ("7", "INTERNAL")
-    assert says in answer.failed.message and len(answer.failed.message) <= 1000
 
 
 def test_the_worker_runs_the_jobs_of_a_server():

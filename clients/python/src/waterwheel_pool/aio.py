@@ -1,0 +1,244 @@
+"""The client for asyncio. `clients/python/stubs.sh` makes the one for threads from it."""
+
+import asyncio
+import math
+import os
+import uuid
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Self, Unpack
+
+import grpc
+import grpc.aio
+
+from .channel import Access, Connection
+from .errors import MORE_RUNS, JobError, Missed, Tries, of_call, of_failure
+from .gen import job_service_pb2 as detached
+from .gen import worker_pool_service_pb2 as pool
+from .messages import Fields, Job, Payload, Result, Retry, duration, result_of, result_of_detached, state_name
+
+
+class AsyncClient:
+    """Calls a server. The address is HOST:PORT, https://HOST:PORT or unix:PATH, or a list of IP addresses with ports; by
+    default that in WATERWHEEL_SERVER. What is refused is sent again when the server says so, unless `resend` is false.
+    """
+
+    def __init__(
+        self, address: str | Sequence[str] | None = None, *, resend: bool = True, **access: Unpack[Access]
+    ) -> None:
+        address = address or os.environ.get("WATERWHEEL_SERVER", "127.0.0.1:7070")
+        self._connection, self._resend = Connection(address, **access), resend
+        self._channel = self._connection.channel(grpc.aio)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Ends the connection, and the calls on it."""
+        await self._channel.close()
+
+    async def submit(
+        self, kind: str, payload: Payload = b"", *, timeout: float = 30.0, idempotent: bool = False,
+        resend: bool = True, request_id: str = "", **fields: Unpack[Fields],
+    ) -> Result:  # fmt: skip
+        """Runs a job, and returns its result. `timeout` bounds queue, run, answer and all tries. `idempotent` says that
+        the work may run twice."""
+        request = pool.SubmitRequest(job=Job(kind, payload, **fields).message())
+        tries = Tries(timeout, resend and self._resend, MORE_RUNS if idempotent else 0)
+        return result_of((await self._call("WorkerPoolService/Submit", request, pool.SubmitResponse, tries, request_id)).result)
+
+    def stream(
+        self, kind: str, payload: Payload = b"", *, timeout: float = 30.0, resend: bool = True,
+        request_id: str = "", on_progress: Callable[[float, str], None] | None = None, **fields: Unpack[Fields],
+    ) -> "AsyncStream":  # fmt: skip
+        """Runs a job, and iterates over the pieces of its output as they are made. `close`, or the end of a `with`, ends
+        the job."""
+        request = pool.StreamRequest(job=Job(kind, payload, **fields).message())
+        tries = Tries(timeout, resend and self._resend)
+        method = self._channel.unary_stream(
+            "/waterwheel.v1.WorkerPoolService/Stream", pool.StreamRequest.SerializeToString, pool.StreamResponse.FromString
+        )
+
+        def start() -> Any:
+            return method(request, timeout=tries.left(), metadata=self._connection.metadata(request_id))
+
+        return AsyncStream(start, tries, on_progress)
+
+    async def submit_many(
+        self, jobs: Iterable[Job] | AsyncIterable[Job], *, timeout: float = 600.0, at_once: int = 256
+    ) -> AsyncIterator[tuple[Job, Result | JobError]]:
+        """Runs many jobs on one call, and gives each with its result or error as it ends. It takes jobs as the server has
+        room for them, and has at most `at_once`. If the call breaks, the jobs that it had end with its error, which is
+        then raised; further jobs were not taken."""
+        waiting: dict[str, Job] = {}
+        room, faults, is_over = asyncio.Semaphore(at_once), list[Exception](), False
+
+        async def requests() -> AsyncIterator[pool.SubmitManyRequest]:
+            try:
+                async for job in _each(jobs):
+                    await room.acquire()
+                    if is_over:
+                        break
+                    request = pool.SubmitManyRequest(tag=str(uuid.uuid4()), job=job.message())
+                    waiting[request.tag] = job
+                    yield request
+            except Exception as fault:
+                faults.append(fault)
+                call.cancel()
+
+        method = self._channel.stream_stream(
+            "/waterwheel.v1.WorkerPoolService/SubmitMany",
+            pool.SubmitManyRequest.SerializeToString,
+            pool.SubmitManyResponse.FromString,
+        )
+        call = method(requests(), timeout=timeout, metadata=self._connection.metadata())
+        try:
+            async for answer in call:
+                job = waiting.pop(answer.tag)
+                room.release()
+                yield job, result_of(answer.result) if answer.HasField("result") else of_failure(answer.failure)
+        except (grpc.RpcError, asyncio.CancelledError) as broken:
+            if faults:
+                raise faults[0] from None
+            if not isinstance(broken, grpc.RpcError):
+                raise
+            error = of_call(broken)
+            is_over = True
+            for job in list(waiting.values()):
+                yield job, error
+            raise error from broken
+        finally:
+            is_over = True
+            room.release()
+            call.cancel()
+
+    async def create(
+        self, kind: str, payload: Payload = b"", *, id: str = "", timeout: float = 30.0, delay: float | None = None,
+        expire_in: float | None = None, retain_for: float | None = None, retry: Retry = Retry(), request_id: str = "",
+        **fields: Unpack[Fields],
+    ) -> "AsyncHandle":  # fmt: skip
+        """Creates a detached job. The same `id` is the same job: it is safe to create it again, as this call does."""
+        expires = None if expire_in is None else datetime.now(UTC) + timedelta(seconds=expire_in)
+        policy = detached.RetryPolicy(
+            max_attempts=retry.attempts, initial=duration(retry.initial), max=duration(retry.max)
+        )
+        options = detached.JobOptions(delay=duration(delay), retain_for=duration(retain_for), retry=policy)
+        if expires:
+            options.expire_time.FromDatetime(expires)
+        job = Job(kind, payload, **fields).message()
+        request = detached.CreateJobRequest(job=job, job_id=id or str(uuid.uuid4()), options=options)
+        tries = Tries(timeout, self._resend, math.inf)
+        answer = await self._call("JobService/CreateJob", request, detached.CreateJobResponse, tries, request_id)
+        return AsyncHandle(self, answer.job_id, answer.already_existed)
+
+    def job(self, id: str) -> "AsyncHandle":
+        """The detached job with this id, which is not looked for."""
+        return AsyncHandle(self, id, True)
+
+    async def _call(self, rpc: str, request: Any, answer: Any, tries: Tries, request_id: str = "") -> Any:
+        method = self._channel.unary_unary("/waterwheel.v1." + rpc, type(request).SerializeToString, answer.FromString)
+        while True:
+            try:
+                return await method(request, timeout=tries.left(), metadata=self._connection.metadata(request_id))
+            except grpc.RpcError as broken:
+                delay = tries.delay(of_call(broken))
+            await asyncio.sleep(delay)
+
+
+class AsyncStream:
+    """The pieces of a job's output."""
+
+    def __init__(self, start: Callable[[], Any], tries: Tries, on_progress: Callable[[float, str], None] | None) -> None:
+        #: The last progress: how much is done, from 0 to 1, and what the handler says.
+        self.progress: tuple[float, str] | None = None
+        #: The result, without its output, once the job has completed.
+        self.result: Result | None = None
+        self._start, self._tries, self._on_progress, self._began = start, tries, on_progress, False
+        self._call = start()
+        self._events = aiter(self._call)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        while True:
+            try:
+                event: pool.StreamResponse = await anext(self._events)
+            except grpc.RpcError as broken:
+                if self._began:
+                    raise of_call(broken) from broken
+                await asyncio.sleep(self._tries.delay(of_call(broken)))
+                self._call = self._start()
+                self._events = aiter(self._call)
+                continue
+            self._began = True
+            match event.WhichOneof("event"):
+                case "output_chunk":
+                    return event.output_chunk.data
+                case "progress":
+                    self.progress = event.progress.fraction, event.progress.message
+                    if self._on_progress:
+                        self._on_progress(*self.progress)
+                case "finished":
+                    end = event.finished
+                    self.result = Result(b"", end.content_type, end.job_id, end.waterfall)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the job if it runs."""
+        self._call.cancel()
+
+
+class AsyncHandle:
+    """A detached job."""
+
+    def __init__(self, client: AsyncClient, id: str, already_existed: bool) -> None:
+        self.id, self.already_existed, self._client = id, already_existed, client
+
+    async def wait(self, timeout: float = math.inf) -> Result:
+        """The result of the job at its end. TimeoutError if that does not come in time: the job goes on."""
+        # It only reads, and a server bounds the time of a call.
+        tries, left = Tries(timeout, True, math.inf, longest=25.0), timeout
+        while tries.left() > 0 or left == timeout:
+            left = tries.left()
+            try:
+                request = detached.WaitJobRequest(job_id=self.id)
+                job = (await self._client._call("JobService/WaitJob", request, detached.WaitJobResponse, tries)).job
+            except Missed:
+                continue  # The client's own timer was faster than the server's answer.
+            if job.state >= detached.JOB_STATE_SUCCEEDED:
+                return result_of_detached(job)
+        raise TimeoutError(f"the job {self.id} goes on")
+
+    async def cancel(self, reason: str = "", *, timeout: float = 30.0) -> str:
+        """Cancels the job: "CANCELLED", or "RUNNING" if it runs and was asked to stop."""
+        request, tries = detached.JobServiceCancelJobRequest(job_id=self.id, reason=reason), Tries(timeout, True)
+        answer = detached.JobServiceCancelJobResponse
+        return state_name((await self._client._call("JobService/CancelJob", request, answer, tries)).state)
+
+    async def get(self, *, timeout: float = 30.0) -> detached.DetachedJob:
+        """The job as it is, with its attempts and its output: a message of job_service.proto."""
+        request, tries = detached.GetJobRequest(job_id=self.id), Tries(timeout, True, math.inf)
+        job: detached.DetachedJob = (await self._client._call("JobService/GetJob", request, detached.GetJobResponse, tries)).job
+        return job
+
+    async def state(self) -> str:
+        """SCHEDULED, READY, BLOCKED, RUNNING, SUCCEEDED, FAILED, CANCELLED or EXPIRED."""
+        return state_name((await self.get()).state)
+
+
+async def _each(jobs: Iterable[Job] | AsyncIterable[Job]) -> AsyncIterator[Job]:
+    if isinstance(jobs, AsyncIterable):
+        async for job in jobs:
+            yield job
+    else:
+        for job in jobs:
+            yield job

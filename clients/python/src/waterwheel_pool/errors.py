@@ -1,0 +1,131 @@
+"""How a job can end without a result: one class for each thing that a caller does differently."""
+
+import math
+import random
+import re
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError
+from google.rpc import error_details_pb2
+
+from .gen.job_pb2 import JobFailure
+
+CODES = {code.value[0]: code.name for code in grpc.StatusCode}
+# What the core of gRPC says of a call that never left, for which it has no code of its own.
+_NEVER_LEFT = re.compile("failed to connect to all|connections to all backends failing|resolution failed|empty address")
+#: Most tries after one whose work may have started.
+MORE_RUNS = 2
+
+
+class JobError(Exception):
+    """A job without a result."""
+
+    def __init__(self, code: str, message: str = "", **known: Any) -> None:
+        super().__init__(code, message)
+        #: Name of the gRPC code, such as "RESOURCE_EXHAUSTED", and what went wrong, for people.
+        self.code, self.message = code, message
+        #: Reason of docs/calling.md, such as "QUEUE_FULL"; the code, where the server gave none.
+        self.reason: str = known.get("reason") or code
+        #: Figures of the reason.
+        self.metadata: dict[str, str] = dict(known.get("metadata") or {})
+        #: Id of the job, if it was accepted.
+        self.job_id = self.metadata.get("job", "")
+        #: Seconds after which the server would like to see the job again, if it would.
+        self.retry_after: float | None = known.get("retry_after")
+        #: Whether the work had started; None if that cannot be known.
+        self.started: bool | None = known.get("started")
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.message}"
+
+
+class Refused(JobError):
+    """The job did not start: sending it again is safe."""
+
+
+class Missed(JobError):
+    """The deadline, or a timeout of the job, came first."""
+
+
+class Lost(JobError):
+    """The job began, or may have begun, and will give no result: send it again only if it may run twice."""
+
+
+class Failed(JobError):
+    """The handler said no. Handlers raise it, too: `raise Failed("NOT_FOUND", "no such picture")`."""
+
+    def __init__(self, code: str, message: str = "", retryable: bool | None = None, **known: Any) -> None:
+        super().__init__(code, message, **{"reason": "HANDLER_FAILED", "started": True, **known})
+        #: Whether another attempt of a detached job may do better; None leaves it to the code.
+        self.retryable = retryable
+
+    @property
+    def stderr(self) -> str:
+        """What a program wrote to standard error at its end."""
+        return re.split(r" exited with code \d+: |$", str(self.message), maxsplit=1)[1]
+
+
+def ended(code: str, message: str, reason: str, started: bool | None, **known: Any) -> JobError:
+    """The error of a job that ended so."""
+    if reason in ("HANDLER_FAILED", "OUTPUT_TOO_LARGE"):
+        return Failed(code, message, reason=reason, **known)
+    kind = Missed if code == "DEADLINE_EXCEEDED" else Refused if started is False else Lost
+    return kind(code, message, reason=reason, started=started, **known)
+
+
+def of_status(code: str, message: str, details: Iterable[Any]) -> JobError:
+    info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
+    retry_after = None
+    for detail in details:
+        detail.Unpack(info)
+        if detail.Unpack(retry):
+            retry_after = retry.retry_delay.ToNanoseconds() / 1e9
+    started = {"NOT_STARTED": False, "STARTED": True}.get(info.metadata.get("execution", ""))
+    if not info.reason and code == "UNAVAILABLE" and _NEVER_LEFT.search(message):
+        info.reason, started = "UNREACHABLE", False
+    return ended(code, message, info.reason, started, metadata=info.metadata, retry_after=retry_after)
+
+
+def of_failure(failure: JobFailure) -> JobError:
+    """The error of one job among many."""
+    return of_status(CODES.get(failure.code, "UNKNOWN"), failure.message, failure.details)
+
+
+def of_call(call: Any) -> JobError:
+    """The error of a call that failed."""
+    details: Iterable[Any] = ()
+    try:
+        details = JobFailure.FromString(dict(call.trailing_metadata() or ())["grpc-status-details-bin"]).details
+    except (KeyError, DecodeError):
+        pass  # It is of the client library, or of a proxy.
+    return of_status(call.code().name, call.details() or "", details)
+
+
+class Tries:
+    """One deadline over all tries of a call, and when to try again."""
+
+    def __init__(self, timeout: float, resend: bool, more_runs: float = 0, longest: float = math.inf) -> None:
+        self._end, self._longest = time.monotonic() + timeout, longest
+        self._resend, self._more_runs, self._backoff = resend, more_runs, 0.05
+
+    def left(self) -> float:
+        """Seconds for the next try."""
+        return min(max(self._end - time.monotonic(), 0.0), self._longest)
+
+    def delay(self, error: JobError) -> float:
+        """Seconds until another try. Raises the error if there is to be none."""
+        # After STARTED, a server answers UNAVAILABLE only if the kind is idempotent there.
+        again = error.retry_after is not None or (error.code == "UNAVAILABLE" and error.started is not None)
+        if isinstance(error, Lost) and not again:
+            self._more_runs -= 1
+            again = self._more_runs >= 0
+        delay = error.retry_after
+        if delay is None:
+            delay, self._backoff = self._backoff * random.uniform(0.5, 1), min(self._backoff * 2, 1.0)
+        is_final = isinstance(error, Failed | Missed) or not again or not self._resend
+        if is_final or time.monotonic() + delay >= self._end:
+            raise error
+        return delay
