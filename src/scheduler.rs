@@ -50,7 +50,7 @@ use queue::Queue;
 pub(crate) use snapshot::{CoreLoad, WorkerSnapshot};
 pub use snapshot::{Counts, SizeStats};
 pub(crate) use workers::{Bounds, Resized};
-use workers::{Sizing, Workers};
+use workers::{ColdStart, Sizing, Workers};
 
 use crate::model::{Criticality, KindId, Outcome, RejectionReason, WhenFull};
 
@@ -148,6 +148,7 @@ pub(crate) struct Core<H: Host> {
     running: usize,
     workers: Workers<H::State>,
     sizing: Sizing,
+    cold_start: ColdStart,
     counts: Counts,
     saturated: bool,
     /// Time of the last dispatch.
@@ -173,6 +174,7 @@ impl<H: Host> Core<H> {
             running: 0,
             workers: Workers::new(shards),
             sizing: Sizing::new(kinds),
+            cold_start: ColdStart::default(),
             counts: Counts::default(),
             saturated: false,
             #[cfg(test)]
@@ -234,14 +236,14 @@ impl<H: Host> Core<H> {
         self.paused.is_none() && self.workers.has_idle()
     }
 
-    /// Wait behind all queued jobs of `class` and above, and behind the waiting callers. For a paused pool, as if it
-    /// resumed now.
-    pub(crate) fn expected_wait(&self, class: Criticality) -> Duration {
+    /// Wait behind all queued jobs of `class` and above, and behind the waiting callers, and for a worker if there is
+    /// none. For a paused pool, as if it resumed now.
+    pub(crate) fn expected_wait(&self, now: Instant, class: Criticality) -> Duration {
         if self.can_start() && self.queue.waiting.is_empty() {
             return Duration::ZERO;
         }
         let callers = self.queue.waiting.work_ahead_of(class) / self.workers.live().max(1) as f64;
-        seconds(self.wait_behind(class, f64::INFINITY) + callers)
+        seconds(self.wait_behind(class, f64::INFINITY) + callers + self.start_wait(now))
     }
 
     /// The same for a job of `kind`, which may also wait for a limit of its kind. Limits per key are not included.
@@ -250,7 +252,7 @@ impl<H: Host> Core<H> {
         let before = self.queue.ahead(kind_queue, class, f64::INFINITY);
         let service = self.admission.estimates.service(kind);
         let limit = self.limits.wait(kind_queue, before, None, service, now);
-        self.expected_wait(class).max(seconds(limit.seconds))
+        self.expected_wait(now, class).max(seconds(limit.seconds))
     }
 
     /// Time until no job is left, if none arrives: the work in the queue, and the longest rest of a running job. A job

@@ -225,6 +225,7 @@ fn because(binding: Binding) -> &'static str {
         Binding::Pause => "its pool is paused",
         Binding::Room => "the queue is full",
         Binding::Workers => "no worker is free",
+        Binding::NoWorker => "it waits for a worker to attach",
         Binding::Tenants => "no worker is free, and tenants that had less worker time go first",
         Binding::OrderingKey => "an earlier job has the same ordering key",
         Binding::LimitConcurrency => "its kind is at its concurrency limit",

@@ -81,8 +81,16 @@ pub enum RejectionReason {
     Draining,
     /// An operator is draining the pool.
     PoolDraining,
-    /// Attached workers run the kind, and none is attached.
-    NoWorkers,
+    /// Attached workers run the kind, and none is attached: the caller does not wait, or its deadline is too short for
+    /// the usual start of a worker.
+    NoWorkers {
+        /// Predicted wait.
+        expected: Duration,
+        /// Smallest timeout with which it would be held until a worker attaches; zero before the first start.
+        needed: Duration,
+        /// Time left of the budget.
+        budget: Duration,
+    },
     /// No handler has that name.
     UnknownKind {
         /// The closest name that exists.
@@ -133,7 +141,7 @@ impl RejectionReason {
             Self::DeadlineUnreachable { .. } | Self::WaitTooLong { .. } => Reason::DeadlineUnreachable,
             Self::OverRate { .. } | Self::OverInFlight { .. } => Reason::QuotaExceeded,
             Self::Draining | Self::PoolDraining => Reason::Draining,
-            Self::NoWorkers => Reason::NoWorkers,
+            Self::NoWorkers { .. } => Reason::NoWorkers,
             Self::UnknownKind { .. } => Reason::UnknownKind,
             Self::Invalid { .. } => Reason::InvalidField,
             Self::PayloadTooLarge { .. } => Reason::PayloadTooLarge,

@@ -11,7 +11,7 @@ use crate::{
 /// A gauge of every pool: name, help, and function that reads it.
 type Level = (&'static str, &'static str, fn(&PoolStats) -> f64);
 
-const LEVELS: [Level; 16] = [
+const LEVELS: [Level; 17] = [
     ("waterwheel_queue_jobs", "Jobs in the queue", |pool| pool.queued as f64),
     ("waterwheel_queue_jobs_limit", "Limit of jobs in the queue", |pool| pool.queue_jobs as f64),
     ("waterwheel_queue_bytes", "Payload bytes in the queue", |pool| pool.queued_bytes as f64),
@@ -31,6 +31,9 @@ const LEVELS: [Level; 16] = [
     ("waterwheel_pool_workers_min", "Smallest number of workers", |pool| pool.size.min as f64),
     ("waterwheel_pool_workers_max", "Largest number of workers", |pool| pool.size.max as f64),
     ("waterwheel_pool_workers", "Target number of workers", |pool| pool.size.workers as f64),
+    ("waterwheel_pool_cold_start_seconds", "Usual time until the first worker attaches, if jobs want one", |pool| {
+        pool.size.cold_start.as_secs_f64()
+    }),
     (
         "waterwheel_pool_slowdown_ratio",
         "Recent run time of jobs, divided by the usual run time of their kinds",

@@ -267,7 +267,8 @@ pub struct Explanation {
     pub job: ListedJob,
     /// What it waits for; `None` if it has begun.
     pub wait: Option<Wait>,
-    /// The job that holds its ordering key, or the limit that is reached; empty for other causes.
+    /// The job that holds its ordering key, the limit that is reached, or how long a worker usually takes to attach;
+    /// empty for other causes.
     pub blocker: String,
 }
 
@@ -285,6 +286,7 @@ impl Pool {
         let Explained { job: cx, held, wait, key_holder } = held?;
         let blocker = match wait.and_then(|wait| wait.queued).map(|queued| queued.bound_by) {
             Some(Binding::OrderingKey) => key_holder.map(|holder| holder.job().to_string()).unwrap_or_default(),
+            Some(Binding::NoWorker(Some(usual))) => format!("usually {:.1} s", usual.as_secs_f64()),
             Some(Binding::Limit(limiter)) => value(limiter, inner.kind(cx.kind_id()).get_options().limits),
             _ => String::new(),
         };

@@ -105,7 +105,7 @@ pub(super) fn record(inner: &PoolInner, cx: &Context, failure: Box<Failure>) -> 
 pub(super) fn refuse_waiting(inner: &PoolInner, cx: &Context, reason: RejectionReason) -> JobError {
     let retry_after = match reason {
         RejectionReason::NoRoomInTime => {
-            let expected = inner.read(|core| core.expected_wait(Criticality::default()));
+            let expected = inner.read(|core| core.expected_wait(Instant::now(), Criticality::default()));
             Some(jittered(expected.clamp(MIN_RETRY, MAX_RETRY)))
         }
         _ => None,

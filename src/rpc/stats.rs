@@ -180,7 +180,7 @@ fn limit_stats(stats: LimitStats) -> proto::LimitStats {
 }
 
 pub(super) fn size_stats(size: &SizeStats) -> proto::SizeStats {
-    let SizeStats { min, max, workers, retiring, slowdown, held_back } = *size;
+    let SizeStats { min, max, workers, retiring, slowdown, held_back, cold_start: _ } = *size;
     let [min, max, workers, retiring] = [min, max, workers, retiring].map(count);
     proto::SizeStats { min, max, workers, retiring, slowdown, held_back }
 }

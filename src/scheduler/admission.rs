@@ -35,8 +35,10 @@ const MIN_LEFT: f64 = 0.05;
 /// Bounds of the retry delay of a refusal.
 const MIN_DELAY: Duration = Duration::from_millis(10);
 const MAX_DELAY: Duration = Duration::from_secs(5);
-/// Longest retry delay for a limit. It is longer because the time of a limit is certain.
+/// Longest retry delay for a limit, or for the start of a worker. It is longer because that time hardly changes.
 const MAX_LIMIT_DELAY: Duration = Duration::from_secs(60);
+/// Retry delay before the first start of a worker.
+const UNKNOWN_START: Duration = Duration::from_secs(1);
 
 /// Measurements of the load of a pool.
 pub(super) struct Admission {
@@ -76,6 +78,8 @@ struct Expected {
     wait: f64,
     /// The limit that causes the wait, if there is one.
     by: Option<Limiter>,
+    /// Seconds of that until a worker attaches, if there is none.
+    start: f64,
     /// Seconds that it runs.
     service: f64,
     /// Share of its budget that it may spend waiting.
@@ -141,10 +145,21 @@ impl Expected {
         (self.share * self.budget.as_secs_f64()).min(self.patience.as_secs_f64())
     }
 
+    /// Smallest timeout with which it would be accepted.
+    fn needed(&self) -> Duration {
+        seconds((self.wait / self.share).max(self.wait + self.service))
+    }
+
+    /// The reason while no worker is attached.
+    fn no_workers(&self) -> RejectionReason {
+        let needed = if self.start > 0.0 { self.needed() } else { Duration::ZERO };
+        RejectionReason::NoWorkers { expected: seconds(self.wait), needed, budget: self.budget }
+    }
+
     /// A refusal. The retry delay ends when the wait has fallen to `allowed` seconds and a job has run. If the queue is
     /// full, `allowed` is 0.
     fn refuse(self, reason: RejectionReason, allowed: f64) -> Refusal {
-        let longest = if self.by.is_some() { MAX_LIMIT_DELAY } else { MAX_DELAY };
+        let longest = if self.by.is_some() || self.start > 0.0 { MAX_LIMIT_DELAY } else { MAX_DELAY };
         let delay = seconds(self.wait - allowed + self.service).clamp(MIN_DELAY, longest);
         Refusal { reason, retry_after: Some(delay) }
     }
@@ -163,6 +178,14 @@ impl<H: Host> Core<H> {
         self.expect(now, candidate).refuse(RejectionReason::QueueFull, 0.0)
     }
 
+    /// The refusal of a job that does not wait, while no worker is attached.
+    pub(super) fn without_workers(&self, now: Instant, candidate: &Candidate<'_>) -> Refusal {
+        let expected = self.expect(now, candidate);
+        let refusal = expected.refuse(expected.no_workers(), 0.0);
+        let retry_after = refusal.retry_after.filter(|_| expected.start > 0.0).or(Some(UNKNOWN_START));
+        Refusal { retry_after, ..refusal }
+    }
+
     /// Judges a job that cannot start at once, without regard to the capacity of the queue.
     ///
     /// Returns whether the job is a probe: it would end too late, but by an estimate that may be outdated.
@@ -172,13 +195,13 @@ impl<H: Host> Core<H> {
     pub(super) fn judge(&self, now: Instant, candidate: &Candidate<'_>) -> Result<bool, Refusal> {
         let kind_queue = self.limits.kind_queue(candidate.kind);
         let expected = self.expect(now, candidate);
-        let Expected { wait, by, service, share, patience, budget } = expected;
+        let Expected { wait, by, start, service, share, patience, budget } = expected;
         let over = |limit| RejectionReason::LimitExceeded { limit, expected: seconds(wait), budget };
         if self.has_kind_cap(kind_queue) && self.queue.jobs_of(kind_queue) >= self.kind_cap() {
             return Err(expected.refuse(over(by.unwrap_or_else(|| self.limits.any(kind_queue))), 0.0));
         }
-        // Before the first measurement, only a rate limit can refuse jobs, because its time is certain.
-        if !self.admission.estimates.is_measured() && by.is_none() {
+        // Before the first measurement, only a rate limit and the start of a worker refuse: their times are known.
+        if !self.admission.estimates.is_measured() && by.is_none() && start <= 0.0 {
             return Ok(false);
         }
         let left = budget.as_secs_f64();
@@ -187,9 +210,10 @@ impl<H: Host> Core<H> {
             // A longer deadline does not help if the caller's own queue timeout is the bound.
             let late = if wait <= share * left && !is_probe {
                 RejectionReason::WaitTooLong { expected: seconds(wait), patience }
+            } else if start > 0.0 {
+                expected.no_workers()
             } else {
-                let needed = seconds((wait / share).max(wait + service));
-                RejectionReason::DeadlineUnreachable { expected: seconds(wait), needed, budget }
+                RejectionReason::DeadlineUnreachable { expected: seconds(wait), needed: expected.needed(), budget }
             };
             let refusal = expected.refuse(by.map_or(late, over), allowed);
             // A later try with the same deadline would have too little time as well.
@@ -216,13 +240,15 @@ impl<H: Host> Core<H> {
 
     fn expect(&self, now: Instant, candidate: &Candidate<'_>) -> Expected {
         let limit = self.limit_wait(now, candidate);
-        let is_guess = limit.by.is_some() && !self.admission.estimates.is_measured();
-        let shared = if is_guess { 0.0 } else { self.shared_wait(candidate) };
+        let start = self.start_wait(now);
+        let is_guess = (limit.by.is_some() || start > 0.0) && !self.admission.estimates.is_measured();
+        let shared = start + if is_guess { 0.0 } else { self.shared_wait(candidate) };
         let [patience, budget] = [candidate.start_by, candidate.finish_by].map(|at| at.saturating_duration_since(now));
         Expected {
             wait: shared.max(limit.seconds),
             // The tolerance lets the limit win a tie, independent of rounding.
             by: limit.by.filter(|_| limit.seconds + TIE >= shared),
+            start,
             // A measured kind uses its own service time.
             service: self.admission.estimates.measured(candidate.kind).unwrap_or(0.0),
             share: WAIT_SHARE * self.safety_margin(candidate),

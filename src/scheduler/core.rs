@@ -32,9 +32,6 @@ pub(crate) enum Withdrawn {
     Gone,
 }
 
-/// Retry time while there are no workers, because remote ones may attach at any time.
-const WITHOUT_WORKERS: Duration = Duration::from_secs(1);
-
 impl<H: Host> Core<H> {
     /// A job arrives: it starts, is queued, waits for capacity, or is refused. `waiter` is called only if it is queued
     /// or waits.
@@ -96,8 +93,11 @@ impl<H: Host> Core<H> {
         let (class, bytes) = (arrival.class, arrival.bytes);
         let kind_queue = self.limits.kind_queue(arrival.kind);
         let waits = arrival.when_full == WhenFull::Wait;
-        if !waits && self.workers.configured() == 0 {
-            return Err(Refusal { reason: RejectionReason::NoWorkers, retry_after: Some(WITHOUT_WORKERS) });
+        if self.workers.configured() == 0 {
+            self.want_worker(now);
+            if !waits {
+                return Err(self.without_workers(now, &self.candidate(&arrival)));
+            }
         }
         let before = effects.len();
         if arrival.when_full == WhenFull::DropOldest {

@@ -43,6 +43,8 @@ pub struct Queued {
 pub enum Binding {
     /// No worker is free, and the jobs before it arrived earlier or are more important.
     Workers,
+    /// No worker is attached. The usual time until one does, if that is known.
+    NoWorker(Option<Duration>),
     /// No worker is free, and jobs of tenants with less worker time go first, though they arrived later.
     Tenants,
     /// An earlier job has the same ordering key.
@@ -183,7 +185,7 @@ impl<H: Host> Core<H> {
             || self.entries.iter().map(|(_, other)| other).filter(earlier).filter(|_| entry.key_queue.is_some());
         let in_key_queue: f64 = of_key().map(|other| other.work).sum();
         let blocked = of_key().filter(|other| other.stage == EntryStage::Blocked).count();
-        let shared = if self.can_start() { 0.0 } else { self.expected_start(entry, &before) };
+        let shared = if self.can_start() { 0.0 } else { self.expected_start(entry, &before) + self.start_wait(now) };
         let service = self.admission.estimates.measured(entry.kind).unwrap_or(0.0);
         let at_key = self.limits.before(&self.entries, index);
         let limit = self.limits.wait(entry.kind_queue, before.in_kind_queue as f64, at_key, service, now);
@@ -204,6 +206,7 @@ impl<H: Host> Core<H> {
             (EntryStage::Throttled, Some(key_limiter)) => Binding::Limit(self.limits.throttled_by(key_limiter)),
             _ => match self.limits.closed_by(entry.kind_queue, now) {
                 Some(limiter) => Binding::Limit(limiter),
+                None if self.workers.configured() == 0 => Binding::NoWorker(self.cold_start.usual()),
                 None if has_later => Binding::Tenants,
                 None => Binding::Workers,
             },

@@ -126,11 +126,12 @@ impl<H: Host> Core<H> {
         mut fresh: impl FnMut() -> H::State,
         effects: &mut Vec<Effect<H>>,
     ) -> Vec<H::State> {
-        let live = self.workers.live();
+        let (live, before) = (self.workers.live(), self.workers.configured());
         let (gone, missing) = self.workers.configure(count);
         for _ in 0..missing {
             self.workers.add(fresh(), now);
         }
+        self.note_worker_count(now, before);
         if self.workers.live() > live {
             self.dispatch(now, effects);
         }

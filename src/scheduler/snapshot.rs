@@ -71,6 +71,8 @@ pub struct SizeStats {
     pub slowdown: f64,
     /// Whether the pool does not grow, because jobs take longer than before.
     pub held_back: bool,
+    /// Usual time until the first worker attaches, if jobs want one; zero if that is not known.
+    pub cold_start: Duration,
 }
 
 /// The statistics that change with every job, without copies of lists.
@@ -139,7 +141,7 @@ impl<H: Host> Core<H> {
             waiting: self.queue.waiting.len(),
             size: self.size(),
             oldest: self.queue.all.head().map(|index| self.entries[index].job.clone()),
-            expected_wait: self.expected_wait(class),
+            expected_wait: self.expected_wait(now, class),
             expected_waits: (0..self.limits.kinds())
                 .map(|kind| self.expected_wait_of(now, KindId(kind), class))
                 .collect(),
@@ -157,6 +159,7 @@ impl<H: Host> Core<H> {
             retiring: self.workers.surplus(),
             slowdown: self.sizing.slowdown.ratio(),
             held_back: self.sizing.sizer.is_held_back(),
+            cold_start: self.cold_start.usual().unwrap_or_default(),
         }
     }
 

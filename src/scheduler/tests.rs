@@ -152,6 +152,7 @@ fn reason_name(reason: &RejectionReason) -> &'static str {
         RejectionReason::NoRoomInTime => "no room",
         RejectionReason::Draining => "draining",
         RejectionReason::PoolDraining => "shut",
+        RejectionReason::NoWorkers { .. } => "no workers",
         other => unreachable!("unexpected refusal: {other:?}"),
     }
 }

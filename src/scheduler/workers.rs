@@ -1,5 +1,6 @@
 //! The workers of a pool: idle, busy, stuck, retiring. `workers/sizer.rs` decides on their number.
 
+mod cold_start;
 mod sizer;
 mod sizing;
 
@@ -9,6 +10,7 @@ use slab::Slab;
 use tokio::time::Instant;
 
 use super::JobKey;
+pub(super) use cold_start::ColdStart;
 pub(crate) use sizer::Bounds;
 pub(super) use sizer::Sizer;
 pub(crate) use sizing::Resized;

@@ -3,6 +3,7 @@
 mod blame;
 mod hello;
 mod network;
+mod zero;
 
 use std::time::Duration;
 

@@ -66,6 +66,7 @@ export const PROCESSES = {
 export const BINDINGS = {
   BINDING_ROOM: "the queue is full, so its caller waits outside",
   BINDING_WORKERS: "all workers are busy",
+  BINDING_NO_WORKER: "no worker is attached",
   BINDING_TENANTS: "other tenants go first, which had less of the workers' time",
   BINDING_ORDERING_KEY: "a job with the same ordering key is before it",
   BINDING_LIMIT_CONCURRENCY: "its kind already runs as many jobs at once as its limit allows",

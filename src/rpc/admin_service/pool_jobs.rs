@@ -181,6 +181,7 @@ fn held(wait: Option<Wait>, age: Duration, left: Duration) -> HeldState {
 fn binding(binding: Binding) -> proto::Binding {
     match binding {
         Binding::Workers => proto::Binding::Workers,
+        Binding::NoWorker(_) => proto::Binding::NoWorker,
         Binding::Tenants => proto::Binding::Tenants,
         Binding::Pause => proto::Binding::Pause,
         Binding::OrderingKey => proto::Binding::OrderingKey,

@@ -67,6 +67,7 @@ fn ready(admin: &Admin, detached: &Detached, kind: &str) -> StoredState {
             let detail = format!("its kind has reached its limit: {value}");
             StoredState { blocker: value, ..because(limit(limiter), detail) }
         }
+        None if pool.worker_count() == 0 => because(Binding::NoWorker, "it waits for a worker to attach"),
         None if pool.free_workers() == 0 => because(Binding::Workers, "no worker of its pool is free"),
         None => because(Binding::Room, "its pool starts jobs that were taken from the store before it"),
     }

@@ -86,7 +86,9 @@ fn place(rejection: &Rejection) -> Vec<(&'static str, String)> {
 /// The figures of a refusal.
 fn figures(rejection: &Rejection) -> Vec<(&'static str, String)> {
     match &rejection.reason {
-        RejectionReason::DeadlineUnreachable { expected, needed, budget } => vec![
+        RejectionReason::NoWorkers { needed: Duration::ZERO, .. } => Vec::new(),
+        RejectionReason::DeadlineUnreachable { expected, needed, budget }
+        | RejectionReason::NoWorkers { expected, needed, budget } => vec![
             ("expected_wait_ms", millis(*expected)),
             ("needed_timeout_ms", needed.as_millis().to_string()),
             ("budget_ms", millis(*budget)),
@@ -121,7 +123,6 @@ fn figures(rejection: &Rejection) -> Vec<(&'static str, String)> {
         | RejectionReason::NoRoomInTime
         | RejectionReason::Draining
         | RejectionReason::PoolDraining
-        | RejectionReason::NoWorkers
         | RejectionReason::UnknownKind { .. }
         | RejectionReason::Invalid { .. } => Vec::new(),
     }

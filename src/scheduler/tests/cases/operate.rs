@@ -168,4 +168,49 @@ pub(super) const CASES: &[Case] = &[
          offer c => starts on 0",
     )
     .on(2),
+    pool(
+        "the usual start of a worker is a part of the expected wait while there is none",
+        LARGE,
+        "offer a => starts on 0
+         finish a completed 100 => done
+         resize 0 => drops 1
+         offer b => refused: no workers
+         offer c wait for=1500 => queued
+         explain c => at 1, 0 ahead, in 0 ms, for NoWorker(None)
+         pass 2000 => done
+         expire c => was queued
+         resize 1 => done
+         resize 0 => drops 1
+         offer d for=9000 => refused: no workers
+         offer e wait for=3999 => refused: no workers
+         offer f wait for=4001 => queued
+         explain f => at 1, 0 ahead, in 2000 ms, for NoWorker(Some(2s))
+         pass 1500 => done
+         offer g wait for=1300 => queued
+         explain g => at 2, 1 ahead, in 600 ms, for NoWorker(Some(2s))
+         pass 501 => done
+         offer h wait for=3900 => refused: no workers
+         resize 1 => done; f starts on 2",
+    ),
+    pool(
+        "a start is measured from the first job that wanted a worker, unless all of them were refused long ago",
+        LARGE,
+        "offer a => starts on 0
+         finish a completed 100 => done
+         resize 0 => drops 1
+         offer b => refused: no workers
+         pass 59000 => done
+         offer c => refused: no workers
+         pass 59000 => done
+         resize 1 => done
+         resize 0 => drops 1
+         offer d => refused: no workers
+         pass 61000 => done
+         offer e => refused: no workers
+         pass 2000 => done
+         resize 1 => done
+         resize 0 => drops 1
+         offer f wait for=900000 => queued
+         explain f => at 1, 0 ahead, in 60000 ms, for NoWorker(Some(60s))",
+    ),
 ];
