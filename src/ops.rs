@@ -9,7 +9,9 @@
 //!
 //! All figures are read on request, from existing counters.
 
+mod families;
 mod metrics;
+mod otlp;
 mod page;
 mod pool_metrics;
 
@@ -45,6 +47,7 @@ use crate::{
     rpc::{AccessControl, Calls, Health, Pages},
 };
 
+pub use otlp::export;
 pub use page::PageMode;
 
 /// Maximum number of jobs of a pool that are listed, the oldest first.
@@ -102,7 +105,7 @@ pub struct Listener {
 }
 
 /// The pages about `state` that `options` enable.
-pub fn pages(options: Options, state: OpsState) -> Pages {
+pub fn pages(options: Options, state: Arc<OpsState>) -> Pages {
     let Options { probes, metrics, debug_tasks, page } = options;
     let mut router = Router::new();
     let mut paths = Vec::new();
@@ -122,7 +125,7 @@ pub fn pages(options: Options, state: OpsState) -> Pages {
         router = page::add(page, router);
         paths.extend(page::paths());
     }
-    Pages { router: router.with_state(Arc::new(state)), paths, may_act: page == PageMode::Act }
+    Pages { router: router.with_state(state), paths, may_act: page == PageMode::Act }
 }
 
 /// Whether the process makes progress. A drain does not change the answer.

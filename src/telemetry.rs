@@ -48,7 +48,7 @@ pub struct Config {
     /// Format of the lines.
     #[serde(rename = "log_format")]
     pub format: LogFormat,
-    /// Collector for spans, by OTLP over gRPC without TLS, such as `http://127.0.0.1:4317`. If `None`, nothing is
+    /// Collector for spans and metrics, by OTLP over gRPC without TLS, such as `http://127.0.0.1:4317`. If `None`, nothing is
     /// exported.
     pub otlp: Option<String>,
     /// Share of traced calls, from 0 to 1, among those without a trace context. A received trace context decides for
@@ -58,6 +58,8 @@ pub struct Config {
     /// Maximum number of calls per second that are traced because of their trace context. Any caller can request a
     /// trace, and a trace costs more than a short job.
     pub caller_traces: u32,
+    /// How often the collector gets the metrics; zero means never.
+    pub metrics_every: Duration,
     /// How often the log gets a list of what runs; zero means never.
     pub dump_every: Duration,
     /// Name of the service in traces.
@@ -133,6 +135,7 @@ impl Default for Config {
             otlp: None,
             sample_ratio: 0.01,
             caller_traces: 100,
+            metrics_every: Duration::from_secs(60),
             dump_every: Duration::ZERO,
             service_name: "waterwheel".into(),
         }
@@ -224,7 +227,16 @@ fn assemble(
     traces: Option<Traces>,
     writer: BoxMakeWriter,
 ) -> Result<(Telemetry, Dispatch), TelemetryError> {
-    let Config { log, format, otlp: _, sample_ratio, caller_traces: _, service_name: _, dump_every: _ } = config;
+    let Config {
+        log,
+        format,
+        otlp: _,
+        sample_ratio,
+        caller_traces: _,
+        service_name: _,
+        metrics_every: _,
+        dump_every: _,
+    } = config;
     if !(0.0..=1.0).contains(sample_ratio) {
         return Err(TelemetryError::SampleRatio(*sample_ratio));
     }

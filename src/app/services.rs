@@ -94,7 +94,7 @@ pub(super) fn build(
     runtimes.add_current("main".into());
     let listeners = Arc::default();
     let reads = services_of(AccessControl { is_of_operators: true, ..access.clone() });
-    let state = OpsState {
+    let state = Arc::new(OpsState {
         pools: pools.clone(),
         detached: control.detached().cloned(),
         monitor: control.monitor().clone(),
@@ -106,7 +106,8 @@ pub(super) fn build(
         access: access.clone(),
         tls: tls.clone(),
         started,
-    };
+    });
+    follow(ops::export(Arc::clone(&state), config.telemetry.clone()), phase, tasks);
     let pages = ops::pages(config.ops, state);
     let (detached, monitor) = (control.detached().cloned(), control.monitor().clone());
     let admin = Admin::new(Arc::new(control.clone()), pools.clone(), detached, monitor);

@@ -272,7 +272,7 @@ keys! {
     "telemetry.log": Text(LOG_FILTER), default "'info'", like "'info,waterwheel=debug'";
     /// Format of log lines: text on a terminal and JSON elsewhere, or one of the two.
     "telemetry.log_format": Text(OneOf(&["auto", "text", "json"])), default "'auto'";
-    /// Collector for traces, by OTLP over gRPC. Without one, nothing is exported.
+    /// Collector for traces and metrics, by OTLP over gRPC. Without one, nothing is exported.
     "telemetry.otlp": Text(COLLECTOR), like "'http://127.0.0.1:4317'";
     /// Share of traced calls, among those whose caller did not decide.
     "telemetry.sample_ratio": Number(0.0, 1.0), default "0.01", like "0.5";
@@ -280,6 +280,8 @@ keys! {
     "telemetry.caller_traces": Integer(0, 1_000_000), default "100";
     /// A poll of an async Rust handler that takes longer is logged and counted, because it blocks its thread.
     "telemetry.slow_poll": Duration(MILLI, Time::from_secs(60)), default "'100ms'";
+    /// How often the collector gets the metrics. 0 means never.
+    "telemetry.metrics_every": GRACE, default "'1m'", like "'10s'";
     /// How often the log gets the counts of each pool and the jobs that have run for the longest time. 0 means never.
     "telemetry.dump_every": GRACE, default "'0s'", like "'1m'";
     /// Name of the service in traces.

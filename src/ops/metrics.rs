@@ -15,13 +15,17 @@ use axum::{
 };
 use prometheus_client::{
     collector::Collector,
-    encoding::{DescriptorEncoder, EncodeCounterValue, EncodeLabelSet, MetricEncoder, NoLabelSet, text},
+    encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text},
     metrics::MetricType,
     registry::{Registry, Unit},
 };
 use tokio::runtime::RuntimeMetrics;
 
-use super::{OpsState, lower, pool_metrics};
+use super::{
+    OpsState,
+    families::{Families, Family, Sort, Value},
+    lower, pool_metrics,
+};
 use crate::{
     model::Durations,
     monitor::{Monitor, StoreState},
@@ -37,7 +41,7 @@ const PHASES: [Phase; 5] = [Phase::Starting, Phase::Serving, Phase::Draining, Ph
 /// In the OpenMetrics format for clients that accept it, else in the older text format.
 pub(super) async fn metrics(State(state): State<Arc<OpsState>>, headers: HeaderMap) -> Response {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Metrics(state)));
+    registry.register_collector(Box::new(Metrics(families(&state))));
     let mut page = String::new();
     match text::encode(&mut page, &registry) {
         Ok(()) if accepts_open_metrics(&headers) => ([(CONTENT_TYPE, OPEN_METRICS), VARIES], page).into_response(),
@@ -74,7 +78,21 @@ fn plain(page: &str) -> String {
 }
 
 /// All metrics. Parts that are not configured have no series.
-struct Metrics(Arc<OpsState>);
+pub(super) fn families(state: &OpsState) -> Vec<Family> {
+    let mut families = Families::default();
+    process(&mut families, state);
+    runtimes(&mut families, &state.runtimes.read());
+    calls(&mut families, state);
+    connections(&mut families, state);
+    pool_metrics::write(&mut families, &state.pools);
+    detached(&mut families, state);
+    problems(&mut families, &state.monitor);
+    security(&mut families, state);
+    families.0
+}
+
+/// The families as a text.
+struct Metrics(Vec<Family>);
 
 impl fmt::Debug for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -83,98 +101,40 @@ impl fmt::Debug for Metrics {
 }
 
 impl Collector for Metrics {
-    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let mut families = Families { encoder, error: Ok(()) };
-        process(&mut families, &self.0);
-        runtimes(&mut families, &self.0.runtimes.read());
-        calls(&mut families, &self.0);
-        connections(&mut families, &self.0);
-        pool_metrics::write(&mut families, &self.0.pools);
-        detached(&mut families, &self.0);
-        problems(&mut families, &self.0.monitor);
-        security(&mut families, &self.0);
-        families.error
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|family| {
+            let (sort, unit) = match family.sort {
+                Sort::Counter => (MetricType::Counter, None),
+                Sort::Gauge => (MetricType::Gauge, None),
+                Sort::Durations => (MetricType::Histogram, Some(&Unit::Seconds)),
+            };
+            let mut written = encoder.encode_descriptor(family.name, family.help, unit, sort)?;
+            match &family.points[..] {
+                [(labels, value)] if labels.is_empty() => encode(written, family.sort, value),
+                points => points
+                    .iter()
+                    .try_for_each(|(labels, value)| encode(written.encode_family(labels)?, family.sort, value)),
+            }
+        })
     }
 }
 
-/// Writes one metric family after another, up to the first error.
-pub(super) struct Families<'a> {
-    encoder: DescriptorEncoder<'a>,
-    error: fmt::Result,
-}
-
-impl Families<'_> {
-    /// A counter without labels.
-    pub(super) fn counter(&mut self, name: &str, help: &str, value: u64) {
-        self.family(name, help, None, MetricType::Counter, |mut family| {
-            family.encode_counter::<NoLabelSet, u64, u64>(&value, None)
-        });
-    }
-
-    /// A gauge without labels.
-    pub(super) fn gauge(&mut self, name: &str, help: &str, value: f64) {
-        self.family(name, help, None, MetricType::Gauge, |mut family| family.encode_gauge(&value));
-    }
-
-    /// A counter for each label set.
-    pub(super) fn counters<L: EncodeLabelSet, V: EncodeCounterValue>(
-        &mut self,
-        name: &str,
-        help: &str,
-        values: impl IntoIterator<Item = (L, V)>,
-    ) {
-        self.family(name, help, None, MetricType::Counter, |mut family| {
-            values.into_iter().try_for_each(|(labels, value)| {
-                family.encode_family(&labels)?.encode_counter::<NoLabelSet, V, u64>(&value, None)
-            })
-        });
-    }
-
-    /// A gauge for each label set.
-    pub(super) fn gauges<L: EncodeLabelSet>(
-        &mut self,
-        name: &str,
-        help: &str,
-        values: impl IntoIterator<Item = (L, f64)>,
-    ) {
-        self.family(name, help, None, MetricType::Gauge, |mut family| {
-            values.into_iter().try_for_each(|(labels, value)| family.encode_family(&labels)?.encode_gauge(&value))
-        });
-    }
-
-    /// A histogram for each label set; the unit is added to the name.
-    pub(super) fn durations<'d, L: EncodeLabelSet>(
-        &mut self,
-        name: &str,
-        help: &str,
-        values: impl IntoIterator<Item = (L, &'d Durations)>,
-    ) {
-        self.family(name, help, Some(Unit::Seconds), MetricType::Histogram, |mut family| {
-            values.into_iter().try_for_each(|(labels, durations)| {
-                let bounds = Durations::BOUNDS.into_iter().chain([f64::INFINITY]);
-                let buckets: Vec<_> = bounds.zip(durations.counts).collect();
-                let (sum, count) = (durations.sum.as_secs_f64(), durations.count());
-                family.encode_family(&labels)?.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
-            })
-        });
-    }
-
-    fn family(
-        &mut self,
-        name: &str,
-        help: &str,
-        unit: Option<Unit>,
-        kind: MetricType,
-        write: impl FnOnce(MetricEncoder<'_>) -> fmt::Result,
-    ) {
-        if self.error.is_ok() {
-            self.error = self.encoder.encode_descriptor(name, help, unit.as_ref(), kind).and_then(write);
+fn encode(mut point: MetricEncoder<'_>, sort: Sort, value: &Value) -> fmt::Result {
+    match value {
+        Value::Whole(count) => point.encode_counter::<NoLabelSet, u64, u64>(count, None),
+        Value::Number(number) if sort == Sort::Counter => point.encode_counter::<NoLabelSet, f64, u64>(number, None),
+        Value::Number(number) => point.encode_gauge(number),
+        Value::Durations(durations) => {
+            let bounds = Durations::BOUNDS.into_iter().chain([f64::INFINITY]);
+            let buckets: Vec<_> = bounds.zip(durations.counts).collect();
+            let (sum, count) = (durations.sum.as_secs_f64(), durations.count());
+            point.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
         }
     }
 }
 
 /// The process and its build.
-fn process(families: &mut Families<'_>, state: &OpsState) {
+fn process(families: &mut Families, state: &OpsState) {
     let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
     let build = [("version", env!("CARGO_PKG_VERSION")), ("profile", profile)];
     families.gauges("waterwheel_build_info", "Version and build profile, as labels; always 1", [(build, 1.0)]);
@@ -190,7 +150,7 @@ fn process(families: &mut Families<'_>, state: &OpsState) {
     families.counters("waterwheel_output_lost_lines", help, lost);
 }
 
-fn runtimes(families: &mut Families<'_>, runtimes: &[(String, RuntimeMetrics)]) {
+fn runtimes(families: &mut Families, runtimes: &[(String, RuntimeMetrics)]) {
     let runtimes = runtimes.iter().map(|(name, runtime)| ([("runtime", name.as_str())], runtime));
     let tasks = runtimes.clone().map(|(labels, it)| (labels, it.num_alive_tasks() as f64));
     families.gauges("tokio_runtime_alive_tasks", "Tasks of a runtime", tasks);
@@ -207,7 +167,7 @@ fn runtimes(families: &mut Families<'_>, runtimes: &[(String, RuntimeMetrics)]) 
     families.counters("tokio_runtime_parks", help, parks);
 }
 
-fn calls(families: &mut Families<'_>, state: &OpsState) {
+fn calls(families: &mut Families, state: &OpsState) {
     let calls = state.calls.read();
     let calls = calls.iter().map(|call| {
         let labels = [("rpc_method", call.method), ("kind", &call.kind), ("rpc_status_code", call.status)];
@@ -217,7 +177,7 @@ fn calls(families: &mut Families<'_>, state: &OpsState) {
     families.durations("rpc_server_call_duration", help, calls);
 }
 
-fn connections(families: &mut Families<'_>, state: &OpsState) {
+fn connections(families: &mut Families, state: &OpsState) {
     let listeners = state.listeners.get().map_or(&[][..], Vec::as_slice);
     let open = listeners.iter().map(|of| ([("listener", of.name)], of.connections.open() as f64));
     families.gauges("waterwheel_connections", "Open connections", open);
@@ -241,7 +201,7 @@ fn connections(families: &mut Families<'_>, state: &OpsState) {
 }
 
 /// The store and its jobs, by kind. A served kind has series even if it has no jobs.
-fn detached(families: &mut Families<'_>, state: &OpsState) {
+fn detached(families: &mut Families, state: &OpsState) {
     let Some(detached) = &state.detached else { return };
     if let Some(bytes) = detached.store().log_bytes() {
         let help = "Log of the store's file that is not merged into it";
@@ -264,7 +224,7 @@ fn detached(families: &mut Families<'_>, state: &OpsState) {
 }
 
 /// What is wrong, and whether the store answers.
-fn problems(families: &mut Families<'_>, monitor: &Monitor) {
+fn problems(families: &mut Families, monitor: &Monitor) {
     let problems = monitor.verdict().problems;
     let problems = problems
         .iter()
@@ -278,7 +238,7 @@ fn problems(families: &mut Families<'_>, monitor: &Monitor) {
 }
 
 /// Denied calls, quotas, and reloads of certificates and keys.
-fn security(families: &mut Families<'_>, state: &OpsState) {
+fn security(families: &mut Families, state: &OpsState) {
     let OpsState { access, tls, .. } = state;
     let mut changes = Vec::new();
     if let Some(tls) = tls {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{lower, metrics::Families};
+use super::{families::Families, lower};
 use crate::{
     model::{Limit, Reason},
     pool::{KindStats, LimitStats, Pool, PoolStats, Pools, ProcessState},
@@ -91,7 +91,7 @@ fn per_second(limit: Limit) -> Option<f64> {
 }
 
 /// Writes the metrics of all pools.
-pub(super) fn write(families: &mut Families<'_>, pools: &Pools) {
+pub(super) fn write(families: &mut Families, pools: &Pools) {
     let stats: Vec<_> = pools.all().iter().map(Pool::stats).collect();
     for (name, help, read) in LEVELS {
         families.gauges(name, help, stats.iter().map(|pool| ([("pool", &*pool.name)], read(pool))));
@@ -108,7 +108,7 @@ pub(super) fn write(families: &mut Families<'_>, pools: &Pools) {
     durations(families, pools);
 }
 
-fn durations(families: &mut Families<'_>, pools: &Pools) {
+fn durations(families: &mut Families, pools: &Pools) {
     let drains: Vec<_> = pools.all().iter().map(|pool| (&**pool.name(), pool.drain_durations())).collect();
     let drains = drains.iter().map(|(pool, drains)| ([("pool", *pool)], drains));
     families.durations("waterwheel_drain_duration", "Duration of drains, until no job was left", drains);
@@ -126,7 +126,7 @@ fn kinds(stats: &[PoolStats]) -> impl Iterator<Item = ([(&'static str, &str); 2]
     stats.iter().flat_map(|pool| pool.kinds.iter().map(|kind| ([("pool", &*pool.name), ("kind", &*kind.name)], kind)))
 }
 
-fn workers(families: &mut Families<'_>, stats: &[PoolStats]) {
+fn workers(families: &mut Families, stats: &[PoolStats]) {
     let states = stats.iter().flat_map(|pool| {
         let mut states: BTreeMap<String, u32> = ["idle", "busy", "stuck"].map(|name| (name.to_owned(), 0)).into();
         pool.workers.iter().for_each(|worker| *states.entry(lower(worker.state)).or_default() += 1);
@@ -139,7 +139,7 @@ fn workers(families: &mut Families<'_>, stats: &[PoolStats]) {
 }
 
 /// The processes of long-running programs.
-fn programs(families: &mut Families<'_>, stats: &[PoolStats]) {
+fn programs(families: &mut Families, stats: &[PoolStats]) {
     let programs = stats.iter().flat_map(|pool| {
         pool.programs.iter().map(|program| ([("pool", &*pool.name), ("program", &*program.name)], program))
     });
@@ -163,7 +163,7 @@ fn programs(families: &mut Families<'_>, stats: &[PoolStats]) {
 }
 
 /// Attached workers. They choose their own names, so names are not labels.
-fn attached(families: &mut Families<'_>, stats: &[PoolStats]) {
+fn attached(families: &mut Families, stats: &[PoolStats]) {
     let pools = stats.iter().filter_map(|pool| Some(([("pool", &*pool.name)], pool.attached.as_ref()?)));
     let count = pools.clone().map(|(labels, workers)| (labels, workers.len() as f64));
     families.gauges("waterwheel_attached_workers", "Attached workers", count);
@@ -177,7 +177,7 @@ fn attached(families: &mut Families<'_>, stats: &[PoolStats]) {
 
 /// Use and size of the limits of kinds. Kinds without limits, and unset limits, have no series. Keys are counted, but
 /// never named.
-fn limits(families: &mut Families<'_>, stats: &[PoolStats]) {
+fn limits(families: &mut Families, stats: &[PoolStats]) {
     for (name, help, read) in LIMITS {
         let limited = kinds(stats).filter_map(|(labels, kind)| Some((labels, kind.limit.as_ref().and_then(read)?)));
         families.gauges(name, help, limited);
@@ -188,7 +188,7 @@ fn limits(families: &mut Families<'_>, stats: &[PoolStats]) {
     families.gauges("waterwheel_kind_expected_wait_seconds", help, waits);
 }
 
-fn counts(families: &mut Families<'_>, stats: &[PoolStats]) {
+fn counts(families: &mut Families, stats: &[PoolStats]) {
     let ended = stats.iter().flat_map(|pool| {
         let counts = &pool.counts;
         [

@@ -32,6 +32,7 @@ mod logs;
 mod malformed;
 mod operate;
 mod ops_pages;
+mod otlp_metrics;
 mod page_for_people;
 mod panics;
 mod pool_workers;
