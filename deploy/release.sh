@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes what a release consists of, in target/release-files: `bash deploy/release.sh`, in a clone, with cargo, rustup,
-# musl-tools, go and python 3. It compiles a static program for this machine, and makes of it an archive, a deb, an rpm;
-# further the wheel for Python, the chart, the bill of materials, and SHA256SUMS.
+# musl-tools, go, npm and python 3. It compiles a static program for this machine, and makes of it an archive, a deb, an
+# rpm; further the chart, the packages of clients/, the bill of materials, and SHA256SUMS.
 #
 # `bash deploy/release.sh PROGRAM` packages a program that is there, which may need the libc of this machine.
 set -euo pipefail
@@ -59,6 +59,10 @@ for packager in deb rpm; do
 done
 # It says that it follows the links to what the chart shares with the rest.
 "$(helm)" package deploy/helm/waterwheel --destination "$files" >/dev/null 2>&1
+# The packages of clients, which have the version of the program.
+grep -q "\"version\": \"$VERSION\"" clients/node/package.json
+npm pack --silent --pack-destination "$files" ./clients/node >/dev/null
+git -C clients/go archive --format=zip --prefix="waterwheel.dev/go@v$VERSION/" --output="$files/waterwheel-go-$VERSION.zip" HEAD
 # Building leaves files behind, so that it builds a copy.
 cp -r clients/python "$PLACE/python"
 python3 -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir "$files" "$PLACE/python"

@@ -39,7 +39,7 @@ func (details *Details) Unwrap() error { return details.cause }
 // Refused is a job that did not start. Sending it again is safe.
 type Refused struct {
 	Details
-	// RetryAfter is when the server asks for another try; 0 if the same call would be refused again.
+	// RetryAfter is when the server asks for another try; 0 if it names no time.
 	RetryAfter time.Duration
 }
 

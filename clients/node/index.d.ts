@@ -5,7 +5,7 @@
 export type Payload = Uint8Array | ArrayBuffer | string | object | null | undefined;
 
 export interface ConnectionOptions {
-  /** Sent with each call: a text, or a function that is asked for each call. */
+  /** Sent with each call, also over plaintext: a text, or a function that is asked for each call. */
   token?: string | (() => string | Promise<string>);
   /** TLS: roots, and the certificate and key of the client, in PEM. */
   ca?: string | Buffer;

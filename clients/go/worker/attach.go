@@ -65,7 +65,7 @@ func (worker *Worker) follow(leaving context.Context, name string, loops *sync.W
 		if len(addresses) > 0 {
 			for address, its := range attached {
 				// A name may lack an address for a moment.
-				if its.missing++; its.missing > 3 {
+				if its.missing++; its.missing >= 3 {
 					its.leave()
 					delete(attached, address)
 				}

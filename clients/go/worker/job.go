@@ -39,7 +39,7 @@ type Job struct {
 	isAnswered bool
 }
 
-// Failed ends a job with the name of a gRPC code, such as NOT_FOUND. Any other error ends it with INTERNAL.
+// Failed ends a job with the name of a gRPC code, such as NOT_FOUND. Any other error reaches the caller as UNKNOWN.
 type Failed struct {
 	Code, Message string
 	// Retryable says whether another attempt of a detached job may succeed. Without it, the code decides.
