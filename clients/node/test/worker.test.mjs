@@ -128,6 +128,22 @@ test("an attached worker, by name", async (t) => {
   await batches(pool, address);
 });
 
+// As many jobs wait as a batch has: each batch but the first and the last is full, and not half of it.
+test("batches are refilled", async (t) => {
+  const { address } = await start(t, FAR);
+  const worker = new Worker();
+  worker.kind("do", () => null);
+  worker.batch("batch", { max: 8 }, async (jobs) => {
+    await sleep(100);
+    return jobs.map(() => String(jobs.length));
+  });
+  work(t, worker, { address });
+  let full = 0;
+  const jobs = Array.from({ length: 160 }, () => ({ kind: "batch" }));
+  for await (const { result } of dial(t, address).submitMany(jobs)) full += Number(result.text === "8");
+  assert.ok(full >= 80, `only ${full} of 160 jobs were in full batches`);
+});
+
 test("one budget of slots over all servers", async (t) => {
   const servers = [await start(t, FAR), await start(t, FAR)];
   let running = 0;
