@@ -183,6 +183,8 @@ const (
 	Binding_BINDING_OTHER_SERVER Binding = 14
 	// It waits for nothing: the detached job has ended.
 	Binding_BINDING_ENDED Binding = 15
+	// No worker is attached.
+	Binding_BINDING_NO_WORKER Binding = 16
 )
 
 // Enum value maps for Binding.
@@ -204,6 +206,7 @@ var (
 		13: "BINDING_STORE",
 		14: "BINDING_OTHER_SERVER",
 		15: "BINDING_ENDED",
+		16: "BINDING_NO_WORKER",
 	}
 	Binding_value = map[string]int32{
 		"BINDING_UNSPECIFIED":           0,
@@ -222,6 +225,7 @@ var (
 		"BINDING_STORE":                 13,
 		"BINDING_OTHER_SERVER":          14,
 		"BINDING_ENDED":                 15,
+		"BINDING_NO_WORKER":             16,
 	}
 )
 
@@ -307,134 +311,6 @@ func (x *DrainRequest) GetReason() string {
 	return ""
 }
 
-// Progress of the drain.
-type DrainResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Phase of the process. For one pool: draining; stopped when no job is left, in the last report; or serving if the
-	// pool was resumed meanwhile.
-	Phase Phase `protobuf:"varint,1,opt,name=phase,proto3,enum=waterwheel.v1.Phase" json:"phase,omitempty"`
-	// Jobs that are queued.
-	Queued uint64 `protobuf:"varint,2,opt,name=queued,proto3" json:"queued,omitempty"`
-	// Jobs that run.
-	Running uint64 `protobuf:"varint,3,opt,name=running,proto3" json:"running,omitempty"`
-	// Jobs that ended since the drain began; for one pool, since the call began.
-	Finished uint64 `protobuf:"varint,4,opt,name=finished,proto3" json:"finished,omitempty"`
-	// Jobs that could not be finished.
-	Lost uint64 `protobuf:"varint,5,opt,name=lost,proto3" json:"lost,omitempty"`
-	// Time since the drain began; for one pool, since the call began.
-	Elapsed *durationpb.Duration `protobuf:"bytes,6,opt,name=elapsed,proto3" json:"elapsed,omitempty"`
-	// Expected time until the queue and the workers are empty; a guess if no job was measured yet.
-	Expected *durationpb.Duration `protobuf:"bytes,7,opt,name=expected,proto3" json:"expected,omitempty"`
-	// Time until the jobs that still run are stopped. Absent for one pool, whose drain has no time limit.
-	HardStop *durationpb.Duration `protobuf:"bytes,8,opt,name=hard_stop,json=hardStop,proto3" json:"hard_stop,omitempty"`
-	// Answers that were dropped because callers did not read them in time, of the whole process.
-	Cut uint64 `protobuf:"varint,9,opt,name=cut,proto3" json:"cut,omitempty"`
-	// Detached jobs of the whole process that ran and were stopped. They are in their store, and run again.
-	GivenBack     uint64 `protobuf:"varint,10,opt,name=given_back,json=givenBack,proto3" json:"given_back,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *DrainResponse) Reset() {
-	*x = DrainResponse{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[1]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *DrainResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*DrainResponse) ProtoMessage() {}
-
-func (x *DrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[1]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use DrainResponse.ProtoReflect.Descriptor instead.
-func (*DrainResponse) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{1}
-}
-
-func (x *DrainResponse) GetPhase() Phase {
-	if x != nil {
-		return x.Phase
-	}
-	return Phase_PHASE_UNSPECIFIED
-}
-
-func (x *DrainResponse) GetQueued() uint64 {
-	if x != nil {
-		return x.Queued
-	}
-	return 0
-}
-
-func (x *DrainResponse) GetRunning() uint64 {
-	if x != nil {
-		return x.Running
-	}
-	return 0
-}
-
-func (x *DrainResponse) GetFinished() uint64 {
-	if x != nil {
-		return x.Finished
-	}
-	return 0
-}
-
-func (x *DrainResponse) GetLost() uint64 {
-	if x != nil {
-		return x.Lost
-	}
-	return 0
-}
-
-func (x *DrainResponse) GetElapsed() *durationpb.Duration {
-	if x != nil {
-		return x.Elapsed
-	}
-	return nil
-}
-
-func (x *DrainResponse) GetExpected() *durationpb.Duration {
-	if x != nil {
-		return x.Expected
-	}
-	return nil
-}
-
-func (x *DrainResponse) GetHardStop() *durationpb.Duration {
-	if x != nil {
-		return x.HardStop
-	}
-	return nil
-}
-
-func (x *DrainResponse) GetCut() uint64 {
-	if x != nil {
-		return x.Cut
-	}
-	return 0
-}
-
-func (x *DrainResponse) GetGivenBack() uint64 {
-	if x != nil {
-		return x.GivenBack
-	}
-	return 0
-}
-
 // Request of `Pause`.
 type PauseRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -448,7 +324,7 @@ type PauseRequest struct {
 
 func (x *PauseRequest) Reset() {
 	*x = PauseRequest{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[2]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -460,7 +336,7 @@ func (x *PauseRequest) String() string {
 func (*PauseRequest) ProtoMessage() {}
 
 func (x *PauseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[2]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -473,7 +349,7 @@ func (x *PauseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRequest.ProtoReflect.Descriptor instead.
 func (*PauseRequest) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{2}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *PauseRequest) GetPool() string {
@@ -501,7 +377,7 @@ type PauseResponse struct {
 
 func (x *PauseResponse) Reset() {
 	*x = PauseResponse{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[3]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -513,7 +389,7 @@ func (x *PauseResponse) String() string {
 func (*PauseResponse) ProtoMessage() {}
 
 func (x *PauseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[3]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -526,7 +402,7 @@ func (x *PauseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseResponse.ProtoReflect.Descriptor instead.
 func (*PauseResponse) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{3}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *PauseResponse) GetPool() *PoolState {
@@ -549,7 +425,7 @@ type ResumeRequest struct {
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[4]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -561,7 +437,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[4]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -574,7 +450,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{4}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ResumeRequest) GetPool() string {
@@ -602,7 +478,7 @@ type ResumeResponse struct {
 
 func (x *ResumeResponse) Reset() {
 	*x = ResumeResponse{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[5]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -614,7 +490,7 @@ func (x *ResumeResponse) String() string {
 func (*ResumeResponse) ProtoMessage() {}
 
 func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[5]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -627,7 +503,7 @@ func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeResponse.ProtoReflect.Descriptor instead.
 func (*ResumeResponse) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{5}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ResumeResponse) GetPool() *PoolState {
@@ -650,7 +526,7 @@ type RestartRequest struct {
 
 func (x *RestartRequest) Reset() {
 	*x = RestartRequest{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[6]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -662,7 +538,7 @@ func (x *RestartRequest) String() string {
 func (*RestartRequest) ProtoMessage() {}
 
 func (x *RestartRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[6]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -675,7 +551,7 @@ func (x *RestartRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartRequest.ProtoReflect.Descriptor instead.
 func (*RestartRequest) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{6}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *RestartRequest) GetPool() string {
@@ -703,7 +579,7 @@ type RestartResponse struct {
 
 func (x *RestartResponse) Reset() {
 	*x = RestartResponse{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[7]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -715,7 +591,7 @@ func (x *RestartResponse) String() string {
 func (*RestartResponse) ProtoMessage() {}
 
 func (x *RestartResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[7]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -728,7 +604,7 @@ func (x *RestartResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartResponse.ProtoReflect.Descriptor instead.
 func (*RestartResponse) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{7}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *RestartResponse) GetPool() *PoolState {
@@ -755,7 +631,7 @@ type ResizeRequest struct {
 
 func (x *ResizeRequest) Reset() {
 	*x = ResizeRequest{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[8]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -767,7 +643,7 @@ func (x *ResizeRequest) String() string {
 func (*ResizeRequest) ProtoMessage() {}
 
 func (x *ResizeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[8]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -780,7 +656,7 @@ func (x *ResizeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResizeRequest.ProtoReflect.Descriptor instead.
 func (*ResizeRequest) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{8}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ResizeRequest) GetPool() string {
@@ -822,7 +698,7 @@ type ResizeResponse struct {
 
 func (x *ResizeResponse) Reset() {
 	*x = ResizeResponse{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[9]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -834,7 +710,7 @@ func (x *ResizeResponse) String() string {
 func (*ResizeResponse) ProtoMessage() {}
 
 func (x *ResizeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[9]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -847,7 +723,7 @@ func (x *ResizeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResizeResponse.ProtoReflect.Descriptor instead.
 func (*ResizeResponse) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{9}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ResizeResponse) GetPool() *PoolState {
@@ -872,7 +748,7 @@ type CancelJobRequest struct {
 
 func (x *CancelJobRequest) Reset() {
 	*x = CancelJobRequest{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[10]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -884,7 +760,7 @@ func (x *CancelJobRequest) String() string {
 func (*CancelJobRequest) ProtoMessage() {}
 
 func (x *CancelJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[10]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -897,7 +773,7 @@ func (x *CancelJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelJobRequest.ProtoReflect.Descriptor instead.
 func (*CancelJobRequest) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{10}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *CancelJobRequest) GetId() string {
@@ -934,7 +810,7 @@ type CancelJobResponse struct {
 
 func (x *CancelJobResponse) Reset() {
 	*x = CancelJobResponse{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[11]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -946,7 +822,7 @@ func (x *CancelJobResponse) String() string {
 func (*CancelJobResponse) ProtoMessage() {}
 
 func (x *CancelJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[11]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -959,7 +835,7 @@ func (x *CancelJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelJobResponse.ProtoReflect.Descriptor instead.
 func (*CancelJobResponse) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{11}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CancelJobResponse) GetJobs() []*CancelledJob {
@@ -993,7 +869,7 @@ type CancelledJob struct {
 
 func (x *CancelledJob) Reset() {
 	*x = CancelledJob{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[12]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1005,7 +881,7 @@ func (x *CancelledJob) String() string {
 func (*CancelledJob) ProtoMessage() {}
 
 func (x *CancelledJob) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[12]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1018,7 +894,7 @@ func (x *CancelledJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelledJob.ProtoReflect.Descriptor instead.
 func (*CancelledJob) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{12}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *CancelledJob) GetJobId() string {
@@ -1070,7 +946,7 @@ type PoolState struct {
 
 func (x *PoolState) Reset() {
 	*x = PoolState{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[13]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1082,7 +958,7 @@ func (x *PoolState) String() string {
 func (*PoolState) ProtoMessage() {}
 
 func (x *PoolState) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[13]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1095,7 +971,7 @@ func (x *PoolState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolState.ProtoReflect.Descriptor instead.
 func (*PoolState) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{13}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *PoolState) GetName() string {
@@ -1153,7 +1029,7 @@ type ReloadRequest struct {
 
 func (x *ReloadRequest) Reset() {
 	*x = ReloadRequest{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[14]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1165,7 +1041,7 @@ func (x *ReloadRequest) String() string {
 func (*ReloadRequest) ProtoMessage() {}
 
 func (x *ReloadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[14]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1178,7 +1054,7 @@ func (x *ReloadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadRequest.ProtoReflect.Descriptor instead.
 func (*ReloadRequest) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{14}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ReloadRequest) GetDryRun() bool {
@@ -1210,7 +1086,7 @@ type ReloadResponse struct {
 
 func (x *ReloadResponse) Reset() {
 	*x = ReloadResponse{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[15]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1222,7 +1098,7 @@ func (x *ReloadResponse) String() string {
 func (*ReloadResponse) ProtoMessage() {}
 
 func (x *ReloadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[15]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1235,7 +1111,7 @@ func (x *ReloadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadResponse.ProtoReflect.Descriptor instead.
 func (*ReloadResponse) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{15}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ReloadResponse) GetApplied() bool {
@@ -1276,7 +1152,7 @@ type SettingChange struct {
 
 func (x *SettingChange) Reset() {
 	*x = SettingChange{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[16]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1288,7 +1164,7 @@ func (x *SettingChange) String() string {
 func (*SettingChange) ProtoMessage() {}
 
 func (x *SettingChange) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[16]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1301,7 +1177,7 @@ func (x *SettingChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettingChange.ProtoReflect.Descriptor instead.
 func (*SettingChange) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{16}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *SettingChange) GetKey() string {
@@ -1359,7 +1235,7 @@ type ListJobsRequest struct {
 
 func (x *ListJobsRequest) Reset() {
 	*x = ListJobsRequest{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[17]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1371,7 +1247,7 @@ func (x *ListJobsRequest) String() string {
 func (*ListJobsRequest) ProtoMessage() {}
 
 func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[17]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1384,7 +1260,7 @@ func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsRequest.ProtoReflect.Descriptor instead.
 func (*ListJobsRequest) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{17}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListJobsRequest) GetStages() []JobStage {
@@ -1467,7 +1343,7 @@ type ListJobsResponse struct {
 
 func (x *ListJobsResponse) Reset() {
 	*x = ListJobsResponse{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[18]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1479,7 +1355,7 @@ func (x *ListJobsResponse) String() string {
 func (*ListJobsResponse) ProtoMessage() {}
 
 func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[18]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1492,7 +1368,7 @@ func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsResponse.ProtoReflect.Descriptor instead.
 func (*ListJobsResponse) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{18}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListJobsResponse) GetJobs() []*ListedJob {
@@ -1558,7 +1434,7 @@ type ListedJob struct {
 
 func (x *ListedJob) Reset() {
 	*x = ListedJob{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[19]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1570,7 +1446,7 @@ func (x *ListedJob) String() string {
 func (*ListedJob) ProtoMessage() {}
 
 func (x *ListedJob) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[19]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1583,7 +1459,7 @@ func (x *ListedJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListedJob.ProtoReflect.Descriptor instead.
 func (*ListedJob) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{19}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListedJob) GetJobId() string {
@@ -1692,7 +1568,7 @@ type TenantRate struct {
 
 func (x *TenantRate) Reset() {
 	*x = TenantRate{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[20]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1704,7 +1580,7 @@ func (x *TenantRate) String() string {
 func (*TenantRate) ProtoMessage() {}
 
 func (x *TenantRate) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[20]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1717,7 +1593,7 @@ func (x *TenantRate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TenantRate.ProtoReflect.Descriptor instead.
 func (*TenantRate) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{20}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *TenantRate) GetTenant() string {
@@ -1750,7 +1626,7 @@ type ListSchedulesRequest struct {
 
 func (x *ListSchedulesRequest) Reset() {
 	*x = ListSchedulesRequest{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[21]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1762,7 +1638,7 @@ func (x *ListSchedulesRequest) String() string {
 func (*ListSchedulesRequest) ProtoMessage() {}
 
 func (x *ListSchedulesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[21]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1775,7 +1651,7 @@ func (x *ListSchedulesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSchedulesRequest.ProtoReflect.Descriptor instead.
 func (*ListSchedulesRequest) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{21}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{20}
 }
 
 // Response of `ListSchedules`.
@@ -1789,7 +1665,7 @@ type ListSchedulesResponse struct {
 
 func (x *ListSchedulesResponse) Reset() {
 	*x = ListSchedulesResponse{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[22]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1801,7 +1677,7 @@ func (x *ListSchedulesResponse) String() string {
 func (*ListSchedulesResponse) ProtoMessage() {}
 
 func (x *ListSchedulesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[22]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1814,7 +1690,7 @@ func (x *ListSchedulesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSchedulesResponse.ProtoReflect.Descriptor instead.
 func (*ListSchedulesResponse) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{22}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ListSchedulesResponse) GetSchedules() []*ListedSchedule {
@@ -1843,7 +1719,7 @@ type ListedSchedule struct {
 
 func (x *ListedSchedule) Reset() {
 	*x = ListedSchedule{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[23]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1855,7 +1731,7 @@ func (x *ListedSchedule) String() string {
 func (*ListedSchedule) ProtoMessage() {}
 
 func (x *ListedSchedule) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[23]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1868,7 +1744,7 @@ func (x *ListedSchedule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListedSchedule.ProtoReflect.Descriptor instead.
 func (*ListedSchedule) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{23}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListedSchedule) GetName() string {
@@ -1915,7 +1791,7 @@ type WhoAmIRequest struct {
 
 func (x *WhoAmIRequest) Reset() {
 	*x = WhoAmIRequest{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[24]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1927,7 +1803,7 @@ func (x *WhoAmIRequest) String() string {
 func (*WhoAmIRequest) ProtoMessage() {}
 
 func (x *WhoAmIRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[24]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1940,7 +1816,7 @@ func (x *WhoAmIRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhoAmIRequest.ProtoReflect.Descriptor instead.
 func (*WhoAmIRequest) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{24}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{23}
 }
 
 // Response of `WhoAmI`.
@@ -1956,7 +1832,7 @@ type WhoAmIResponse struct {
 
 func (x *WhoAmIResponse) Reset() {
 	*x = WhoAmIResponse{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[25]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1968,7 +1844,7 @@ func (x *WhoAmIResponse) String() string {
 func (*WhoAmIResponse) ProtoMessage() {}
 
 func (x *WhoAmIResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[25]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1981,7 +1857,7 @@ func (x *WhoAmIResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhoAmIResponse.ProtoReflect.Descriptor instead.
 func (*WhoAmIResponse) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{25}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *WhoAmIResponse) GetPrincipal() string {
@@ -2010,7 +1886,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[26]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2022,7 +1898,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[26]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2035,7 +1911,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{26}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ExplainRequest) GetId() string {
@@ -2092,7 +1968,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[27]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2104,7 +1980,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[27]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2117,7 +1993,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{27}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ExplainResponse) GetJobId() string {
@@ -2304,7 +2180,7 @@ type StoredState struct {
 
 func (x *StoredState) Reset() {
 	*x = StoredState{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[28]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2316,7 +2192,7 @@ func (x *StoredState) String() string {
 func (*StoredState) ProtoMessage() {}
 
 func (x *StoredState) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[28]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2329,7 +2205,7 @@ func (x *StoredState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredState.ProtoReflect.Descriptor instead.
 func (*StoredState) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{28}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *StoredState) GetBoundBy() Binding {
@@ -2376,8 +2252,9 @@ type HeldState struct {
 	Age *durationpb.Duration `protobuf:"bytes,5,opt,name=age,proto3" json:"age,omitempty"`
 	// Time until its deadline.
 	Left *durationpb.Duration `protobuf:"bytes,6,opt,name=left,proto3" json:"left,omitempty"`
-	// Id of the job that holds its ordering key, or the limit that is reached, such as `concurrency 4`. Empty for other
-	// causes.
+	// Id of the job that holds its ordering key; the limit that is reached, such as `concurrency 4`; who paused its pool
+	// and why, such as `by ann: the disk is replaced`; or how long a worker takes to attach, such as `usually 9.0 s`. Empty
+	// for other causes.
 	Blocker       string `protobuf:"bytes,7,opt,name=blocker,proto3" json:"blocker,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2385,7 +2262,7 @@ type HeldState struct {
 
 func (x *HeldState) Reset() {
 	*x = HeldState{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[29]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2397,7 +2274,7 @@ func (x *HeldState) String() string {
 func (*HeldState) ProtoMessage() {}
 
 func (x *HeldState) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[29]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2410,7 +2287,7 @@ func (x *HeldState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeldState.ProtoReflect.Descriptor instead.
 func (*HeldState) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{29}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *HeldState) GetPosition() uint64 {
@@ -2485,7 +2362,7 @@ type RunningState struct {
 
 func (x *RunningState) Reset() {
 	*x = RunningState{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[30]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2497,7 +2374,7 @@ func (x *RunningState) String() string {
 func (*RunningState) ProtoMessage() {}
 
 func (x *RunningState) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[30]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2510,7 +2387,7 @@ func (x *RunningState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunningState.ProtoReflect.Descriptor instead.
 func (*RunningState) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{30}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *RunningState) GetWorker() uint32 {
@@ -2577,7 +2454,7 @@ type StopRequest struct {
 
 func (x *StopRequest) Reset() {
 	*x = StopRequest{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[31]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2589,7 +2466,7 @@ func (x *StopRequest) String() string {
 func (*StopRequest) ProtoMessage() {}
 
 func (x *StopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[31]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2602,7 +2479,7 @@ func (x *StopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRequest.ProtoReflect.Descriptor instead.
 func (*StopRequest) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{31}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *StopRequest) GetReason() string {
@@ -2650,7 +2527,7 @@ type EndedState struct {
 
 func (x *EndedState) Reset() {
 	*x = EndedState{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[32]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2662,7 +2539,7 @@ func (x *EndedState) String() string {
 func (*EndedState) ProtoMessage() {}
 
 func (x *EndedState) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[32]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2675,7 +2552,7 @@ func (x *EndedState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndedState.ProtoReflect.Descriptor instead.
 func (*EndedState) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{32}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *EndedState) GetOutcome() string {
@@ -2742,7 +2619,7 @@ type ProgramEnd struct {
 
 func (x *ProgramEnd) Reset() {
 	*x = ProgramEnd{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[33]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2754,7 +2631,7 @@ func (x *ProgramEnd) String() string {
 func (*ProgramEnd) ProtoMessage() {}
 
 func (x *ProgramEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[33]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2767,7 +2644,7 @@ func (x *ProgramEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProgramEnd.ProtoReflect.Descriptor instead.
 func (*ProgramEnd) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{33}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ProgramEnd) GetExitCode() int32 {
@@ -2791,6 +2668,199 @@ func (x *ProgramEnd) GetStderr() string {
 	return ""
 }
 
+// Request of `StatsHistory`.
+type StatsHistoryRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the pool. Empty means all pools.
+	Pool          string `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StatsHistoryRequest) Reset() {
+	*x = StatsHistoryRequest{}
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StatsHistoryRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StatsHistoryRequest) ProtoMessage() {}
+
+func (x *StatsHistoryRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StatsHistoryRequest.ProtoReflect.Descriptor instead.
+func (*StatsHistoryRequest) Descriptor() ([]byte, []int) {
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *StatsHistoryRequest) GetPool() string {
+	if x != nil {
+		return x.Pool
+	}
+	return ""
+}
+
+// Response of `StatsHistory`.
+type StatsHistoryResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Time between two points.
+	Step *durationpb.Duration `protobuf:"bytes,1,opt,name=step,proto3" json:"step,omitempty"`
+	// End of the newest point. Absent without a point.
+	End *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=end,proto3" json:"end,omitempty"`
+	// The pools, by name.
+	Pools         []*PoolHistory `protobuf:"bytes,3,rep,name=pools,proto3" json:"pools,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StatsHistoryResponse) Reset() {
+	*x = StatsHistoryResponse{}
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StatsHistoryResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StatsHistoryResponse) ProtoMessage() {}
+
+func (x *StatsHistoryResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StatsHistoryResponse.ProtoReflect.Descriptor instead.
+func (*StatsHistoryResponse) Descriptor() ([]byte, []int) {
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *StatsHistoryResponse) GetStep() *durationpb.Duration {
+	if x != nil {
+		return x.Step
+	}
+	return nil
+}
+
+func (x *StatsHistoryResponse) GetEnd() *timestamppb.Timestamp {
+	if x != nil {
+		return x.End
+	}
+	return nil
+}
+
+func (x *StatsHistoryResponse) GetPools() []*PoolHistory {
+	if x != nil {
+		return x.Pools
+	}
+	return nil
+}
+
+// The last minutes of one pool. Each column has one number per point, the oldest first; at most 90. All columns have
+// the same length.
+type PoolHistory struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the pool.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Jobs that completed.
+	Completed []uint32 `protobuf:"varint,2,rep,packed,name=completed,proto3" json:"completed,omitempty"`
+	// Jobs that failed.
+	Failed []uint32 `protobuf:"varint,3,rep,packed,name=failed,proto3" json:"failed,omitempty"`
+	// Jobs that reached their deadline, or their run timeout.
+	Expired []uint32 `protobuf:"varint,4,rep,packed,name=expired,proto3" json:"expired,omitempty"`
+	// Jobs that were refused or evicted.
+	Refused       []uint32 `protobuf:"varint,5,rep,packed,name=refused,proto3" json:"refused,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PoolHistory) Reset() {
+	*x = PoolHistory{}
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PoolHistory) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PoolHistory) ProtoMessage() {}
+
+func (x *PoolHistory) ProtoReflect() protoreflect.Message {
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PoolHistory.ProtoReflect.Descriptor instead.
+func (*PoolHistory) Descriptor() ([]byte, []int) {
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *PoolHistory) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PoolHistory) GetCompleted() []uint32 {
+	if x != nil {
+		return x.Completed
+	}
+	return nil
+}
+
+func (x *PoolHistory) GetFailed() []uint32 {
+	if x != nil {
+		return x.Failed
+	}
+	return nil
+}
+
+func (x *PoolHistory) GetExpired() []uint32 {
+	if x != nil {
+		return x.Expired
+	}
+	return nil
+}
+
+func (x *PoolHistory) GetRefused() []uint32 {
+	if x != nil {
+		return x.Refused
+	}
+	return nil
+}
+
 var File_waterwheel_v1_admin_service_proto protoreflect.FileDescriptor
 
 const file_waterwheel_v1_admin_service_proto_rawDesc = "" +
@@ -2798,20 +2868,7 @@ const file_waterwheel_v1_admin_service_proto_rawDesc = "" +
 	"!waterwheel/v1/admin_service.proto\x12\rwaterwheel.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17waterwheel/v1/job.proto\x1a\x1fwaterwheel/v1/job_service.proto\x1a\x19waterwheel/v1/stats.proto\":\n" +
 	"\fDrainRequest\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"\xf2\x02\n" +
-	"\rDrainResponse\x12*\n" +
-	"\x05phase\x18\x01 \x01(\x0e2\x14.waterwheel.v1.PhaseR\x05phase\x12\x16\n" +
-	"\x06queued\x18\x02 \x01(\x04R\x06queued\x12\x18\n" +
-	"\arunning\x18\x03 \x01(\x04R\arunning\x12\x1a\n" +
-	"\bfinished\x18\x04 \x01(\x04R\bfinished\x12\x12\n" +
-	"\x04lost\x18\x05 \x01(\x04R\x04lost\x123\n" +
-	"\aelapsed\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\aelapsed\x125\n" +
-	"\bexpected\x18\a \x01(\v2\x19.google.protobuf.DurationR\bexpected\x126\n" +
-	"\thard_stop\x18\b \x01(\v2\x19.google.protobuf.DurationR\bhardStop\x12\x10\n" +
-	"\x03cut\x18\t \x01(\x04R\x03cut\x12\x1d\n" +
-	"\n" +
-	"given_back\x18\n" +
-	" \x01(\x04R\tgivenBack\":\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\":\n" +
 	"\fPauseRequest\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"=\n" +
@@ -2988,7 +3045,19 @@ const file_waterwheel_v1_admin_service_proto_rawDesc = "" +
 	"\x06stderr\x18\x03 \x01(\tR\x06stderrB\f\n" +
 	"\n" +
 	"_exit_codeB\t\n" +
-	"\a_signal*\xae\x01\n" +
+	"\a_signal\")\n" +
+	"\x13StatsHistoryRequest\x12\x12\n" +
+	"\x04pool\x18\x01 \x01(\tR\x04pool\"\xa5\x01\n" +
+	"\x14StatsHistoryResponse\x12-\n" +
+	"\x04step\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x04step\x12,\n" +
+	"\x03end\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x03end\x120\n" +
+	"\x05pools\x18\x03 \x03(\v2\x1a.waterwheel.v1.PoolHistoryR\x05pools\"\x8b\x01\n" +
+	"\vPoolHistory\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
+	"\tcompleted\x18\x02 \x03(\rR\tcompleted\x12\x16\n" +
+	"\x06failed\x18\x03 \x03(\rR\x06failed\x12\x18\n" +
+	"\aexpired\x18\x04 \x03(\rR\aexpired\x12\x18\n" +
+	"\arefused\x18\x05 \x03(\rR\arefused*\xae\x01\n" +
 	"\bJobStage\x12\x19\n" +
 	"\x15JOB_STAGE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11JOB_STAGE_WAITING\x10\x01\x12\x14\n" +
@@ -3000,7 +3069,7 @@ const file_waterwheel_v1_admin_service_proto_rawDesc = "" +
 	"\bJobOrder\x12\x19\n" +
 	"\x15JOB_ORDER_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10JOB_ORDER_NEWEST\x10\x01\x12\x14\n" +
-	"\x10JOB_ORDER_OLDEST\x10\x02*\xfe\x02\n" +
+	"\x10JOB_ORDER_OLDEST\x10\x02*\x95\x03\n" +
 	"\aBinding\x12\x17\n" +
 	"\x13BINDING_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fBINDING_ROOM\x10\x01\x12\x13\n" +
@@ -3018,7 +3087,8 @@ const file_waterwheel_v1_admin_service_proto_rawDesc = "" +
 	"\rBINDING_DRAIN\x10\f\x12\x11\n" +
 	"\rBINDING_STORE\x10\r\x12\x18\n" +
 	"\x14BINDING_OTHER_SERVER\x10\x0e\x12\x11\n" +
-	"\rBINDING_ENDED\x10\x0f2\xd5\x06\n" +
+	"\rBINDING_ENDED\x10\x0f\x12\x15\n" +
+	"\x11BINDING_NO_WORKER\x10\x102\xb3\a\n" +
 	"\fAdminService\x12D\n" +
 	"\x05Drain\x12\x1b.waterwheel.v1.DrainRequest\x1a\x1c.waterwheel.v1.DrainResponse0\x01\x12B\n" +
 	"\x05Pause\x12\x1b.waterwheel.v1.PauseRequest\x1a\x1c.waterwheel.v1.PauseResponse\x12E\n" +
@@ -3030,7 +3100,8 @@ const file_waterwheel_v1_admin_service_proto_rawDesc = "" +
 	"\bListJobs\x12\x1e.waterwheel.v1.ListJobsRequest\x1a\x1f.waterwheel.v1.ListJobsResponse\"\x03\x90\x02\x01\x12M\n" +
 	"\aExplain\x12\x1d.waterwheel.v1.ExplainRequest\x1a\x1e.waterwheel.v1.ExplainResponse\"\x03\x90\x02\x01\x12_\n" +
 	"\rListSchedules\x12#.waterwheel.v1.ListSchedulesRequest\x1a$.waterwheel.v1.ListSchedulesResponse\"\x03\x90\x02\x01\x12J\n" +
-	"\x06WhoAmI\x12\x1c.waterwheel.v1.WhoAmIRequest\x1a\x1d.waterwheel.v1.WhoAmIResponse\"\x03\x90\x02\x01BC\n" +
+	"\x06WhoAmI\x12\x1c.waterwheel.v1.WhoAmIRequest\x1a\x1d.waterwheel.v1.WhoAmIResponse\"\x03\x90\x02\x01\x12\\\n" +
+	"\fStatsHistory\x12\".waterwheel.v1.StatsHistoryRequest\x1a#.waterwheel.v1.StatsHistoryResponse\"\x03\x90\x02\x01BC\n" +
 	"\x11dev.waterwheel.v1P\x01Z,waterwheel.dev/go/waterwheel/v1;waterwheelv1b\x06proto3"
 
 var (
@@ -3046,127 +3117,131 @@ func file_waterwheel_v1_admin_service_proto_rawDescGZIP() []byte {
 }
 
 var file_waterwheel_v1_admin_service_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_waterwheel_v1_admin_service_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
+var file_waterwheel_v1_admin_service_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_waterwheel_v1_admin_service_proto_goTypes = []any{
 	(JobStage)(0),                 // 0: waterwheel.v1.JobStage
 	(JobOrder)(0),                 // 1: waterwheel.v1.JobOrder
 	(Binding)(0),                  // 2: waterwheel.v1.Binding
 	(*DrainRequest)(nil),          // 3: waterwheel.v1.DrainRequest
-	(*DrainResponse)(nil),         // 4: waterwheel.v1.DrainResponse
-	(*PauseRequest)(nil),          // 5: waterwheel.v1.PauseRequest
-	(*PauseResponse)(nil),         // 6: waterwheel.v1.PauseResponse
-	(*ResumeRequest)(nil),         // 7: waterwheel.v1.ResumeRequest
-	(*ResumeResponse)(nil),        // 8: waterwheel.v1.ResumeResponse
-	(*RestartRequest)(nil),        // 9: waterwheel.v1.RestartRequest
-	(*RestartResponse)(nil),       // 10: waterwheel.v1.RestartResponse
-	(*ResizeRequest)(nil),         // 11: waterwheel.v1.ResizeRequest
-	(*ResizeResponse)(nil),        // 12: waterwheel.v1.ResizeResponse
-	(*CancelJobRequest)(nil),      // 13: waterwheel.v1.CancelJobRequest
-	(*CancelJobResponse)(nil),     // 14: waterwheel.v1.CancelJobResponse
-	(*CancelledJob)(nil),          // 15: waterwheel.v1.CancelledJob
-	(*PoolState)(nil),             // 16: waterwheel.v1.PoolState
-	(*ReloadRequest)(nil),         // 17: waterwheel.v1.ReloadRequest
-	(*ReloadResponse)(nil),        // 18: waterwheel.v1.ReloadResponse
-	(*SettingChange)(nil),         // 19: waterwheel.v1.SettingChange
-	(*ListJobsRequest)(nil),       // 20: waterwheel.v1.ListJobsRequest
-	(*ListJobsResponse)(nil),      // 21: waterwheel.v1.ListJobsResponse
-	(*ListedJob)(nil),             // 22: waterwheel.v1.ListedJob
-	(*TenantRate)(nil),            // 23: waterwheel.v1.TenantRate
-	(*ListSchedulesRequest)(nil),  // 24: waterwheel.v1.ListSchedulesRequest
-	(*ListSchedulesResponse)(nil), // 25: waterwheel.v1.ListSchedulesResponse
-	(*ListedSchedule)(nil),        // 26: waterwheel.v1.ListedSchedule
-	(*WhoAmIRequest)(nil),         // 27: waterwheel.v1.WhoAmIRequest
-	(*WhoAmIResponse)(nil),        // 28: waterwheel.v1.WhoAmIResponse
-	(*ExplainRequest)(nil),        // 29: waterwheel.v1.ExplainRequest
-	(*ExplainResponse)(nil),       // 30: waterwheel.v1.ExplainResponse
-	(*StoredState)(nil),           // 31: waterwheel.v1.StoredState
-	(*HeldState)(nil),             // 32: waterwheel.v1.HeldState
-	(*RunningState)(nil),          // 33: waterwheel.v1.RunningState
-	(*StopRequest)(nil),           // 34: waterwheel.v1.StopRequest
-	(*EndedState)(nil),            // 35: waterwheel.v1.EndedState
-	(*ProgramEnd)(nil),            // 36: waterwheel.v1.ProgramEnd
-	(Phase)(0),                    // 37: waterwheel.v1.Phase
-	(*durationpb.Duration)(nil),   // 38: google.protobuf.Duration
-	(*SizeStats)(nil),             // 39: waterwheel.v1.SizeStats
-	(*timestamppb.Timestamp)(nil), // 40: google.protobuf.Timestamp
-	(*DetachedJob)(nil),           // 41: waterwheel.v1.DetachedJob
-	(*Waterfall)(nil),             // 42: waterwheel.v1.Waterfall
+	(*PauseRequest)(nil),          // 4: waterwheel.v1.PauseRequest
+	(*PauseResponse)(nil),         // 5: waterwheel.v1.PauseResponse
+	(*ResumeRequest)(nil),         // 6: waterwheel.v1.ResumeRequest
+	(*ResumeResponse)(nil),        // 7: waterwheel.v1.ResumeResponse
+	(*RestartRequest)(nil),        // 8: waterwheel.v1.RestartRequest
+	(*RestartResponse)(nil),       // 9: waterwheel.v1.RestartResponse
+	(*ResizeRequest)(nil),         // 10: waterwheel.v1.ResizeRequest
+	(*ResizeResponse)(nil),        // 11: waterwheel.v1.ResizeResponse
+	(*CancelJobRequest)(nil),      // 12: waterwheel.v1.CancelJobRequest
+	(*CancelJobResponse)(nil),     // 13: waterwheel.v1.CancelJobResponse
+	(*CancelledJob)(nil),          // 14: waterwheel.v1.CancelledJob
+	(*PoolState)(nil),             // 15: waterwheel.v1.PoolState
+	(*ReloadRequest)(nil),         // 16: waterwheel.v1.ReloadRequest
+	(*ReloadResponse)(nil),        // 17: waterwheel.v1.ReloadResponse
+	(*SettingChange)(nil),         // 18: waterwheel.v1.SettingChange
+	(*ListJobsRequest)(nil),       // 19: waterwheel.v1.ListJobsRequest
+	(*ListJobsResponse)(nil),      // 20: waterwheel.v1.ListJobsResponse
+	(*ListedJob)(nil),             // 21: waterwheel.v1.ListedJob
+	(*TenantRate)(nil),            // 22: waterwheel.v1.TenantRate
+	(*ListSchedulesRequest)(nil),  // 23: waterwheel.v1.ListSchedulesRequest
+	(*ListSchedulesResponse)(nil), // 24: waterwheel.v1.ListSchedulesResponse
+	(*ListedSchedule)(nil),        // 25: waterwheel.v1.ListedSchedule
+	(*WhoAmIRequest)(nil),         // 26: waterwheel.v1.WhoAmIRequest
+	(*WhoAmIResponse)(nil),        // 27: waterwheel.v1.WhoAmIResponse
+	(*ExplainRequest)(nil),        // 28: waterwheel.v1.ExplainRequest
+	(*ExplainResponse)(nil),       // 29: waterwheel.v1.ExplainResponse
+	(*StoredState)(nil),           // 30: waterwheel.v1.StoredState
+	(*HeldState)(nil),             // 31: waterwheel.v1.HeldState
+	(*RunningState)(nil),          // 32: waterwheel.v1.RunningState
+	(*StopRequest)(nil),           // 33: waterwheel.v1.StopRequest
+	(*EndedState)(nil),            // 34: waterwheel.v1.EndedState
+	(*ProgramEnd)(nil),            // 35: waterwheel.v1.ProgramEnd
+	(*StatsHistoryRequest)(nil),   // 36: waterwheel.v1.StatsHistoryRequest
+	(*StatsHistoryResponse)(nil),  // 37: waterwheel.v1.StatsHistoryResponse
+	(*PoolHistory)(nil),           // 38: waterwheel.v1.PoolHistory
+	(Phase)(0),                    // 39: waterwheel.v1.Phase
+	(*durationpb.Duration)(nil),   // 40: google.protobuf.Duration
+	(*SizeStats)(nil),             // 41: waterwheel.v1.SizeStats
+	(*timestamppb.Timestamp)(nil), // 42: google.protobuf.Timestamp
+	(*DetachedJob)(nil),           // 43: waterwheel.v1.DetachedJob
+	(*Waterfall)(nil),             // 44: waterwheel.v1.Waterfall
+	(*DrainResponse)(nil),         // 45: waterwheel.v1.DrainResponse
 }
 var file_waterwheel_v1_admin_service_proto_depIdxs = []int32{
-	37, // 0: waterwheel.v1.DrainResponse.phase:type_name -> waterwheel.v1.Phase
-	38, // 1: waterwheel.v1.DrainResponse.elapsed:type_name -> google.protobuf.Duration
-	38, // 2: waterwheel.v1.DrainResponse.expected:type_name -> google.protobuf.Duration
-	38, // 3: waterwheel.v1.DrainResponse.hard_stop:type_name -> google.protobuf.Duration
-	16, // 4: waterwheel.v1.PauseResponse.pool:type_name -> waterwheel.v1.PoolState
-	16, // 5: waterwheel.v1.ResumeResponse.pool:type_name -> waterwheel.v1.PoolState
-	16, // 6: waterwheel.v1.RestartResponse.pool:type_name -> waterwheel.v1.PoolState
-	16, // 7: waterwheel.v1.ResizeResponse.pool:type_name -> waterwheel.v1.PoolState
-	15, // 8: waterwheel.v1.CancelJobResponse.jobs:type_name -> waterwheel.v1.CancelledJob
-	0,  // 9: waterwheel.v1.CancelledJob.stage:type_name -> waterwheel.v1.JobStage
-	37, // 10: waterwheel.v1.PoolState.phase:type_name -> waterwheel.v1.Phase
-	38, // 11: waterwheel.v1.PoolState.paused:type_name -> google.protobuf.Duration
-	39, // 12: waterwheel.v1.PoolState.size:type_name -> waterwheel.v1.SizeStats
-	19, // 13: waterwheel.v1.ReloadResponse.changes:type_name -> waterwheel.v1.SettingChange
-	0,  // 14: waterwheel.v1.ListJobsRequest.stages:type_name -> waterwheel.v1.JobStage
-	38, // 15: waterwheel.v1.ListJobsRequest.older:type_name -> google.protobuf.Duration
-	1,  // 16: waterwheel.v1.ListJobsRequest.order:type_name -> waterwheel.v1.JobOrder
-	22, // 17: waterwheel.v1.ListJobsResponse.jobs:type_name -> waterwheel.v1.ListedJob
-	1,  // 18: waterwheel.v1.ListJobsResponse.order:type_name -> waterwheel.v1.JobOrder
-	23, // 19: waterwheel.v1.ListJobsResponse.tenants:type_name -> waterwheel.v1.TenantRate
-	0,  // 20: waterwheel.v1.ListedJob.stage:type_name -> waterwheel.v1.JobStage
-	38, // 21: waterwheel.v1.ListedJob.age:type_name -> google.protobuf.Duration
-	38, // 22: waterwheel.v1.ListedJob.run:type_name -> google.protobuf.Duration
-	40, // 23: waterwheel.v1.ListedJob.arrive_time:type_name -> google.protobuf.Timestamp
-	26, // 24: waterwheel.v1.ListSchedulesResponse.schedules:type_name -> waterwheel.v1.ListedSchedule
-	40, // 25: waterwheel.v1.ListedSchedule.next_times:type_name -> google.protobuf.Timestamp
-	32, // 26: waterwheel.v1.ExplainResponse.held:type_name -> waterwheel.v1.HeldState
-	33, // 27: waterwheel.v1.ExplainResponse.running:type_name -> waterwheel.v1.RunningState
-	35, // 28: waterwheel.v1.ExplainResponse.ended:type_name -> waterwheel.v1.EndedState
-	31, // 29: waterwheel.v1.ExplainResponse.stored:type_name -> waterwheel.v1.StoredState
-	40, // 30: waterwheel.v1.ExplainResponse.arrive_time:type_name -> google.protobuf.Timestamp
-	41, // 31: waterwheel.v1.ExplainResponse.detached:type_name -> waterwheel.v1.DetachedJob
-	2,  // 32: waterwheel.v1.StoredState.bound_by:type_name -> waterwheel.v1.Binding
-	40, // 33: waterwheel.v1.StoredState.until:type_name -> google.protobuf.Timestamp
-	38, // 34: waterwheel.v1.HeldState.expected_start:type_name -> google.protobuf.Duration
-	2,  // 35: waterwheel.v1.HeldState.bound_by:type_name -> waterwheel.v1.Binding
-	38, // 36: waterwheel.v1.HeldState.age:type_name -> google.protobuf.Duration
-	38, // 37: waterwheel.v1.HeldState.left:type_name -> google.protobuf.Duration
-	38, // 38: waterwheel.v1.RunningState.queue:type_name -> google.protobuf.Duration
-	38, // 39: waterwheel.v1.RunningState.run:type_name -> google.protobuf.Duration
-	38, // 40: waterwheel.v1.RunningState.left:type_name -> google.protobuf.Duration
-	34, // 41: waterwheel.v1.RunningState.stop:type_name -> waterwheel.v1.StopRequest
-	38, // 42: waterwheel.v1.StopRequest.since:type_name -> google.protobuf.Duration
-	38, // 43: waterwheel.v1.StopRequest.grace_left:type_name -> google.protobuf.Duration
-	42, // 44: waterwheel.v1.EndedState.waterfall:type_name -> waterwheel.v1.Waterfall
-	38, // 45: waterwheel.v1.EndedState.since:type_name -> google.protobuf.Duration
-	36, // 46: waterwheel.v1.EndedState.program:type_name -> waterwheel.v1.ProgramEnd
-	3,  // 47: waterwheel.v1.AdminService.Drain:input_type -> waterwheel.v1.DrainRequest
-	5,  // 48: waterwheel.v1.AdminService.Pause:input_type -> waterwheel.v1.PauseRequest
-	7,  // 49: waterwheel.v1.AdminService.Resume:input_type -> waterwheel.v1.ResumeRequest
-	11, // 50: waterwheel.v1.AdminService.Resize:input_type -> waterwheel.v1.ResizeRequest
-	13, // 51: waterwheel.v1.AdminService.CancelJob:input_type -> waterwheel.v1.CancelJobRequest
-	17, // 52: waterwheel.v1.AdminService.Reload:input_type -> waterwheel.v1.ReloadRequest
-	9,  // 53: waterwheel.v1.AdminService.Restart:input_type -> waterwheel.v1.RestartRequest
-	20, // 54: waterwheel.v1.AdminService.ListJobs:input_type -> waterwheel.v1.ListJobsRequest
-	29, // 55: waterwheel.v1.AdminService.Explain:input_type -> waterwheel.v1.ExplainRequest
-	24, // 56: waterwheel.v1.AdminService.ListSchedules:input_type -> waterwheel.v1.ListSchedulesRequest
-	27, // 57: waterwheel.v1.AdminService.WhoAmI:input_type -> waterwheel.v1.WhoAmIRequest
-	4,  // 58: waterwheel.v1.AdminService.Drain:output_type -> waterwheel.v1.DrainResponse
-	6,  // 59: waterwheel.v1.AdminService.Pause:output_type -> waterwheel.v1.PauseResponse
-	8,  // 60: waterwheel.v1.AdminService.Resume:output_type -> waterwheel.v1.ResumeResponse
-	12, // 61: waterwheel.v1.AdminService.Resize:output_type -> waterwheel.v1.ResizeResponse
-	14, // 62: waterwheel.v1.AdminService.CancelJob:output_type -> waterwheel.v1.CancelJobResponse
-	18, // 63: waterwheel.v1.AdminService.Reload:output_type -> waterwheel.v1.ReloadResponse
-	10, // 64: waterwheel.v1.AdminService.Restart:output_type -> waterwheel.v1.RestartResponse
-	21, // 65: waterwheel.v1.AdminService.ListJobs:output_type -> waterwheel.v1.ListJobsResponse
-	30, // 66: waterwheel.v1.AdminService.Explain:output_type -> waterwheel.v1.ExplainResponse
-	25, // 67: waterwheel.v1.AdminService.ListSchedules:output_type -> waterwheel.v1.ListSchedulesResponse
-	28, // 68: waterwheel.v1.AdminService.WhoAmI:output_type -> waterwheel.v1.WhoAmIResponse
-	58, // [58:69] is the sub-list for method output_type
-	47, // [47:58] is the sub-list for method input_type
-	47, // [47:47] is the sub-list for extension type_name
-	47, // [47:47] is the sub-list for extension extendee
-	0,  // [0:47] is the sub-list for field type_name
+	15, // 0: waterwheel.v1.PauseResponse.pool:type_name -> waterwheel.v1.PoolState
+	15, // 1: waterwheel.v1.ResumeResponse.pool:type_name -> waterwheel.v1.PoolState
+	15, // 2: waterwheel.v1.RestartResponse.pool:type_name -> waterwheel.v1.PoolState
+	15, // 3: waterwheel.v1.ResizeResponse.pool:type_name -> waterwheel.v1.PoolState
+	14, // 4: waterwheel.v1.CancelJobResponse.jobs:type_name -> waterwheel.v1.CancelledJob
+	0,  // 5: waterwheel.v1.CancelledJob.stage:type_name -> waterwheel.v1.JobStage
+	39, // 6: waterwheel.v1.PoolState.phase:type_name -> waterwheel.v1.Phase
+	40, // 7: waterwheel.v1.PoolState.paused:type_name -> google.protobuf.Duration
+	41, // 8: waterwheel.v1.PoolState.size:type_name -> waterwheel.v1.SizeStats
+	18, // 9: waterwheel.v1.ReloadResponse.changes:type_name -> waterwheel.v1.SettingChange
+	0,  // 10: waterwheel.v1.ListJobsRequest.stages:type_name -> waterwheel.v1.JobStage
+	40, // 11: waterwheel.v1.ListJobsRequest.older:type_name -> google.protobuf.Duration
+	1,  // 12: waterwheel.v1.ListJobsRequest.order:type_name -> waterwheel.v1.JobOrder
+	21, // 13: waterwheel.v1.ListJobsResponse.jobs:type_name -> waterwheel.v1.ListedJob
+	1,  // 14: waterwheel.v1.ListJobsResponse.order:type_name -> waterwheel.v1.JobOrder
+	22, // 15: waterwheel.v1.ListJobsResponse.tenants:type_name -> waterwheel.v1.TenantRate
+	0,  // 16: waterwheel.v1.ListedJob.stage:type_name -> waterwheel.v1.JobStage
+	40, // 17: waterwheel.v1.ListedJob.age:type_name -> google.protobuf.Duration
+	40, // 18: waterwheel.v1.ListedJob.run:type_name -> google.protobuf.Duration
+	42, // 19: waterwheel.v1.ListedJob.arrive_time:type_name -> google.protobuf.Timestamp
+	25, // 20: waterwheel.v1.ListSchedulesResponse.schedules:type_name -> waterwheel.v1.ListedSchedule
+	42, // 21: waterwheel.v1.ListedSchedule.next_times:type_name -> google.protobuf.Timestamp
+	31, // 22: waterwheel.v1.ExplainResponse.held:type_name -> waterwheel.v1.HeldState
+	32, // 23: waterwheel.v1.ExplainResponse.running:type_name -> waterwheel.v1.RunningState
+	34, // 24: waterwheel.v1.ExplainResponse.ended:type_name -> waterwheel.v1.EndedState
+	30, // 25: waterwheel.v1.ExplainResponse.stored:type_name -> waterwheel.v1.StoredState
+	42, // 26: waterwheel.v1.ExplainResponse.arrive_time:type_name -> google.protobuf.Timestamp
+	43, // 27: waterwheel.v1.ExplainResponse.detached:type_name -> waterwheel.v1.DetachedJob
+	2,  // 28: waterwheel.v1.StoredState.bound_by:type_name -> waterwheel.v1.Binding
+	42, // 29: waterwheel.v1.StoredState.until:type_name -> google.protobuf.Timestamp
+	40, // 30: waterwheel.v1.HeldState.expected_start:type_name -> google.protobuf.Duration
+	2,  // 31: waterwheel.v1.HeldState.bound_by:type_name -> waterwheel.v1.Binding
+	40, // 32: waterwheel.v1.HeldState.age:type_name -> google.protobuf.Duration
+	40, // 33: waterwheel.v1.HeldState.left:type_name -> google.protobuf.Duration
+	40, // 34: waterwheel.v1.RunningState.queue:type_name -> google.protobuf.Duration
+	40, // 35: waterwheel.v1.RunningState.run:type_name -> google.protobuf.Duration
+	40, // 36: waterwheel.v1.RunningState.left:type_name -> google.protobuf.Duration
+	33, // 37: waterwheel.v1.RunningState.stop:type_name -> waterwheel.v1.StopRequest
+	40, // 38: waterwheel.v1.StopRequest.since:type_name -> google.protobuf.Duration
+	40, // 39: waterwheel.v1.StopRequest.grace_left:type_name -> google.protobuf.Duration
+	44, // 40: waterwheel.v1.EndedState.waterfall:type_name -> waterwheel.v1.Waterfall
+	40, // 41: waterwheel.v1.EndedState.since:type_name -> google.protobuf.Duration
+	35, // 42: waterwheel.v1.EndedState.program:type_name -> waterwheel.v1.ProgramEnd
+	40, // 43: waterwheel.v1.StatsHistoryResponse.step:type_name -> google.protobuf.Duration
+	42, // 44: waterwheel.v1.StatsHistoryResponse.end:type_name -> google.protobuf.Timestamp
+	38, // 45: waterwheel.v1.StatsHistoryResponse.pools:type_name -> waterwheel.v1.PoolHistory
+	3,  // 46: waterwheel.v1.AdminService.Drain:input_type -> waterwheel.v1.DrainRequest
+	4,  // 47: waterwheel.v1.AdminService.Pause:input_type -> waterwheel.v1.PauseRequest
+	6,  // 48: waterwheel.v1.AdminService.Resume:input_type -> waterwheel.v1.ResumeRequest
+	10, // 49: waterwheel.v1.AdminService.Resize:input_type -> waterwheel.v1.ResizeRequest
+	12, // 50: waterwheel.v1.AdminService.CancelJob:input_type -> waterwheel.v1.CancelJobRequest
+	16, // 51: waterwheel.v1.AdminService.Reload:input_type -> waterwheel.v1.ReloadRequest
+	8,  // 52: waterwheel.v1.AdminService.Restart:input_type -> waterwheel.v1.RestartRequest
+	19, // 53: waterwheel.v1.AdminService.ListJobs:input_type -> waterwheel.v1.ListJobsRequest
+	28, // 54: waterwheel.v1.AdminService.Explain:input_type -> waterwheel.v1.ExplainRequest
+	23, // 55: waterwheel.v1.AdminService.ListSchedules:input_type -> waterwheel.v1.ListSchedulesRequest
+	26, // 56: waterwheel.v1.AdminService.WhoAmI:input_type -> waterwheel.v1.WhoAmIRequest
+	36, // 57: waterwheel.v1.AdminService.StatsHistory:input_type -> waterwheel.v1.StatsHistoryRequest
+	45, // 58: waterwheel.v1.AdminService.Drain:output_type -> waterwheel.v1.DrainResponse
+	5,  // 59: waterwheel.v1.AdminService.Pause:output_type -> waterwheel.v1.PauseResponse
+	7,  // 60: waterwheel.v1.AdminService.Resume:output_type -> waterwheel.v1.ResumeResponse
+	11, // 61: waterwheel.v1.AdminService.Resize:output_type -> waterwheel.v1.ResizeResponse
+	13, // 62: waterwheel.v1.AdminService.CancelJob:output_type -> waterwheel.v1.CancelJobResponse
+	17, // 63: waterwheel.v1.AdminService.Reload:output_type -> waterwheel.v1.ReloadResponse
+	9,  // 64: waterwheel.v1.AdminService.Restart:output_type -> waterwheel.v1.RestartResponse
+	20, // 65: waterwheel.v1.AdminService.ListJobs:output_type -> waterwheel.v1.ListJobsResponse
+	29, // 66: waterwheel.v1.AdminService.Explain:output_type -> waterwheel.v1.ExplainResponse
+	24, // 67: waterwheel.v1.AdminService.ListSchedules:output_type -> waterwheel.v1.ListSchedulesResponse
+	27, // 68: waterwheel.v1.AdminService.WhoAmI:output_type -> waterwheel.v1.WhoAmIResponse
+	37, // 69: waterwheel.v1.AdminService.StatsHistory:output_type -> waterwheel.v1.StatsHistoryResponse
+	58, // [58:70] is the sub-list for method output_type
+	46, // [46:58] is the sub-list for method input_type
+	46, // [46:46] is the sub-list for extension type_name
+	46, // [46:46] is the sub-list for extension extendee
+	0,  // [0:46] is the sub-list for field type_name
 }
 
 func init() { file_waterwheel_v1_admin_service_proto_init() }
@@ -3177,22 +3252,22 @@ func file_waterwheel_v1_admin_service_proto_init() {
 	file_waterwheel_v1_job_proto_init()
 	file_waterwheel_v1_job_service_proto_init()
 	file_waterwheel_v1_stats_proto_init()
-	file_waterwheel_v1_admin_service_proto_msgTypes[17].OneofWrappers = []any{}
-	file_waterwheel_v1_admin_service_proto_msgTypes[27].OneofWrappers = []any{
+	file_waterwheel_v1_admin_service_proto_msgTypes[16].OneofWrappers = []any{}
+	file_waterwheel_v1_admin_service_proto_msgTypes[26].OneofWrappers = []any{
 		(*ExplainResponse_Held)(nil),
 		(*ExplainResponse_Running)(nil),
 		(*ExplainResponse_Ended)(nil),
 		(*ExplainResponse_Stored)(nil),
 	}
-	file_waterwheel_v1_admin_service_proto_msgTypes[29].OneofWrappers = []any{}
-	file_waterwheel_v1_admin_service_proto_msgTypes[33].OneofWrappers = []any{}
+	file_waterwheel_v1_admin_service_proto_msgTypes[28].OneofWrappers = []any{}
+	file_waterwheel_v1_admin_service_proto_msgTypes[32].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_waterwheel_v1_admin_service_proto_rawDesc), len(file_waterwheel_v1_admin_service_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   34,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
