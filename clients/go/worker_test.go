@@ -279,6 +279,25 @@ func TestAnAttachedWorker(t *testing.T) {
 	malformed(t, client)
 }
 
+func TestAWorkerComesBackToAServerThatWasKilled(t *testing.T) {
+	client, server := serve(t, far)
+	work(t, waterwheel.Options{}, server.address)
+	lost := make(chan error)
+	go func() {
+		_, err := client.Submit(within(t, patience), job("do", "wait"))
+		lost <- err
+	}()
+	if _, err := client.Submit(within(t, patience), job("do", "x")); err != nil {
+		t.Error(err)
+	}
+	server.kill()
+	as[*waterwheel.Lost](t, <-lost)
+	start(t, far, server.address)
+	if _, err := dial(t, server.address, waterwheel.Options{}).Submit(within(t, patience), job("do", "x")); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestBatchesOfAnAttachedWorker(t *testing.T) {
 	client, server := serve(t, far)
 	attached := program()

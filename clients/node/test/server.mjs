@@ -17,7 +17,7 @@ export const PROGRAM = process.env.WATERWHEEL_BIN ?? fileURLToPath(new URL("../.
 // A folder that is gone after the test.
 export function folder(t) {
   const path = mkdtempSync(join(tmpdir(), "waterwheel-"));
-  t.after(() => rmSync(path, { recursive: true }));
+  t.after(() => rmSync(path, { recursive: true, force: true }));
   return path;
 }
 

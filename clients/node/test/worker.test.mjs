@@ -128,6 +128,18 @@ test("an attached worker, by name", async (t) => {
   await batches(pool, address);
 });
 
+test("a worker comes back to a server that was killed", async (t) => {
+  const { address, kill } = await start(t, FAR);
+  work(t, program(), { address });
+  const lost = assert.rejects(dial(t, address).submit("do", "wait"), Lost);
+  const text = (pool) => pool.submit("do", "x").then((result) => result.text);
+  assert.equal(await text(dial(t, address)), "x");
+  await kill();
+  await lost;
+  await start(t, FAR, address);
+  assert.equal(await text(dial(t, address)), "x");
+});
+
 // As many jobs wait as a batch has: each batch but the first and the last is full, and not half of it.
 test("batches are refilled", async (t) => {
   const { address } = await start(t, FAR);
