@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"regexp"
+	"strings"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/code"
@@ -72,7 +73,9 @@ func classify(ctx context.Context, err error, wasSent bool) error {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return context.Canceled
 	}
-	return failureOf(status.Convert(err), err, wasSent)
+	said := status.Convert(err)
+	// A server that drains refuses the streams that it has not read, which gRPC says only in words.
+	return failureOf(said, err, wasSent && !strings.HasSuffix(said.Message(), "REFUSED_STREAM"))
 }
 
 func failureOf(status *status.Status, cause error, wasSent bool) error {

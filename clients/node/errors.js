@@ -58,11 +58,13 @@ function classify(execution, message, fields) {
   return new type(message, fields);
 }
 
-// The error of a call. Its peer is the target of the channel until it has a connection.
+// The error of a call. Its peer is the target of the channel until it has a connection. A server that drains refuses the
+// streams that it has not read, which grpc-js says only in words.
 function ofCall(error, call, target) {
   const [packed] = error.metadata?.get("grpc-status-details-bin") ?? [];
   const details = packed ? contract["google.rpc.Status"].deserialize(packed).details : [];
-  return failureOf(error.code, error.details ?? error.message, details, ![target, "unknown"].includes(call.getPeer()));
+  const isRefused = [target, "unknown"].includes(call.getPeer()) || error.details === "Stream refused by server";
+  return failureOf(error.code, error.details ?? error.message, details, !isRefused);
 }
 
 // The error of a detached job that ended without a result.

@@ -160,6 +160,35 @@ test("each of many has its own error", async (t) => {
   assert.ok(["Refused", "Lost"].includes(kinds.echo), kinds.echo);
 });
 
+// It drains, and another one takes its place.
+test("no call fails while a server is replaced", async (t) => {
+  const config = '[pool.one]\nworkers = 4\nwhen_full = "wait"\n[kind.sleep]\npool = "one"\nbuiltin = "sleep"\n';
+  let { address, kill } = await start(t, config);
+  const pool = dial(t, address);
+  let isOver = false;
+  let [calls, outcomes] = [0, 0];
+  const single = async () => {
+    for (; !isOver; calls++) await pool.submit("sleep", "5");
+  };
+  function* endless() {
+    while (!isOver) yield { kind: "sleep", payload: "5" };
+  }
+  const many = async () => {
+    for await (const { error } of pool.submitMany(endless(), { atOnce: 16 })) {
+      if (error) throw error;
+      outcomes++;
+    }
+  };
+  const all = Promise.all([...Array.from({ length: 8 }, single), many()]);
+  for (let round = 1; round <= 3; round++) {
+    await Promise.race([all, until(() => Math.min(calls, outcomes) > 100 * round)]);
+    await kill("SIGTERM");
+    ({ kill } = await start(t, config, address));
+  }
+  isOver = true;
+  await all;
+});
+
 test("detached jobs", async (t) => {
   const { pool } = await serve(t);
   for (const existed of [false, true]) {

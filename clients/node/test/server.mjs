@@ -28,11 +28,11 @@ export async function start(t, config, listen = "127.0.0.1:0") {
   const flags = ["--config", path, "--listen", listen, "--ops-listen", "127.0.0.1:0", "--set", "telemetry.log=error"];
   const server = spawn(PROGRAM, ["serve", ...flags, "--set", "drain.notice=0s"], { stdio: ["ignore", "pipe", "inherit"] });
   const exit = once(server, "exit");
-  const kill = async () => {
-    server.kill("SIGKILL");
+  const kill = async (signal = "SIGKILL") => {
+    server.kill(signal);
     await exit;
   };
-  t.after(kill);
+  t.after(() => kill());
   const { value: line } = await createInterface({ input: server.stdout })[Symbol.asyncIterator]().next();
   return { address: /^grpc (\S+) /.exec(line)[1], kill };
 }
