@@ -123,6 +123,20 @@ def hire(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
         worker.wait()
 
 
+def certificates(folder: Path) -> None:
+    """Makes ca.crt, and a certificate for "pool.example" alone, by openssl."""
+    for line in (
+        'req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -noenc -days 2 -subj /CN=ca -keyout ca.key -out ca.crt',
+        'req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -noenc -subj /CN=pool -addext subjectAltName=DNS:pool.example'
+        ' -keyout tls.key -out tls.csr',
+        'x509 -req -in tls.csr -CA ca.crt -CAkey ca.key -days 2 -copy_extensions copy -out tls.crt',
+        'req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -noenc -subj /CN=web'
+        ' -addext subjectAltName=URI:spiffe://example/web -keyout web.key -out web.csr',
+        'x509 -req -in web.csr -CA ca.crt -CAkey ca.key -days 2 -copy_extensions copy -out web.crt',
+    ):
+        subprocess.run(["openssl", *line.split()], cwd=folder, check=True, capture_output=True)
+
+
 def until(holds: Callable[[], object], within: float = 15.0) -> None:
     end = time.monotonic() + within
     while not holds():

@@ -171,6 +171,14 @@ def double(jobs):
         return texts[1:]
     if "text" in texts:
         return "no list"
+    if "none" in texts:
+        return None
+    if "number" in texts:
+        return 7
+    if "pieces" in texts:
+        return apieces(jobs[0])
+    if "iterator" in texts:
+        return (text * 2 for text in texts)
     for job in jobs:
         if job.text == "hold":
             job.wait(20)

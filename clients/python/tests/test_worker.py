@@ -105,9 +105,12 @@ def test_members_of_a_batch_harm_no_others(worked) -> None:
     told = [end.text if isinstance(end := ends[id(job)], Result) else (type(end), end.code) for job in jobs]
     bad = (Failed, "UNKNOWN")  # What the server makes of INTERNAL.
     assert told == ["oneone", (Failed, "NOT_FOUND"), bad, bad, "twotwo", "threethree", (Failed, "NOT_FOUND"), "fourfour"]
-    for text, says in {"raise": "the whole batch", "short": "as many results, not", "text": "a list of results, not str"}.items():
+    wrong = {"text": "str", "none": "NoneType", "number": "int", "pieces": "async_generator"}
+    wrong = {text: f"a list of results, not {found}" for text, found in wrong.items()}
+    for text, says in {"raise": "the whole batch", "short": "as many results, not", **wrong}.items():
         with pytest.raises(Failed, match=says):
             pool.submit("double", text)
+    assert pool.submit("double", "iterator").text == "iteratoriterator"
     assert pool.submit("double", "on").text == "onon"
 
 

@@ -3,9 +3,9 @@
 from .aio import AsyncClient as AsyncClient, AsyncHandle as AsyncHandle, AsyncStream as AsyncStream
 from .client import Client as Client, Handle as Handle, Stream as Stream
 from .errors import Failed as Failed, JobError as JobError, Lost as Lost, Missed as Missed, Refused as Refused
+from .kinds import Tested as Tested, Worker as Worker
 from .messages import Job as Job, Result as Result, Retry as Retry
 from .running import RunningJob as RunningJob
-from .worker import Worker as Worker
 
 #: The worker of this program. A program that needs another one makes it by `Worker()`.
 worker = Worker()

@@ -3,9 +3,9 @@
 import asyncio
 import math
 import os
+import time
 import uuid
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any, Self, Unpack
 
 import grpc
@@ -121,13 +121,14 @@ class AsyncClient:
         **fields: Unpack[Fields],
     ) -> "AsyncHandle":  # fmt: skip
         """Creates a detached job. The same `id` is the same job: it is safe to create it again, as this call does."""
-        expires = None if expire_in is None else datetime.now(UTC) + timedelta(seconds=expire_in)
-        policy = detached.RetryPolicy(
-            max_attempts=retry.attempts, initial=duration(retry.initial), max=duration(retry.max)
+        options = detached.JobOptions(
+            delay=duration(delay),
+            expire_time=duration(None if expire_in is None else time.time() + expire_in),
+            retain_for=duration(retain_for),
+            retry=detached.RetryPolicy(
+                max_attempts=retry.attempts, initial=duration(retry.initial), max=duration(retry.max)
+            ),
         )
-        options = detached.JobOptions(delay=duration(delay), retain_for=duration(retain_for), retry=policy)
-        if expires:
-            options.expire_time.FromDatetime(expires)
         job = Job(kind, payload, **fields).message()
         request = detached.CreateJobRequest(job=job, job_id=id or str(uuid.uuid4()), options=options)
         tries = Tries(timeout, self._resend, math.inf)
@@ -206,11 +207,9 @@ class AsyncHandle:
     async def wait(self, timeout: float = math.inf) -> Result:
         """The result of the job at its end. TimeoutError if that does not come in time: the job goes on."""
         # It only reads, and a server bounds the time of a call.
-        tries, left = Tries(timeout, True, math.inf, longest=25.0), timeout
-        while tries.left() > 0 or left == timeout:
-            left = tries.left()
+        request, tries = detached.WaitJobRequest(job_id=self.id), Tries(max(timeout, 0.05), True, math.inf, longest=25.0)
+        while tries.left() > 0:
             try:
-                request = detached.WaitJobRequest(job_id=self.id)
                 job = (await self._client._call("JobService/WaitJob", request, detached.WaitJobResponse, tries)).job
             except Missed:
                 continue  # The client's own timer was faster than the server's answer.

@@ -1,5 +1,6 @@
 """A worker that attaches to servers: one call to each, and one budget of slots over all of them."""
 
+import contextlib
 import logging
 import queue
 import random
@@ -30,17 +31,19 @@ class Attached:
     def __init__(self, kinds: list[str], start: Start, servers: list[Connection], slots: int, name: str) -> None:
         self.hello = AttachRequest(hello=AttachRequest.Hello(name=name, kinds=kinds, concurrency=slots))
         self.start, self.servers, self.slots = start, servers, threading.Semaphore(slots)
-        self.leaving, self.look, self.places = threading.Event(), threading.Event(), dict[str, _Place]()
+        self.leaving, self.places = False, dict[str, _Place]()
+        # A handler of signals may put something into it, whatever it interrupts.
+        self.look: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def run(self) -> None:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda *_: self.leave())
-        while not self.leaving.is_set():
+        while not self.leaving:
             for server in self.servers:
                 self._attach_to(server)
-            self.look.wait(LOOK)
-            self.look.clear()
+            with contextlib.suppress(queue.Empty):
+                self.look.get(timeout=LOOK)
         places = list(self.places.values())
         for place in places:
             place.leave()
@@ -49,8 +52,8 @@ class Attached:
                 thread.join()
 
     def leave(self) -> None:
-        self.leaving.set()
-        self.look.set()
+        self.leaving = True
+        self.look.put(None)
 
     def _attach_to(self, server: Connection) -> None:
         """Attaches to what is new behind a name, and leaves what is gone from there."""
@@ -102,7 +105,7 @@ class _Place:
 
     def _stay(self) -> None:
         while not self.gone.is_set() and not self._attach():
-            self.attached.look.set()
+            self.attached.look.put(None)
             self.gone.wait(random.uniform(0.1, 1.0))
 
     def _attach(self) -> bool:
@@ -142,6 +145,8 @@ class _Place:
                             self.attach_again()
         except grpc.RpcError as broken:
             self._tell(f"{broken.code().name}: {broken.details()}")
+        except Exception as fault:
+            self._tell(f"{type(fault).__name__}: {fault}")  # There may be a token again, the next time.
         finally:
             self.outboxes.remove(outbox)
             outbox.put(None)

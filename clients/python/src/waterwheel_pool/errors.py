@@ -39,7 +39,7 @@ class JobError(Exception):
         self.started: bool | None = known.get("started")
 
     def __str__(self) -> str:
-        return f"{self.reason}: {self.message}"
+        return f"{self.code if self.reason == 'HANDLER_FAILED' else self.reason}: {self.message}"
 
 
 class Refused(JobError):

@@ -58,7 +58,7 @@ class Result:
     content_type: str = ""
     job_id: str = ""
     #: Where the budget went: budget_seconds, queue_seconds, run_seconds, left_seconds, and the worker.
-    waterfall: job_pb2.Waterfall = field(default_factory=job_pb2.Waterfall)
+    waterfall: job_pb2.Waterfall = field(default_factory=job_pb2.Waterfall, repr=False)
 
     @property
     def text(self) -> str:
@@ -77,7 +77,7 @@ class Retry(NamedTuple):
 
 
 def duration(seconds: float | None) -> dict[str, int] | None:
-    """A `google.protobuf.Duration`."""
+    """A `google.protobuf.Duration`, or a timestamp."""
     return None if seconds is None else dict(zip(("seconds", "nanos"), divmod(round(seconds * 1e9), 1_000_000_000)))
 
 

@@ -165,7 +165,7 @@ class _Kind:
         token = current.set(job)
         try:
             value = self.handler(argument)
-            if inspect.isasyncgen(value):
+            if argument is job and inspect.isasyncgen(value):
                 value = _send(value, job)
             if inspect.iscoroutine(value):
                 return self._await(value, job)
