@@ -82,7 +82,7 @@ def test_all_tries_have_one_deadline(serve: Callable[..., Server]) -> None:
         server.close()
 
 
-def test_a_server_that_is_not_there_yet(serve: Callable[..., Server]) -> None:
+def test_a_server_that_is_not_there_yet(serve: Callable[..., Server], caplog: pytest.LogCaptureFixture) -> None:
     gone = serve()
     gone.close()
     began = time.monotonic()
@@ -90,6 +90,8 @@ def test_a_server_that_is_not_there_yet(serve: Callable[..., Server]) -> None:
         with pytest.raises(Refused) as refused:
             pool.submit("echo", b"x", timeout=0.6)
         assert (refused.value.reason, refused.value.started) == ("UNREACHABLE", False) and time.monotonic() - began < 0.7
+        (told,) = caplog.messages
+        assert told.startswith("trying again for 0.") and "Connection refused" in told
         with pytest.raises(Refused):
             next(pool.stream("echo", b"x", timeout=0.3))
         threading.Timer(0.3, serve, [BUILT_IN], {"listen": gone.address}).start()

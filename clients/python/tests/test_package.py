@@ -62,20 +62,20 @@ assert worker.test(b"abc").output == b"cba"
 """
 
 
-def mypy(*arguments: str, cwd: Path) -> None:
+def mypy(cache: Path, *arguments: str, cwd: Path) -> None:
     checked = subprocess.run(
-        [sys.executable, "-m", "mypy", "--cache-dir", os.devnull, *arguments], cwd=cwd, capture_output=True, text=True
+        [sys.executable, "-m", "mypy", "--cache-dir", str(cache / "cache"), *arguments], cwd=cwd, capture_output=True, text=True
     )
     assert checked.returncode == 0, checked.stdout
 
 
 def test_types_are_strict(tmp_path: Path) -> None:
-    mypy(cwd=PACKAGE)
+    mypy(tmp_path, cwd=PACKAGE)
     (tmp_path / "user.py").write_text(USER)
-    mypy("--strict", "user.py", cwd=tmp_path)
+    mypy(tmp_path, "--strict", "user.py", cwd=tmp_path)
     (tmp_path / "user.py").write_text(USER + "thumb(worker)\n")
     with pytest.raises(AssertionError, match='"thumb" has incompatible type'):
-        mypy("--strict", "user.py", cwd=tmp_path)
+        mypy(tmp_path, "--strict", "user.py", cwd=tmp_path)
 
 
 def test_the_wheel_has_all_that_it_needs(tmp_path: Path) -> None:

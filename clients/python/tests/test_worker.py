@@ -14,7 +14,7 @@ from pathlib import Path
 import crew
 import pytest
 from conftest import CREW, PROGRAM, Server, as_child, as_remote, until
-from waterwheel_pool import Client, Failed, Job, Lost, Missed, Refused, Result
+from waterwheel_pool import Client, Failed, Job, Lost, Missed, Refused, Result, RunningJob, attached
 
 KINDS = "upper facts pieces apieces large pause hold relay crash crash_once misuse double"
 Hire = Callable[..., "subprocess.Popen[bytes]"]
@@ -209,6 +209,20 @@ def test_it_leaves_in_order_and_follows_its_servers(serve: Callable[..., Server]
 def running(server: Server) -> str:
     command = [PROGRAM, "jobs", "--ops", server.ops]
     return subprocess.run(command, capture_output=True, text=True).stdout
+
+
+def test_a_slow_caller_holds_up_its_own_job() -> None:
+    said: list[str] = []
+    job = RunningJob({"id": "1", "budget_ms": 1000}, b"", lambda name, fields, data: said.append(name), attached.WINDOW)
+    with ThreadPoolExecutor() as threads:
+        work = threads.submit(lambda: [job.output(b"piece") for _ in range(6)])
+        until(lambda: len(said) >= 4)
+        job.window.release()
+        until(lambda: len(said) >= 5)
+        job.stop("CALLER")
+        with pytest.raises(Failed, match="stopped because of CALLER"):
+            work.result()
+    assert said == ["output"] * 5 + ["failed"], "the sixth waits until the fifth is taken"
 
 
 def test_handlers_are_tested_without_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,3 +75,24 @@ def test_the_worker_runs_the_jobs_of_a_server():
         finally:
             worker.kill()
             worker.wait()
+
+
+BATCHES = f"""
+pool.inference = {{ workers = 16, when_full = "wait" }}
+program.embed = {{ command = ["{sys.executable}", "{ROOT}/examples/workers/batch.py"], jobs_per_process = 16 }}
+kind.embed = {{ pool = "inference", program = "embed" }}
+"""
+
+
+def test_the_worker_without_a_library_runs_batches(tmp_path):
+    (tmp_path / "payload").write_text("hello")
+    command = [PROGRAM, "worker", "test", "--output", "json", "--payload", str(tmp_path / "payload"), "--"]
+    command += [sys.executable, str(ROOT / "examples/workers/batch.py")]
+    rows = [json.loads(line) for line in subprocess.run(command, stdout=subprocess.PIPE, text=True).stdout.splitlines()]
+    verdicts = {row["test"]: row["verdict"] for row in rows if row["verdict"] != "skip"}
+    # It has one kind, and does not look for another.
+    assert verdicts.pop("unknown kind") == "fail"
+    assert len(verdicts) >= 7 and set(verdicts.values()) == {"pass"}, rows
+    with Service(BATCHES) as service:
+        calls = {text: service.start("embed", text.encode()) for text in map(chr, range(97, 123))}
+        assert all(call.result().result.output == text.upper().encode() for text, call in calls.items())

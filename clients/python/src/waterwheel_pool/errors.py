@@ -1,5 +1,6 @@
 """How a job can end without a result: one class for each thing that a caller does differently."""
 
+import logging
 import math
 import random
 import re
@@ -13,6 +14,7 @@ from google.rpc import error_details_pb2
 
 from .gen.job_pb2 import JobFailure
 
+log = logging.getLogger("waterwheel_pool")
 CODES = {code.value[0]: code.name for code in grpc.StatusCode}
 # What the core of gRPC says of a call that never left, for which it has no code of its own.
 _NEVER_LEFT = re.compile("failed to connect to all|connections to all backends failing|resolution failed|empty address")
@@ -109,7 +111,7 @@ class Tries:
 
     def __init__(self, timeout: float, resend: bool, more_runs: float = 0, longest: float = math.inf) -> None:
         self._end, self._longest = time.monotonic() + timeout, longest
-        self._resend, self._more_runs, self._backoff = resend, more_runs, 0.05
+        self._resend, self._more_runs, self._backoff, self._told = resend, more_runs, 0.05, False
 
     def left(self) -> float:
         """Seconds for the next try."""
@@ -128,4 +130,7 @@ class Tries:
         is_final = isinstance(error, Failed | Missed) or not again or not self._resend
         if is_final or time.monotonic() + delay >= self._end:
             raise error
+        if error.reason == "UNREACHABLE" and not self._told:
+            log.warning("trying again for %.1f s: %s", self._end - time.monotonic(), error)
+            self._told = True
         return delay
