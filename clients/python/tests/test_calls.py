@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from conftest import BUILT_IN, Server, until
@@ -44,6 +45,20 @@ def test_failed_has_the_words_of_the_handler(pool: Client) -> None:
     assert error.job_id and error.metadata["pool"] == "cpu" and "exited with code 65" in str(error)
 
 
+def test_a_handler_that_is_unavailable_is_not_asked_again(pool: Client, tmp_path: Path) -> None:
+    with pytest.raises(Failed) as failed:
+        pool.submit("away", f"{tmp_path}/runs\n", timeout=5, idempotent=True)
+    assert failed.value.code == "UNAVAILABLE" and (tmp_path / "runs").read_text() == "run\n"
+
+
+def test_nothing_is_sent_again_where_the_caller_says_so() -> None:
+    began = time.monotonic()
+    for of_client, of_call in ((False, True), (True, False)):
+        with Client("127.0.0.1:9", resend=of_client) as pool, pytest.raises(Refused):
+            pool.submit("echo", timeout=20, resend=of_call)
+    assert time.monotonic() - began < 10
+
+
 def test_missed_is_the_deadline(pool: Client) -> None:
     began = time.monotonic()
     with pytest.raises(Missed) as missed:
@@ -78,7 +93,7 @@ def test_all_tries_have_one_deadline(serve: Callable[..., Server]) -> None:
         began = time.monotonic()
         with pytest.raises(Refused):
             pool.submit("nap", b"0", timeout=1.5)
-        assert time.monotonic() - began < 1.5, "it is told why at once, if the next try would come too late"
+        assert time.monotonic() - began < 2.5, "it is told why, and no try begins after the deadline"
         server.close()
 
 
@@ -89,7 +104,7 @@ def test_a_server_that_is_not_there_yet(serve: Callable[..., Server], caplog: py
     with Client(gone.address) as pool:
         with pytest.raises(Refused) as refused:
             pool.submit("echo", b"x", timeout=0.6)
-        assert (refused.value.reason, refused.value.started) == ("UNREACHABLE", False) and time.monotonic() - began < 0.7
+        assert (refused.value.reason, refused.value.started) == ("UNREACHABLE", False) and time.monotonic() - began < 1.5
         (told,) = caplog.messages
         assert told.startswith("trying again for 0.") and "Connection refused" in told
         with pytest.raises(Refused):
