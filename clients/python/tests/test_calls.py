@@ -91,7 +91,8 @@ def test_all_tries_have_one_deadline(serve: Callable[..., Server]) -> None:
             pool.submit("nap", b"0", timeout=5, resend=False)
         assert refused.value.retry_after and refused.value.retry_after > 0
         began = time.monotonic()
-        with pytest.raises(Refused):
+        # A try that begins just before the deadline may end there.
+        with pytest.raises((Refused, Missed)):
             pool.submit("nap", b"0", timeout=1.5)
         assert time.monotonic() - began < 2.5, "it is told why, and no try begins after the deadline"
         server.close()
