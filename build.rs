@@ -13,7 +13,7 @@ mod contract {
 
     use prost::Message;
 
-    const PROTOS: [&str; 8] = [
+    const PROTOS: [&str; 9] = [
         "waterwheel/v1/job.proto",
         "waterwheel/v1/stats.proto",
         "waterwheel/v1/worker_pool_service.proto",
@@ -22,6 +22,7 @@ mod contract {
         "waterwheel/v1/admin_service.proto",
         "xds/data/orca/v3/orca_load_report.proto",
         "xds/service/orca/v3/orca.proto",
+        "externalscaler/externalscaler.proto",
     ];
 
     /// Parts of the messages of a stream that pass through many hands: a pointer is cheaper to move.

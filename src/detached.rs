@@ -14,6 +14,7 @@
 //! A pool gets only as many jobs as it can start soon, so that a drain gives back few.
 
 mod claims;
+mod demand;
 mod dispatch;
 mod intake;
 mod leases;
@@ -50,8 +51,8 @@ use crate::{
     model::JobId,
     pool::{LostWhile, Pool, Pools},
     store::{
-        Action, Change, Clock, Depth, JobName, JobStore, KindPolicy, NewJob, Settle, StoreError, Submitted, Timestamp,
-        Token,
+        Action, Change, Clock, Demand, Depth, JobName, JobStore, KindPolicy, NewJob, Settle, StoreError, Submitted,
+        Timestamp, Token,
     },
     task::Tasks,
 };
@@ -109,6 +110,8 @@ struct Inner {
     is_keeping: AtomicBool,
     /// `None` while they cannot be counted.
     depths: Mutex<Option<Vec<(String, Depth)>>>,
+    /// Jobs in the pools of the other servers; `None` while they are not known.
+    elsewhere: Mutex<Option<Vec<Demand>>>,
 }
 
 /// A run that a drain could not finish, or stopped, or whose result was not stored. The job runs again.
@@ -158,6 +161,7 @@ impl Detached {
             away: ArcSwapOption::empty(),
             is_keeping: AtomicBool::new(false),
             depths: Mutex::default(),
+            elsewhere: Mutex::default(),
         }))
     }
 

@@ -13,6 +13,11 @@ pub mod xds {
     pub use super::generated::xds::*;
 }
 
+/// Generated code of the vendored proto of KEDA.
+pub mod externalscaler {
+    pub use super::generated::externalscaler::*;
+}
+
 /// The encoded descriptors, for reflection.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/waterwheel.v1.bin"));
 
@@ -27,6 +32,10 @@ pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/waterwh
 )]
 mod generated {
     tonic::include_proto!("waterwheel.v1");
+
+    pub mod externalscaler {
+        tonic::include_proto!("externalscaler");
+    }
 
     pub mod xds {
         pub mod data {

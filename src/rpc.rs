@@ -11,6 +11,7 @@ mod calls;
 mod context;
 mod convert;
 mod edge;
+mod external_scaler;
 #[cfg(any(test, fuzzing))]
 #[path = "rpc/tests/fuzzing.rs"]
 pub(crate) mod fuzzing;

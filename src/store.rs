@@ -31,8 +31,8 @@ pub use postgres::{
     DatabaseUrl, InvalidDatabaseUrl, PostgresOptions, inspect_postgres, open_postgres, read_authorities, read_password,
 };
 pub use request::{
-    Action, Bounds, Change, Depth, Extent, Filter, Fired, Full, Group, Groups, Order, Overlap, Page, Room, Size,
-    StoredQuotas, Submission, Submitted, Suspended, Tick, Ticked,
+    Action, Bounds, Change, Demand, Depth, Extent, Filter, Fired, Full, Group, Groups, Order, Overlap, Page, Room,
+    Size, StoredQuotas, Submission, Submitted, Suspended, Tick, Ticked,
 };
 pub use retry::RetryPolicy;
 pub use sqlite::{
@@ -78,6 +78,10 @@ pub trait JobStore: Send + Sync + 'static {
     /// # Errors
     /// [`StoreError::SessionLost`] if the store has taken its jobs back.
     async fn extend_lease(&self, session: SessionId) -> Result<Vec<Token>, StoreError>;
+
+    /// Saves how many jobs a session has in each pool, and returns the same of the other sessions whose lease has not
+    /// ended. A store of one process has no others, and saves nothing.
+    async fn share_demand(&self, session: SessionId, own: Demand) -> Result<Vec<Demand>, StoreError>;
 
     /// The jobs that are leased to a session.
     async fn leased(&self, session: SessionId) -> Result<Vec<Token>, StoreError>;

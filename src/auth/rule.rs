@@ -61,6 +61,7 @@ rpcs! {
     }
     "grpc.reflection.v1.ServerReflection": { Reflection = "ServerReflectionInfo" as "Reflection" }
     "xds.service.orca.v3.OpenRcaService": { LoadReports = "StreamCoreMetrics" as "LoadReports" }
+    "externalscaler.ExternalScaler": { IsActive, StreamIsActive, GetMetricSpec, GetMetrics }
     "waterwheel.v1.WorkerService": { Attach }
     "waterwheel.v1.JobService": {
         CreateJob, CreateJobs, GetJob, ListDetached = "ListJobs" as "JobService.ListJobs", WaitJob,

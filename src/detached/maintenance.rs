@@ -18,7 +18,7 @@ const COUNT_PAUSE: u32 = 50;
 
 impl Inner {
     /// Each second: lets the store do what time changes, fires schedules, tries a write after an outage, and now and
-    /// then counts the jobs.
+    /// then counts the jobs. Tells other servers how many jobs wait here.
     pub(super) async fn tick(&self) {
         let (mut count_at, mut reached_since) = (Instant::now(), None);
         let (mut removed, mut tell_at) = (0, Instant::now());
@@ -45,6 +45,7 @@ impl Inner {
                 // Old numbers would look like those of a store that answers.
                 *self.depths.lock() = counted.ok();
             }
+            self.share_demand().await;
             if !ticked.is_ok_and(|ticked| ticked.more) {
                 sleep(TICK).await;
             }

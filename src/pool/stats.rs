@@ -296,6 +296,12 @@ impl Pool {
         live_workers.saturating_sub(running)
     }
 
+    /// Jobs that run or wait, and at least one while a job wants the first worker.
+    pub(crate) fn demand(&self) -> u64 {
+        let now = Instant::now();
+        self.inner().read(|core| core.demand(now)) as u64
+    }
+
     /// How busy the pool is.
     #[must_use]
     pub fn load(&self) -> PoolLoad {

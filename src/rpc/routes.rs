@@ -28,6 +28,7 @@ use crate::{
     proto::{
         MAX_ENVELOPE,
         admin_service_server::{self, AdminServiceServer},
+        externalscaler::external_scaler_server::{self, ExternalScalerServer},
         health::health_server::{self, HealthServer},
         job_service_server::{self, JobServiceServer},
         worker_pool_service_server::{self, WorkerPoolServiceServer},
@@ -105,8 +106,8 @@ pub fn public_services(
     }
 }
 
-/// The RPCs of callers that operators may call, too: those that read, and acts on detached jobs.
-const SHARED: [Rpc; 9] = [
+/// The RPCs that operators may call besides those of `AdminService`: those that read, and acts on detached jobs.
+const SHARED: [Rpc; 13] = [
     Rpc::Stats,
     Rpc::WatchStats,
     Rpc::GetJob,
@@ -116,6 +117,10 @@ const SHARED: [Rpc; 9] = [
     Rpc::RetryJobs,
     Rpc::DeleteJob,
     Rpc::PurgeJobs,
+    Rpc::IsActive,
+    Rpc::StreamIsActive,
+    Rpc::GetMetricSpec,
+    Rpc::GetMetrics,
 ];
 
 /// The RPCs of waterwheel on the operators' listener.
@@ -138,10 +143,14 @@ pub fn ops_services(
     let routes = Routes::new(HealthServer::new(health))
         .add_service(AdminServiceServer::new(admin))
         .add_service(WorkerPoolServiceServer::new(shared.clone()))
-        .add_service(JobServiceServer::new(shared));
+        .add_service(JobServiceServer::new(shared.clone()))
+        .add_service(ExternalScalerServer::new(shared));
     let callers = [worker_pool_service_server::SERVICE_NAME, job_service_server::SERVICE_NAME];
     let [worker_pool, jobs] = callers;
-    let (routes, names) = with_reflection(routes, &[admin_service_server::SERVICE_NAME, worker_pool, jobs]);
+    let (routes, names) = with_reflection(
+        routes,
+        &[admin_service_server::SERVICE_NAME, worker_pool, jobs, external_scaler_server::SERVICE_NAME],
+    );
     let is_served =
         |path: &str| Rpc::at(path).is_none_or(|rpc| SHARED.contains(&rpc) || !callers.contains(&rpc.service()));
     paths.push(OPENAPI);

@@ -174,6 +174,12 @@ impl<H: Host> Core<H> {
         }
     }
 
+    /// Jobs that run or wait, and at least one while the pool wants its first worker.
+    pub(crate) fn demand(&self, now: Instant) -> usize {
+        let jobs = self.running + self.queue.all.len() + self.queue.waiting.len();
+        jobs.max(usize::from(self.wants_worker(now)))
+    }
+
     fn worker_snapshots(&self) -> Vec<WorkerSnapshot<H::Job>> {
         let workers = self.workers.iter().map(|worker| WorkerSnapshot {
             id: worker.id,

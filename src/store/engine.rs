@@ -15,8 +15,8 @@ use tokio::time::Instant;
 pub(super) use fair_order::FairOrder;
 
 use super::{
-    Bounds, Claimed, Full, JobRecord, JobState, Room, SessionId, Settle, Size, StoreError, StoredQuotas, Timestamp,
-    Token,
+    Bounds, Claimed, Demand, Full, JobRecord, JobState, Room, SessionId, Settle, Size, StoreError, StoredQuotas,
+    Timestamp, Token,
     request::Added,
     sql::{Connection, Select},
     wakes::Changes,
@@ -141,6 +141,14 @@ impl<C: Connection> Engine<C> {
         self.rows.set_session(session, lease, self.now.plus(lease))?;
         let jobs = self.select(Select::to_cancel(session), usize::MAX)?;
         Ok(jobs.iter().filter_map(JobRecord::token).collect())
+    }
+
+    pub(super) fn share_demand(&mut self, session: SessionId, own: &Demand) -> Result<Vec<Demand>, StoreError> {
+        if !self.rows.ends_leases() {
+            return Ok(Vec::new());
+        }
+        self.rows.set_demand(session, own)?;
+        self.rows.demands(session, self.now)
     }
 
     pub(super) fn claim(&mut self, room: &Room) -> Result<Vec<Claimed>, StoreError> {

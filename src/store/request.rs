@@ -263,6 +263,9 @@ pub struct Depth {
     pub oldest_ready: Option<Duration>,
 }
 
+/// Numbers of jobs that run or wait in a server, by pool.
+pub type Demand = BTreeMap<String, u64>;
+
 /// Size of a store's contents.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Size {

@@ -30,7 +30,7 @@ pub(super) use rows::Connection;
 pub(super) use statements::{BLOCKED, Bulk, COLUMN_LIST, READY, RUNNING, Select};
 
 use super::{
-    Action, BATCH, Bounds, Change, Claimed, Depth, Extent, Filter, Fired, Groups, JobName, JobRecord, JobState,
+    Action, BATCH, Bounds, Change, Claimed, Demand, Depth, Extent, Filter, Fired, Groups, JobName, JobRecord, JobState,
     JobStore, Order, Page, Room, SessionId, Settle, Size, StoreError, StoredQuotas, Submission, Submitted, Suspended,
     Tick, Ticked, Token, Wakes,
     engine::{Engine, Shared},
@@ -181,6 +181,10 @@ impl<C: Connection> JobStore for SqlStore<C> {
 
     async fn extend_lease(&self, session: SessionId) -> Result<Vec<Token>, StoreError> {
         self.write(Turn::Lease, move |engine| engine.extend_lease(session)).await
+    }
+
+    async fn share_demand(&self, session: SessionId, own: Demand) -> Result<Vec<Demand>, StoreError> {
+        self.write(Turn::Lease, move |engine| engine.share_demand(session, &own)).await
     }
 
     async fn leased(&self, session: SessionId) -> Result<Vec<Token>, StoreError> {

@@ -218,7 +218,12 @@ async fn reflection_lists_exactly_the_services_of_its_listener() {
         "waterwheel.v1.JobService",
         "xds.service.orca.v3.OpenRcaService",
     ];
-    let operators = ["waterwheel.v1.AdminService", "waterwheel.v1.WorkerPoolService", "waterwheel.v1.JobService"];
+    let operators = [
+        "waterwheel.v1.AdminService",
+        "waterwheel.v1.WorkerPoolService",
+        "waterwheel.v1.JobService",
+        "externalscaler.ExternalScaler",
+    ];
     assert_eq!(listed(process.public).await, [&public[..], &both[..]].concat());
     assert_eq!(listed(process.ops).await, [&operators[..], &both[..]].concat());
     for address in [process.public, process.ops] {

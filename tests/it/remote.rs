@@ -2,6 +2,7 @@
 
 mod blame;
 mod hello;
+mod keda;
 mod network;
 mod zero;
 

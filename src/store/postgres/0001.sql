@@ -55,7 +55,13 @@ create unique index jobs_held on jobs (tenant, ordering_key) where holds_key;
 create table payloads (row bigint primary key, bytes bytea not null);
 create table outputs (row bigint primary key, bytes bytea not null);
 
-create table sessions (session bigint primary key, lease_ms bigint not null, ends_at bigint not null);
+-- `demand` is a JSON object: jobs that run or wait in the pools of the server.
+create table sessions (
+    session bigint primary key,
+    lease_ms bigint not null,
+    ends_at bigint not null,
+    demand text not null default '{}'
+);
 create table schedules (
     name text primary key,
     tick bigint not null,

@@ -143,7 +143,7 @@ pub(super) fn time(time: impl Into<Option<Timestamp>>) -> Cell<'static> {
     Cell::Int(time.into().map(Timestamp::as_millis))
 }
 
-fn json(value: &impl Serialize) -> String {
+pub(super) fn json(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("texts, numbers and a map with text keys are JSON")
 }
 
@@ -190,7 +190,7 @@ impl Value {
         if let Self::Text(text) = self { Some(mem::take(text)) } else { None }
     }
 
-    fn json<T: DeserializeOwned>(&self) -> Option<T> {
+    pub(super) fn json<T: DeserializeOwned>(&self) -> Option<T> {
         if let Self::Text(text) = self { serde_json::from_str(text).ok() } else { None }
     }
 

@@ -6,14 +6,16 @@ use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    record::{COLUMNS, Cell, FIXED, Values, cells_of, int, numbers, read_record, read_records, rows_of, text, time},
+    record::{
+        COLUMNS, Cell, FIXED, Values, cells_of, int, json, numbers, read_record, read_records, rows_of, text, time,
+    },
     statements::{
         Bulk, COLUMN_LIST, DELETE_JOBS, DEPTHS, INSERT_JOBS, INSERT_OUTPUTS, INSERT_PAYLOADS, LOAD_PAYLOADS, LOCK_JOBS,
         READ_JOBS, READY, RUNNING, SAVE_JOBS, Select, delete,
     },
 };
 use crate::store::{
-    BATCH, Depth, Extent, JobRecord, JobState, SessionId, Size, StoreError, Suspended, Timestamp, Token,
+    BATCH, Demand, Depth, Extent, JobRecord, JobState, SessionId, Size, StoreError, Suspended, Timestamp, Token,
     engine::LastTick, request::Added, wakes::Changes,
 };
 
@@ -21,6 +23,8 @@ use crate::store::{
 const MAX_REMOVED_BYTES: u64 = 64 << 20;
 /// Longest name and longest reason of an operator, in bytes.
 const MAX_SAID: usize = 256;
+/// Longest text of the jobs in the pools of a session, which is read.
+const MAX_DEMAND: usize = 1 << 20;
 
 /// A database connection of one thread.
 pub(in crate::store) trait Connection: Sized + Send + 'static {
@@ -278,6 +282,22 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
                    on conflict (session) do update set ends_at = excluded.ends_at";
         let lease = i64::try_from(lease.as_millis()).unwrap_or(i64::MAX);
         self.query(sql, &[int(session.0), int(lease), time(end)]).map(drop)
+    }
+
+    /// Saves the jobs in the pools of a session.
+    fn set_demand(&mut self, session: SessionId, demand: &Demand) -> Result<(), StoreError> {
+        let sql = "update sessions set demand = $1 where session = $2";
+        self.query(sql, &[text(&json(demand)), int(session.0)]).map(drop)
+    }
+
+    /// The jobs in the pools of the other sessions whose lease has not ended. What cannot be read is left out.
+    fn demands(&mut self, session: SessionId, now: Timestamp) -> Result<Vec<Demand>, StoreError> {
+        let sql = format!(
+            "select demand from sessions where session <> $1 and ends_at > $2 and length(demand) <= {MAX_DEMAND} \
+             limit {BATCH}"
+        );
+        let mut found = self.query(&sql, &[int(session.0), time(now)])?;
+        Ok(found.iter_mut().filter_map(|row| row.0[0].json()).collect())
     }
 
     /// Removes the sessions whose lease has ended, and returns them.

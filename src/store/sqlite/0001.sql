@@ -53,7 +53,13 @@ create unique index jobs_held on jobs (tenant, ordering_key) where holds_key;
 create table payloads (row integer primary key, bytes blob not null) strict;
 create table outputs (row integer primary key, bytes blob not null) strict;
 
-create table sessions (session integer primary key, lease_ms integer not null, ends_at integer not null) strict;
+-- `demand` is a JSON object: jobs that run or wait in the pools of the server.
+create table sessions (
+    session integer primary key,
+    lease_ms integer not null,
+    ends_at integer not null,
+    demand text not null default '{}'
+) strict;
 create table schedules (
     name text primary key,
     tick integer not null,

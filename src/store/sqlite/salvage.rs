@@ -24,7 +24,8 @@ static MEND: LazyLock<String> = LazyLock::new(|| {
     format!(
         "
     -- A server takes back what ran when it opens the file.
-    insert or ignore into sessions select distinct session, 0, 0 from jobs where state = {RUNNING};
+    insert or ignore into sessions (session, lease_ms, ends_at)
+        select distinct session, 0, 0 from jobs where state = {RUNNING};
     -- Where the holder of a key was lost, the next job takes it.
     update jobs set state = {READY}, holds_key = 1 where row in (
         select row from (

@@ -18,12 +18,12 @@ use super::{
     cluster::Cluster,
     memory,
     postgres::{PATIENCE, replica, store},
-    sqlite,
+    shared_memory, sqlite,
 };
 use crate::{
     model::{Job, Output, Reason},
     store::{
-        Action, Claimed, Clock, Extent, JobState, JobStore, NewJob, Next, RetryPolicy, Room, SessionId, Settle,
+        Action, Claimed, Clock, Demand, Extent, JobState, JobStore, NewJob, Next, RetryPolicy, Room, SessionId, Settle,
         Submission, Timestamp, Token, open_memory,
     },
 };
@@ -42,6 +42,25 @@ async fn a_waiting_caller_is_woken_by_the_end() {
     ends_while_awaited(&*first, &*second).await;
     first.close().await;
     second.close().await;
+}
+
+#[tokio::test]
+async fn servers_of_a_store_know_the_jobs_of_the_others_while_their_leases_last() {
+    let clock = TestClock::new();
+    let store = shared_memory(&clock);
+    let [short, long] = [10, 20].map(Duration::from_secs);
+    let [one, other] = [store.open_session(short).await.unwrap(), store.open_session(long).await.unwrap()];
+    let of = |jobs| Demand::from([("p".to_owned(), jobs)]);
+    let share = async |session, jobs| store.share_demand(session, of(jobs)).await.unwrap();
+    assert_eq!(share(one, 3).await, [Demand::new()], "the other has not said anything yet");
+    assert_eq!(share(other, 4).await, [of(3)]);
+    assert_eq!(share(one, 5).await, [of(4)]);
+    assert_eq!(share(other, 0).await, [of(5)]);
+    clock.advance(short);
+    assert_eq!(share(other, 0).await, []);
+    let alone = memory(&clock);
+    let session = alone.open_session(long).await.unwrap();
+    assert_eq!(alone.share_demand(session, of(1)).await.unwrap(), []);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

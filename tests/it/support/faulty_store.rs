@@ -5,9 +5,9 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use waterwheel::store::{
-    Action, Change, Claimed, Depth, Extent, Filter, Fired, Groups, JobName, JobRecord, JobState, JobStore, Order, Page,
-    Room, SessionId, Settle, Size, StoreError, StoredQuotas, Submission, Submitted, Suspended, Tick, Ticked, Token,
-    Wakes,
+    Action, Change, Claimed, Demand, Depth, Extent, Filter, Fired, Groups, JobName, JobRecord, JobState, JobStore,
+    Order, Page, Room, SessionId, Settle, Size, StoreError, StoredQuotas, Submission, Submitted, Suspended, Tick,
+    Ticked, Token, Wakes,
 };
 
 use super::{Counter, Gate};
@@ -139,6 +139,10 @@ impl JobStore for FaultyStore {
             self.losses.add();
         }
         cancelled
+    }
+
+    async fn share_demand(&self, session: SessionId, own: Demand) -> Result<Vec<Demand>, StoreError> {
+        self.store.share_demand(session, own).await
     }
 
     async fn leased(&self, session: SessionId) -> Result<Vec<Token>, StoreError> {

@@ -22,9 +22,9 @@ use tokio::{
     time::{Instant, sleep},
 };
 use waterwheel::store::{
-    Action, Change, Claimed, Depth, Extent, Filter, Fired, Groups, JobName, JobRecord, JobState, JobStore, Order, Page,
-    Room, SessionId, Settle, Size, StoreError, StoredQuotas, Submission, Submitted, Suspended, Tick, Ticked, Token,
-    Wakes,
+    Action, Change, Claimed, Demand, Depth, Extent, Filter, Fired, Groups, JobName, JobRecord, JobState, JobStore,
+    Order, Page, Room, SessionId, Settle, Size, StoreError, StoredQuotas, Submission, Submitted, Suspended, Tick,
+    Ticked, Token, Wakes,
 };
 
 use super::model::Model;
@@ -214,6 +214,10 @@ impl JobStore for Link {
             Ok(cancelled)
         })
         .await
+    }
+
+    async fn share_demand(&self, session: SessionId, own: Demand) -> Result<Vec<Demand>, StoreError> {
+        self.call(|store, _| now(store.share_demand(session, own.clone()))).await
     }
 
     async fn leased(&self, session: SessionId) -> Result<Vec<Token>, StoreError> {
