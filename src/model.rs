@@ -5,6 +5,7 @@ mod attempt;
 mod call;
 mod deadline;
 mod durations;
+mod handler_error;
 mod ids;
 mod job;
 mod limit;
@@ -17,13 +18,11 @@ mod userinfo;
 
 pub use call::{Call, TraceContext};
 pub use deadline::{Deadline, DeadlinePolicy};
+pub use handler_error::{FailureCode, HandlerError};
 pub use ids::{InvalidRequestId, JobId, RequestId};
 pub use job::{Criticality, FieldViolation, Job, JobStage, Labels, WhenFull};
 pub use limit::{KindLimits, Limit, Limiter, Rate};
-pub use outcome::{
-    Completed, Execution, Failure, FailureCode, HandlerError, JobError, JobResult, Outcome, Output, ProgramEnd, Rung,
-    Waterfall,
-};
+pub use outcome::{Completed, Execution, Failure, JobError, JobResult, Outcome, Output, ProgramEnd, Rung, Waterfall};
 pub use reason::{Code, Reason};
 pub use rejection::{Rejection, RejectionReason, TenantPart};
 #[cfg(feature = "server")]
@@ -35,6 +34,7 @@ pub use {
     attempt::{AttemptToken, ProgressReport, Replay, RunningAttempt},
     call::{CertificateRequest, JOB_TARGET, Origin, Peer, TRACE_TARGET},
     durations::Durations,
+    handler_error::NextAttempt,
     ids::{InvalidJobId, KindId},
     job::{MAX_KIND, MAX_LABELS, MAX_TENANT, check_label_key, check_label_value, check_text},
     reason::CODE_NAMES,

@@ -24,6 +24,8 @@ mod ended_jobs;
 mod external;
 mod factories;
 mod handle;
+#[cfg(feature = "server")]
+mod hold;
 mod inner;
 mod job_names;
 mod lease;

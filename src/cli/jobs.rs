@@ -188,7 +188,7 @@ fn others(answer: &ExplainResponse) -> String {
 }
 
 fn held(held: &HeldState) -> String {
-    let HeldState { position, ahead, expected_start, bound_by: _, age, left, blocker } = held;
+    let HeldState { position, ahead, expected_start, bound_by: _, age, left, blocker, until } = held;
     let place = match ahead {
         Some(ahead) => format!("queued at {position}, {ahead} ahead"),
         None => format!("waits for capacity at {position}"),
@@ -198,6 +198,8 @@ fn held(held: &HeldState) -> String {
     let link = if blocker.starts_with("by ") { " " } else { ": " };
     let blocker = if blocker.is_empty() { String::new() } else { format!("{link}{}", sanitized(blocker)) };
     let [age, left] = [age, left].map(|time| short(*time));
+    let until = until.map(|until| format!(" until {until}")).unwrap_or_default();
+    let blocker = if until.is_empty() { blocker } else { until };
     format!("  {place}{expected}\n  because {cause}{blocker}\n  arrived {age} ago, {left} left\n")
 }
 
@@ -232,6 +234,8 @@ fn because(binding: Binding) -> &'static str {
         Binding::LimitRate => "its kind is at its rate limit",
         Binding::LimitKeyConcurrency => "its limit key is at its concurrency limit",
         Binding::LimitKeyRate => "its limit key is at its rate limit",
+        Binding::LimitHold => "its kind is held by its handler",
+        Binding::LimitKeyHold => "its limit key is held by its handler",
     }
 }
 
@@ -343,6 +347,7 @@ mod tests {
             age: time("0.2s"),
             left: time("29.8s"),
             blocker: "rate 2.00/s".into(),
+            until: None,
         };
         assert_eq!(
             shown(State::Held(held)),

@@ -5,9 +5,11 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use rustix::fs::{Access, access};
+use serde::Deserialize;
 
 use super::{
     Warning,
@@ -18,7 +20,10 @@ use super::{
     value_type::{Invalid, unmasked},
     values::Values,
 };
-use crate::handler::{ExecCommand, WorkerProgram};
+use crate::{
+    handler::{ExecCommand, WorkerProgram, protocol::scope},
+    model::FailureCode,
+};
 
 /// Keys that only `exec` uses. They are the last keys of a kind in `keys_and_defaults.rs`.
 pub(super) const EXEC_KEYS: [&str; 6] = ["workspace", "env", "pass_env", "exit_codes", "stderr_tail", "kill_grace"];
@@ -151,17 +156,33 @@ pub(super) fn report_program(table: &str, command: &str, values: &mut Values, se
     }
 }
 
+/// What an exit code of a program means.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum ExitCode {
+    Failure(FailureCode),
+    Later { later: Duration, scope: String },
+}
+
 /// The program of a kind with `exec`.
 fn read_exec(kind: &str, values: &Values, server_env: &[(String, String)]) -> ExecCommand {
     let key = |key: &str| format!("kind.{kind}.{key}");
     let (program, args) = command(&key("exec"), values);
-    let codes: BTreeMap<String, _> = values.section(&key("exit_codes"));
+    let (mut exit_codes, mut later) = (BTreeMap::new(), BTreeMap::new());
+    for (code, meaning) in values.section::<BTreeMap<String, ExitCode>>(&key("exit_codes")) {
+        match (code.parse(), meaning) {
+            (Ok(code), ExitCode::Failure(failure)) => drop(exit_codes.insert(code, failure)),
+            (Ok(code), ExitCode::Later { later: time, scope: name }) => drop(later.insert(code, (time, scope(&name)))),
+            (Err(_), _) => {}
+        }
+    }
     ExecCommand {
         program,
         args,
         workspace: values.required(&key("workspace")),
         env: environment(&format!("kind.{kind}"), values, server_env),
-        exit_codes: codes.into_iter().filter_map(|(code, failure)| Some((code.parse().ok()?, failure))).collect(),
+        exit_codes,
+        later,
         content_type: String::new(),
         stderr_tail: values.required(&key("stderr_tail")),
         kill_grace: values.required(&key("kill_grace")),

@@ -386,6 +386,10 @@ keys! {
     "kind.*.pass_env": Texts(ENV_COPY), default "[]", like "['HOME']";
     /// Status code for an exit code of the program, if it differs from `sysexits.h`.
     "kind.*.exit_codes.*": Text(FAILURES), like "'NOT_FOUND'";
+    /// An exit code that says "not now": the job is tried again after this time, and the attempt does not count.
+    "kind.*.exit_codes.*.later": WAIT, default "'30s'";
+    /// What else starts no job until then. `LIMIT_KEY` and `KIND` need a limit of the kind.
+    "kind.*.exit_codes.*.scope": Text(OneOf(&["JOB", "LIMIT_KEY", "KIND"])), default "'JOB'";
     /// Maximum bytes of standard error that a failure quotes.
     "kind.*.stderr_tail": Size(0, 3 * KIB), default "'2KiB'";
     /// Time between SIGTERM and SIGKILL. The `cancel_grace` of the pool by default.

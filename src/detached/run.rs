@@ -1,8 +1,9 @@
 //! The third step of a job's life, after `intake` and `submit`, and after `claims` and `dispatch`: runs one attempt in
 //! its pool, and decides what follows.
 
-use std::{future::poll_fn, pin::pin, sync::Arc, time::Duration};
+use std::{future::poll_fn, pin::pin, sync::Arc, task::Poll, time::Duration};
 
+use futures_util::future::OptionFuture;
 use tokio::time::Instant;
 
 use super::{
@@ -12,8 +13,8 @@ use super::{
 };
 use crate::{
     model::{
-        AttemptToken, Call, Code, Completed, Deadline, Execution, Failure, HandlerError, Job, JobError, Outcome,
-        Reason, Rejection, RejectionReason, RunningAttempt, WhenFull,
+        AttemptToken, Call, Code, Completed, Deadline, Execution, Failure, HandlerError, Job, JobError, Limiter,
+        NextAttempt, Outcome, Reason, Rejection, RejectionReason, RunningAttempt, WhenFull,
     },
     pool::{LostWhile, Ticket},
     store::{Claimed, NewJob, Next, Settle, Token},
@@ -23,12 +24,20 @@ use crate::{
 const MAX_WAIT: Duration = Duration::from_secs(24 * 3600);
 /// Time for which no jobs of a refused kind are taken, unless the pool returns a longer retry time.
 const REFUSED_FOR: Duration = Duration::from_millis(500);
+/// Shortest delay of an attempt that does not count, so that a job cannot run in a loop.
+const MIN_LATER: Duration = Duration::from_millis(100);
 /// Status codes after which another attempt may succeed.
 const RETRYABLE: [Code; 6] =
     [Code::Unknown, Code::DeadlineExceeded, Code::ResourceExhausted, Code::Aborted, Code::Internal, Code::Unavailable];
 
-/// The result of a run; `None` if the process was asked to stop before the run began.
-type End = Option<Result<Completed, JobError>>;
+/// The end of a run.
+enum End {
+    /// The process was asked to stop before the run began.
+    Stopped,
+    /// A handler holds the job's kind or its limit key, so that it cannot begin for this time.
+    Held(Duration),
+    Ended(Result<Completed, JobError>),
+}
 
 impl Reservation {
     /// Runs one attempt of a job.
@@ -43,17 +52,27 @@ impl Reservation {
                 let run = Run { cx: ticket.context().clone(), lost: if_lost.clone() };
                 inner.set(&claimed.token, Stage::Runs(run));
                 inner.store.wakes().changed(id);
-                self.follow(ticket).await
+                self.follow(ticket, &claimed.request.job).await
+            }
+            Err(rejection)
+                if let RejectionReason::LimitExceeded {
+                    limit: limit @ (Limiter::Hold | Limiter::KeyHold),
+                    expected,
+                    ..
+                } = rejection.reason =>
+            {
+                self.held(&claimed.request.job.kind, limit, expected)
             }
             Err(rejection) => {
                 let pause = rejection.retry_after.unwrap_or_default().max(REFUSED_FOR);
                 inner.claims.lock().refuse(&claimed.request.job.kind, Instant::now() + pause);
-                Some(Err(rejection.into()))
+                End::Ended(Err(rejection.into()))
             }
         };
-        let has_run = matches!(&end, Some(Err(JobError::Failed(failure))) if failure.execution == Execution::Started);
+        let has_run =
+            matches!(&end, End::Ended(Err(JobError::Failed(failure))) if failure.execution == Execution::Started);
         let settled = settle(claimed, end, &attempt, &self.pool, rand::random());
-        let is_result = settled.next != Next::GiveBack;
+        let is_result = !matches!(settled.next, Next::GiveBack | Next::Later { .. });
         // A drain stopped a run that had begun: the receipt of the drain lists it.
         if has_run && !is_result && inner.stop.is_cancelled() {
             inner.leases.list_in_receipt(if_lost.clone());
@@ -62,18 +81,35 @@ impl Reservation {
         settled
     }
 
-    /// Waits for the result of a job. After a stop, it returns at once if the job has not begun.
-    async fn follow(&mut self, mut ticket: Ticket) -> End {
+    /// The job cannot begin. Other jobs of its kind are not taken either if the whole kind is held.
+    fn held(&self, kind: &str, scope: Limiter, time: Duration) -> End {
+        if scope == Limiter::Hold {
+            self.inner.claims.lock().refuse(kind, Instant::now() + time);
+        }
+        End::Held(time)
+    }
+
+    /// Waits for the result of a job. After a stop, or when its handler holds it, it returns at once if the job has not
+    /// begun: a job that is held would take the room of others.
+    async fn follow(&mut self, mut ticket: Ticket, job: &Job) -> End {
         let inner = Arc::clone(&self.inner);
         let mut stopped = pin!(inner.stop.cancelled());
+        let mut held =
+            pin!(OptionFuture::from(inner.pools.get(&self.pool).map(|pool| pool.held(&job.kind, &job.limit_key))));
         poll_fn(|cx| {
             let ended = pin!(&mut ticket).poll(cx);
             if ended.is_ready() || ticket.has_begun() {
                 // It no longer waits, which `begin` counts once. From here on, a stop does not end this wait.
                 self.begin();
-                return ended.map(Some);
+                return ended.map(End::Ended);
             }
-            stopped.as_mut().poll(cx).map(|()| None)
+            if stopped.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(End::Stopped);
+            }
+            match held.as_mut().poll(cx) {
+                Poll::Ready(Some((scope, time))) => Poll::Ready(self.held(&job.kind, scope, time)),
+                _ => Poll::Pending,
+            }
         })
         .await
     }
@@ -117,16 +153,20 @@ struct Verdict {
 fn settle(claimed: Claimed, end: End, attempt: &RunningAttempt, pool: &str, jitter: f64) -> Settle {
     let mut worker = pool.to_owned();
     let Verdict { reason, code, message, next } = match end {
-        Some(Ok(Completed { output, waterfall, .. })) => {
+        End::Ended(Ok(Completed { output, waterfall, .. })) => {
             worker = format!("{pool}/{}", waterfall.worker);
             Verdict { reason: Reason::Completed, code: 0, message: String::new(), next: Next::Succeeded(output) }
         }
-        None => {
+        End::Held(after) => {
+            let (reason, message) = (Reason::LimitExceeded, "a handler holds its kind or its limit key".to_owned());
+            Verdict { reason, code: reason.code() as i32, message, next: Next::Later { after } }
+        }
+        End::Stopped => {
             let message = "the server drained before the job began".to_owned();
             Verdict { reason: Reason::Draining, code: Code::Unavailable as i32, message, next: Next::GiveBack }
         }
-        Some(Err(JobError::Rejected(rejection))) => refused(&rejection),
-        Some(Err(JobError::Failed(failure))) => failed(&claimed, &failure, attempt, jitter),
+        End::Ended(Err(JobError::Rejected(rejection))) => refused(&rejection),
+        End::Ended(Err(JobError::Failed(failure))) => failed(&claimed, &failure, attempt, jitter),
     };
     Settle { token: claimed.token, worker, reason, code, message, next }
 }
@@ -142,13 +182,14 @@ fn refused(rejection: &Rejection) -> Verdict {
 
 fn failed(claimed: &Claimed, failure: &Failure, attempt: &RunningAttempt, jitter: f64) -> Verdict {
     let reason = failure.outcome.reason();
-    let (code, retryable) = match &failure.error {
-        Some(HandlerError::Refused { code, retryable, .. }) if failure.outcome == Outcome::HandlerFailed => {
-            (*code as i32, *retryable)
+    let said = |retryable| NextAttempt { retryable, ..NextAttempt::default() };
+    let (code, said) = match &failure.error {
+        Some(HandlerError::Refused { code, next, .. }) if failure.outcome == Outcome::HandlerFailed => {
+            (*code as i32, *next)
         }
         // The next attempt would produce the same output.
-        _ if failure.outcome == Outcome::OutputTooLarge => (reason.code() as i32, Some(false)),
-        _ => (reason.code() as i32, None),
+        _ if failure.outcome == Outcome::OutputTooLarge => (reason.code() as i32, said(Some(false))),
+        _ => (reason.code() as i32, said(None)),
     };
     let next = match failure.outcome {
         Outcome::CancelledByOperator => Next::Cancelled,
@@ -162,8 +203,16 @@ fn failed(claimed: &Claimed, failure: &Failure, attempt: &RunningAttempt, jitter
         | Outcome::ExpiredInQueue
         | Outcome::Cancelled => Next::GiveBack,
         _ => {
-            let retryable = retryable.unwrap_or_else(|| RETRYABLE.iter().any(|known| *known as i32 == code));
-            claimed.request.policy.retry.next(claimed, reason, retryable, jitter)
+            let is_retryable_code = || said.after.is_some() || RETRYABLE.iter().any(|known| *known as i32 == code);
+            let retryable = said.retryable.unwrap_or_else(is_retryable_code);
+            let policy = &claimed.request.policy.retry;
+            match (policy.next(claimed, reason, retryable, jitter), said.after) {
+                _ if retryable && said.is_uncounted => {
+                    Next::Later { after: said.after.unwrap_or(policy.initial).max(MIN_LATER) }
+                }
+                (Next::Retry { .. }, Some(after)) => Next::Retry { after },
+                (next, _) => next,
+            }
         }
     };
     Verdict { reason, code, message: failure.to_string(), next }

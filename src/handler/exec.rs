@@ -11,7 +11,7 @@ use super::{
     Context, Handler, Kind, Runner,
     child::{self, Child, Pipe, Process, Program, Tail, quoting, shown},
 };
-use crate::model::{FailureCode, HandlerError, Job, Output, ProgramEnd};
+use crate::model::{FailureCode, HandlerError, Job, Limiter, Output, ProgramEnd};
 
 /// A program that runs once for each job. A caller names the kind, never the program.
 ///
@@ -44,6 +44,9 @@ pub struct ExecCommand {
     pub env: BTreeMap<String, String>,
     /// Failure codes of exit codes, where they differ from `sysexits.h`.
     pub exit_codes: BTreeMap<u8, FailureCode>,
+    /// Exit codes by which the program says that the job must wait: for how long, and what waits with it, as in
+    /// [`HandlerError::holding`]. The attempt does not count.
+    pub later: BTreeMap<u8, (Duration, Option<Limiter>)>,
     /// Media type of the output; empty when unspecified.
     pub content_type: String,
     /// Maximum bytes of standard error that a failure quotes. Default 2 KiB, at most
@@ -97,6 +100,7 @@ impl ExecCommand {
             workspace: false,
             env: BTreeMap::new(),
             exit_codes: BTreeMap::new(),
+            later: BTreeMap::new(),
             content_type: String::new(),
             stderr_tail: 2 << 10,
             kill_grace: Duration::from_secs(2),
@@ -242,8 +246,14 @@ pub(super) fn judge(command: &ExecCommand, end: io::Result<ProgramEnd>, tail: &T
     match exit_code {
         Some(0) => Ok(()),
         Some(code) => {
-            let failure = u8::try_from(code).ok().map_or(FailureCode::Unknown, |code| failure_code(command, code));
-            Err(HandlerError::new(failure, quoting(summary, tail, command.stderr_tail)))
+            let code = u8::try_from(code).ok();
+            let failure = code.map_or(FailureCode::Unknown, |code| failure_code(command, code));
+            let error = HandlerError::new(failure, quoting(summary, tail, command.stderr_tail));
+            Err(match code.and_then(|code| command.later.get(&code)) {
+                Some((delay, Some(scope))) => error.retry_after(*delay).uncounted().holding(*scope),
+                Some((delay, None)) => error.retry_after(*delay).uncounted(),
+                None => error,
+            })
         }
         None => {
             let hint = if signal == Some(9) { ", which the kernel sends when memory runs out" } else { "" };
@@ -254,6 +264,7 @@ pub(super) fn judge(command: &ExecCommand, end: io::Result<ProgramEnd>, tail: &T
 
 fn failure_code(command: &ExecCommand, code: u8) -> FailureCode {
     command.exit_codes.get(&code).copied().unwrap_or(match code {
+        code if command.later.contains_key(&code) => FailureCode::Unavailable,
         // EX_USAGE, EX_DATAERR
         64 | 65 => FailureCode::InvalidArgument,
         // EX_NOINPUT

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize, de::Error as _};
 use tokio_util::codec::Decoder;
 
 use super::Context;
-use crate::model::{CODE_NAMES, FailureCode, HandlerError, Job};
+use crate::model::{CODE_NAMES, FailureCode, HandlerError, Job, Limiter, NextAttempt};
 
 /// Version of the protocol.
 pub(crate) const VERSION: u32 = 1;
@@ -25,6 +25,8 @@ pub(crate) const MAX_BYTES: u64 = 1 << 30;
 const MAX_PIECE: usize = 64 << 10;
 /// Up to this size, the bytes are copied behind their line; more are sent separately.
 const INLINE: usize = 16 << 10;
+/// Largest number that fits in a duration; the pool allows less.
+const MAX_AFTER_MS: f64 = 1e12;
 /// Bytes of a broken message that an error quotes.
 const SHOWN: usize = 200;
 
@@ -88,7 +90,7 @@ pub(crate) struct Ready {
     pub(crate) name: String,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Failed {
     #[serde(deserialize_with = "lenient::text")]
     pub(crate) id: String,
@@ -100,6 +102,15 @@ pub(crate) struct Failed {
     /// Whether another attempt may succeed; if absent, the code decides.
     #[serde(default, deserialize_with = "lenient::flag")]
     pub(crate) retryable: Option<bool>,
+    /// When the next attempt may begin; at most an hour.
+    #[serde(default, deserialize_with = "lenient::number")]
+    pub(crate) retry_after_ms: Option<f64>,
+    /// Whether this attempt counts. Default `true`.
+    #[serde(default, deserialize_with = "lenient::flag")]
+    pub(crate) counts: Option<bool>,
+    /// What starts no job until then: `LIMIT_KEY` or `KIND`. Anything else is this job alone.
+    #[serde(default, deserialize_with = "lenient::text")]
+    pub(crate) scope: String,
 }
 
 impl Failed {
@@ -111,10 +122,23 @@ impl Failed {
     /// The handler error that the failure means; `worker` names the sender.
     pub(crate) fn error(self, worker: impl Display) -> HandlerError {
         let name = self.code_name();
-        let Self { id: _, code, message, retryable } = self;
+        let hold = scope(&self.scope);
+        let Self { id: _, code, message, retryable, retry_after_ms, counts, scope: _ } = self;
         let code = serde_json::from_value(code.into()).unwrap_or(FailureCode::Unknown);
         let message = if message.is_empty() { format!("{worker} answered {name}") } else { message };
-        HandlerError::Refused { code, message, retryable }
+        let after =
+            retry_after_ms.filter(|ms| *ms >= 0.0).map(|ms| Duration::from_secs_f64(ms.min(MAX_AFTER_MS) / 1e3));
+        let next = NextAttempt { retryable, after, is_uncounted: counts == Some(false), hold };
+        HandlerError::Refused { code, message, next }
+    }
+}
+
+/// What a scope holds; nothing if it is the job alone.
+pub(crate) fn scope(name: &str) -> Option<Limiter> {
+    match name {
+        "LIMIT_KEY" => Some(Limiter::KeyHold),
+        "KIND" => Some(Limiter::Hold),
+        _ => None,
     }
 }
 

@@ -43,6 +43,10 @@ pub enum Limiter {
     KeyConcurrency,
     /// The limit key's rate of starts.
     KeyRate,
+    /// A handler holds the kind for a time.
+    Hold,
+    /// A handler holds the limit key for a time.
+    KeyHold,
 }
 
 impl Default for KindLimits {
@@ -56,12 +60,6 @@ impl KindLimits {
     #[must_use]
     pub fn is_set(&self) -> bool {
         self.all.is_set() || self.per_key.is_set()
-    }
-
-    /// Whether any limit on starts is set.
-    #[must_use]
-    pub fn has_rate(&self) -> bool {
-        self.all.rate.is_some() || self.per_key.rate.is_some()
     }
 }
 
@@ -90,6 +88,8 @@ impl Limiter {
             Self::Rate => "rate",
             Self::KeyConcurrency => "key_concurrency",
             Self::KeyRate => "key_rate",
+            Self::Hold => "hold",
+            Self::KeyHold => "key_hold",
         }
     }
 }

@@ -1,10 +1,10 @@
-//! How jobs end: results, failures and the values that handlers return. `reason.rs` has the texts.
+//! How jobs end: results, failures, and the output of handlers. `reason.rs` has the texts.
 
-use std::{error::Error, fmt, mem, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use super::{JobId, Reason, Rejection, text};
+use super::{HandlerError, JobId, Reason, Rejection, text};
 
 /// The output of a handler.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -229,153 +229,6 @@ impl fmt::Display for Rung {
             Self::Stuck => "stuck",
         })
     }
-}
-
-/// How a handler fails: it refuses the job, panics, or its process crashes.
-///
-/// In a handler, `?` makes a [refusal](Self::Refused) of any [`Error`]: with its message, those of its sources, and
-/// [`FailureCode::Unknown`]. So that it can, this type is no [`Error`] itself.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum HandlerError {
-    /// The handler refuses the job.
-    Refused {
-        /// Code of the status.
-        code: FailureCode,
-        /// Error message. Its middle is cut if it has more than 4 KiB, or if the whole status would on the wire.
-        message: String,
-        /// Whether another attempt of a detached job may succeed; if `None`, the code decides.
-        retryable: Option<bool>,
-    },
-    /// The job could not start, for example because its program is missing. The worker gets a new handler, and the
-    /// caller may retry.
-    Unavailable {
-        /// What was missing.
-        message: String,
-    },
-    /// A signal ended the process of the job. The worker gets a new handler.
-    Crashed {
-        /// What happened.
-        message: String,
-    },
-    /// The worker that ran the job is no longer attached.
-    Lost {
-        /// The worker.
-        message: String,
-    },
-    /// The handler wrote more output than its kind allows.
-    OutputTooLarge {
-        /// Maximum bytes allowed.
-        limit: usize,
-    },
-    /// The handler stopped when asked to.
-    Stopped,
-    /// The handler panicked. Only the pool makes this error.
-    Panicked {
-        /// Message of the panic, shortened.
-        message: String,
-    },
-}
-
-impl fmt::Display for HandlerError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Refused { message, .. }
-            | Self::Unavailable { message }
-            | Self::Crashed { message }
-            | Self::Lost { message } => f.write_str(message),
-            Self::OutputTooLarge { .. } => f.write_str(Reason::OutputTooLarge.words()),
-            Self::Stopped => f.write_str("stopped on request"),
-            Self::Panicked { message } => write!(f, "the handler panicked: {message}"),
-        }
-    }
-}
-
-impl<E: Error> From<E> for HandlerError {
-    fn from(error: E) -> Self {
-        let causes = std::iter::successors(error.source(), |&cause| cause.source());
-        let message = causes.fold(error.to_string(), |message, cause| format!("{message}: {cause}"));
-        Self::new(FailureCode::Unknown, message)
-    }
-}
-
-impl HandlerError {
-    /// A refusal with `code`.
-    #[must_use]
-    pub fn new(code: FailureCode, message: impl Into<String>) -> Self {
-        Self::Refused { code, message: message.into(), retryable: None }
-    }
-
-    /// The same error, with a message of at most 4 KiB and without control characters.
-    pub(crate) fn bounded(mut self) -> Self {
-        match &mut self {
-            Self::Refused { message, .. }
-            | Self::Unavailable { message }
-            | Self::Crashed { message }
-            | Self::Lost { message }
-            | Self::Panicked { message } => *message = text::message(mem::take(message)),
-            Self::OutputTooLarge { .. } | Self::Stopped => {}
-        }
-        self
-    }
-
-    /// Sets whether another attempt of a detached job may succeed. Changes only refusals.
-    #[must_use]
-    pub fn retryable(self, retryable: bool) -> Self {
-        match self {
-            Self::Refused { code, message, .. } => Self::Refused { code, message, retryable: Some(retryable) },
-            other => other,
-        }
-    }
-
-    /// The outcome of a job with this error, if its kind is not marked as idempotent.
-    #[must_use]
-    pub fn outcome(&self) -> Outcome {
-        match self {
-            Self::Refused { .. } => Outcome::HandlerFailed,
-            Self::Unavailable { .. } => Outcome::HandlerUnavailable,
-            Self::Crashed { .. } => Outcome::WorkerCrashed,
-            Self::Lost { .. } => Outcome::WorkerLost { idempotent: false },
-            Self::OutputTooLarge { .. } => Outcome::OutputTooLarge,
-            Self::Stopped => Outcome::Cancelled,
-            Self::Panicked { .. } => Outcome::HandlerPanicked,
-        }
-    }
-
-    /// A refusal of an invalid payload.
-    #[must_use]
-    pub fn invalid(message: impl Into<String>) -> Self {
-        Self::new(FailureCode::InvalidArgument, message)
-    }
-}
-
-/// Codes that a handler may answer with, by their number on the wire. They describe the handler's own work, never the
-/// pool.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "programs", derive(serde::Deserialize), serde(rename_all = "SCREAMING_SNAKE_CASE"))]
-#[non_exhaustive]
-pub enum FailureCode {
-    /// No better code fits.
-    #[default]
-    Unknown = 2,
-    /// The payload is invalid, whatever the state of the system.
-    InvalidArgument = 3,
-    /// Something that the job refers to does not exist.
-    NotFound = 5,
-    /// Something that the job would create exists already.
-    AlreadyExists = 6,
-    /// The caller may not do this.
-    PermissionDenied = 7,
-    /// The system is not in the state that the job needs.
-    FailedPrecondition = 9,
-    /// The job refers to a position outside of the valid range.
-    OutOfRange = 11,
-    /// The handler does not support the operation.
-    Unimplemented = 12,
-    /// A dependency of the handler is not available; a retry may help.
-    Unavailable = 14,
-    /// Data was lost or damaged.
-    DataLoss = 15,
 }
 
 /// The end of a job's program.

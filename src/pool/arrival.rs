@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     handler::{Context, ContextParts, OutputSink},
-    model::{Call, Job, JobId, KindId, Rejection, RejectionReason},
+    model::{Call, Job, JobId, KindId, Limiter, Rejection, RejectionReason},
     scheduler::{Arrival, Refusal, Verdict},
 };
 
@@ -115,5 +115,8 @@ fn refuse(inner: &PoolInner, cx: &Context, refusal: Refusal) -> Rejection {
         *needed = inner.settings.deadline.timeout_for(*needed);
     }
     let (pool, kind) = (Some(Arc::clone(cx.pool())), Arc::clone(cx.kind()));
-    Rejection { reason, pool, kind, retry_after: retry_after.map(jittered) }
+    // The time of a hold is known, so that no earlier try can succeed.
+    let is_held = matches!(reason, RejectionReason::LimitExceeded { limit: Limiter::Hold | Limiter::KeyHold, .. });
+    let spread = |delay| if is_held { jittered(delay).max(delay) } else { jittered(delay) };
+    Rejection { reason, pool, kind, retry_after: retry_after.map(spread) }
 }

@@ -57,6 +57,8 @@ pub(super) struct PoolInner {
     pub(super) phase: PhaseCell,
     /// Notified when waiting callers get capacity, or give up.
     pub(super) room: Notify,
+    /// Notified when a handler holds a kind or a limit key.
+    pub(super) held: Notify,
     pub(super) lost: Mutex<Vec<LostJob>>,
     /// How long drains of this pool took.
     pub(super) drains: Mutex<Durations>,
@@ -130,6 +132,7 @@ impl PoolInner {
             tasks: Tasks::new(),
             phase,
             room: Notify::new(),
+            held: Notify::new(),
             lost: Mutex::default(),
             drains: Mutex::default(),
             force_by: OnceLock::new(),
@@ -241,7 +244,7 @@ impl Shared {
             };
             let by_name: FxHashMap<_, _> = kinds.into_iter().map(place).collect();
             let limits: Vec<KindLimits> = self.kinds.iter().map(|(_, kind)| kind.get_options().limits).collect();
-            if limits.iter().any(KindLimits::has_rate) {
+            if limits.iter().any(KindLimits::is_set) {
                 self.timer.get_or_init(|| watch::Sender::new(None));
             }
             core.reconfigure(now, self.settings.caps(), &limits, effects);

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     handler::{Contained, Context, Instance},
-    model::{HandlerError, KindId, Outcome, Output, RejectionReason},
+    model::{HandlerError, KindId, Limiter, Outcome, Output, RejectionReason},
     scheduler::{Grant, JobKey},
 };
 
@@ -44,6 +44,8 @@ pub(super) struct End<'a> {
     pub(super) at: Instant,
     /// The job, if a drain may have lost it.
     pub(super) lost: Option<&'a Context>,
+    /// What its handler holds, and for how long.
+    pub(super) hold: Option<(Limiter, Duration)>,
 }
 
 impl WorkerHandlers {
@@ -140,9 +142,13 @@ impl Lease {
         let (inner, key) = (&self.inner, self.key);
         let mut handlers = self.handlers.take().expect(GIVEN_ONCE);
         let now = end.as_ref().map_or_else(Instant::now, |end| end.at);
+        let hold = end.as_ref().and_then(|end| end.hold);
         let (is_ours, replaced, leftover) = inner.drive(|core, effects| {
             let mut is_ours = false;
-            if let Some(End { outcome, run, at: _, lost }) = end {
+            if let Some((scope, time)) = hold {
+                core.hold(key, scope, now + time);
+            }
+            if let Some(End { outcome, run, at: _, lost, hold: _ }) = end {
                 is_ours = core.end(now, key, outcome, run);
                 if let Some(cx) = lost.filter(|_| is_ours) {
                     inner.note_lost(cx);
@@ -151,6 +157,9 @@ impl Lease {
             let replaced = handlers.take_replaced(inner);
             (is_ours, replaced, core.release(now, key, handlers, effects))
         });
+        if hold.is_some() {
+            inner.held.notify_waiters();
+        }
         inner.close(replaced);
         inner.retire(leftover);
         is_ours

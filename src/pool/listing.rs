@@ -311,16 +311,17 @@ impl Explanation {
 /// A limit with its value, such as `concurrency 4`, or `key_rate 0.50/s`.
 fn value(limiter: Limiter, limits: KindLimits) -> String {
     let Limit { concurrency, rate } = match limiter {
-        Limiter::Concurrency | Limiter::Rate => limits.all,
-        Limiter::KeyConcurrency | Limiter::KeyRate => limits.per_key,
+        Limiter::Concurrency | Limiter::Rate | Limiter::Hold => limits.all,
+        Limiter::KeyConcurrency | Limiter::KeyRate | Limiter::KeyHold => limits.per_key,
     };
     let value = match limiter {
         Limiter::Concurrency | Limiter::KeyConcurrency => concurrency.map(|most| most.to_string()),
         Limiter::Rate | Limiter::KeyRate => {
             rate.map(|Rate { interval, .. }| format!("{:.2}/s", 1.0 / interval.as_secs_f64()))
         }
+        Limiter::Hold | Limiter::KeyHold => None,
     };
-    format!("{} {}", limiter.name(), value.unwrap_or_default())
+    value.map_or_else(|| limiter.name().to_owned(), |value| format!("{} {value}", limiter.name()))
 }
 
 impl Pools {

@@ -13,8 +13,8 @@ use super::{
 use crate::{
     handler::{Context, StopReason},
     model::{
-        Completed, Criticality, Execution, Failure, HandlerError, JobError, JobResult, Outcome, Output, Rejection,
-        RejectionReason, Rung,
+        Completed, Criticality, Execution, Failure, HandlerError, JobError, JobResult, Limiter, Outcome, Output,
+        Rejection, RejectionReason, Rung,
     },
 };
 
@@ -47,7 +47,18 @@ impl Failure {
         let mut failure = Self::of(cx, error.outcome());
         // A handler that stops on request has nothing to add.
         failure.error = Some(error).filter(|error| *error != HandlerError::Stopped);
+        if let Some(HandlerError::Refused { next, .. }) = &failure.error {
+            failure.retry_after = next.after;
+        }
         failure
+    }
+
+    /// What the handler holds, and for how long.
+    fn hold(&self) -> Option<(Limiter, Duration)> {
+        match &self.error {
+            Some(HandlerError::Refused { next, .. }) => next.hold.zip(next.after),
+            _ => None,
+        }
     }
 
     /// There is no handler, or no thread for it, so the job did not start.
@@ -75,7 +86,8 @@ pub(super) fn conclude(
     if let Err(failure) = &result {
         log_panic(cx, failure);
     }
-    let end = End { outcome, run, at: now, lost: result.is_err().then_some(cx) };
+    let hold = result.as_ref().err().and_then(|failure| failure.hold());
+    let end = End { outcome, run, at: now, lost: result.is_err().then_some(cx), hold };
     if !lease.give_back(Some(end)) {
         return None;
     }

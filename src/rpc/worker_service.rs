@@ -207,8 +207,10 @@ pub(crate) fn worker_message(request: AttachRequest) -> Option<WorkerMessage> {
             (FromWorker::Progress { id, fraction: Some(fraction), message }, Bytes::new())
         }
         Message::Done(Done { id, data, content_type }) => (FromWorker::Done { id, content_type }, data),
-        Message::Failed(Failed { id, code, message, retryable }) => {
-            (FromWorker::Failed(protocol::Failed { id, code, message, retryable }), Bytes::new())
+        Message::Failed(Failed { id, code, message, retryable, retry_after_ms, counts, scope }) => {
+            let retry_after_ms = retry_after_ms.map(|ms| ms as f64);
+            let failed = protocol::Failed { id, code, message, retryable, retry_after_ms, counts, scope };
+            (FromWorker::Failed(failed), Bytes::new())
         }
     };
     Some(WorkerMessage::OfJob(message, bytes))
@@ -231,7 +233,8 @@ fn salvaged(undecoded: &Undecoded) -> Option<WorkerMessage> {
         3 => FromWorker::Progress { id, fraction: None, message: text(3) },
         5 => {
             let retryable = fields.get(&4).map(|value| value != &[0]);
-            FromWorker::Failed(protocol::Failed { id, code: text(2), message: text(3), retryable })
+            let (code, message) = (text(2), text(3));
+            FromWorker::Failed(protocol::Failed { id, code, message, retryable, ..protocol::Failed::default() })
         }
         2 | 4 if undecoded.status.code() == Code::ResourceExhausted => {
             return Some(WorkerMessage::TooLarge { id, limit: undecoded.limit, is_answer });

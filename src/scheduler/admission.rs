@@ -160,7 +160,10 @@ impl Expected {
     /// full, `allowed` is 0.
     fn refuse(self, reason: RejectionReason, allowed: f64) -> Refusal {
         let longest = if self.by.is_some() || self.start > 0.0 { MAX_LIMIT_DELAY } else { MAX_DELAY };
-        let delay = seconds(self.wait - allowed + self.service).clamp(MIN_DELAY, longest);
+        let is_held = matches!(self.by, Some(Limiter::Hold | Limiter::KeyHold));
+        // The time of a hold is known.
+        let after = if is_held { self.wait } else { self.wait - allowed + self.service };
+        let delay = seconds(after).clamp(MIN_DELAY, longest);
         Refusal { reason, retry_after: Some(delay) }
     }
 }

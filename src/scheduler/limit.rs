@@ -1,5 +1,6 @@
 //! Limits of kinds and of limit keys: concurrency and rate. The token bucket of a rate is in `limit/key.rs`.
 
+mod hold;
 #[cfg(test)]
 #[path = "tests/invariants/limit.rs"]
 mod invariants;
@@ -23,8 +24,8 @@ pub(super) use key::{LimitWait, TIE};
 /// The kind queue of the kinds without limits.
 pub(super) const UNLIMITED: KindQueueId = KindQueueId(0);
 
-const ALL: [Limiter; 2] = [Limiter::Concurrency, Limiter::Rate];
-const PER_KEY: [Limiter; 2] = [Limiter::KeyConcurrency, Limiter::KeyRate];
+const ALL: [Limiter; 3] = [Limiter::Concurrency, Limiter::Rate, Limiter::Hold];
+const PER_KEY: [Limiter; 3] = [Limiter::KeyConcurrency, Limiter::KeyRate, Limiter::KeyHold];
 
 /// The limits of kinds and limit keys, and their use. Each kind with a limit has its own kind queue; the others share
 /// one, which has no limits.
@@ -37,7 +38,8 @@ pub(super) struct Limits {
     key_limiters: Slab<KeyLimiter>,
     /// Key limiters whose next job only waits for a token, by the time of the token.
     waiting_for_token: BTreeSet<(Instant, KeyLimiterId)>,
-    /// Key limiters without a job whose bucket is not full, by the time when it is full. They are removed then.
+    /// Key limiters without a job whose bucket is not full, or that are held, by the time when they are neither. They
+    /// are removed then.
     idle: BTreeSet<(Instant, KeyLimiterId)>,
     /// Key limiters with a job that have changed, so that a job may pass.
     changed: BTreeSet<KeyLimiterId>,
@@ -140,9 +142,9 @@ impl Limits {
         };
         let found = &mut self.key_limiters[key_limiter.0];
         if found.jobs == 0
-            && let Some(full_at) = found.used.bucket.full_at()
+            && let Some(idle_at) = found.used.idle_at()
         {
-            self.idle.remove(&(full_at, key_limiter));
+            self.idle.remove(&(idle_at, key_limiter));
         }
         found.jobs += 1;
         Some(key_limiter)
@@ -186,8 +188,8 @@ impl Limits {
         if found.jobs > 0 {
             return;
         }
-        match found.used.bucket.full_at() {
-            Some(full_at) => drop(self.idle.insert((full_at, key_limiter))),
+        match found.used.idle_at() {
+            Some(idle_at) => drop(self.idle.insert((idle_at, key_limiter))),
             None => self.remove(key_limiter),
         }
     }
@@ -242,9 +244,9 @@ impl Limits {
             return true;
         }
         // Beyond the burst, only a start can free a token. It marks the key limiter as changed.
-        let wakes = limit.rate.filter(|rate| found.ready < rate.burst.get());
-        if let Some(rate) = wakes.filter(|_| found.used.has_place(limit, found.ready + 1)) {
-            found.waiting_for_token = found.used.bucket.when(rate, found.ready + 1);
+        let is_within_burst = limit.rate.is_none_or(|rate| found.ready < rate.burst.get());
+        if is_within_burst && found.used.has_place(limit, found.ready + 1) {
+            found.waiting_for_token = found.used.opens_at(limit, found.ready + 1);
             self.waiting_for_token.extend(found.waiting_for_token.map(|at| (at, key_limiter)));
         }
         false
@@ -253,9 +255,9 @@ impl Limits {
     /// When time alone lets a throttled or a ready job continue. `has_ready` says whether a kind queue has a ready job.
     pub(super) fn wake_at(&self, has_ready: impl Fn(KindQueueId) -> bool) -> Option<Instant> {
         let kind_queues = self.kind_limiters.iter().zip(self.kind_queues()).filter_map(|(limited, kind_queue)| {
-            let rate = limited.limits.all.rate?;
+            let opens_at = limited.used.opens_at(limited.limits.all, 1)?;
             let waits = limited.used.has_place(limited.limits.all, 1) && has_ready(kind_queue);
-            limited.used.bucket.when(rate, 1).filter(|_| waits)
+            waits.then_some(opens_at)
         });
         kind_queues.chain(self.waiting_for_token.first().map(|(at, _)| *at)).min()
     }
@@ -264,7 +266,7 @@ impl Limits {
     pub(super) fn opens_at(&self, kind_queue: KindQueueId, key: &str) -> Option<Instant> {
         let limited = &self.kind_limiters[kind_queue.0];
         let all = limited.limits.all;
-        let kind_opens = all.rate.and_then(|rate| limited.used.bucket.when(rate, 1));
+        let kind_opens = limited.used.opens_at(all, 1);
         let Some(key_limiter) = self.find(limited, key).map(|key_limiter| &self.key_limiters[key_limiter.0]) else {
             return kind_opens.filter(|_| limited.used.has_place(all, 1));
         };
@@ -272,10 +274,9 @@ impl Limits {
         let has_place = limited.used.has_place(all, 1)
             && key_limiter.used.has_place(per_key, more)
             && key_limiter.throttled.is_empty();
-        let rate = per_key.rate.filter(|rate| more <= rate.burst.get());
-        let is_within_burst = rate.is_some() || per_key.rate.is_none();
-        let key_opens = rate.and_then(|rate| key_limiter.used.bucket.when(rate, more));
-        kind_opens.max(key_opens).filter(|_| has_place && is_within_burst)
+        let is_within_burst = per_key.rate.is_none_or(|rate| more <= rate.burst.get());
+        let opens = || kind_opens.max(key_limiter.used.opens_at(per_key, more));
+        (has_place && is_within_burst).then(opens).flatten()
     }
 
     /// Expected wait of a job behind other jobs of its kind and of its key, if each takes `service` seconds.
@@ -324,7 +325,7 @@ impl Limits {
         let rate = match by {
             Some(Limiter::Rate) => all.rate,
             Some(Limiter::KeyRate) => per_key.rate,
-            Some(Limiter::Concurrency | Limiter::KeyConcurrency) | None => None,
+            Some(Limiter::Concurrency | Limiter::KeyConcurrency | Limiter::Hold | Limiter::KeyHold) | None => None,
         };
         rate.map_or(0.0, |rate| rate.interval.as_secs_f64())
     }
@@ -347,21 +348,14 @@ impl Limits {
     /// The limit that a ready job of the kind queue waits for.
     pub(super) fn closed_by(&self, kind_queue: KindQueueId, now: Instant) -> Option<Limiter> {
         let limited = &self.kind_limiters[kind_queue.0];
-        if !limited.used.has_place(limited.limits.all, 1) {
-            return Some(Limiter::Concurrency);
-        }
-        (!limited.used.has_token(limited.limits.all, 1, now)).then_some(Limiter::Rate)
+        limited.used.closed_by(limited.limits.all, 1, ALL, now)
     }
 
     /// The limit per key that a throttled job waits for.
-    pub(super) fn throttled_by(&self, key_limiter: KeyLimiterId) -> Limiter {
+    pub(super) fn throttled_by(&self, key_limiter: KeyLimiterId, now: Instant) -> Limiter {
         let key_limiter = &self.key_limiters[key_limiter.0];
         let limit = self.kind_limiters[key_limiter.kind_queue.0].limits.per_key;
-        if key_limiter.used.has_place(limit, key_limiter.ready + 1) {
-            Limiter::KeyRate
-        } else {
-            Limiter::KeyConcurrency
-        }
+        key_limiter.used.closed_by(limit, key_limiter.ready + 1, PER_KEY, now).unwrap_or(Limiter::KeyRate)
     }
 
     /// The use of each limit. `queued` counts the queued jobs of a kind queue.

@@ -35,6 +35,8 @@ pub struct Queued {
     pub expected_start: Option<Duration>,
     /// The reason that prevents its start.
     pub bound_by: Binding,
+    /// Until when a handler holds its kind or its limit key.
+    pub held_until: Option<Instant>,
 }
 
 /// The reason that prevents the start of a queued job.
@@ -194,6 +196,7 @@ impl<H: Host> Core<H> {
             ahead: before.jobs + blocked,
             expected_start: Some(expected).filter(|_| self.paused.is_none()),
             bound_by: self.binding(now, entry, before.has_later),
+            held_until: self.job_held_until(entry.kind_queue, entry.key_limiter).filter(|until| *until > now),
         }
     }
 
@@ -203,7 +206,7 @@ impl<H: Host> Core<H> {
         }
         match (entry.stage, entry.key_limiter) {
             (EntryStage::Blocked, _) => Binding::OrderingKey,
-            (EntryStage::Throttled, Some(key_limiter)) => Binding::Limit(self.limits.throttled_by(key_limiter)),
+            (EntryStage::Throttled, Some(key_limiter)) => Binding::Limit(self.limits.throttled_by(key_limiter, now)),
             _ => match self.limits.closed_by(entry.kind_queue, now) {
                 Some(limiter) => Binding::Limit(limiter),
                 None if self.workers.configured() == 0 => Binding::NoWorker(self.cold_start.usual()),

@@ -200,7 +200,7 @@ impl Queue {
     }
 
     /// A ready job is no longer ready.
-    fn remove<H: Host>(&mut self, entries: &mut Slab<Entry<H>>, index: usize) {
+    pub(super) fn remove<H: Host>(&mut self, entries: &mut Slab<Entry<H>>, index: usize) {
         let entry = &entries[index];
         let (slot, tenant, load) = (entry.slot(), tenant_of(entry), entry.load());
         let (queue, flow) = (&mut self.slots[slot], self.tenants.flow_mut(tenant, slot));

@@ -13,7 +13,7 @@ mod tally;
 use std::{fmt, time::Duration};
 
 use super::{Host, Refusal, Withdrawal, Withdrawn};
-use crate::model::{Criticality, JobStage, Outcome, RejectionReason, WhenFull};
+use crate::model::{Criticality, JobStage, Limiter, Outcome, RejectionReason, WhenFull};
 
 /// How many of the cases or seeds of a long test run: an eighth by default, and all of them with `SCHEDULER_CASES=all`,
 /// as in `.ci/run`.
@@ -62,6 +62,7 @@ enum Event {
     Release { job: u32 },
     Withdraw { job: u32, why: Withdrawal },
     Stick { job: u32 },
+    Hold { job: u32, scope: Limiter, time: Duration },
     AddWorker,
     Resize { min: usize, max: usize },
     Pause,

@@ -84,6 +84,11 @@ pub enum Next {
         /// Delay before the next attempt.
         after: Duration,
     },
+    /// The job is tried again. The attempt does not count, because the job was not tried, or must not be yet.
+    Later {
+        /// Delay before the next attempt.
+        after: Duration,
+    },
     /// The job is ready again in its old place. The attempt does not count, but a crash makes the job a suspect.
     GiveBack,
 }

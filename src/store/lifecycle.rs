@@ -100,8 +100,10 @@ impl JobRecord {
             }
             Next::Failed => self.end(JobState::Failed, now),
             Next::Cancelled => self.end(JobState::Cancelled, now),
-            Next::Retry { .. } | Next::GiveBack if self.cancel_requested => self.end(JobState::Cancelled, now),
-            Next::Retry { after } => {
+            Next::Retry { .. } | Next::Later { .. } | Next::GiveBack if self.cancel_requested => {
+                self.end(JobState::Cancelled, now)
+            }
+            Next::Retry { after } | Next::Later { after } => {
                 self.due_at = now.plus(*after);
                 self.state = JobState::Scheduled;
                 self.session = None;

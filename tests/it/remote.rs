@@ -209,7 +209,7 @@ async fn output_progress_and_failure_of_a_remote_job_reach_its_caller() {
     let failed = Caller::of(service.public).await.leave(job("far", ""));
     let id = worker.run().await.id;
     let (code, message) = ("INVALID_ARGUMENT".into(), "no image".into());
-    worker.say(Message::Failed(Failed { id, code, message, retryable: None })).await;
+    worker.say(Message::Failed(Failed { id, code, message, ..Failed::default() })).await;
     let failed = failed.await.unwrap().unwrap_err();
     assert_eq!((failed.code(), failed.message()), (Code::InvalidArgument, "no image"));
 }

@@ -52,7 +52,8 @@ pub(super) fn salvage(line: &[u8], fault: impl Display) -> Option<(FromWorker, u
     } else if field(line, "failed").is_some() {
         let value = field(line, "retryable").unwrap_or_default();
         let retryable = [true, false].into_iter().find(|flag| value.starts_with(&flag.to_string()));
-        FromWorker::Failed(Failed { id, code: text_of(line, "code"), message: text_of(line, "message"), retryable })
+        let (code, message) = (text_of(line, "code"), text_of(line, "message"));
+        FromWorker::Failed(Failed { id, code, message, retryable, ..Failed::default() })
     } else {
         let what = format!("the worker sent a message that cannot be read ({fault}): {}", shown(line.as_bytes()));
         FromWorker::Unreadable { id, what, is_answer: field(line, "output").is_none() }

@@ -85,6 +85,9 @@ mod cases {
                     code: "NOT_FOUND".into(),
                     message: "no".into(),
                     retryable: Some(true),
+                    retry_after_ms: Some(1500.0),
+                    counts: Some(false),
+                    scope: "KIND".into(),
                 }),
                 Vec::new(),
             ),
@@ -134,7 +137,7 @@ mod cases {
     fn what_a_worker_leaves_out_or_adds_is_no_fault() {
         let lines = b"{\"ready\":{\"protocol\":1,\"new\":[1]},\"more\":{\"a\":1}}\r\n{\"done\":{\"id\":\"1\"}}\n{\"failed\":{\"id\":\"2\"}}\n";
         let frames = decode(&[lines]).expect("sound");
-        let failed = Failed { id: "2".into(), code: String::new(), message: String::new(), retryable: None };
+        let failed = Failed { id: "2".into(), ..Failed::default() };
         assert_eq!(
             frames,
             [
@@ -143,6 +146,29 @@ mod cases {
                 Frame::Message(FromWorker::Failed(failed), 0),
             ]
         );
+    }
+
+    #[test]
+    fn what_a_failure_says_about_the_next_attempt_is_bounded() {
+        let hour = Duration::from_secs(3600);
+        for (said, after, counts, hold) in [
+            (r#""retry_after_ms":1500,"scope":"JOB""#, Some(Duration::from_millis(1500)), true, None),
+            (r#""retry_after_ms":"soon","counts":1"#, None, true, None),
+            (r#""retry_after_ms":-1,"counts":null"#, None, true, None),
+            (r#""retry_after_ms":1e300,"counts":false,"scope":"KIND""#, Some(hour), false, Some(Limiter::Hold)),
+            (
+                r#""retry_after_ms":0.5,"scope":"LIMIT_KEY""#,
+                Some(Duration::from_micros(500)),
+                true,
+                Some(Limiter::KeyHold),
+            ),
+        ] {
+            let FromWorker::Failed(failed) = read_one(&format!(r#"{{"failed":{{"id":"1",{said}}}}}"#)) else {
+                panic!("{said}")
+            };
+            let HandlerError::Refused { next, .. } = failed.error("w").bounded() else { panic!("{said}") };
+            assert_eq!((next.after, !next.is_uncounted, next.hold), (after, counts, hold), "{said}");
+        }
     }
 
     fn read_one(line: &str) -> FromWorker {
@@ -158,7 +184,7 @@ mod cases {
         let done = |content_type: &str| FromWorker::Done { id: id(), content_type: content_type.into() };
         let failed = |message: &str| {
             let (code, message) = ("NOT_FOUND".into(), message.into());
-            FromWorker::Failed(Failed { id: id(), code, message, retryable: None })
+            FromWorker::Failed(Failed { id: id(), code, message, ..Failed::default() })
         };
         let progress = |fraction| FromWorker::Progress { id: id(), fraction, message: "m".into() };
         for (line, expected) in [

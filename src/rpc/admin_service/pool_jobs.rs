@@ -17,7 +17,7 @@ use crate::{
         explain_response::State,
     },
     rpc::{
-        convert::{duration, job_stage, time_before, waterfall},
+        convert::{duration, job_stage, time_after, time_before, waterfall},
         stats::check_pool,
         status::invalid_field,
         status_message::shorten,
@@ -175,6 +175,7 @@ fn held(wait: Option<Wait>, age: Duration, left: Duration) -> HeldState {
         age: Some(duration(age)),
         left: Some(duration(left)),
         blocker: String::new(),
+        until: queued.and_then(|queued| queued.held_until).map(|until| time_after(until - Instant::now())),
     }
 }
 
@@ -195,6 +196,8 @@ pub(super) fn limit(limiter: Limiter) -> proto::Binding {
         Limiter::Rate => proto::Binding::LimitRate,
         Limiter::KeyConcurrency => proto::Binding::LimitKeyConcurrency,
         Limiter::KeyRate => proto::Binding::LimitKeyRate,
+        Limiter::Hold => proto::Binding::LimitHold,
+        Limiter::KeyHold => proto::Binding::LimitKeyHold,
     }
 }
 

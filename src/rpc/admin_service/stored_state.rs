@@ -5,6 +5,7 @@ use tokio::time::Instant;
 use super::{Admin, pool_jobs::limit};
 use crate::{
     detached::Detached,
+    model::{Limiter, Reason},
     phase::Phase,
     pool::Suspension,
     proto::{Binding, StoredState},
@@ -21,8 +22,14 @@ pub(super) async fn stored_state(
     let (id, work) = (&job.request.id, &job.request.job);
     Ok(match job.state {
         JobState::Scheduled => {
-            let cause =
-                if job.failures > 0 { "it failed, and is tried again later" } else { "its start time has not come" };
+            let cause = match job.attempts.last() {
+                Some(last) if last.outcome == Some(Reason::LimitExceeded) => {
+                    "its kind or its limit key is held by its handler"
+                }
+                Some(_) if job.failures == 0 => "its handler said that it must wait",
+                Some(_) => "it failed, and is tried again later",
+                None => "its start time has not come",
+            };
             StoredState { until: Some(time(job.due_at)), ..because(Binding::StartTime, cause) }
         }
         JobState::Blocked => {
@@ -57,6 +64,10 @@ fn ready(admin: &Admin, detached: &Detached, kind: &str) -> StoredState {
         Suspension::Shut => return because(Binding::Drain, format!("its pool drains{operator}")),
         Suspension::None if pool.phase() < Phase::Draining => {}
         Suspension::None => return because(Binding::Drain, "its pool drains"),
+    }
+    if let Some((Limiter::Hold, time)) = pool.held_for(kind, "") {
+        let detail = "its kind is held by its handler";
+        return StoredState { until: Some(time_after(time)), ..because(Binding::LimitHold, detail) };
     }
     if let Some(until) = detached.refused_until(kind) {
         let until = Some(time_after(until.saturating_duration_since(Instant::now())));

@@ -29,6 +29,8 @@ pub(crate) struct KeyLimiter {
 pub(crate) struct Used {
     pub(crate) running: u32,
     pub(crate) bucket: Bucket,
+    /// A handler said that no job may start before.
+    pub(crate) held_until: Option<Instant>,
 }
 
 /// The wait that a limit causes, in seconds, and which limit.
@@ -54,7 +56,32 @@ impl Used {
     }
 
     pub(crate) fn has_token(&self, limit: Limit, tokens: u32, now: Instant) -> bool {
-        limit.rate.is_none_or(|rate| self.bucket.has(rate, tokens, now))
+        !self.is_held(now) && limit.rate.is_none_or(|rate| self.bucket.has(rate, tokens, now))
+    }
+
+    pub(crate) fn is_held(&self, now: Instant) -> bool {
+        self.held_until.is_some_and(|until| until > now)
+    }
+
+    /// Which of the limits `by` prevents a start, if one does.
+    pub(crate) fn closed_by(&self, limit: Limit, more: u32, by: [Limiter; 3], now: Instant) -> Option<Limiter> {
+        if self.is_held(now) {
+            return Some(by[2]);
+        }
+        if !self.has_place(limit, more) {
+            return Some(by[0]);
+        }
+        (!self.has_token(limit, more, now)).then_some(by[1])
+    }
+
+    /// When it has `tokens` tokens, and is not held. The time may be in the past; `None` means always.
+    pub(crate) fn opens_at(&self, limit: Limit, tokens: u32) -> Option<Instant> {
+        limit.rate.and_then(|rate| self.bucket.when(rate, tokens)).max(self.held_until)
+    }
+
+    /// From when on it is as a new one, without jobs; `None` means always.
+    pub(crate) fn idle_at(&self) -> Option<Instant> {
+        self.bucket.full_at().max(self.held_until)
     }
 
     pub(crate) fn start(&mut self, limit: Limit, now: Instant) {
@@ -69,7 +96,7 @@ impl Used {
         &self,
         wait: LimitWait,
         limit: Limit,
-        by: [Limiter; 2],
+        by: [Limiter; 3],
         (before, service): (f64, f64),
         now: Instant,
     ) -> LimitWait {
@@ -82,7 +109,10 @@ impl Used {
         if let Some(rate) = limit.rate {
             wait = wait.or_longer(self.bucket.wait(rate, before, now), by[1]);
         }
-        wait
+        match self.held_until {
+            Some(until) => wait.or_longer(until.saturating_duration_since(now).as_secs_f64(), by[2]),
+            None => wait,
+        }
     }
 }
 

@@ -157,6 +157,11 @@ impl Drive {
                 self.hired += u32::from(replaced);
                 Answer::Replaced(replaced)
             }
+            Event::Hold { job, scope, time } => {
+                scheduler.hold(key(job), scope, now + time);
+                scheduler.tick(now, effects);
+                Answer::Done
+            }
             Event::AddWorker => {
                 let workers = scheduler.configured_workers() + 1;
                 let bounds = Bounds { min: workers, max: workers };
@@ -175,14 +180,8 @@ impl Drive {
                 scheduler.resume(now, effects);
                 Answer::Done
             }
-            Event::Shut => {
-                scheduler.shut(now, effects);
-                Answer::Done
-            }
-            Event::Open => {
-                scheduler.open();
-                Answer::Done
-            }
+            Event::Shut => done(|| scheduler.shut(now, effects)),
+            Event::Open => done(|| scheduler.open()),
             Event::Cancel { job } => {
                 Answer::Hit(scheduler.cancel(now, |other| *other == job, effects).map(|(stage, _)| stage))
             }
@@ -296,6 +295,11 @@ impl Drive {
 fn next(hired: &mut u32) -> u32 {
     *hired += 1;
     *hired - 1
+}
+
+fn done(act: impl FnOnce()) -> Answer {
+    act();
+    Answer::Done
 }
 
 /// The time `from_now` milliseconds after `now`, or before it if `from_now` is negative.

@@ -169,6 +169,7 @@ impl JobModel {
                 Limiter::Rate => limits.all.rate.is_some(),
                 Limiter::KeyConcurrency => limits.per_key.concurrency.is_some(),
                 Limiter::KeyRate => limits.per_key.rate.is_some(),
+                Limiter::Hold | Limiter::KeyHold => limits.is_set(),
             },
             _ => !is_late,
         };

@@ -20,7 +20,7 @@ use super::{
     is_thorough, sample,
     tally::EventTally,
 };
-use crate::model::{Criticality, KindLimits, Limit, Outcome, Rate, WhenFull};
+use crate::model::{Criticality, KindLimits, Limit, Limiter, Outcome, Rate, WhenFull};
 
 const SEED: [u8; 32] = *b"waterwheel: the heart, step by s";
 const CASES: u32 = 1400;
@@ -52,6 +52,7 @@ enum Choice {
     WithdrawAny { pick: usize, why: Withdrawal },
     EndAny { pick: usize },
     Stick { pick: usize },
+    Hold { pick: usize, scope: Limiter, time: Duration },
     StickAny { pick: usize },
     CancelAny { pick: usize },
     CancelHere { pick: usize },
@@ -166,7 +167,7 @@ impl Dice {
         let pick = self.roll(1 << 16);
         let why = self.one(&[Withdrawal::Cancelled, Withdrawal::Expired]);
         let (outcome, run) = self.end();
-        match self.weighted(&[300, 30, 50, 110, 40, 10, 8, 12, 3, 80, 2, 8, 6, 30, 2, 20, 3, 12, 40]) {
+        match self.weighted(&[300, 30, 50, 110, 40, 10, 8, 12, 3, 80, 2, 8, 6, 30, 2, 20, 3, 12, 12, 40]) {
             0 => Choice::Fixed(Event::Offer(self.offer())),
             1 => Choice::End { pick, outcome, run },
             2 => Choice::Release { pick },
@@ -188,6 +189,10 @@ impl Dice {
             15 => Choice::Fixed(Event::Open),
             16 => Choice::CancelAny { pick },
             17 => Choice::CancelHere { pick },
+            18 => {
+                let scope = self.one(&[Limiter::Hold, Limiter::KeyHold, Limiter::KeyHold]);
+                Choice::Hold { pick, scope, time: self.millis(60) }
+            }
             _ => Choice::Fixed(Event::Tick),
         }
     }
@@ -240,6 +245,7 @@ impl Choice {
             Self::EndAny { pick } => one(&drive.keyed(), pick, &|job| {
                 vec![Event::End { job, outcome: Outcome::Completed, run: Duration::from_micros(777) }]
             }),
+            Self::Hold { pick, scope, time } => one(&running, pick, &|job| vec![Event::Hold { job, scope, time }]),
             Self::Stick { pick } => one(&running, pick, &|job| vec![Event::Stick { job }]),
             Self::CancelAny { pick } => one(&drive.keyed(), pick, &|job| vec![Event::Cancel { job }]),
             Self::CancelHere { pick } => {

@@ -8,7 +8,7 @@ use super::{
     drive::{Drive, KindsLimits},
     notification_name,
 };
-use crate::model::{Criticality, Outcome, WhenFull};
+use crate::model::{Criticality, Limiter, Outcome, WhenFull};
 
 /// A rule, a pool, and a script with one line for each event: `event => expected result`.
 ///
@@ -19,6 +19,7 @@ use crate::model::{Criticality, Outcome, WhenFull};
 /// | `end a completed 10` | decides an outcome after 10 ms; also `failed`, `cancelled`, … |
 /// | `finish a completed 10` | the same, and releases the worker |
 /// | `release a`, `cancel a`, `expire a`, `stick a` | |
+/// | `hold a kind 10`, `hold a key 10` | its handler holds its kind or its limit key for 10 ms |
 /// | `worker`, `close`, `abandon`, `retire`, `pass 10`, `tick` | |
 /// | `pause`, `resume`, `shut`, `open`, `kill a`, `resize 2`, `resize 2 8` | operator commands | |
 /// | `show` | ready, blocked, waiting and running jobs, bytes in the queue |
@@ -77,6 +78,10 @@ impl Script {
             "cancel" => Event::Withdraw { job: job(), why: Withdrawal::Cancelled },
             "expire" => Event::Withdraw { job: job(), why: Withdrawal::Expired },
             "stick" => Event::Stick { job: job() },
+            "hold" => {
+                let scope = if words[1] == "kind" { Limiter::Hold } else { Limiter::KeyHold };
+                Event::Hold { job: job(), scope, time: millis(words[2]) }
+            }
             "worker" => Event::AddWorker,
             "pause" => Event::Pause,
             "resume" => Event::Resume,
@@ -149,7 +154,9 @@ impl Script {
 
     fn explain(&self, job: u32) -> String {
         let Wait { position, queued } = self.drive.explain(job);
-        let Some(Queued { ahead, expected_start, bound_by }) = queued else { return format!("waits at {position}") };
+        let Some(Queued { ahead, expected_start, bound_by, held_until: _ }) = queued else {
+            return format!("waits at {position}");
+        };
         let start = expected_start.map_or_else(|| "unknown".to_owned(), |start| format!("in {} ms", start.as_millis()));
         format!("at {position}, {ahead} ahead, {start}, for {bound_by:?}")
     }

@@ -157,12 +157,10 @@ impl Script {
         let token = number.parse::<usize>().map_or_else(|_| tokens.last(), |number| tokens.get(number - 1));
         let token = token.expect("a token").clone();
         let (reason, next) = match words.plain().get(1).map(String::as_str) {
-            Some("ok") => {
-                let bytes = format!("out-{id}").into();
-                (Reason::Completed, Next::Succeeded(Output { bytes, content_type: "text/plain".to_owned() }))
-            }
+            Some("ok") => (Reason::Completed, Next::Succeeded(Output::typed(format!("out-{id}"), "text/plain"))),
             Some("fail") => (Reason::HandlerFailed, Next::Failed),
             Some("cancelled") => (Reason::Cancelled, Next::Cancelled),
+            Some("later") => (Reason::HandlerFailed, Next::Later { after: seconds("5") }),
             Some("back") => (Reason::Draining, Next::GiveBack),
             Some("crash") => (Reason::WorkerCrashed, Next::Retry { after: seconds("1") }),
             _ => (Reason::HandlerFailed, Next::Retry { after: seconds(words.text("retry", "1")) }),

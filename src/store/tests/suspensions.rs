@@ -1,11 +1,12 @@
-//! What operators hold back is the same in all stores.
+//! What is held back, by operators and by handlers, is the same in all stores.
 
 use super::{TestClock, conformance::Case};
 use crate::store::{JobStore, StoreError, Suspended, Timestamp};
 
-pub(super) const SUSPENSIONS: &[Case] = &[Case {
-    name: "a pool is suspended until it is resumed, since the first time of the same sort",
-    script: "
+pub(super) const SUSPENSIONS: &[Case] = &[
+    Case {
+        name: "a pool is suspended until it is resumed, since the first time of the same sort",
+        script: "
             suspended             =>
             suspend p disk    =>
             advance 5             =>
@@ -19,7 +20,28 @@ pub(super) const SUSPENSIONS: &[Case] = &[Case {
             resume p              =>
             resume p              =>
             suspended             =>",
-}];
+    },
+    Case {
+        name: "an attempt that does not count is followed by another one later",
+        script: "
+        open S
+        submit a              => created
+        claim S k=1           => a
+        end a retry=1         => scheduled
+        advance 1             =>
+        tick                  => promoted=1
+        claim S k=1           => a
+        end a later           => scheduled
+        get a                 => scheduled starts=2 failures=1 crashes=0 kept=2
+        advance 4             =>
+        tick                  =>
+        advance 1             =>
+        tick                  => promoted=1
+        claim S k=1           => a
+        cancel a              => requested
+        end a later           => cancelled",
+    },
+];
 
 /// The answer to a line of a script, such as `suspend POOL REASON`.
 pub(super) async fn answer(store: &dyn JobStore, clock: &TestClock, line: &str) -> Result<String, StoreError> {

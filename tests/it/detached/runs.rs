@@ -1,5 +1,7 @@
 //! Runs of detached jobs: what their handlers see and decide, the order in which they start, and who watches them.
 
+mod holds;
+
 use std::collections::HashSet;
 
 use tonic::{Code, Streaming};
@@ -108,14 +110,17 @@ async fn an_attached_worker_sees_its_attempt_and_can_end_the_retries() {
     let service = Service::start(config, Vec::new());
     let (jobs, mut worker) = (Jobs::at(service.public).await, Worker::attach(&service, 1).await);
     let job = jobs.created(work("far", "")).await;
-    for (attempt, retryable) in [(1, None), (2, Some(true)), (3, Some(false))] {
+    for (attempt, retryable, counts) in [(1, None, true), (2, Some(true), false), (3, Some(false), true)] {
         let run = worker.run().await;
         assert_eq!((run.attempt, &run.idempotency_key), (attempt, &job));
         assert!(run.token.starts_with(&format!("{job}/{attempt}/")), "{run:?}");
         let (code, message) = ("UNAVAILABLE".into(), "away".into());
-        worker.say(Message::Failed(Failed { id: run.id, code, message, retryable })).await;
+        let (retry_after_ms, counts, scope) = (Some(1), Some(counts), "KIND".to_owned());
+        let failed = Failed { id: run.id, code, message, retryable, retry_after_ms, counts, scope };
+        worker.say(Message::Failed(failed)).await;
     }
-    assert_eq!(jobs.ended(&job).await.attempts.len(), 3);
+    let ended = jobs.ended(&job).await;
+    assert_eq!((ended.attempts.len(), ended.failures), (3, 2), "{ended:?}");
 }
 
 const ORDERED: &str = r#"

@@ -46,6 +46,8 @@ def run(id, request, payload):
     elif what == b"fail":
         print("look here", file=sys.stderr, flush=True)
         say("failed", id=id, code=rest.decode(), message="no", retryable=False)
+    elif what == b"failed":
+        say("failed", id=id, **json.loads(rest))
     elif what == b"exit":
         print("out of luck", flush=True)
         os._exit(int(rest))

@@ -262,6 +262,7 @@ impl Model {
             }
             (Next::Cancelled | Next::Retry { .. } | Next::GiveBack, JobState::Cancelled) => entry.is_cancelled,
             (Next::GiveBack, JobState::Ready) => true,
+            (Next::Later { .. }, JobState::Scheduled) => true,
             _ => false,
         };
         if state.is_ended() {

@@ -185,6 +185,10 @@ const (
 	Binding_BINDING_ENDED Binding = 15
 	// No worker is attached.
 	Binding_BINDING_NO_WORKER Binding = 16
+	// A handler holds its kind for a time, because what it calls asked for that.
+	Binding_BINDING_LIMIT_HOLD Binding = 17
+	// A handler holds its limit key for a time.
+	Binding_BINDING_LIMIT_KEY_HOLD Binding = 18
 )
 
 // Enum value maps for Binding.
@@ -207,6 +211,8 @@ var (
 		14: "BINDING_OTHER_SERVER",
 		15: "BINDING_ENDED",
 		16: "BINDING_NO_WORKER",
+		17: "BINDING_LIMIT_HOLD",
+		18: "BINDING_LIMIT_KEY_HOLD",
 	}
 	Binding_value = map[string]int32{
 		"BINDING_UNSPECIFIED":           0,
@@ -226,6 +232,8 @@ var (
 		"BINDING_OTHER_SERVER":          14,
 		"BINDING_ENDED":                 15,
 		"BINDING_NO_WORKER":             16,
+		"BINDING_LIMIT_HOLD":            17,
+		"BINDING_LIMIT_KEY_HOLD":        18,
 	}
 )
 
@@ -2255,7 +2263,9 @@ type HeldState struct {
 	// Id of the job that holds its ordering key; the limit that is reached, such as `concurrency 4`; who paused its pool
 	// and why, such as `by ann: the disk is replaced`; or how long a worker takes to attach, such as `usually 9.0 s`. Empty
 	// for other causes.
-	Blocker       string `protobuf:"bytes,7,opt,name=blocker,proto3" json:"blocker,omitempty"`
+	Blocker string `protobuf:"bytes,7,opt,name=blocker,proto3" json:"blocker,omitempty"`
+	// Until when a handler holds its kind or its limit key, if one does.
+	Until         *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=until,proto3" json:"until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2337,6 +2347,13 @@ func (x *HeldState) GetBlocker() string {
 		return x.Blocker
 	}
 	return ""
+}
+
+func (x *HeldState) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
 }
 
 // A job that has a worker.
@@ -3006,7 +3023,7 @@ const file_waterwheel_v1_admin_service_proto_rawDesc = "" +
 	"\bbound_by\x18\x01 \x01(\x0e2\x16.waterwheel.v1.BindingR\aboundBy\x12\x18\n" +
 	"\ablocker\x18\x02 \x01(\tR\ablocker\x120\n" +
 	"\x05until\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x16\n" +
-	"\x06detail\x18\x04 \x01(\tR\x06detail\"\xb7\x02\n" +
+	"\x06detail\x18\x04 \x01(\tR\x06detail\"\xe9\x02\n" +
 	"\tHeldState\x12\x1a\n" +
 	"\bposition\x18\x01 \x01(\x04R\bposition\x12\x19\n" +
 	"\x05ahead\x18\x02 \x01(\x04H\x00R\x05ahead\x88\x01\x01\x12@\n" +
@@ -3014,7 +3031,8 @@ const file_waterwheel_v1_admin_service_proto_rawDesc = "" +
 	"\bbound_by\x18\x04 \x01(\x0e2\x16.waterwheel.v1.BindingR\aboundBy\x12+\n" +
 	"\x03age\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x03age\x12-\n" +
 	"\x04left\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x04left\x12\x18\n" +
-	"\ablocker\x18\a \x01(\tR\ablockerB\b\n" +
+	"\ablocker\x18\a \x01(\tR\ablocker\x120\n" +
+	"\x05until\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x05untilB\b\n" +
 	"\x06_ahead\"\x95\x02\n" +
 	"\fRunningState\x12\x16\n" +
 	"\x06worker\x18\x01 \x01(\rR\x06worker\x12/\n" +
@@ -3069,7 +3087,7 @@ const file_waterwheel_v1_admin_service_proto_rawDesc = "" +
 	"\bJobOrder\x12\x19\n" +
 	"\x15JOB_ORDER_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10JOB_ORDER_NEWEST\x10\x01\x12\x14\n" +
-	"\x10JOB_ORDER_OLDEST\x10\x02*\x95\x03\n" +
+	"\x10JOB_ORDER_OLDEST\x10\x02*\xc9\x03\n" +
 	"\aBinding\x12\x17\n" +
 	"\x13BINDING_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fBINDING_ROOM\x10\x01\x12\x13\n" +
@@ -3088,7 +3106,9 @@ const file_waterwheel_v1_admin_service_proto_rawDesc = "" +
 	"\rBINDING_STORE\x10\r\x12\x18\n" +
 	"\x14BINDING_OTHER_SERVER\x10\x0e\x12\x11\n" +
 	"\rBINDING_ENDED\x10\x0f\x12\x15\n" +
-	"\x11BINDING_NO_WORKER\x10\x102\xb3\a\n" +
+	"\x11BINDING_NO_WORKER\x10\x10\x12\x16\n" +
+	"\x12BINDING_LIMIT_HOLD\x10\x11\x12\x1a\n" +
+	"\x16BINDING_LIMIT_KEY_HOLD\x10\x122\xb3\a\n" +
 	"\fAdminService\x12D\n" +
 	"\x05Drain\x12\x1b.waterwheel.v1.DrainRequest\x1a\x1c.waterwheel.v1.DrainResponse0\x01\x12B\n" +
 	"\x05Pause\x12\x1b.waterwheel.v1.PauseRequest\x1a\x1c.waterwheel.v1.PauseResponse\x12E\n" +
@@ -3201,47 +3221,48 @@ var file_waterwheel_v1_admin_service_proto_depIdxs = []int32{
 	2,  // 31: waterwheel.v1.HeldState.bound_by:type_name -> waterwheel.v1.Binding
 	40, // 32: waterwheel.v1.HeldState.age:type_name -> google.protobuf.Duration
 	40, // 33: waterwheel.v1.HeldState.left:type_name -> google.protobuf.Duration
-	40, // 34: waterwheel.v1.RunningState.queue:type_name -> google.protobuf.Duration
-	40, // 35: waterwheel.v1.RunningState.run:type_name -> google.protobuf.Duration
-	40, // 36: waterwheel.v1.RunningState.left:type_name -> google.protobuf.Duration
-	33, // 37: waterwheel.v1.RunningState.stop:type_name -> waterwheel.v1.StopRequest
-	40, // 38: waterwheel.v1.StopRequest.since:type_name -> google.protobuf.Duration
-	40, // 39: waterwheel.v1.StopRequest.grace_left:type_name -> google.protobuf.Duration
-	44, // 40: waterwheel.v1.EndedState.waterfall:type_name -> waterwheel.v1.Waterfall
-	40, // 41: waterwheel.v1.EndedState.since:type_name -> google.protobuf.Duration
-	35, // 42: waterwheel.v1.EndedState.program:type_name -> waterwheel.v1.ProgramEnd
-	40, // 43: waterwheel.v1.StatsHistoryResponse.step:type_name -> google.protobuf.Duration
-	42, // 44: waterwheel.v1.StatsHistoryResponse.end:type_name -> google.protobuf.Timestamp
-	38, // 45: waterwheel.v1.StatsHistoryResponse.pools:type_name -> waterwheel.v1.PoolHistory
-	3,  // 46: waterwheel.v1.AdminService.Drain:input_type -> waterwheel.v1.DrainRequest
-	4,  // 47: waterwheel.v1.AdminService.Pause:input_type -> waterwheel.v1.PauseRequest
-	6,  // 48: waterwheel.v1.AdminService.Resume:input_type -> waterwheel.v1.ResumeRequest
-	10, // 49: waterwheel.v1.AdminService.Resize:input_type -> waterwheel.v1.ResizeRequest
-	12, // 50: waterwheel.v1.AdminService.CancelJob:input_type -> waterwheel.v1.CancelJobRequest
-	16, // 51: waterwheel.v1.AdminService.Reload:input_type -> waterwheel.v1.ReloadRequest
-	8,  // 52: waterwheel.v1.AdminService.Restart:input_type -> waterwheel.v1.RestartRequest
-	19, // 53: waterwheel.v1.AdminService.ListJobs:input_type -> waterwheel.v1.ListJobsRequest
-	28, // 54: waterwheel.v1.AdminService.Explain:input_type -> waterwheel.v1.ExplainRequest
-	23, // 55: waterwheel.v1.AdminService.ListSchedules:input_type -> waterwheel.v1.ListSchedulesRequest
-	26, // 56: waterwheel.v1.AdminService.WhoAmI:input_type -> waterwheel.v1.WhoAmIRequest
-	36, // 57: waterwheel.v1.AdminService.StatsHistory:input_type -> waterwheel.v1.StatsHistoryRequest
-	45, // 58: waterwheel.v1.AdminService.Drain:output_type -> waterwheel.v1.DrainResponse
-	5,  // 59: waterwheel.v1.AdminService.Pause:output_type -> waterwheel.v1.PauseResponse
-	7,  // 60: waterwheel.v1.AdminService.Resume:output_type -> waterwheel.v1.ResumeResponse
-	11, // 61: waterwheel.v1.AdminService.Resize:output_type -> waterwheel.v1.ResizeResponse
-	13, // 62: waterwheel.v1.AdminService.CancelJob:output_type -> waterwheel.v1.CancelJobResponse
-	17, // 63: waterwheel.v1.AdminService.Reload:output_type -> waterwheel.v1.ReloadResponse
-	9,  // 64: waterwheel.v1.AdminService.Restart:output_type -> waterwheel.v1.RestartResponse
-	20, // 65: waterwheel.v1.AdminService.ListJobs:output_type -> waterwheel.v1.ListJobsResponse
-	29, // 66: waterwheel.v1.AdminService.Explain:output_type -> waterwheel.v1.ExplainResponse
-	24, // 67: waterwheel.v1.AdminService.ListSchedules:output_type -> waterwheel.v1.ListSchedulesResponse
-	27, // 68: waterwheel.v1.AdminService.WhoAmI:output_type -> waterwheel.v1.WhoAmIResponse
-	37, // 69: waterwheel.v1.AdminService.StatsHistory:output_type -> waterwheel.v1.StatsHistoryResponse
-	58, // [58:70] is the sub-list for method output_type
-	46, // [46:58] is the sub-list for method input_type
-	46, // [46:46] is the sub-list for extension type_name
-	46, // [46:46] is the sub-list for extension extendee
-	0,  // [0:46] is the sub-list for field type_name
+	42, // 34: waterwheel.v1.HeldState.until:type_name -> google.protobuf.Timestamp
+	40, // 35: waterwheel.v1.RunningState.queue:type_name -> google.protobuf.Duration
+	40, // 36: waterwheel.v1.RunningState.run:type_name -> google.protobuf.Duration
+	40, // 37: waterwheel.v1.RunningState.left:type_name -> google.protobuf.Duration
+	33, // 38: waterwheel.v1.RunningState.stop:type_name -> waterwheel.v1.StopRequest
+	40, // 39: waterwheel.v1.StopRequest.since:type_name -> google.protobuf.Duration
+	40, // 40: waterwheel.v1.StopRequest.grace_left:type_name -> google.protobuf.Duration
+	44, // 41: waterwheel.v1.EndedState.waterfall:type_name -> waterwheel.v1.Waterfall
+	40, // 42: waterwheel.v1.EndedState.since:type_name -> google.protobuf.Duration
+	35, // 43: waterwheel.v1.EndedState.program:type_name -> waterwheel.v1.ProgramEnd
+	40, // 44: waterwheel.v1.StatsHistoryResponse.step:type_name -> google.protobuf.Duration
+	42, // 45: waterwheel.v1.StatsHistoryResponse.end:type_name -> google.protobuf.Timestamp
+	38, // 46: waterwheel.v1.StatsHistoryResponse.pools:type_name -> waterwheel.v1.PoolHistory
+	3,  // 47: waterwheel.v1.AdminService.Drain:input_type -> waterwheel.v1.DrainRequest
+	4,  // 48: waterwheel.v1.AdminService.Pause:input_type -> waterwheel.v1.PauseRequest
+	6,  // 49: waterwheel.v1.AdminService.Resume:input_type -> waterwheel.v1.ResumeRequest
+	10, // 50: waterwheel.v1.AdminService.Resize:input_type -> waterwheel.v1.ResizeRequest
+	12, // 51: waterwheel.v1.AdminService.CancelJob:input_type -> waterwheel.v1.CancelJobRequest
+	16, // 52: waterwheel.v1.AdminService.Reload:input_type -> waterwheel.v1.ReloadRequest
+	8,  // 53: waterwheel.v1.AdminService.Restart:input_type -> waterwheel.v1.RestartRequest
+	19, // 54: waterwheel.v1.AdminService.ListJobs:input_type -> waterwheel.v1.ListJobsRequest
+	28, // 55: waterwheel.v1.AdminService.Explain:input_type -> waterwheel.v1.ExplainRequest
+	23, // 56: waterwheel.v1.AdminService.ListSchedules:input_type -> waterwheel.v1.ListSchedulesRequest
+	26, // 57: waterwheel.v1.AdminService.WhoAmI:input_type -> waterwheel.v1.WhoAmIRequest
+	36, // 58: waterwheel.v1.AdminService.StatsHistory:input_type -> waterwheel.v1.StatsHistoryRequest
+	45, // 59: waterwheel.v1.AdminService.Drain:output_type -> waterwheel.v1.DrainResponse
+	5,  // 60: waterwheel.v1.AdminService.Pause:output_type -> waterwheel.v1.PauseResponse
+	7,  // 61: waterwheel.v1.AdminService.Resume:output_type -> waterwheel.v1.ResumeResponse
+	11, // 62: waterwheel.v1.AdminService.Resize:output_type -> waterwheel.v1.ResizeResponse
+	13, // 63: waterwheel.v1.AdminService.CancelJob:output_type -> waterwheel.v1.CancelJobResponse
+	17, // 64: waterwheel.v1.AdminService.Reload:output_type -> waterwheel.v1.ReloadResponse
+	9,  // 65: waterwheel.v1.AdminService.Restart:output_type -> waterwheel.v1.RestartResponse
+	20, // 66: waterwheel.v1.AdminService.ListJobs:output_type -> waterwheel.v1.ListJobsResponse
+	29, // 67: waterwheel.v1.AdminService.Explain:output_type -> waterwheel.v1.ExplainResponse
+	24, // 68: waterwheel.v1.AdminService.ListSchedules:output_type -> waterwheel.v1.ListSchedulesResponse
+	27, // 69: waterwheel.v1.AdminService.WhoAmI:output_type -> waterwheel.v1.WhoAmIResponse
+	37, // 70: waterwheel.v1.AdminService.StatsHistory:output_type -> waterwheel.v1.StatsHistoryResponse
+	59, // [59:71] is the sub-list for method output_type
+	47, // [47:59] is the sub-list for method input_type
+	47, // [47:47] is the sub-list for extension type_name
+	47, // [47:47] is the sub-list for extension extendee
+	0,  // [0:47] is the sub-list for field type_name
 }
 
 func init() { file_waterwheel_v1_admin_service_proto_init() }

@@ -566,7 +566,16 @@ type AttachRequest_Failed struct {
 	// What went wrong, for people; at most 4 KiB.
 	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
 	// Whether another attempt of a detached job may succeed. If absent, the code decides.
-	Retryable     *bool `protobuf:"varint,4,opt,name=retryable,proto3,oneof" json:"retryable,omitempty"`
+	Retryable *bool `protobuf:"varint,4,opt,name=retryable,proto3,oneof" json:"retryable,omitempty"`
+	// When to try again, in milliseconds from now; at most an hour. Attempts of a detached job may be left for it, and a
+	// caller gets it as its retry delay. Then the code decides less: another attempt may succeed unless `retryable` says
+	// otherwise.
+	RetryAfterMs *uint64 `protobuf:"varint,5,opt,name=retry_after_ms,json=retryAfterMs,proto3,oneof" json:"retry_after_ms,omitempty"`
+	// Whether this attempt of a detached job counts against its attempts. Default true.
+	Counts *bool `protobuf:"varint,6,opt,name=counts,proto3,oneof" json:"counts,omitempty"`
+	// What starts no more jobs until then: `JOB`, the default, for this job alone; `LIMIT_KEY`, all jobs with its limit
+	// key; `KIND`, all jobs of its kind. The kind must have a limit, or a limit per key; otherwise only this job waits.
+	Scope         string `protobuf:"bytes,7,opt,name=scope,proto3" json:"scope,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -627,6 +636,27 @@ func (x *AttachRequest_Failed) GetRetryable() bool {
 		return *x.Retryable
 	}
 	return false
+}
+
+func (x *AttachRequest_Failed) GetRetryAfterMs() uint64 {
+	if x != nil && x.RetryAfterMs != nil {
+		return *x.RetryAfterMs
+	}
+	return 0
+}
+
+func (x *AttachRequest_Failed) GetCounts() bool {
+	if x != nil && x.Counts != nil {
+		return *x.Counts
+	}
+	return false
+}
+
+func (x *AttachRequest_Failed) GetScope() string {
+	if x != nil {
+		return x.Scope
+	}
+	return ""
 }
 
 // The worker accepts no more jobs, and finishes the jobs that it has. The server ends the call after its last answer.
@@ -982,7 +1012,7 @@ var File_waterwheel_v1_worker_service_proto protoreflect.FileDescriptor
 
 const file_waterwheel_v1_worker_service_proto_rawDesc = "" +
 	"\n" +
-	"\"waterwheel/v1/worker_service.proto\x12\rwaterwheel.v1\"\xc0\a\n" +
+	"\"waterwheel/v1/worker_service.proto\x12\rwaterwheel.v1\"\xbd\b\n" +
 	"\rAttachRequest\x12:\n" +
 	"\x05hello\x18\x01 \x01(\v2\".waterwheel.v1.AttachRequest.HelloH\x00R\x05hello\x12=\n" +
 	"\x06output\x18\x02 \x01(\v2#.waterwheel.v1.AttachRequest.OutputH\x00R\x06output\x12C\n" +
@@ -1008,14 +1038,19 @@ const file_waterwheel_v1_worker_service_proto_rawDesc = "" +
 	"\x04Done\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04data\x18\x02 \x01(\fR\x04data\x12!\n" +
-	"\fcontent_type\x18\x03 \x01(\tR\vcontentType\x1aw\n" +
+	"\fcontent_type\x18\x03 \x01(\tR\vcontentType\x1a\xf3\x01\n" +
 	"\x06Failed\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04code\x18\x02 \x01(\tR\x04code\x12\x18\n" +
 	"\amessage\x18\x03 \x01(\tR\amessage\x12!\n" +
-	"\tretryable\x18\x04 \x01(\bH\x00R\tretryable\x88\x01\x01B\f\n" +
+	"\tretryable\x18\x04 \x01(\bH\x00R\tretryable\x88\x01\x01\x12)\n" +
+	"\x0eretry_after_ms\x18\x05 \x01(\x04H\x01R\fretryAfterMs\x88\x01\x01\x12\x1b\n" +
+	"\x06counts\x18\x06 \x01(\bH\x02R\x06counts\x88\x01\x01\x12\x14\n" +
+	"\x05scope\x18\a \x01(\tR\x05scopeB\f\n" +
 	"\n" +
-	"_retryable\x1a\t\n" +
+	"_retryableB\x11\n" +
+	"\x0f_retry_after_msB\t\n" +
+	"\a_counts\x1a\t\n" +
 	"\aLeavingB\t\n" +
 	"\amessage\"\xe7\x06\n" +
 	"\x0eAttachResponse\x125\n" +

@@ -236,4 +236,40 @@ pub(super) const CASES: &[Case] = &[
          explain behind => at 1, 3 ahead, unknown, for Pause
          explain other => at 6, 1 ahead, unknown, for Pause",
     ),
+    case(
+        "a held key starts no jobs, also no ready ones, and other keys go on",
+        limits(NO_BOUND, at_most(10)),
+        "offer a,b limit=1 => starts on 2, starts on 1
+         offer x limit=2 => starts on 0
+         offer c,d limit=1 of=1 => queued
+         offer e limit=2 of=2 => queued
+         show => ready c d e; runs a b x; 3 bytes
+         hold a key 400 => done
+         finish a failed 1 => done; e starts on 2
+         offer f limit=1 => refused: limit
+         explain c => at 1, 0 ahead, in 400 ms, for Limit(KeyHold)
+         release b => done
+         offer g limit=3 => starts on 1
+         release g => done
+         pass 399 => done
+         tick => done
+         pass 1 => done
+         tick => done; c starts on 1
+         release c => done; d starts on 1",
+    ),
+    case(
+        "a held kind starts no jobs, and other kinds go on; a shorter hold changes nothing",
+        limits(at_most(10), NO_BOUND),
+        "offer a => starts on 2
+         offer b,c kind=1 => starts on 1, starts on 0
+         offer d => queued
+         offer e kind=1 => queued
+         hold a kind 200 => done
+         hold a kind 10 => done
+         finish a failed 1 => done; e starts on 2
+         release b => done
+         explain d => at 1, 0 ahead, in 200 ms, for Limit(Hold)
+         pass 200 => done
+         tick => done; d starts on 1",
+    ),
 ];

@@ -17,7 +17,7 @@ impl Limits {
             let index = KeyLimiterId(index);
             let jobs = jobs.iter().filter(|key_limiter| **key_limiter == index).count();
             assert_eq!(key_limiter.jobs as usize, jobs, "jobs of a key");
-            let idles = key_limiter.used.bucket.full_at().is_some_and(|full_at| self.idle.contains(&(full_at, index)));
+            let idles = key_limiter.used.idle_at().is_some_and(|idle_at| self.idle.contains(&(idle_at, index)));
             assert_eq!(idles, jobs == 0, "a key without a job is remembered until its bucket is full");
             let wakes = key_limiter.waiting_for_token.is_some_and(|at| self.waiting_for_token.contains(&(at, index)));
             assert!(

@@ -52,16 +52,22 @@ class AttachRequest(_message.Message):
         content_type: str
         def __init__(self, id: _Optional[str] = ..., data: _Optional[bytes] = ..., content_type: _Optional[str] = ...) -> None: ...
     class Failed(_message.Message):
-        __slots__ = ("id", "code", "message", "retryable")
+        __slots__ = ("id", "code", "message", "retryable", "retry_after_ms", "counts", "scope")
         ID_FIELD_NUMBER: _ClassVar[int]
         CODE_FIELD_NUMBER: _ClassVar[int]
         MESSAGE_FIELD_NUMBER: _ClassVar[int]
         RETRYABLE_FIELD_NUMBER: _ClassVar[int]
+        RETRY_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
+        COUNTS_FIELD_NUMBER: _ClassVar[int]
+        SCOPE_FIELD_NUMBER: _ClassVar[int]
         id: str
         code: str
         message: str
         retryable: bool
-        def __init__(self, id: _Optional[str] = ..., code: _Optional[str] = ..., message: _Optional[str] = ..., retryable: bool = ...) -> None: ...
+        retry_after_ms: int
+        counts: bool
+        scope: str
+        def __init__(self, id: _Optional[str] = ..., code: _Optional[str] = ..., message: _Optional[str] = ..., retryable: bool = ..., retry_after_ms: _Optional[int] = ..., counts: bool = ..., scope: _Optional[str] = ...) -> None: ...
     class Leaving(_message.Message):
         __slots__ = ()
         def __init__(self) -> None: ...
