@@ -156,8 +156,8 @@ impl Monitor {
     fn sample(&self) -> Sample {
         let Inner { pools, detached, state, operators: _, store_kind: _ } = &*self.0;
         let with_spreads = state.lock().series.wants_spreads();
-        let depths = detached.as_ref().and_then(Detached::depths).unwrap_or_default().into_iter().collect();
-        let of = |pool| PoolSample::of(pool, &depths, with_spreads);
+        let depths = detached.as_ref().and_then(Detached::depths).map(HashMap::from_iter);
+        let of = |pool| PoolSample::of(pool, depths.as_ref(), with_spreads);
         let mut pools: Vec<_> = pools.all().iter().map(of).collect();
         for pool in &mut pools {
             pool.operator = self.operator(&pool.name);

@@ -172,6 +172,11 @@ fn refusals(found: &mut Found, pool: &PoolSeries, flow: &Flow) {
             Reason::InvalidField | Reason::PayloadTooLarge => {
                 (0.1, Level::Warning, "tell their callers; the log names one of them")
             }
+            Reason::NoWorkers if pool.last.attached != Some(0) => (
+                0.02,
+                Level::Error,
+                "attach more workers; `waterwheel stats` shows those that still run jobs that were given up: restart them",
+            ),
             // These have sentences of their own.
             _ => continue,
         };
@@ -262,8 +267,8 @@ fn slowness(found: &mut Found, kind: &str, series: &KindSeries) {
 }
 
 fn dead_letters(found: &mut Found, kind: &str, series: &KindSeries) {
-    let [_, _, dead] = series.sums(MINUTE);
-    if dead < 3 {
+    let [[_, _, dead], [_, _, last]] = [MINUTE, 2 * RECENT].map(|seconds| series.sums(seconds));
+    if dead < 3 || last == 0 {
         return;
     }
     let words = [

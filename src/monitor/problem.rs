@@ -1,6 +1,9 @@
 //! What is wrong, in words for people, and since when.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -58,8 +61,17 @@ struct Seen {
 impl Board {
     /// Notes what is wrong now. Logs problems that begin or end.
     pub(super) fn update(&mut self, now: Instant, found: Vec<Problem>) {
+        let key_of = |problem: &Problem| [problem.key.clone(), problem.subject.clone(), problem.pool.clone()];
+        let keys: BTreeSet<_> = found.iter().map(key_of).collect();
+        // The windows still hold what a problem did that is just over: another one of its subject is no news yet.
+        let fades =
+            |(key, seen): (&[String; 3], &Seen)| (seen.is_reported && !keys.contains(key)).then(|| key[1..].to_vec());
+        let fading: BTreeSet<_> = self.0.iter().filter_map(fades).collect();
         for problem in found {
-            let key = [problem.key.clone(), problem.subject.clone(), problem.pool.clone()];
+            let key = key_of(&problem);
+            if !self.0.contains_key(&key) && fading.contains(&key[1..]) {
+                continue;
+            }
             let since = problem.since;
             let seen = self.0.entry(key).or_insert(Seen { problem: problem.clone(), last: now, is_reported: false });
             let since = seen.problem.since.min(since);

@@ -66,8 +66,10 @@ impl fmt::Display for Operator {
 #[derive(Debug, Clone, Default)]
 pub(super) struct KindSample {
     pub(super) name: Arc<str>,
-    /// Jobs that failed, jobs that ran, and stored jobs that failed for good.
-    pub(super) sums: [u64; 3],
+    /// Jobs that failed, and jobs that ran.
+    pub(super) sums: [u64; 2],
+    /// Stored jobs that failed for good; `None` while they are not counted.
+    pub(super) dead: Option<u64>,
     pub(super) last_failure: String,
     pub(super) is_limited: bool,
     /// Queue wait and run time; only in some samples.
@@ -87,13 +89,14 @@ pub(super) struct ProgramSample {
 }
 
 impl PoolSample {
-    /// The figures of `pool`. `depths` are the stored jobs by kind.
-    pub(super) fn of(pool: &Pool, depths: &HashMap<String, Depth>, with_spreads: bool) -> Self {
+    /// The figures of `pool`. `depths` are the stored jobs by kind, if they are counted.
+    pub(super) fn of(pool: &Pool, depths: Option<&HashMap<String, Depth>>, with_spreads: bool) -> Self {
         let PoolStats { name, phase, paused, queued, counts, kinds, programs, attached, workers, .. } = pool.stats();
         let mut spreads: HashMap<_, _> =
             if with_spreads { pool.spreads().into_iter().collect() } else { HashMap::new() };
         let kinds = kinds.into_iter().map(|kind| KindSample {
-            sums: [kind.failed, kind.run_time.count, depths.get(&*kind.name).map_or(0, |depth| depth.dead)],
+            sums: [kind.failed, kind.run_time.count],
+            dead: depths.map(|depths| depths.get(&*kind.name).map_or(0, |depth| depth.dead)),
             last_failure: kind.last_failure.and_then(|ended| ended.failure).as_deref().map_or_else(String::new, why),
             is_limited: kind.limit.is_some(),
             spreads: spreads.remove(&kind.name),

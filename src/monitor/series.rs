@@ -242,7 +242,10 @@ impl KindSeries {
     }
 
     fn add(&mut self, kind: &mut KindSample, ends_minute: bool) {
-        self.sums.push(kind.sums, ends_minute);
+        // Until they are counted, none is new; while they are not, none is added.
+        let dead = kind.dead.or(self.sums.last.front().map(|[_, _, dead]| *dead)).unwrap_or(u64::MAX);
+        let [failed, runs] = kind.sums;
+        self.sums.push([failed, runs, dead], ends_minute);
         if let Some(spreads) = kind.spreads.take() {
             self.spreads.push(spreads, ends_minute);
         }

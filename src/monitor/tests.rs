@@ -22,8 +22,12 @@ struct Watch {
 impl Watch {
     /// A pool `io` with the kind `charge` and the program `pay`, after ten minutes of healthy load.
     fn healthy() -> Self {
-        let kind =
-            KindSample { name: "charge".into(), last_failure: "no bank answers".into(), ..KindSample::default() };
+        let kind = KindSample {
+            name: "charge".into(),
+            last_failure: "no bank answers".into(),
+            dead: Some(0),
+            ..KindSample::default()
+        };
         let program = ProgramSample { name: "pay".into(), is_ready: true, ..ProgramSample::default() };
         let pool = PoolSample {
             name: "io".into(),
@@ -63,6 +67,10 @@ impl Watch {
         pool.counts.failed += failed;
     }
 
+    fn die(&mut self, jobs: u64) {
+        *self.pool().kinds[0].dead.get_or_insert_default() += jobs;
+    }
+
     fn refuse(&mut self, reason: Reason, jobs: u64) {
         self.pool().counts.rejected[reason as usize] += jobs;
     }
@@ -83,7 +91,7 @@ fn tenant(name: &str, asks: f64, refusals: f64) -> TenantRate {
 /// What happens in a second, what undoes it, and the sentence.
 type Case = (fn(&mut Watch), fn(&mut Watch), &'static str);
 
-const CASES: [Case; 15] = [
+const CASES: [Case; 16] = [
     (
         |watch| watch.runs(200, 546, 0),
         |_| {},
@@ -124,6 +132,14 @@ const CASES: [Case; 15] = [
         |_| {},
         "io refuses 20 jobs a second: the job would wait too long for a limit of its kind (charge): 50 % of what \
          arrives, usually 0 %",
+    ),
+    (
+        |watch| {
+            watch.pool().attached = Some(2);
+            watch.refuse(Reason::NoWorkers, 20);
+        },
+        |_| {},
+        "io refuses 20 jobs a second: no worker is attached that runs this kind: 50 % of what arrives, usually 0 %",
     ),
     (
         |watch| watch.refuse(Reason::InvalidField, 5),
@@ -172,7 +188,7 @@ const CASES: [Case; 15] = [
         "no worker is attached to io: nothing runs charge; 0 jobs wait",
     ),
     (
-        |watch| watch.pool().kinds[0].sums[2] += 1,
+        |watch| watch.die(1),
         |_| {},
         "charge: 60 detached jobs failed for good in the last minute: they stay in the store, and are not tried again",
     ),
@@ -203,7 +219,7 @@ fn each_fault_has_its_sentence_and_loses_it() {
 
 #[test]
 fn what_is_short_or_rare_is_no_problem() {
-    let cases: [fn(&mut Watch); 7] = [
+    let cases: [fn(&mut Watch); 10] = [
         // A hundredth is refused; one of many tenants is refused, and not because it asks for most.
         |watch| {
             watch.pass(60, |watch| {
@@ -224,7 +240,7 @@ fn what_is_short_or_rare_is_no_problem() {
         // One crash, one dead letter.
         |watch| {
             watch.pool().programs[0].failures += 2;
-            watch.pool().kinds[0].sums[2] += 2;
+            watch.die(2);
             watch.pass(60, |_| {});
         },
         // A fault that lasts for four seconds.
@@ -233,6 +249,32 @@ fn what_is_short_or_rare_is_no_problem() {
             watch.pass(4, |watch| watch.pool().stuck = 1);
             (watch.pool().stuck, watch.pool().paused) = (0, None);
             watch.pass(20, |_| {});
+        },
+        // Old dead letters are counted again after the start, and after the store was away.
+        |watch| {
+            watch.pass(30, |watch| watch.pool().kinds[0].dead = None);
+            watch.pass(60, |watch| watch.pool().kinds[0].dead = Some(2));
+        },
+        // A flood that is over does not leave the sentence of the refusals behind, nor a program that starts again crashes.
+        |watch| {
+            watch.pass(20, |watch| {
+                watch.pool().tenants = vec![tenant("acme", 400.0, 310.0), tenant("lido", 10.0, 0.0)];
+                watch.refuse(Reason::TenantShare, 310);
+            });
+            watch.pool().tenants.clear();
+            watch.pass(12, |_| {});
+            assert!(watch.titles()[0].starts_with("acme floods io"), "{:?}", watch.titles());
+            watch.pass(30, |_| {});
+        },
+        |watch| {
+            watch.pass(20, |watch| {
+                let program = &mut watch.pool().programs[0];
+                (program.is_ready, program.is_failing, program.failures) = (false, true, program.failures + 1);
+            });
+            (watch.pool().programs[0].is_ready, watch.pool().programs[0].is_failing) = (true, false);
+            watch.pass(12, |_| {});
+            assert_eq!(watch.titles().len(), 1, "{:?}", watch.titles());
+            watch.pass(30, |_| {});
         },
         // A drain that loses nothing.
         |watch| watch.pass(20, |watch| watch.sample.drain = Some((0, Duration::from_secs(3)))),

@@ -42,6 +42,7 @@ const VIEWS = {
   queued: [`/job/${jobs.queued}`, "Why:"],
   ended: [`/job/${jobs.ended}`, "standard error"],
   detached: ["/job/mail-3", "Attempts"],
+  scheduled: ["/job/later", "It starts"],
   nothing: [NO_JOB, "Nothing here"],
   dead: ["/dead", "failed for good, by 1 error"],
   workers: ["/workers", "are busy"],
@@ -98,6 +99,15 @@ async function policy() {
     document.body.append(script);
   });
   assert.notEqual(await page.title(), "inline");
+  await context.close();
+}
+
+/** An address that is no valid one has a view, too. */
+async function strayAddress() {
+  const context = await browser.newContext();
+  const page = await context.newPage();
+  await page.goto(`${origin}/job/%`);
+  await page.getByText("Nothing here").waitFor();
   await context.close();
 }
 
@@ -319,7 +329,7 @@ async function drains() {
 }
 
 const TESTS = [
-  views, policy, withoutScript, keyboard, cancels, retriesGroup, operates, readOnly, manyJobs, hidden, drains, awayAndBack,
+  views, policy, strayAddress, withoutScript, keyboard, cancels, retriesGroup, operates, readOnly, manyJobs, hidden, drains, awayAndBack,
 ];
 
 try {

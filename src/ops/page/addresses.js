@@ -20,7 +20,13 @@ export const TAB_OF = { pool: "/", kind: "/", job: "/jobs" };
 /** The first part of an address, and the rest of it, which names what the view is about. */
 export function partsOf(address) {
   const [, first = "", ...rest] = address.pathname.split("/");
-  return [first, decodeURIComponent(rest.join("/"))];
+  const id = rest.join("/");
+  try {
+    return [first, decodeURIComponent(id)];
+  } catch {
+    // Someone has typed it.
+    return [first, id];
+  }
 }
 
 export function viewOf(address) {

@@ -39,9 +39,10 @@ export const backlog = {
       ? `${many(ready, "detached job")} could start and ${ready === 1 ? "waits" : "wait"} for a worker. Callers who ` +
         "wait go first."
       : "No detached job waits for a worker.";
+    const isKnown = kinds.some((kind) => kind.detached);
     return [
-      heading("Backlog and schedules", paragraph("", words)),
-      backlogTable(list(stats.pools), false),
+      heading("Backlog and schedules", isKnown ? paragraph("", words) : null),
+      backlogTable(stats, false),
       found?.schedules ? section("Schedules", null, scheduleTable(found.schedules)) : null,
     ];
   },

@@ -74,6 +74,7 @@ const DAY = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", h
 
 /** A time of day, or a date if that is more than half a day away. */
 export function moment(value) {
+  if (!value) return "–";
   const date = new Date(value);
   return Math.abs(Date.now() - date) < 43200e3 ? CLOCK.format(date) : DAY.format(date);
 }

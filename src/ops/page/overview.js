@@ -1,7 +1,7 @@
 // The first view: whether something is wrong, and each pool in one line.
 import { bars, barsKey, places } from "./charts.js";
 import { cell, element, empty, glyph, heading, link, paragraph, row, section, span, state, table } from "./elements.js";
-import { call, epoch, list, number, rate, seconds, sum, time, whole } from "./figures.js";
+import { call, epoch, list, number, rate, seconds, sentence, sum, time, whole } from "./figures.js";
 import { may } from "./rights.js";
 import { phase, reason } from "./words.js";
 
@@ -25,7 +25,7 @@ export const overview = {
       section("Pools", history ? barsKey("15 minutes, jobs a second:") : null, poolTable(pools, history)),
       element("div", { class: "two" },
         section("Longest running", link("/jobs?state=running&first=oldest", "All that run"), longest(found, pools)),
-        section("Detached jobs", link("/backlog", "Backlog and schedules"), backlogTable(pools, true))),
+        section("Detached jobs", link("/backlog", "Backlog and schedules"), backlogTable(stats, true))),
     ];
   },
 };
@@ -65,10 +65,10 @@ function lastMinute(pools) {
 
 /** What is wrong, in the words of the server. */
 export function problemList(problems, now, hasLinks = true) {
-  const item = ({ level, title, detail, todo, subject, since }) => {
+  const item = ({ key, level, title, detail, todo, subject, since }) => {
     const isBad = level === "PROBLEM_LEVEL_ERROR";
     const age = now - epoch(since);
-    const [to, name] = hasLinks ? linkOf(subject) : [];
+    const [to, name] = hasLinks ? linkOf(subject, key) : [];
     return element("li", { class: isBad ? "bad" : "warn" },
       span("", glyph(isBad ? "fail" : "warn")),
       paragraph("", element("b", null, title, ". "), sentence(detail)), paragraph("todo", withCode(sentence(todo))),
@@ -77,13 +77,13 @@ export function problemList(problems, now, hasLinks = true) {
   return element("div", { role: "status" }, element("ul", { class: "problems" }, problems.map(item)));
 }
 
-const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 /** A text whose commands stand in backticks. */
 const withCode = (text) => text.split("`").map((part, at) => (at % 2 ? element("code", null, part) : part));
 
 /** The view of what a problem is about. */
-function linkOf(subject) {
+function linkOf(subject, key) {
   const [sort, name] = (subject ?? "").split("/");
+  if (key === "dead_letters") return [`/dead?kind=${encodeURIComponent(name)}`, "the dead letters"];
   if (sort === "program") return ["/workers", "its processes"];
   if (sort === "store") return ["/backlog", "the backlog"];
   if (sort === "tenant") return ["/tenants", "tenants"];
@@ -147,10 +147,11 @@ function longest(found, pools) {
 export const tenantName = (name) => name || span("mute", "default");
 
 /** Jobs of the store by kind and state. */
-export function backlogTable(pools, isBrief) {
-  const kinds = pools.flatMap((pool) => list(pool.kinds)).filter((kind) => kind.detached);
+export function backlogTable({ pools, store }, isBrief) {
+  const kinds = list(pools).flatMap((pool) => list(pool.kinds)).filter((kind) => kind.detached);
   const counts = ["scheduled", "ready", "blocked", "running", "dead"];
   const busy = kinds.filter(({ detached }) => counts.some((name) => number(detached[name])));
+  if (store && !kinds.length) return empty(`The store does not say what it holds. ${store.message ?? ""}`);
   if (!kinds.length) return empty("This server keeps no detached jobs.");
   if (!busy.length) return empty("The store has no jobs that wait, run or failed.");
   const count = (label, name, value, to) => {
