@@ -48,8 +48,8 @@ pub struct Config {
     /// Format of the lines.
     #[serde(rename = "log_format")]
     pub format: LogFormat,
-    /// Collector for spans and metrics, by OTLP over gRPC without TLS, such as `http://127.0.0.1:4317`. If `None`, nothing is
-    /// exported.
+    /// Collector for spans and metrics, by OTLP over gRPC without TLS, such as `http://127.0.0.1:4317`. If `None`,
+    /// nothing is exported.
     pub otlp: Option<String>,
     /// Share of traced calls, from 0 to 1, among those without a trace context. A received trace context decides for
     /// its call, up to `caller_traces`. Jobs that are submitted in process, outside of an exported span, count as

@@ -255,7 +255,7 @@ fn what_is_short_or_rare_is_no_problem() {
             watch.pass(30, |watch| watch.pool().kinds[0].dead = None);
             watch.pass(60, |watch| watch.pool().kinds[0].dead = Some(2));
         },
-        // A flood that is over does not leave the sentence of the refusals behind, nor a program that starts again crashes.
+        // A flood that is over leaves no sentence of refusals behind, and a program that starts again none of crashes.
         |watch| {
             watch.pass(20, |watch| {
                 watch.pool().tenants = vec![tenant("acme", 400.0, 310.0), tenant("lido", 10.0, 0.0)];

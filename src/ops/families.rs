@@ -1,4 +1,4 @@
-//! The figures of the process in families of points, which `/metrics` writes as text and `otlp.rs` sends to a collector.
+//! The figures of the process as families of points, which `/metrics` writes as text, and `otlp.rs` sends.
 
 use crate::model::Durations;
 

@@ -7,10 +7,11 @@ const CONFIG = new URL("page.toml", import.meta.url).pathname;
 const MARKUP = `<script>document.title=2</script>\u202e${"x".repeat(30)}`;
 
 /** Starts `waterwheel serve`. Without addresses, the system chooses them. */
-export async function serve(binary, { grpc = "127.0.0.1:0", ops = "127.0.0.1:0", mode = "act", finish = "1s" } = {}) {
+export async function serve(binary, options = {}) {
+  const { grpc = "127.0.0.1:0", ops = "127.0.0.1:0", mode = "act", finish = "1s", config = CONFIG } = options;
   const set = ["--set", `server.listen=${grpc}`, "--set", `server.ops_listen=${ops}`, "--set", `ops.page=${mode}`];
   set.push("--set", `drain.finish=${finish}`);
-  const child = spawn(binary, ["serve", "--config", CONFIG, ...set], { stdio: ["ignore", "pipe", "ignore"] });
+  const child = spawn(binary, ["serve", "--config", config, ...set], { stdio: ["ignore", "pipe", "ignore"] });
   const ended = new Promise((resolve) => child.once("exit", resolve));
   for await (const line of createInterface({ input: child.stdout })) {
     const found = line.match(/^grpc (\S+) .*ops http:\/\/(\S+) /);

@@ -241,7 +241,8 @@ async function awayAndBack() {
   await server.ended;
   await page.getByText("has not answered since").waitFor();
   await page.screenshot({ path: `${pictures}/away.png` });
-  await until("the server is back", () => serve(binary, server).then(({ child }) => (server.child = child), () => false));
+  const restart = () => serve(binary, server).then(({ child }) => (server.child = child), () => false);
+  await until("the server is back", restart);
   await page.getByText("has not answered since").waitFor({ state: "detached" });
   await page.getByText("0 of 5 are busy").waitFor();
   await context.close();
@@ -329,7 +330,8 @@ async function drains() {
 }
 
 const TESTS = [
-  views, policy, strayAddress, withoutScript, keyboard, cancels, retriesGroup, operates, readOnly, manyJobs, hidden, drains, awayAndBack,
+  views, policy, strayAddress, withoutScript, keyboard, cancels, retriesGroup, operates, readOnly, manyJobs, hidden,
+  drains, awayAndBack,
 ];
 
 try {

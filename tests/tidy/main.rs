@@ -45,7 +45,11 @@ const LAYERS: &[Layer] = &[
         wire: true,
     },
     Layer { name: "net", imports: "memory model phase task reload file incidents", wire: true },
-    Layer { name: "ops", imports: "memory model pool detached monitor phase task telemetry rpc net", wire: true },
+    Layer {
+        name: "ops",
+        imports: "memory model pool detached monitor phase task incidents telemetry rpc net",
+        wire: true,
+    },
     // Its options are the components' own config types.
     Layer {
         name: "config",
