@@ -32,7 +32,7 @@ use crate::{
 /// Time limit for the collector to accept the figures.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Sends the figures of `state` every `metrics_every`, for ever. It does nothing without a collector, or if that is zero.
+/// Sends the figures of `state` every `metrics_every`, for ever. Does nothing without a collector, or if that is zero.
 pub async fn export(state: Arc<OpsState>, config: Config) {
     let Some(collector) = &config.otlp else { return };
     // Telemetry has refused what is no address.
