@@ -21,7 +21,7 @@ def fill(pool: Client, threads: ThreadPoolExecutor, ms: int = 60_000) -> None:
     )
 
     def held() -> tuple[int, int]:
-        tiny = stats(StatsRequest(pool="tiny")).stats.pools[0]
+        tiny = stats(StatsRequest(pool="tiny"), wait_for_ready=True).stats.pools[0]
         return tiny.in_flight, tiny.queue.jobs
 
     for wanted in (1, 0), (1, 1):
