@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+
 	waterwheel "waterwheel.dev/go"
 	pb "waterwheel.dev/go/waterwheel/v1"
 )
@@ -105,7 +107,8 @@ func as[E error](t *testing.T, err error) (found E) {
 // figures are those of the only pool.
 func figures(t *testing.T, client *waterwheel.Client) *pb.PoolStats {
 	t.Helper()
-	answer, err := pb.NewWorkerPoolServiceClient(client.Connection()).Stats(within(t, patience), &pb.StatsRequest{})
+	calls := pb.NewWorkerPoolServiceClient(client.Connection())
+	answer, err := calls.Stats(within(t, patience), &pb.StatsRequest{}, grpc.WaitForReady(true))
 	if err != nil {
 		t.Fatal(err)
 	}
