@@ -259,7 +259,8 @@ impl KindSeries {
 
     /// Usual share of failed jobs.
     pub(super) fn usual_failures(&self) -> Option<f64> {
-        self.sums.usual().map(|[failed, runs, _]| *failed as f64 / (*runs).max(*failed).max(1) as f64)
+        let all = |[failed, runs, _]: &[u64; 3]| (*failed, (*runs).max(*failed));
+        self.sums.usual().map(all).filter(|(_, runs)| *runs > 0).map(|(failed, runs)| failed as f64 / runs as f64)
     }
 
     /// Queue waits and run times of the last seconds.
