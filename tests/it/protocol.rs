@@ -177,7 +177,7 @@ async fn the_error_for_an_unknown_service_or_method_lists_the_known_names() {
             process.ops,
             "/waterwheel.v1.WorkerService/Attach",
             "UNKNOWN_SERVICE",
-            "no such service on the operators' listener; there are waterwheel.v1.AdminService, waterwheel.v1.WorkerPoolService, waterwheel.v1.JobService, grpc.health.v1.Health, grpc.reflection.v1.ServerReflection, \
+            "no such service on the operators' listener; there are waterwheel.v1.AdminService, waterwheel.v1.WorkerPoolService, waterwheel.v1.JobService, externalscaler.ExternalScaler, grpc.health.v1.Health, grpc.reflection.v1.ServerReflection, \
              grpc.reflection.v1alpha.ServerReflection",
         ),
         (
