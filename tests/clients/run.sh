@@ -38,7 +38,7 @@ python() {
     fi
     rm -rf "$gen" && mkdir -p "$gen"
     "$venv/bin/python" -m grpc_tools.protoc --proto_path=proto --python_out="$gen" --grpc_python_out="$gen" \
-        proto/waterwheel/v1/*.proto
+        proto/waterwheel/v1/*.proto proto/externalscaler/*.proto
     # What is tested is what users install; it is built from a copy, because building leaves files behind.
     rm -rf "$CACHE/python/package" && cp -r clients/python "$CACHE/python/package"
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation \
