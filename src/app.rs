@@ -318,7 +318,8 @@ const STORE_START: Duration = Duration::from_secs(5);
 ///
 /// It also waits for the store to say which pools are suspended, for a time.
 fn serve_after_first_starts(control: &Control, phase: &PhaseCell, tasks: &Tasks) {
-    let (pools, detached, phase) = (control.pools().clone(), control.detached().cloned(), phase.clone());
+    let (pools, detached, phase) =
+        (control.pools().clone(), control.detached().filter(|_| control.is_durable()).cloned(), phase.clone());
     let mut settled = Box::pin(async move {
         pools.first_starts_settled().await;
         if let Some(detached) = detached {

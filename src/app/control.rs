@@ -105,6 +105,11 @@ impl Control {
         &self.0.monitor
     }
 
+    /// Whether there is a store that keeps what it has over a restart.
+    pub(super) fn is_durable(&self) -> bool {
+        self.0.monitor.store().is_some_and(|store| store.kind != "memory")
+    }
+
     pub(super) fn reloading(&self) -> Option<&Reloading> {
         self.0.reloading.get()
     }

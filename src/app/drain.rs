@@ -71,7 +71,7 @@ async fn carry_out(control: &Control, public: &Server, ops: &Server, tasks: &Tas
     control.within(begin + plan.notice, std::future::pending()).await;
 
     let pools = control.pools().all();
-    let is_durable = control.monitor().store().is_some_and(|store| store.kind != "memory");
+    let is_durable = control.is_durable();
     let is_kept = |pool: &Pool| is_durable && control.detached().is_some_and(|it| it.suspended(pool.name()).is_some());
     for pool in pools.iter().filter(|pool| pool.stats().paused.is_some() && !is_kept(pool)) {
         warn!(pool = %pool.name(), "a pause ends with the process: the pool serves again when the server starts");

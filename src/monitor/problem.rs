@@ -12,6 +12,8 @@ use tracing::{info, warn};
 const ON_AFTER: Duration = Duration::from_secs(5);
 /// A problem is over once it has not been seen for so long.
 const OFF_AFTER: Duration = Duration::from_secs(30);
+/// Problems whose refusals and failed starts look like problems of their own.
+const LEAVE_TRACES: [&str; 2] = ["flood", "program_cannot_start"];
 /// Maximum number of reported problems.
 const MAX_PROBLEMS: usize = 32;
 
@@ -63,9 +65,11 @@ impl Board {
     pub(super) fn update(&mut self, now: Instant, found: Vec<Problem>) {
         let key_of = |problem: &Problem| [problem.key.clone(), problem.subject.clone(), problem.pool.clone()];
         let keys: BTreeSet<_> = found.iter().map(key_of).collect();
-        // The windows still hold what a problem did that is just over: another one of its subject is no news yet.
-        let fades =
-            |(key, seen): (&[String; 3], &Seen)| (seen.is_reported && !keys.contains(key)).then(|| key[1..].to_vec());
+        // The windows still hold what such a problem did that is just over: another one of its subject is no news yet.
+        let fades = |(key, seen): (&[String; 3], &Seen)| {
+            let is_over = seen.is_reported && !keys.contains(key);
+            (is_over && LEAVE_TRACES.contains(&&*key[0])).then(|| key[1..].to_vec())
+        };
         let fading: BTreeSet<_> = self.0.iter().filter_map(fades).collect();
         for problem in found {
             let key = key_of(&problem);

@@ -237,7 +237,7 @@ fn what_is_short_or_rare_is_no_problem() {
             watch.pass(2000, |watch| watch.runs(10, 900, 0));
             watch.pass(20, |watch| watch.runs(40, 900, 0));
         },
-        // One crash, one dead letter.
+        // One crash, two dead letters.
         |watch| {
             watch.pool().programs[0].failures += 2;
             watch.die(2);
@@ -320,6 +320,16 @@ fn the_last_minute_is_beside_the_usual_one() {
     assert!(run.count > 60 * 25 && run.p99 > Duration::from_millis(450), "{run:?}");
     assert!(usual.count > 4000 && usual.max < Duration::from_millis(42), "{usual:?}");
     assert!((failures - 2.2).abs() < 0.01, "{failures}");
+}
+
+#[test]
+fn dead_letters_are_told_although_failures_of_the_kind_have_just_ended() {
+    let mut watch = Watch::healthy();
+    watch.pass(20, |watch| watch.runs(20, 39, 20));
+    watch.pass(25, |_| {});
+    watch.die(4);
+    watch.pass(8, |_| {});
+    assert!(watch.titles().iter().any(|title| title.starts_with("charge: 4 detached jobs")), "{:?}", watch.titles());
 }
 
 #[test]
