@@ -32,7 +32,7 @@ pub use postgres::{
 };
 pub use request::{
     Action, Bounds, Change, Demand, Depth, Extent, Filter, Fired, Full, Group, Groups, Order, Overlap, Page, Room,
-    Size, StoredQuotas, Submission, Submitted, Suspended, Tick, Ticked,
+    Size, StoredLimit, StoredLimits, StoredQuotas, Submission, Submitted, Suspended, Tick, Ticked,
 };
 pub use retry::RetryPolicy;
 pub use sqlite::{
@@ -58,6 +58,10 @@ pub trait JobStore: Send + Sync + 'static {
 
     /// Replaces the quotas of tenants. What a tenant holds beyond its new quota stays.
     fn set_quotas(&self, quotas: StoredQuotas);
+
+    /// Replaces the limits of kinds. Jobs that wait for a limit which was raised become ready one [`tick`](Self::tick)
+    /// after another.
+    fn set_limits(&self, limits: StoredLimits);
 
     /// Opens a session. A shared store takes its jobs back if [`extend_lease`](Self::extend_lease) is not called within
     /// `lease`. A store of one process takes them back when it is opened again, and at no other time.

@@ -134,6 +134,7 @@ impl Reloading {
         if let Some(detached) = detached {
             detached.set_policies(services::policies(&new.config));
             detached.store().set_quotas(services::stored_quotas(&new.config));
+            detached.store().set_limits(services::stored_limits(&new.config));
             if new.config.schedules != current.config.schedules {
                 detached.set_schedules(new.config.schedules.clone());
             }

@@ -2,6 +2,7 @@
 
 use std::{
     io,
+    num::NonZeroU32,
     sync::{Arc, OnceLock},
 };
 
@@ -15,6 +16,7 @@ use crate::{
     config::{Config, Handler, Kind, OpenFiles},
     detached::{Detached, KindPolicies, wall_clock},
     handler::remove_left_workspaces,
+    model::{KindLimits, Limit},
     net::{ConnectionLimits, ListenAddress, Placement, Server, Tls},
     ops::{self, Listener, OpsState, Runtimes},
     phase::{Phase, PhaseCell},
@@ -24,7 +26,9 @@ use crate::{
         AccessControl, Admin, Browsers, CallerServices, Calls, Edge, Health, Hosts, Load, ServiceState, Watches, Work,
         ops_services, public_services, trace::Sampler,
     },
-    store::{Bounds, JobStore, StoreError, StoredQuotas, open_memory, open_postgres, open_sqlite},
+    store::{
+        Bounds, JobStore, StoreError, StoredLimit, StoredLimits, StoredQuotas, open_memory, open_postgres, open_sqlite,
+    },
     task::{Tasks, spawn_thread},
 };
 
@@ -202,6 +206,7 @@ pub(super) fn open_store(config: &Config, pools: &Pools) -> Result<Option<Detach
     };
     let detached = Detached::new(store, wall_clock(), pools.clone(), policies(config));
     detached.store().set_quotas(stored_quotas(config));
+    detached.store().set_limits(stored_limits(config));
     detached.set_schedules(config.schedules.clone());
     Ok(Some(detached))
 }
@@ -224,6 +229,16 @@ pub(super) fn stored_quotas(config: &Config) -> StoredQuotas {
     };
     let named = config.quota.named.iter().map(|(name, tenant)| (name.clone(), quota(tenant))).collect();
     StoredQuotas { each: quota(&config.quota.each), named }
+}
+
+/// The limits of kinds over all servers of the store.
+pub(super) fn stored_limits(config: &Config) -> StoredLimits {
+    let most = |limit: Limit| limit.concurrency.map(NonZeroU32::get);
+    let limits = config.kinds.iter().map(|kind| {
+        let KindLimits { all, per_key, keys: _ } = kind.options.limits;
+        (kind.name.clone(), StoredLimit { all: most(all), per_key: most(per_key) })
+    });
+    limits.filter(|(_, limit)| *limit != StoredLimit::default()).collect()
 }
 
 pub(super) fn policies(config: &Config) -> KindPolicies {

@@ -330,7 +330,9 @@ fn kind(values: &Values, name: String, env: &[(String, String)]) -> Kind {
         },
         ..values.section(&table)
     };
-    Kind { pool, options, policy: values.section(&table), handler, name }
+    let has_key_limit = options.limits.per_key.concurrency.is_some();
+    let policy = KindPolicy { has_key_limit, ..values.section(&table) };
+    Kind { pool, options, policy, handler, name }
 }
 
 fn limit(values: &Values, table: &str) -> Limit {

@@ -2,11 +2,17 @@
 //! commit.
 
 mod fair_order;
+mod limits;
 mod operate;
 mod passing_time;
 mod submit;
 
-use std::{collections::HashMap, mem, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeSet, HashMap},
+    mem,
+    sync::Arc,
+    time::Duration,
+};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -15,8 +21,8 @@ use tokio::time::Instant;
 pub(super) use fair_order::FairOrder;
 
 use super::{
-    Bounds, Claimed, Demand, Full, JobRecord, JobState, Room, SessionId, Settle, Size, StoreError, StoredQuotas,
-    Timestamp, Token,
+    Bounds, Claimed, Demand, Full, JobRecord, JobState, Room, SessionId, Settle, Size, StoreError, StoredLimits,
+    StoredQuotas, Timestamp, Token,
     request::Added,
     sql::{Connection, Select},
     wakes::Changes,
@@ -41,20 +47,24 @@ pub(super) struct Engine<C> {
     bounds: Bounds,
     /// What the transaction adds so far.
     added: Added,
+    /// Where the search goes on after the transaction.
+    searched: Option<Option<(String, String)>>,
     shared: Arc<Shared>,
 }
 
 /// What the engines of a process share.
-#[derive(Default)]
 pub(super) struct Shared {
     fair_order: Mutex<FairOrder>,
     pub(super) quotas: ArcSwap<StoredQuotas>,
+    limits: ArcSwap<StoredLimits>,
+    /// The last limit key of the search for jobs that a raised limit lets in; `None` if it is over.
+    searched: Mutex<Option<(String, String)>>,
 }
 
 impl<C: Connection> Engine<C> {
     pub(super) fn new(rows: C, bounds: Bounds, shared: Arc<Shared>) -> Self {
         let (now, changes) = (Timestamp::default(), Changes::default());
-        Self { rows, now, changes, bounds, added: Added::default(), shared }
+        Self { rows, now, changes, bounds, added: Added::default(), searched: None, shared }
     }
 
     /// Begins a transaction.
@@ -66,12 +76,16 @@ impl<C: Connection> Engine<C> {
     /// Commits the transaction, and returns its changes.
     pub(super) fn commit(&mut self) -> Result<Changes, StoreError> {
         self.rows.commit(&mem::take(&mut self.added))?;
+        if let Some(searched) = self.searched.take() {
+            *self.shared.searched.lock() = searched;
+        }
         Ok(mem::take(&mut self.changes))
     }
 
     pub(super) fn roll_back(&mut self) {
         self.rows.roll_back();
         self.added = Added::default();
+        self.searched = None;
         self.changes = Changes::default();
     }
 
@@ -154,8 +168,8 @@ impl<C: Connection> Engine<C> {
     pub(super) fn claim(&mut self, room: &Room) -> Result<Vec<Claimed>, StoreError> {
         self.rows.session(room.session)?.ok_or(StoreError::SessionLost)?;
         let mut records = Vec::new();
-        for (kind, &count) in &room.kinds {
-            records.extend(self.ready(room.session, kind, count)?);
+        for (kind, count) in self.within_limits(&room.kinds)? {
+            records.extend(self.ready(room.session, &kind, count)?);
         }
         let mut records = self.within(room, records);
         self.rows.load_payloads(&mut records)?;
@@ -219,6 +233,7 @@ impl<C: Connection> Engine<C> {
             record.settle(end, self.now);
             self.resize(&record, 0, record.output.bytes.len() as i64);
             self.changes.returned |= record.state == JobState::Ready;
+            self.note_place(&record.request.job.kind);
             answers.push(Some(record.state));
             settled.push(record);
         }
@@ -226,11 +241,15 @@ impl<C: Connection> Engine<C> {
         Ok(answers)
     }
 
-    /// Saves changed records. For each that has ended, the next job of its ordering key becomes ready.
+    /// Saves changed records. For each that has ended, the next job of its ordering key becomes ready, and for each
+    /// that is not to run now, the next ones of its limit key.
     fn save_changed(&mut self, mut records: Vec<JobRecord>) -> Result<(), StoreError> {
-        let mut released = Vec::new();
+        let (mut released, mut limited) = (Vec::new(), BTreeSet::new());
         for record in &mut records {
             self.changes.ready |= record.state == JobState::Ready;
+            if let Some((kind, key)) = record.request.limit_key().filter(|_| !record.has_slot()) {
+                limited.insert((kind.to_owned(), key.to_owned()));
+            }
             if record.state.is_ended() {
                 self.resize(record, -1, 0);
                 if record.release_key() {
@@ -243,12 +262,12 @@ impl<C: Connection> Engine<C> {
         for (tenant, key) in released {
             let mut next = self.select(Select::blocked(&tenant, &key), 1)?;
             for record in &mut next {
-                record.enter(false, self.place(record)?);
+                self.enter(record)?;
                 self.changes.ready = true;
             }
             self.save(&next)?;
         }
-        Ok(())
+        limited.iter().try_for_each(|(kind, key)| self.let_in(kind, key))
     }
 
     fn save(&mut self, records: &[JobRecord]) -> Result<(), StoreError> {
@@ -261,11 +280,12 @@ impl<C: Connection> Engine<C> {
         self.added.add(&record.request.job.tenant, jobs, bytes);
     }
 
-    /// Makes a job ready in the fair order of tenants, or blocked behind the job that holds its ordering key.
+    /// Makes a job ready in the fair order of tenants, or blocked behind those that hold its keys.
     fn enter(&mut self, record: &mut JobRecord) -> Result<(), StoreError> {
         let key_is_held = record.needs_key() && self.rows.key_holder(record.key())?.is_some();
-        let place = if key_is_held { self.number()? } else { self.place(record)? };
-        record.enter(key_is_held, place);
+        let may_run = record.take_key(key_is_held) && self.has_free_slot(record)?;
+        let place = if may_run { self.place(record)? } else { self.number()? };
+        record.enter(may_run, place);
         Ok(())
     }
 

@@ -27,11 +27,11 @@ pub struct NewJob {
     pub start: Start,
     /// End of waiting and retries. `None` means never.
     pub expire_at: Option<Timestamp>,
-    /// Retry policy and retention.
+    /// Retry policy, retention and limit.
     pub policy: KindPolicy,
 }
 
-/// Retry policy and retention of a job: those of its kind, unless its creator sets others.
+/// Retry policy, retention and limit of a job: those of its kind, unless its creator sets others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 pub struct KindPolicy {
     /// When and how often a failed job is tried again.
@@ -40,12 +40,16 @@ pub struct KindPolicy {
     pub retain_for: Duration,
     /// How long a dead letter is kept. Default 7 d.
     pub retain_dead_for: Duration,
+    /// Whether the concurrency of each limit key is limited: [`StoredLimit::per_key`](super::StoredLimit::per_key) says
+    /// to how many.
+    #[serde(skip)]
+    pub has_key_limit: bool,
 }
 
 impl Default for KindPolicy {
     fn default() -> Self {
         const DAY: Duration = Duration::from_secs(24 * 3600);
-        Self { retry: RetryPolicy::default(), retain_for: DAY, retain_dead_for: DAY * 7 }
+        Self { retry: RetryPolicy::default(), retain_for: DAY, retain_dead_for: DAY * 7, has_key_limit: false }
     }
 }
 
@@ -72,9 +76,19 @@ impl NewJob {
         Token { id: self.id.clone(), row, attempt, session, is_keyed: self.is_keyed() }
     }
 
-    /// Whether it has an ordering key.
+    /// Whether others may wait until it has ended: for its ordering key, or for its limit key.
     pub(super) fn is_keyed(&self) -> bool {
+        self.is_ordered() || self.policy.has_key_limit
+    }
+
+    /// Whether it has an ordering key.
+    pub(super) fn is_ordered(&self) -> bool {
         !self.job.ordering_key.is_empty()
+    }
+
+    /// Kind and limit key, if only so many jobs of the limit key may run.
+    pub(super) fn limit_key(&self) -> Option<(&str, &str)> {
+        self.policy.has_key_limit.then_some((&*self.job.kind, &*self.job.limit_key))
     }
 
     /// Distinguishes jobs with the same id: SHA-256 of kind, content type and payload.
@@ -97,7 +111,7 @@ pub enum JobState {
     Scheduled,
     /// Waits for a worker.
     Ready,
-    /// Waits for an earlier job with the same ordering key.
+    /// Waits for an earlier job with the same ordering key, or with the same limit key.
     Blocked,
     /// Leased to a session.
     Running,

@@ -40,16 +40,25 @@ impl JobRecord {
 
     /// Whether it must get its ordering key before it is ready. A job that waits for its next attempt has its key
     /// already.
-    pub(super) fn needs_key(&self) -> bool {
-        self.request.is_keyed() && !self.holds_key
+    pub(crate) fn needs_key(&self) -> bool {
+        self.request.is_ordered() && !self.holds_key
     }
 
-    /// Becomes ready at `place`, or blocked if another job holds its key.
-    pub(super) fn enter(&mut self, key_is_held: bool, place: i64) {
-        let must_wait = self.needs_key() && key_is_held;
-        self.state = if must_wait { JobState::Blocked } else { JobState::Ready };
-        self.holds_key = self.request.is_keyed() && !must_wait;
+    /// Takes its ordering key if that is free. Returns whether it may go on.
+    pub(super) fn take_key(&mut self, key_is_held: bool) -> bool {
+        self.holds_key |= self.request.is_ordered() && !key_is_held;
+        !self.needs_key()
+    }
+
+    /// Becomes ready at `place`, or blocked.
+    pub(super) fn enter(&mut self, may_run: bool, place: i64) {
+        self.state = if may_run { JobState::Ready } else { JobState::Blocked };
         self.place = place;
+    }
+
+    /// Whether it counts for the limit of its limit key.
+    pub(super) fn has_slot(&self) -> bool {
+        matches!(self.state, JobState::Ready | JobState::Running)
     }
 
     /// Whether it has expired.

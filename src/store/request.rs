@@ -10,6 +10,18 @@ use super::{Claimed, JobRecord, JobState, NewJob, SessionId, Timestamp};
 /// What a tenant may hold, as a multiple of what is free.
 const TENANT_FACTOR: u64 = 3;
 
+/// Most jobs of a kind that all servers of a store run at the same time.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StoredLimit {
+    /// Of all its jobs; none is leased beyond it. A store of one process leaves this limit to the pool.
+    pub all: Option<u32>,
+    /// Of the jobs of each limit key that [have a limit](super::KindPolicy::has_key_limit); further ones are blocked.
+    pub per_key: Option<u32>,
+}
+
+/// Limits by kind.
+pub type StoredLimits = BTreeMap<String, StoredLimit>;
+
 /// A session's room for jobs, by kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Room {

@@ -1,6 +1,7 @@
 //! A store in a database: threads that write in groups, and connections that read in parallel.
 
 mod filtered;
+mod limit_counts;
 mod record;
 mod rows;
 mod statements;
@@ -25,14 +26,15 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+pub(super) use limit_counts::{running, slots, waiting_after};
 pub(super) use record::{COLUMNS, Cell, Value, Values, read_record, text};
 pub(super) use rows::Connection;
 pub(super) use statements::{BLOCKED, Bulk, COLUMN_LIST, READY, RUNNING, Select};
 
 use super::{
     Action, BATCH, Bounds, Change, Claimed, Demand, Depth, Extent, Filter, Fired, Groups, JobName, JobRecord, JobState,
-    JobStore, Order, Page, Room, SessionId, Settle, Size, StoreError, StoredQuotas, Submission, Submitted, Suspended,
-    Tick, Ticked, Token, Wakes,
+    JobStore, Order, Page, Room, SessionId, Settle, Size, StoreError, StoredLimits, StoredQuotas, Submission,
+    Submitted, Suspended, Tick, Ticked, Token, Wakes,
     engine::{Engine, Shared},
 };
 use crate::task::{off_thread, spawn_thread};
@@ -161,6 +163,10 @@ impl<C: Connection> JobStore for SqlStore<C> {
 
     fn set_quotas(&self, quotas: StoredQuotas) {
         self.shared.quotas.store(Arc::new(quotas));
+    }
+
+    fn set_limits(&self, limits: StoredLimits) {
+        self.shared.set_limits(limits);
     }
 
     async fn open_session(&self, lease: Duration) -> Result<SessionId, StoreError> {

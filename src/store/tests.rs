@@ -21,6 +21,7 @@ use std::{
     time::Duration,
 };
 
+use conformance::Case;
 use rand::{RngExt, SeedableRng, rngs::StdRng, seq::IndexedRandom as _};
 use script::Script;
 use suspensions::SUSPENSIONS;
@@ -69,10 +70,18 @@ fn sqlite(directory: &TempDir, clock: &TestClock) -> Arc<dyn JobStore> {
     open_sqlite(&options, clock.clock()).expect("a new store")
 }
 
+fn of_all_stores() -> impl Iterator<Item = &'static Case> {
+    conformance::CASES.iter().chain(SUSPENSIONS).chain(conformance::OF_KEYS)
+}
+
+fn of_shared_stores() -> impl Iterator<Item = &'static Case> {
+    of_all_stores().chain(conformance::OF_LEASES).chain(conformance::OF_KINDS)
+}
+
 #[tokio::test]
 async fn memory_conforms() {
     let mut found = Vec::new();
-    for case in conformance::CASES.iter().chain(SUSPENSIONS).chain(conformance::OF_LEASES) {
+    for case in of_shared_stores() {
         let clock = TestClock::new();
         found.extend(script::differences(case, Script::new(shared_memory(&clock), clock.clone())).await);
     }
@@ -82,7 +91,7 @@ async fn memory_conforms() {
 #[tokio::test]
 async fn sqlite_conforms() {
     let mut found = Vec::new();
-    for case in conformance::CASES.iter().chain(SUSPENSIONS) {
+    for case in of_all_stores() {
         let (clock, directory) = (TestClock::new(), TempDir::new().expect("a directory"));
         let store = sqlite(&directory, &clock);
         found.extend(script::differences(case, Script::new(store.clone(), clock.clone())).await);
@@ -96,7 +105,7 @@ async fn sqlite_conforms() {
 async fn postgres_conforms() {
     let Some(cluster) = cluster::Cluster::start().await else { return };
     let mut found = Vec::new();
-    for (number, case) in conformance::CASES.iter().chain(SUSPENSIONS).chain(conformance::OF_LEASES).enumerate() {
+    for (number, case) in of_shared_stores().enumerate() {
         let clock = TestClock::new();
         let (store, server) = postgres::store(&cluster, &format!("case_{number}"), BOUNDS).await;
         server.set_time((clock.clock())()).await;
@@ -109,6 +118,8 @@ async fn postgres_conforms() {
 
 const SEEDS: u64 = 6;
 const STEPS: usize = 200;
+/// Three running jobs of kind `k`, and two ready or running ones of each of its limit keys.
+const LIMITS: &str = "limits k=3/2";
 const IDS: [&str; 10] = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"];
 
 /// On SQLite and on PostgreSQL, whose statements, locks and counts differ.
@@ -130,7 +141,7 @@ async fn random_operations_answer_alike() {
         let mut past = Vec::new();
         for step in 0..STEPS {
             let lines = match step {
-                0 => vec!["open S lease=9".to_owned(), "open T lease=30".to_owned()],
+                0 => vec!["open S lease=9".to_owned(), "open T lease=30".to_owned(), LIMITS.to_owned()],
                 _ if step % 20 == 19 => look(),
                 _ => vec![operation(&mut random)],
             };
@@ -141,7 +152,7 @@ async fn random_operations_answer_alike() {
                     assert_eq!(postgres.run(&line).await, answer, "seed {seed}: {}", past.join("\n"));
                 }
             }
-            keys_have_one_holder(&sqlite).await;
+            keys_have_their_holders(&sqlite).await;
         }
         if let Some(postgres) = postgres {
             postgres.store.close().await;
@@ -176,7 +187,8 @@ fn operation(random: &mut StdRng) -> String {
 
 fn job(random: &mut StdRng) -> String {
     let mut job = (*IDS.choose(random).expect("an id")).to_owned();
-    for (chance, word) in [(0.5, "key=x"), (0.2, "kind=j"), (0.2, "tenant=t"), (0.1, "payload=other"), (0.1, "pool=q")]
+    for (chance, word) in
+        [(0.5, "key=x"), (0.2, "kind=j"), (0.2, "tenant=t"), (0.1, "payload=other"), (0.1, "pool=q"), (0.3, "limit=y")]
     {
         if random.random_bool(chance) {
             job += &format!(":{word}");
@@ -206,19 +218,31 @@ fn look() -> Vec<String> {
     jobs.chain(lists.map(str::to_owned)).collect()
 }
 
-/// A key has at most one job that is ready or runs, and jobs are blocked only behind one that is not.
-async fn keys_have_one_holder(script: &Script) {
+/// A key has at most one job that is ready or runs, and a limit key two. Jobs are blocked only behind as many.
+async fn keys_have_their_holders(script: &Script) {
     let jobs = script.store.list(Filter::default(), Order::Newest, None, 1000).await.expect("a list").jobs;
-    let mut keys: HashMap<_, (usize, usize)> = HashMap::new();
-    for job in jobs.iter().filter(|job| job.request.is_keyed() && !job.state.is_ended()) {
-        let (holders, blocked) = keys.entry(job.key()).or_default();
-        match job.state {
-            JobState::Blocked => *blocked += 1,
-            JobState::Scheduled if !job.holds_key => {}
-            _ => *holders += 1,
+    let (mut keys, mut limits) = (HashMap::<_, (usize, usize)>::new(), HashMap::<_, (usize, usize)>::new());
+    for job in jobs.iter().filter(|job| !job.state.is_ended()) {
+        if job.request.is_ordered() {
+            let (holders, blocked) = keys.entry(job.key()).or_default();
+            match job.state {
+                JobState::Blocked if !job.holds_key => *blocked += 1,
+                JobState::Scheduled if !job.holds_key => {}
+                _ => *holders += 1,
+            }
+        }
+        if let Some(key @ ("k", _)) = job.request.limit_key() {
+            let (holders, blocked) = limits.entry(key).or_default();
+            *holders += usize::from(job.has_slot());
+            *blocked += usize::from(job.state == JobState::Blocked && !job.needs_key());
         }
     }
     for (key, (holders, blocked)) in keys {
         assert!(holders == 1 || holders + blocked == 0, "{key:?}: {holders} hold it, {blocked} wait");
     }
+    for (key, (holders, blocked)) in limits {
+        assert!(holders == 2 || holders < 2 && blocked == 0, "{key:?}: {holders} may run, {blocked} wait");
+    }
+    let running = jobs.iter().filter(|job| job.state == JobState::Running && job.request.job.kind == "k").count();
+    assert!(running <= 3, "{running} jobs of the limited kind run");
 }

@@ -32,6 +32,9 @@ pub(super) async fn stored_state(
             };
             StoredState { until: Some(time(job.due_at)), ..because(Binding::StartTime, cause) }
         }
+        JobState::Blocked if !job.needs_key() => {
+            because(Binding::LimitKeyConcurrency, "as many jobs of its limit key may run as its kind allows")
+        }
         JobState::Blocked => {
             let blocker = detached.store().key_holder(&work.tenant, &work.ordering_key).await?.unwrap_or_default();
             StoredState { blocker, ..because(Binding::OrderingKey, "a job before it has the same ordering key") }

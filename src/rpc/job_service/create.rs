@@ -163,6 +163,7 @@ fn with_options(new: NewJob, options: JobOptions, policy: KindPolicy, faults: &m
             retry: retry.map_or(policy.retry, |retry| read_retry(retry, policy.retry, faults)),
             retain_for: retained.unwrap_or(policy.retain_for),
             retain_dead_for: retained.unwrap_or(policy.retain_dead_for),
+            ..policy
         },
         ..new
     }

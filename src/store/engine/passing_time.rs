@@ -25,9 +25,10 @@ impl<C: Connection> Engine<C> {
         let expired = old.len();
         self.save_changed(old)?;
         let promoted = self.promote()?;
+        let more_keys = self.search()?;
         let (past, more_past) = self.rows.removable(Select::purgeable(self.now), BATCH)?;
         let removed = self.remove(&past)?;
-        let more = more_past || [expired, promoted].contains(&BATCH);
+        let more = more_past || more_keys || [expired, promoted].contains(&BATCH);
         Ok(Ticked { promoted, returned, expired, removed, more })
     }
 
@@ -37,9 +38,9 @@ impl<C: Connection> Engine<C> {
         let promoted = due.len();
         let mut batch = Vec::new();
         for mut record in due {
-            let needs_key = record.needs_key();
+            let needs_key = record.request.is_keyed();
             self.enter(&mut record)?;
-            // A later job with the same key must find the key held.
+            // A later job with the same key must find the key held, or one place less.
             if needs_key { self.save_changed(vec![record])? } else { batch.push(record) }
         }
         self.save_changed(batch)?;

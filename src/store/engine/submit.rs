@@ -14,6 +14,8 @@ struct Batch<'a> {
     free_kinds: HashMap<&'a str, bool>,
     ids: HashSet<&'a str>,
     keys: HashSet<(&'a str, &'a str)>,
+    /// Jobs that may still become ready, by kind and limit key.
+    slots: HashMap<(&'a str, &'a str), usize>,
     records: Vec<JobRecord>,
     /// One for each job, in order.
     plans: Vec<Plan>,
@@ -48,15 +50,30 @@ impl<C: Connection> Engine<C> {
         self.insert(batch, jobs())
     }
 
-    /// Whether a session may lease a new job of a kind: not if other jobs are ready.
+    /// Whether a session may lease a new job of a kind: not if others are ready, or may run elsewhere under a limit.
     fn may_lease<'a>(&mut self, batch: &mut Batch<'a>, session: SessionId, kind: &'a str) -> Result<bool, StoreError> {
         if let Entry::Vacant(entry) = batch.sessions.entry(session) {
             entry.insert(self.rows.session(session)?.is_some());
+        }
+        if self.limit_of_all(kind).is_some() {
+            return Ok(false);
         }
         if let Entry::Vacant(entry) = batch.free_kinds.entry(kind) {
             entry.insert(self.ready(session, kind, 1)?.is_empty());
         }
         Ok(batch.sessions[&session] && batch.free_kinds[kind])
+    }
+
+    /// Whether the limit key of a new job lets it run.
+    fn take_slot<'a>(&mut self, batch: &mut Batch<'a>, job: &'a NewJob) -> Result<bool, StoreError> {
+        let Some(key) = job.limit_key() else { return Ok(true) };
+        let free = match batch.slots.entry(key) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => entry.insert(self.free_slots(key.0, key.1)?),
+        };
+        let is_free = *free > 0;
+        *free = free.saturating_sub(1);
+        Ok(is_free)
     }
 
     /// Plans what to do with a job. Its record joins the batch if the job fits, and its id is not there yet.
@@ -77,8 +94,9 @@ impl<C: Connection> Engine<C> {
         let mut record = JobRecord::new(job.clone(), self.now, row);
         if record.due_at <= self.now {
             let key = (job.job.tenant.as_str(), job.job.ordering_key.as_str());
-            let is_held = job.is_keyed() && (batch.keys.contains(&key) || self.rows.key_holder(key)?.is_some());
-            record.enter(is_held, row);
+            let is_held = job.is_ordered() && (batch.keys.contains(&key) || self.rows.key_holder(key)?.is_some());
+            let may_run = record.take_key(is_held) && self.take_slot(batch, job)?;
+            record.enter(may_run, row);
             batch.keys.extend(record.holds_key.then_some(key));
         }
         self.resize(&record, 1, bytes as i64);
@@ -108,7 +126,7 @@ impl<C: Connection> Engine<C> {
                 self.changes.ready |= record.state == JobState::Ready;
                 let row = record.row;
                 new.insert(row, record.claimed().map_or(Submitted::Created, |job| Submitted::Leased(Box::new(job))));
-            } else if record.holds_key {
+            } else if record.request.is_keyed() {
                 // Another transaction took the id, and later jobs of the batch depend on this one. The batch runs
                 // again.
                 return Err(StoreError::Conflict);

@@ -13,6 +13,7 @@ create table jobs (
     kind text not null,
     tenant text not null,
     ordering_key text not null,
+    slot_key text,
     rank bigint not null,
     holds_key boolean not null,
     created_at bigint not null,
@@ -42,12 +43,15 @@ create index jobs_places on jobs (kind, rank, tenant, place) where state = 1;
 create index jobs_tenant on jobs (tenant, row);
 create index jobs_due on jobs (due_at) where state = 0;
 create index jobs_blocked on jobs (tenant, ordering_key, place) where state = 2;
-create index jobs_running on jobs (session) where state = 3;
+create index jobs_running on jobs (session, kind) where state = 3;
 create index jobs_dead on jobs (kind) where state = 5;
 -- Jobs that ended without a result, which are few, in the order of rows.
 create index jobs_unsuccessful on jobs (row) where state > 4;
 create index jobs_expire on jobs (expire_at) where expire_at is not null and state < 3;
 create index jobs_purge on jobs (purge_at) where purge_at is not null;
+-- Jobs that count for the limit of their limit key, and those that wait for one.
+create index jobs_slots on jobs (kind, slot_key) where slot_key is not null and state in (1, 3);
+create index jobs_waiting on jobs (kind, slot_key, place) where slot_key is not null and state = 2;
 -- At most one job of a tenant holds a key.
 create unique index jobs_held on jobs (tenant, ordering_key) where holds_key;
 

@@ -23,6 +23,8 @@ use crate::store::{
 const NOW: &str = "select waterwheel.waterwheel_now()";
 /// Advisory lock: only one transaction at a time changes jobs with ordering keys.
 const KEYS_LOCK: i64 = 0x7777_6b65_7973;
+/// Advisory lock: only one transaction at a time leases jobs of kinds with a limit.
+const LIMITS_LOCK: i64 = 0x7777_6c69_6d69;
 
 /// Bound of the time of a transaction.
 const MAX_TIME: Duration = Duration::from_secs(30);
@@ -131,6 +133,10 @@ impl Connection for PostgresConnection {
 
     fn lock_keys(&mut self) -> Result<(), StoreError> {
         self.ask("select pg_advisory_xact_lock($1)", &[(&KEYS_LOCK, Type::INT8)]).map(drop)
+    }
+
+    fn lock_limits(&mut self) -> Result<(), StoreError> {
+        self.ask("select pg_advisory_xact_lock($1)", &[(&LIMITS_LOCK, Type::INT8)]).map(drop)
     }
 
     fn floor(&mut self, kind: &str, rank: usize) -> i64 {

@@ -19,7 +19,7 @@ pub(in crate::store) struct Column {
 
 /// The columns of a job, in the order of reading and writing: those that change, the row number, and from [`FIXED`] on
 /// those that never change.
-pub(in crate::store) static COLUMNS: [Column; 30] = [
+pub(in crate::store) static COLUMNS: [Column; 31] = [
     column("state", |it| int(it.state as i64), |it, new| set(&mut it.state, new.one_of(&JobState::ALL))),
     column("place", |it| int(it.place), |it, new| set(&mut it.place, new.number())),
     column("holds_key", |it| Cell::Flag(it.holds_key), |it, new| set(&mut it.holds_key, new.flag())),
@@ -62,6 +62,12 @@ pub(in crate::store) static COLUMNS: [Column; 30] = [
         "ordering_key",
         |it| text(&it.request.job.ordering_key),
         |it, new| set(&mut it.request.job.ordering_key, new.text()),
+    ),
+    // The limit key, where its concurrency is limited. Its text is in the other fields, too.
+    column(
+        "slot_key",
+        |it| Cell::Text(it.request.limit_key().map(|(_, key)| key.into())),
+        |it, new| set(&mut it.request.policy.has_key_limit, Some(!matches!(new, Value::Null))),
     ),
     column(
         "rank",
@@ -281,6 +287,7 @@ impl Spec {
             retry: retry.unwrap_or_default(),
             retain_for: Duration::from_secs(retain.0),
             retain_dead_for: Duration::from_secs(retain.1),
+            ..request.policy
         };
         let job = &mut request.job;
         (job.content_type, job.limit_key, job.labels) = (content_type, limit_key, labels);

@@ -59,6 +59,10 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
     fn lock_keys(&mut self) -> Result<(), StoreError> {
         Ok(())
     }
+    /// Prevents others from leasing jobs of kinds with a limit, until the transaction ends.
+    fn lock_limits(&mut self) -> Result<(), StoreError> {
+        Ok(())
+    }
     /// Fails if the space left is reserved for ending existing jobs, so that no new job fits.
     fn require_room(&self) -> Result<(), StoreError> {
         Ok(())
@@ -268,9 +272,12 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
 
     /// The tokens of the jobs that are leased to a session.
     fn leased(&mut self, session: SessionId) -> Result<Vec<Token>, StoreError> {
-        let sql = format!("select id, row, starts, ordering_key from jobs where state = {RUNNING} and session = $1");
+        let sql = format!(
+            "select id, row, starts, cast(ordering_key <> '' or slot_key is not null as bigint) from jobs \
+             where state = {RUNNING} and session = $1"
+        );
         let token = |job: &mut Values| {
-            let (id, is_keyed) = (job.text(0), !job.text(3).is_empty());
+            let (id, is_keyed) = (job.text(0), job.number::<u8>(3)? == 1);
             Ok(Token { id, row: job.number(1)?, attempt: job.number(2)?, session, is_keyed })
         };
         self.query(&sql, &[int(session.0)])?.iter_mut().map(token).collect()

@@ -139,6 +139,14 @@ impl<'a> Select<'a> {
         Self::of(clause, vec![text(tenant), text(key)])
     }
 
+    /// Jobs that wait for a limit key alone, by place.
+    pub(in crate::store) fn waiting(kind: &'a str, key: &'a str) -> Self {
+        let clause = format!(
+            "state = {BLOCKED} and kind = $1 and slot_key = $2 and (holds_key or ordering_key = '') order by place"
+        );
+        Self::of(clause, vec![text(kind), text(key)])
+    }
+
     /// Jobs whose start time has come.
     pub(in crate::store) fn due(now: Timestamp) -> Self {
         Self::of(format!("state = {SCHEDULED} and due_at <= $1 order by due_at, row"), vec![time(now)])

@@ -10,6 +10,7 @@ create table jobs (
     kind text not null,
     tenant text not null,
     ordering_key text not null,
+    slot_key text,
     rank integer not null,
     holds_key integer not null,
     created_at integer not null,
@@ -46,6 +47,9 @@ create index jobs_dead on jobs (kind) where state = 5;
 create index jobs_unsuccessful on jobs (row) where state > 4;
 create index jobs_expire on jobs (expire_at) where expire_at is not null and state < 3;
 create index jobs_purge on jobs (purge_at) where purge_at is not null;
+-- Jobs that count for the limit of their limit key, and those that wait for one.
+create index jobs_slots on jobs (kind, slot_key) where slot_key is not null and state in (1, 3);
+create index jobs_waiting on jobs (kind, slot_key, place) where slot_key is not null and state = 2;
 -- At most one job of a tenant holds a key.
 create unique index jobs_held on jobs (tenant, ordering_key) where holds_key;
 

@@ -29,7 +29,7 @@ static MEND: LazyLock<String> = LazyLock::new(|| {
     -- Where the holder of a key was lost, the next job takes it.
     update jobs set state = {READY}, holds_key = 1 where row in (
         select row from (
-            select row, min(place) from jobs as waiting where state = {BLOCKED} and not exists (
+            select row, min(place) from jobs as waiting where state = {BLOCKED} and ordering_key <> '' and not exists (
                 select 1 from jobs as holder where holder.holds_key and holder.tenant = waiting.tenant
                 and holder.ordering_key = waiting.ordering_key
             ) group by tenant, ordering_key

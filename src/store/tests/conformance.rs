@@ -1,8 +1,10 @@
 //! The scripts. A line is an order, and behind `=>` what the store answers. Times are seconds.
 
 mod leases;
+mod limits;
 
 pub(super) use leases::OF_LEASES;
+pub(super) use limits::{OF_KEYS, OF_KINDS};
 
 /// A promise of every store, and the script that shows it.
 pub(super) struct Case {

@@ -69,7 +69,7 @@ impl Server {
 
     /// Jobs that wait for an ordering key which no job holds.
     pub(super) async fn lost_keys(&self) -> Vec<String> {
-        let sql = "select id from waterwheel.jobs where state = 2 and not exists (select 1 from waterwheel.jobs holder \
+        let sql = "select id from waterwheel.jobs where state = 2 and ordering_key <> '' and not exists (select 1 from waterwheel.jobs holder \
                    where holder.tenant = jobs.tenant and holder.ordering_key = jobs.ordering_key and holder.holds_key)";
         let rows = self.client.query(sql, &[]).await.expect("rows");
         rows.iter().map(|row| row.get(0)).collect()

@@ -7,8 +7,8 @@ use crate::{
     model::{Criticality, Job, Output, Reason},
     store::{
         Action, Bounds, Change, Claimed, Extent, Filter, Fired, Full, JobName, JobState, JobStore, NewJob, Next, Order,
-        Overlap, Room, SessionId, Settle, Start, StoreError, StoredQuotas, Submission, Submitted, Tick, Timestamp,
-        Token,
+        Overlap, Room, SessionId, Settle, Start, StoreError, StoredLimit, StoredQuotas, Submission, Submitted, Tick,
+        Timestamp, Token,
     },
 };
 
@@ -112,6 +112,15 @@ impl Script {
                 };
                 let named = [("t".to_owned(), quota("t"))].into();
                 store.set_quotas(StoredQuotas { each: quota("each"), named });
+                String::new()
+            }
+            "limits" => {
+                let most = |text: &str| text.parse().ok();
+                let pair = |(kind, pair): (&str, &str)| {
+                    let (all, per_key) = pair.split_once('/').expect("two limits");
+                    (kind.to_owned(), StoredLimit { all: most(all), per_key: most(per_key) })
+                };
+                store.set_limits(words.rest(0).filter_map(|word| word.split_once('=')).map(pair).collect());
                 String::new()
             }
             "size" => store.size().await.map(|size| format!("{} {}", size.jobs, size.bytes))?,
@@ -319,12 +328,13 @@ impl<'a> Words<'a> {
     }
 }
 
-/// `a`, or `a:key=x:class=0:delay=5:expire=9:kind=k:payload=p:retain=60`. Times are seconds from now.
+/// `a`, or `a:key=x:limit=y:class=0:delay=5:expire=9:kind=k:payload=p:retain=60`. Times are seconds from now.
 fn job(word: &str, clock: &TestClock) -> NewJob {
     let (id, rest) = word.split_once(':').unwrap_or((word, ""));
     let words = Words::of(rest, ':');
     let mut job = Job::new(words.text("kind", "k"), words.text("payload", id).to_owned());
     job.ordering_key = words.text("key", "").to_owned();
+    job.limit_key = words.text("limit", "").to_owned();
     job.tenant = words.text("tenant", "").to_owned();
     job.criticality = Criticality::BY_IMPORTANCE[words.number("class", 1) as usize];
     if let Some(value) = words.find("label") {
@@ -338,6 +348,7 @@ fn job(word: &str, clock: &TestClock) -> NewJob {
         new.start = Start::At(later(clock, time));
     }
     new.expire_at = words.find("expire").map(|time| later(clock, time));
+    new.policy.has_key_limit = words.find("limit").is_some();
     new.policy.retain_for = Duration::from_secs(words.number("retain", 60));
     new.policy.retain_dead_for = Duration::from_secs(words.number("retain", 60) * 2);
     new

@@ -2,6 +2,7 @@
 
 // tidy: real time, because faults occur while other processes run.
 
+mod limits;
 mod suspensions;
 
 use std::{

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use waterwheel::store::{
     Action, Change, Claimed, Demand, Depth, Extent, Filter, Fired, Groups, JobName, JobRecord, JobState, JobStore,
-    Order, Page, Room, SessionId, Settle, Size, StoreError, StoredQuotas, Submission, Submitted, Suspended, Tick,
-    Ticked, Token, Wakes,
+    Order, Page, Room, SessionId, Settle, Size, StoreError, StoredLimits, StoredQuotas, Submission, Submitted,
+    Suspended, Tick, Ticked, Token, Wakes,
 };
 
 use super::{Counter, Gate};
@@ -112,6 +112,10 @@ impl JobStore for FaultyStore {
 
     fn set_quotas(&self, quotas: StoredQuotas) {
         self.store.set_quotas(quotas);
+    }
+
+    fn set_limits(&self, limits: StoredLimits) {
+        self.store.set_limits(limits);
     }
 
     async fn open_session(&self, lease: Duration) -> Result<SessionId, StoreError> {

@@ -112,7 +112,7 @@ fn detached(link: &Arc<Link>, clock: &Clock) -> Detached {
 pub(crate) fn policy(kind: &str) -> KindPolicy {
     let (max_attempts, max) = if kind == "flaky" { (5, MINUTE / 6) } else { (3, 5 * MINUTE) };
     let retry = RetryPolicy { max_attempts, initial: Duration::from_secs(2), max };
-    KindPolicy { retry, retain_for: HOUR / 4, retain_dead_for: HOUR / 2 }
+    KindPolicy { retry, retain_for: HOUR / 4, retain_dead_for: HOUR / 2, has_key_limit: false }
 }
 
 /// A schedule that ticks at `first` and then every `period`, in minutes of the day.

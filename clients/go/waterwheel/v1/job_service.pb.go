@@ -35,7 +35,7 @@ const (
 	JobState_JOB_STATE_SCHEDULED JobState = 1
 	// It waits for a worker.
 	JobState_JOB_STATE_READY JobState = 2
-	// It waits for an earlier job with its ordering key.
+	// It waits for an earlier job with its ordering key, or for jobs with its limit key.
 	JobState_JOB_STATE_BLOCKED JobState = 3
 	// A server has taken it, and runs it or is about to.
 	JobState_JOB_STATE_RUNNING JobState = 4

@@ -1,0 +1,147 @@
+//! The scripts about limits.
+
+use super::Case;
+
+/// Of limit keys, in every store.
+pub(in crate::store) const OF_KEYS: &[Case] = &[
+    Case {
+        name: "a limit key has as many ready and running jobs as its limit says, and other keys pass",
+        script: "
+            open S
+            limits k=-/2          =>
+            submit a:limit=x b:limit=x c:limit=x d:limit=y e => created created created created created
+            get c                 => blocked starts=0 failures=0 crashes=0 kept=0
+            claim S k=9           => a b d e
+            end b ok              => succeeded
+            claim S k=9           => c
+            submit f:limit=x g:limit=x:kind=j => created created
+            claim S k=9 j=9       => g
+            end a back            => ready
+            claim S k=9           => a
+            cancel f              => done
+            end c ok              => succeeded
+            retry f               => done
+            claim S k=9           => f",
+    },
+    Case {
+        name: "a job that waits for its next attempt gives its place to the next one, and queues again",
+        script: "
+            open S
+            limits k=-/1          =>
+            submit a:limit=x b:limit=x c:limit=x:delay=3 => created created created
+            claim S k=9           => a
+            end a retry=2         => scheduled
+            claim S k=9           => b
+            advance 2
+            tick                  => promoted=1
+            advance 1
+            tick                  => promoted=1
+            depths                => k:0/0/2/1/0:-
+            end b ok              => succeeded
+            claim S k=9           => a
+            end a fail            => failed
+            claim S k=9           => c",
+    },
+    Case {
+        name: "a job with both keys needs both, and holds its ordering key while it waits for the other",
+        script: "
+            open S
+            limits k=-/1          =>
+            submit a:limit=x b:limit=x:key=o c:key=o d:limit=y:key=o => created created created created
+            claim S k=9           => a
+            get b                 => blocked starts=0 failures=0 crashes=0 kept=0
+            get c                 => blocked starts=0 failures=0 crashes=0 kept=0
+            end a ok              => succeeded
+            claim S k=9           => b
+            submit e:limit=x      => created
+            end b ok              => succeeded
+            claim S k=9           => c e
+            cancel d              => done
+            end c ok              => succeeded
+            end e ok              => succeeded
+            depths                =>",
+    },
+    Case {
+        name: "a job that waits for a limit key expires, and its ordering key is free",
+        script: "
+            open S
+            limits k=-/1          =>
+            submit a:limit=x b:limit=x:key=o:expire=3 c:key=o => created created created
+            advance 3
+            tick                  => expired=1
+            claim S k=9           => a c",
+    },
+    Case {
+        name: "the end of a job with an ordering key gives the key to one whose limit key is full",
+        script: "
+            open S
+            limits k=-/1          =>
+            submit a:limit=x b:key=o c:key=o:limit=x => created created created
+            claim S k=9           => a b
+            end b ok              => succeeded
+            claim S k=9           =>
+            end a ok              => succeeded
+            claim S k=9           => c",
+    },
+    Case {
+        name: "an id that exists takes no place",
+        script: "
+            open S
+            limits k=-/1          =>
+            submit a:limit=x      => created
+            claim S k=9           => a
+            end a ok              => succeeded
+            submit a:limit=x a:limit=x b:limit=x b:limit=x => existing:succeeded existing:succeeded created existing:ready
+            claim S k=9           => b",
+    },
+    Case {
+        name: "a raised limit lets jobs in, and without a limit all go",
+        script: "
+            open S
+            limits k=-/1          =>
+            submit a:limit=x b:limit=x c:limit=x d:limit=y e:limit=y => created created created created created
+            tick                  =>
+            depths                => k:0/2/3/0/0:0
+            limits k=-/2          =>
+            tick                  =>
+            depths                => k:0/4/1/0/0:0
+            limits                =>
+            tick                  =>
+            depths                => k:0/5/0/0/0:0
+            limits k=-/1          =>
+            claim S k=9           => a d b e c
+            end a ok              => succeeded
+            submit f:limit=x      => created
+            end b ok              => succeeded
+            claim S k=9           =>
+            end c ok              => succeeded
+            claim S k=9           => f",
+    },
+];
+
+/// Of kinds, in shared stores.
+pub(in crate::store) const OF_KINDS: &[Case] = &[Case {
+    name: "all sessions lease as many jobs of a kind as its limit says",
+    script: "
+        open S lease=10
+        open T lease=30
+        limits k=3/-          =>
+        lease S a b           => created created
+        submit c d:kind=j e f => created created created created
+        claim S k=2 j=1       => d a b
+        claim T k=9           => c
+        claim S k=9           =>
+        end b ok              => succeeded
+        claim T k=9           => e
+        advance 11
+        beat T                =>
+        tick                  => returned=2
+        claim T k=9           => a
+        limits k=1/-          =>
+        end a ok              => succeeded
+        claim T k=9           =>
+        end c ok              => succeeded
+        claim T k=9           =>
+        end e ok              => succeeded
+        claim T k=9           => f",
+}];
