@@ -290,10 +290,14 @@ func TestPortsAgree(t *testing.T) {
 		config := found.config.Data["waterwheel.toml"]
 		// Operators in the pod come by a socket, to which the environment leads them.
 		const socket = "unix:/run/waterwheel/ops.sock"
-		named := func(v corev1.EnvVar) bool { return v.Name == "WATERWHEEL_OPS" && v.Value == socket }
+		for _, name := range []string{"WATERWHEEL_OPS", "WATERWHEEL_SERVER"} {
+			if !slices.Contains(server.Env, corev1.EnvVar{Name: name, Value: socket}) {
+				t.Errorf("operators find no socket by %+v", server.Env)
+			}
+		}
 		mounted := func(m corev1.VolumeMount) bool { return m.MountPath == "/run/waterwheel" && !m.ReadOnly }
-		if !slices.ContainsFunc(server.Env, named) || !slices.ContainsFunc(server.VolumeMounts, mounted) {
-			t.Errorf("operators find no socket by %+v and %+v", server.Env, server.VolumeMounts)
+		if !slices.ContainsFunc(server.VolumeMounts, mounted) {
+			t.Errorf("operators find no socket by %+v", server.VolumeMounts)
 		}
 		for _, line := range []string{"listen = \"0.0.0.0:7070\"", "ops_listen = [\"0.0.0.0:7071\", \"" + socket + "\"]"} {
 			if !strings.Contains(config, "\n"+line) {
