@@ -70,6 +70,7 @@ func TestFaultyValuesAreRefused(t *testing.T) {
 		"image.digest=latest":                          "/image/digest",
 		"podMonitor.labels.a=true":                     "/podMonitor/labels/a",
 		"store.volume.enabled=true,store.url.secret=a": "/store",
+		"backup.enabled=true":                          "/store/url/secret",
 	} {
 		if _, said, err := template(t, "--set", value); err == nil || !strings.Contains(said, named) {
 			t.Errorf("%s: %v: %s", value, err, said)
@@ -97,6 +98,7 @@ func TestPartsCanBeLeftOut(t *testing.T) {
 		"podMonitor.enabled=true":      "PodMonitor",
 		"prometheusRule.enabled=true":  "PrometheusRule",
 		"dashboard.enabled=true":       "ConfigMap",
+		"keda.enabled=true":            "Service",
 	} {
 		expected := append([]string{kind}, least...)
 		slices.Sort(expected)

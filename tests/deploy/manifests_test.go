@@ -15,6 +15,7 @@ import (
 	certmanagerv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -35,9 +36,10 @@ const kubernetes = "../../deploy/kubernetes/"
 var (
 	secured = []string{
 		"base", "overlays/cert-manager", "overlays/sqlite", "overlays/postgres", "overlays/cert-manager-postgres",
-		"cert-manager+sqlite", "sqlite+cert-manager", "postgres+cert-manager", "postgres+monitoring",
+		"cert-manager+sqlite", "sqlite+cert-manager", "postgres+cert-manager", "postgres+monitoring", "overlays/teams",
+		"keda+tokens+sqlite",
 		"helm/default", "helm/cert-manager", "helm/volume", "helm/claim", "helm/postgres", "helm/cert-manager-postgres",
-		"helm/own",
+		"helm/own", "helm/teams",
 	}
 	meshed = []string{
 		"overlays/linkerd", "overlays/istio", "linkerd+postgres", "istio+postgres", "linkerd+sqlite+monitoring", "istio+sqlite",
@@ -100,6 +102,9 @@ type built struct {
 	dashboard   *corev1.ConfigMap
 	monitor     *monitoringv1.PodMonitor
 	rules       *monitoringv1.PrometheusRule
+	ops         *corev1.Service
+	backup      *batchv1.CronJob
+	dumps       *corev1.PersistentVolumeClaim
 }
 
 // check is the container that compares the configuration with the pod.
@@ -130,7 +135,11 @@ func decode(document []byte) (runtime.Object, error) {
 func build(t *testing.T, variant string) built {
 	t.Helper()
 	if name, found := strings.CutPrefix(variant, "helm/"); found {
-		return decodeAll(t, variant, render(t, "--values", chart+"/ci/"+name+"-values.yaml"))
+		values := []string{"--values", chart + "/ci/" + name + "-values.yaml"}
+		if name == "teams" {
+			values = append(values, "--set-file", "config="+teams)
+		}
+		return decodeAll(t, variant, render(t, values...))
 	}
 	return buildFolder(t, folder(t, variant))
 }
@@ -161,7 +170,11 @@ func decodeAll(t *testing.T, variant string, text []byte) built {
 		case *appsv1.Deployment:
 			found.deployment = object
 		case *corev1.Service:
-			found.service = object
+			if strings.HasSuffix(object.Name, "-ops") {
+				found.ops = object
+			} else {
+				found.service = object
+			}
 		case *policyv1.PodDisruptionBudget:
 			found.budget = object
 		case *networkingv1.NetworkPolicy:
@@ -177,7 +190,13 @@ func decodeAll(t *testing.T, variant string, text []byte) built {
 		case *certmanagerv1.Certificate:
 			found.certificate = object
 		case *corev1.PersistentVolumeClaim:
-			found.claim = object
+			if strings.HasSuffix(object.Name, "-backup") {
+				found.dumps = object
+			} else {
+				found.claim = object
+			}
+		case *batchv1.CronJob:
+			found.backup = object
 		case *monitoringv1.PodMonitor:
 			found.monitor = object
 		case *monitoringv1.PrometheusRule:
@@ -235,20 +254,25 @@ func TestPodsAreRestricted(t *testing.T) {
 	}
 	restricted := api.LevelVersion{Level: api.LevelRestricted, Version: api.LatestVersion()}
 	each(t, func(t *testing.T, found built) {
-		pod := found.deployment.Spec.Template
-		for _, result := range checks.EvaluatePod(restricted, &pod.ObjectMeta, &pod.Spec) {
-			if !result.Allowed {
-				t.Errorf("%s: %s", result.ForbiddenReason, result.ForbiddenDetail)
-			}
+		pods := []corev1.PodTemplateSpec{found.deployment.Spec.Template}
+		if found.backup != nil {
+			pods = append(pods, found.backup.Spec.JobTemplate.Spec.Template)
 		}
-		for _, container := range append(pod.Spec.InitContainers, pod.Spec.Containers...) {
-			readOnly := container.SecurityContext.ReadOnlyRootFilesystem
-			if readOnly == nil || !*readOnly {
-				t.Errorf("%s can write to its image", container.Name)
+		for _, pod := range pods {
+			for _, result := range checks.EvaluatePod(restricted, &pod.ObjectMeta, &pod.Spec) {
+				if !result.Allowed {
+					t.Errorf("%s: %s", result.ForbiddenReason, result.ForbiddenDetail)
+				}
 			}
-		}
-		if token := pod.Spec.AutomountServiceAccountToken; token == nil || *token {
-			t.Error("the pod holds a token of the API server")
+			for _, container := range append(pod.Spec.InitContainers, pod.Spec.Containers...) {
+				readOnly := container.SecurityContext.ReadOnlyRootFilesystem
+				if readOnly == nil || !*readOnly {
+					t.Errorf("%s can write to its image", container.Name)
+				}
+			}
+			if token := pod.Spec.AutomountServiceAccountToken; token == nil || *token {
+				t.Error("the pod holds a token of the API server")
+			}
 		}
 	})
 }
@@ -329,6 +353,7 @@ func TestDetachedJobsHaveAPlace(t *testing.T) {
 	for variant, place := range map[string]string{
 		"overlays/sqlite": "PATH", "overlays/postgres": "URL",
 		"sqlite+cert-manager": "PATH", "linkerd+sqlite+monitoring": "PATH", "sqlite+istio": "PATH",
+		"keda+tokens+sqlite": "PATH", "overlays/teams": "URL", "helm/teams": "URL",
 		"helm/volume": "PATH", "helm/postgres": "URL", "helm/istio-postgres": "URL",
 		"overlays/cert-manager-postgres": "URL", "istio+postgres": "URL", "postgres+linkerd": "URL",
 	} {

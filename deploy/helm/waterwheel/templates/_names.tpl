@@ -61,6 +61,11 @@ volumeMounts:
     mountPath: /etc/waterwheel-tls
     readOnly: true
   {{- end }}
+  {{- if .Values.tokens.configMap }}
+  - name: jwks
+    mountPath: /etc/waterwheel-jwks
+    readOnly: true
+  {{- end }}
   - name: tmp
     mountPath: /tmp
   - name: run
