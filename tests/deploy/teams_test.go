@@ -85,10 +85,9 @@ func TestTeamsAndKedaAreLetIn(t *testing.T) {
 		t.Fatal(err)
 	}
 	server := serve(t, "jobs", string(text))
-	token := func(namespace string) string {
+	account := func(name string) string {
 		return sign(fmt.Sprintf(`{"aud":["waterwheel"],"exp":%d,"iss":"https://kubernetes.default.svc.cluster.local",`+
-			`"kubernetes.io":{"namespace":"%s","serviceaccount":{"name":"web"}},"sub":"system:serviceaccount:%[2]s:web"}`,
-			time.Now().Add(time.Hour).Unix(), namespace))
+			`"kubernetes.io":{"pod":{"name":"web-0"}},"sub":"system:serviceaccount:%s"}`, time.Now().Add(time.Hour).Unix(), name))
 	}
 	calls := "https://" + server.public + "/waterwheel.v1."
 	operators := "http://" + server.ops + "/"
@@ -97,15 +96,17 @@ func TestTeamsAndKedaAreLetIn(t *testing.T) {
 	for _, call := range []struct {
 		url, token, body, says string
 	}{
-		{calls + "WorkerPoolService/Submit", token("team-1"), job, "output"},
-		{calls + "JobService/CreateJob", token("team-1"), `{"jobId": "a", ` + job[1:], "jobId"},
-		{calls + "JobService/GetJob", token("team-1"), `{"jobId": "a"}`, `"tenant":"team-1"`},
-		{calls + "WorkerPoolService/Submit", token("team-2"), job, "output"},
-		{calls + "JobService/GetJob", token("team-2"), `{"jobId": "a"}`, denied},
-		{calls + "WorkerPoolService/Submit", token("team-3"), job, denied},
+		{calls + "WorkerPoolService/Submit", account("team-1:web"), job, "output"},
+		{calls + "JobService/CreateJob", account("team-1:web"), `{"jobId": "a", ` + job[1:], "jobId"},
+		{calls + "JobService/GetJob", account("team-1:web"), `{"jobId": "a"}`, `"tenant":"team-1"`},
+		{calls + "WorkerPoolService/Submit", account("team-2:web"), job, "output"},
+		{calls + "JobService/GetJob", account("team-2:web"), `{"jobId": "a"}`, denied},
+		{calls + "WorkerPoolService/Submit", account("team-3:web"), job, denied},
 		{calls + "WorkerPoolService/Submit", "", job, denied},
 		{operators + "externalscaler.ExternalScaler/GetMetricSpec", "", `{"scalerMetadata": {"pool": "images"}}`, "metricSpecs"},
 		{operators + "waterwheel.v1.WorkerPoolService/Stats", "", `{}`, denied},
+		{operators + "waterwheel.v1.WorkerPoolService/Stats", account("jobs:operator"), `{}`, "PHASE_SERVING"},
+		{operators + "waterwheel.v1.AdminService/Pause", account("jobs:operator"), `{"pool": "cpu"}`, denied},
 	} {
 		if said := ask(t, call.url, call.token, call.body); !regexp.MustCompile(call.says).MatchString(said) {
 			t.Errorf("%s: %s, and not %s", call.url, said, call.says)
