@@ -36,7 +36,8 @@ pub use request::{
 };
 pub use retry::RetryPolicy;
 pub use sqlite::{
-    Salvaged, SqliteFacts, SqliteOptions, inspect_sqlite, open_memory, open_shared_memory, open_sqlite, salvage_sqlite,
+    Salvaged, SqliteFacts, SqliteOptions, backup_sqlite, inspect_sqlite, open_memory, open_shared_memory, open_sqlite,
+    salvage_sqlite,
 };
 pub use wakes::Wakes;
 

@@ -7,6 +7,11 @@ use sha2::{Digest, Sha256};
 use super::{Denial, Rpc, Rule, token::Credentials};
 use crate::model::{Job, MAX_TENANT, Reason, WhenFull};
 
+/// The principal of callers without credentials.
+pub(super) const ANONYMOUS: &str = "anonymous";
+/// The tenant of a rule for any tenant.
+const ANY: &str = "*";
+
 /// Maximum bytes of a principal that each job keeps.
 const MAX_NAME: usize = 256;
 
@@ -25,15 +30,20 @@ pub struct Caller {
 #[derive(Debug)]
 struct Grant {
     rule: Arc<Rule>,
-    /// Tenant of the jobs that the rule allows.
-    tenant: String,
+    /// Tenant of the jobs that the rule allows; `None` means any.
+    tenant: Option<String>,
 }
 
 impl Caller {
     /// The caller `principal`. `own_tenant` is the tenant in its credentials.
     pub(super) fn new(principal: String, own_tenant: Option<String>, rules: impl Iterator<Item = Arc<Rule>>) -> Self {
         let own = short(own_tenant.as_ref().unwrap_or(&principal));
-        let grant = |rule: Arc<Rule>| Grant { tenant: rule.tenant.clone().unwrap_or_else(|| own.clone()), rule };
+        // Only a rule can stand for any tenant, and no name in a token.
+        let tenant = |rule: &Rule| match rule.tenant.as_deref() {
+            Some(ANY) => None,
+            named => Some(named.unwrap_or(&own).to_owned()),
+        };
+        let grant = |rule: Arc<Rule>| Grant { tenant: tenant(&rule), rule };
         let grants = rules.map(grant).collect();
         let name = Arc::from(&principal[..principal.floor_char_boundary(MAX_NAME)]);
         Self { principal, name, grants, credentials: None }
@@ -55,7 +65,7 @@ impl Caller {
 
     /// Its tenant: that of its first rule.
     pub fn tenant(&self) -> &str {
-        self.grants.first().map_or(&self.name, |grant| &grant.tenant)
+        self.grants.first().and_then(|grant| grant.tenant.as_deref()).unwrap_or(&self.name)
     }
 
     /// The principal, cut to 256 bytes.
@@ -94,25 +104,34 @@ impl Caller {
     /// The tenant whose jobs the caller may read or change by `rpc`. The first rule that allows it decides: for jobs of
     /// `kind`, or of all kinds if `None`, and of `tenant`, if given.
     ///
+    /// `None` stands for all tenants.
+    ///
     /// # Errors
     /// [`Denial::Forbidden`] if no rule allows the kind, or none allows it for that tenant.
-    pub fn tenant_of_jobs(&self, rpc: Rpc, kind: Option<&str>, tenant: Option<&str>) -> Result<&str, Denial> {
+    pub fn tenant_of_jobs<'a>(
+        &'a self,
+        rpc: Rpc,
+        kind: Option<&str>,
+        tenant: Option<&'a str>,
+    ) -> Result<Option<&'a str>, Denial> {
         let allowed = self.grants.iter().filter(|grant| grant.rule.allows(rpc, kind));
-        let mut tenants = allowed.map(|grant| grant.tenant.as_str()).peekable();
+        let mut tenants = allowed.map(|grant| grant.tenant.as_deref()).peekable();
         let first = tenants.peek().copied().ok_or_else(|| self.kind_denied(rpc, kind.unwrap_or("*")))?;
-        let wanted = tenant.unwrap_or(first);
-        tenants.find(|tenant| *tenant == wanted).ok_or_else(|| self.tenant_denied(first))
+        let wanted = tenant.or(first);
+        let is_allowed = |tenant: Option<_>| tenant.is_none() || tenant == wanted;
+        if tenants.any(is_allowed) { Ok(wanted) } else { Err(self.tenant_denied(first.unwrap_or(ANY))) }
     }
 
-    /// The tenant of a job. The first rule that allows the job's kind decides.
+    /// The tenant of a job. The first rule that allows the job's kind decides; `None` if it is for any tenant, so that
+    /// the job does.
     ///
     /// # Errors
     /// [`Denial::Forbidden`] if no rule allows the kind, if the job names another tenant, or if it claims more than the
     /// rule allows.
-    pub fn tenant_of_job(&self, rpc: Rpc, job: &Job) -> Result<&str, Denial> {
+    pub fn tenant_of_job(&self, rpc: Rpc, job: &Job) -> Result<Option<&str>, Denial> {
         let Job { kind, tenant: asked, criticality, when_full, .. } = job;
         let Grant { rule, tenant } = self.grant(rpc, kind).ok_or_else(|| self.kind_denied(rpc, kind))?;
-        if !asked.is_empty() && asked != tenant {
+        if let Some(tenant) = tenant.as_ref().filter(|tenant| !asked.is_empty() && asked != *tenant) {
             return Err(self.tenant_denied(tenant));
         }
         if *criticality > rule.max_criticality {
@@ -121,7 +140,12 @@ impl Caller {
         if *when_full == Some(WhenFull::Shed) && !rule.may_shed {
             return Err(Denial::forbidden(Reason::ShedDenied, &self.principal, &[]));
         }
-        Ok(tenant)
+        Ok(tenant.as_deref())
+    }
+
+    /// Whether it has shown no credentials.
+    pub fn is_anonymous(&self) -> bool {
+        self.principal == ANONYMOUS
     }
 
     fn kind_denied(&self, rpc: Rpc, kind: &str) -> Denial {
@@ -170,9 +194,9 @@ mod tests {
             rule("c", &[Rpc::Submit], &["img-x", "sum"], None),
         ];
         let caller = Caller::new("jwt:me".into(), None, rules.into_iter());
-        assert_eq!(caller.tenant_of_job(Rpc::Submit, &job("img-x", "")), Ok("images"));
-        assert_eq!(caller.tenant_of_job(Rpc::Submit, &job("sum", "")), Ok("jwt:me"));
-        assert_eq!(caller.tenant_of_job(Rpc::Stream, &job("sum", "streams")), Ok("streams"));
+        assert_eq!(caller.tenant_of_job(Rpc::Submit, &job("img-x", "")), Ok(Some("images")));
+        assert_eq!(caller.tenant_of_job(Rpc::Submit, &job("sum", "")), Ok(Some("jwt:me")));
+        assert_eq!(caller.tenant_of_job(Rpc::Stream, &job("sum", "streams")), Ok(Some("streams")));
         assert_eq!(caller.tenant_of_job(Rpc::Submit, &job("other", "")).unwrap_err().reason().name(), "KIND_DENIED");
         assert_eq!(caller.tenant_of_job(Rpc::SubmitMany, &job("sum", "")).unwrap_err().reason().name(), "KIND_DENIED");
         assert_eq!(
@@ -183,10 +207,24 @@ mod tests {
     }
 
     #[test]
+    fn a_rule_for_any_tenant_lets_the_caller_name_one_or_see_all() {
+        let rules =
+            [rule("a", &[Rpc::GetJob], &["own"], Some("me")), rule("b", &[Rpc::GetJob, Rpc::Submit], &[], Some(ANY))];
+        let caller = Caller::new("jwt:me".into(), None, rules.into_iter());
+        let of = |kind, tenant| caller.tenant_of_jobs(Rpc::GetJob, kind, tenant).unwrap();
+        assert_eq!((of(None, None), of(None, Some("web"))), (None, Some("web")));
+        assert_eq!((of(Some("own"), None), of(Some("own"), Some("web"))), (Some("me"), Some("web")));
+        assert_eq!(caller.tenant_of_job(Rpc::Submit, &job("sum", "web")), Ok(None));
+        let token = Caller::new("jwt:me".into(), Some(ANY.into()), [rule("a", &[Rpc::GetJob], &[], None)].into_iter());
+        assert_eq!(token.tenant_of_jobs(Rpc::GetJob, None, None), Ok(Some(ANY)), "a name in a token is no rule");
+        assert!(token.tenant_of_jobs(Rpc::GetJob, None, Some("web")).is_err());
+    }
+
+    #[test]
     fn a_long_name_is_a_tenant_by_its_digest() {
         let tenant = |principal: &str, own: Option<String>| {
             let caller = Caller::new(principal.into(), own, [rule("a", &[Rpc::Submit], &[], None)].into_iter());
-            caller.tenant_of_job(Rpc::Submit, &job("sum", "")).unwrap().to_owned()
+            caller.tenant_of_job(Rpc::Submit, &job("sum", "")).unwrap().unwrap().to_owned()
         };
         let [a, b] = ["a", "b"].map(|letter| letter.repeat(129));
         assert!(tenant(&a, None).len() <= MAX_TENANT && tenant(&a, None) != tenant(&b, None));

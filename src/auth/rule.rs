@@ -14,7 +14,8 @@ pub struct Rule {
     pub rpcs: Vec<Rpc>,
     /// Kinds of jobs that it allows. Empty allows all.
     pub kinds: Vec<Pattern>,
-    /// Tenant of the jobs. If `None`, the tenant claim of the token, or else the principal.
+    /// Tenant of the jobs; `*` is any, which the caller names. If `None`, the tenant claim of the token, or else the
+    /// principal.
     pub tenant: Option<String>,
     /// Highest class that the jobs may claim.
     pub max_criticality: Criticality,

@@ -1,6 +1,8 @@
-//! `waterwheel store`: checks, exports, repairs or changes the file of a store while no server has it open.
+//! `waterwheel store`: checks, exports, repairs or changes the file of a store while no server has it open, or copies it.
 
 use std::{
+    fs::File,
+    io::Read as _,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -19,11 +21,11 @@ use crate::{
     rpc::detached_job,
     store::{
         Action, BATCH, Change, Extent, Filter, JobName, JobStore, Order, Salvaged, SqliteFacts, SqliteOptions,
-        inspect_sqlite, open_sqlite, salvage_sqlite,
+        backup_sqlite, inspect_sqlite, open_sqlite, salvage_sqlite,
     },
 };
 
-/// Check, export, salvage or change a file of jobs without a server.
+/// Check, export, salvage or change a file of jobs without a server, or back it up beside one.
 #[derive(Debug, Args)]
 pub(super) struct StoreCommand {
     #[command(subcommand)]
@@ -44,6 +46,17 @@ enum StoreAction {
     /// updated, and jobs that ran at a crash are ready again.
     #[command(after_help = "Example:\n  waterwheel store export waterwheel.db")]
     Export(FileArgs),
+    /// Copy a file to a new one, as it is at this moment. A server may have it open.
+    ///
+    /// The copy has no log beside it, and only its owner may read it. While it is made, the log of the file grows.
+    #[command(after_help = "Examples:\n  waterwheel store backup waterwheel.db copy.db\n  kubectl exec POD -- \
+        waterwheel store backup /var/lib/waterwheel/jobs.db - > copy.db")]
+    Backup {
+        /// The file: store.path of the configuration.
+        file: PathBuf,
+        /// The file to make; `-` is the standard output.
+        new: PathBuf,
+    },
     /// Copy what can still be read of a damaged file to a new file. The damaged one is only read.
     ///
     /// Then give the new file the name of the old one. A job whose payload is damaged is copied, and fails when its
@@ -87,6 +100,7 @@ pub(super) async fn run(command: StoreCommand, console: &mut Console<'_>) -> Res
             return Ok(if damage.is_empty() { Exit::Done } else { Exit::Failed });
         }
         StoreAction::Export(FileArgs { file }) => export(file, console).await?,
+        StoreAction::Backup { file, new } => backup(&file, &new, console).await?,
         StoreAction::Salvage { file, new } => {
             let Salvaged { jobs, damage } = salvage_sqlite(&file, &new)?;
             let text = || {
@@ -99,6 +113,26 @@ pub(super) async fn run(command: StoreCommand, console: &mut Console<'_>) -> Res
         StoreAction::Cancel { file, ids } => return cancel(file, ids, console).await,
     }
     Ok(Exit::Done)
+}
+
+async fn backup(file: &Path, new: &Path, console: &mut Console<'_>) -> Result<(), Failure> {
+    if new != Path::new("-") {
+        let jobs = backup_sqlite(file, new)?;
+        let text = || format!("{} in {}", pluralized(jobs, "job"), new.display());
+        return Ok(console.report(&json!({ "jobs": jobs }), text).await?);
+    }
+    // Beside the file there is room for it, and a container may have no other place.
+    let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let directory = tempfile::tempdir_in(parent)?;
+    let copy = directory.path().join("copy");
+    backup_sqlite(file, &copy)?;
+    let (mut made, mut piece) = (File::open(copy)?, vec![0; 1 << 16]);
+    loop {
+        match made.read(&mut piece)? {
+            0 => return Ok(()),
+            length => console.out.bytes(&piece[..length]).await?,
+        }
+    }
 }
 
 async fn cancel(file: PathBuf, ids: Vec<String>, console: &mut Console<'_>) -> Result<Exit, Failure> {

@@ -203,7 +203,7 @@ keys! {
     "auth.rule.*.rpcs": OneOrMore(RPC), like "['Submit']";
     /// Kinds that the rule allows; an empty list allows all.
     "auth.rule.*.kinds": Texts(STRING), default "[]", like "['thumb*']";
-    /// Tenant of the jobs.
+    /// Tenant of the jobs; `*` is any: the caller names it, and sees the detached jobs of all.
     "auth.rule.*.tenant": Text(TENANT), like "'acme'";
     /// Highest class that the jobs may claim.
     "auth.rule.*.max_criticality": Text(CLASSES), default "'CRITICAL'";

@@ -120,7 +120,8 @@ fn workers(found: &mut Found, pool: &PoolSample) {
         ];
         found.of_pool("stuck_worker", Level::Error, 0.0, words);
     }
-    if *attached == Some(0) {
+    // Without jobs it is no fault: workers may come when there are some.
+    if *attached == Some(0) && *queued > 0 {
         let kinds: Vec<_> = pool.kinds.iter().map(|kind| &*kind.name).collect();
         let words = [
             format!("no worker is attached to {name}"),

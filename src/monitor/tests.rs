@@ -183,9 +183,9 @@ const CASES: [Case; 16] = [
         "io: 2 workers are stuck: their jobs ignore the request to stop, and others run in their place up to max_stuck",
     ),
     (
-        |watch| watch.pool().attached = Some(0),
-        |watch| watch.pool().attached = Some(1),
-        "no worker is attached to io: nothing runs charge; 0 jobs wait",
+        |watch| (watch.pool().attached, watch.pool().queued) = (Some(0), 3),
+        |watch| watch.pool().queued = 0,
+        "no worker is attached to io: nothing runs charge; 3 jobs wait",
     ),
     (
         |watch| watch.die(1),

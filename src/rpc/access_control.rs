@@ -53,7 +53,7 @@ impl AccessControl {
             Some(authenticator) => {
                 let tenant = tenant_of_job(authenticator, rpc, call, job);
                 let tenant = tenant.map_err(|denial| self.denied(&denial, call, None))?;
-                if job.tenant.is_empty() {
+                if let Some(tenant) = tenant.filter(|_| job.tenant.is_empty()) {
                     job.tenant.push_str(tenant);
                 }
             }
@@ -90,7 +90,7 @@ impl AccessControl {
             return Ok(asked.map(str::to_owned));
         }
         let tenant = caller(call).and_then(|caller| caller.tenant_of_jobs(rpc, kind, asked));
-        tenant.map(|tenant| Some(tenant.to_owned())).map_err(|denial| self.denied(&denial, call, None))
+        tenant.map(|tenant| tenant.map(str::to_owned)).map_err(|denial| self.denied(&denial, call, None))
     }
 
     /// Whether a call may read or change a job. Without authentication, it always may.
@@ -164,7 +164,7 @@ fn tenant_of_job<'a>(
     rpc: Rpc,
     call: &'a CallContext,
     job: &Job,
-) -> Result<&'a str, Denial> {
+) -> Result<Option<&'a str>, Denial> {
     let caller = caller(call)?;
     authenticator.recheck(caller)?;
     caller.tenant_of_job(rpc, job)

@@ -107,12 +107,14 @@ pub fn public_services(
 }
 
 /// The RPCs that operators may call besides those of `AdminService`: those that read, and acts on detached jobs.
-const SHARED: [Rpc; 13] = [
+const SHARED: [Rpc; 15] = [
     Rpc::Stats,
     Rpc::WatchStats,
     Rpc::GetJob,
     Rpc::ListDetached,
     Rpc::GroupJobs,
+    Rpc::CancelDetached,
+    Rpc::CancelJobs,
     Rpc::RetryJob,
     Rpc::RetryJobs,
     Rpc::DeleteJob,

@@ -1,6 +1,7 @@
 //! The store in SQLite: in one file, for a single server, or in memory. Opening a file locks it, checks the write-ahead
 //! log, migrates the schema, and applies the settings.
 
+mod backup;
 mod check;
 mod files;
 mod readers;
@@ -24,6 +25,7 @@ use sqlite_connection::SqliteConnection;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
+pub use backup::backup_sqlite;
 pub use check::{SqliteFacts, inspect_sqlite};
 use files::{Lock, Opened, beside, io_error, real};
 pub use salvage::{Salvaged, salvage_sqlite};

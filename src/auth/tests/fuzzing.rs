@@ -96,7 +96,8 @@ pub(crate) fn jwt(data: &[u8]) {
             assert_eq!(caller.principal().strip_prefix("jwt:"), facts.claim("sub").as_str());
             let tenant = caller
                 .tenant_of_job(Rpc::Submit, &crate::model::Job::new("any", ""))
-                .expect("the rule allows everything");
+                .expect("the rule allows everything")
+                .expect("one tenant");
             let named = facts.claim("org").as_str().unwrap_or(caller.principal());
             assert!(tenant.len() <= 128 && (named.len() > 128 || named == tenant));
             assert!(authenticate().is_ok(), "the result is cached");

@@ -1,7 +1,7 @@
 //! `waterwheel store` on the store file of a server, the backup and restore commands of docs/jobs.md, schedules, and
 //! statistics of detached jobs.
 
-use std::{collections::BTreeSet, path::Path};
+use std::{collections::BTreeSet, os::unix::fs::PermissionsExt as _, path::Path};
 
 use tokio::process::Command;
 use waterwheel::proto::{DetachedJob, DetachedJobFilter, DetachedStats, JobState};
@@ -11,7 +11,7 @@ use crate::{
     ops_pages,
     process::{Process, config_file},
     service::Caller,
-    support::{Cluster, skipped},
+    support::Cluster,
 };
 
 /// Runs `waterwheel store`. Returns whether it succeeded, and its output.
@@ -106,7 +106,9 @@ fn documented(row: &str, store: usize) -> &'static str {
 /// Runs a shell command, which must succeed and print no errors.
 async fn run(line: &str, directory: &Path, env: &[(&str, &str)]) {
     let mut command = Command::new("sh");
-    command.args(["-c", line]).current_dir(directory).env_clear().env("PATH", "/usr/bin:/bin").kill_on_drop(true);
+    let program = Path::new(env!("CARGO_BIN_EXE_waterwheel")).parent().unwrap().display();
+    let path = format!("{program}:/usr/bin:/bin");
+    command.args(["-c", line]).current_dir(directory).env_clear().env("PATH", path).kill_on_drop(true);
     let ended = command.envs(env.iter().copied()).output().await.unwrap();
     let stderr = String::from_utf8_lossy(&ended.stderr);
     assert!(ended.status.success() && stderr.is_empty(), "{line}: {}: {stderr}", ended.status);
@@ -137,9 +139,6 @@ async fn assert_restored(config: &str, directory: &Path, store: usize, env: &[(&
 
 #[tokio::test]
 async fn a_store_file_is_backed_up_while_its_server_runs_and_restored() {
-    if !Path::new("/usr/bin/sqlite3").exists() {
-        return skipped("/usr/bin/sqlite3 does not exist; install Debian's package `sqlite3`");
-    }
     let dir = tempfile::tempdir().unwrap();
     assert_restored(&CONFIG.replace("jobs.db", "waterwheel.db"), dir.path(), 0, &[]).await;
 }
@@ -156,6 +155,27 @@ async fn a_database_is_created_and_backed_up_while_its_server_runs_and_restored(
     run("psql --quiet --set=ON_ERROR_STOP=1 --file=make.sql postgres", dir.path(), &superuser).await;
     let config = CONFIG.replace("store.path = \"jobs.db\"", &format!("store.url = \"{url}\""));
     assert_restored(&config, dir.path(), 1, &[("PGHOST", &host), ("PGUSER", "waterwheel")]).await;
+}
+
+#[tokio::test]
+async fn a_backup_is_a_new_file_that_only_its_owner_may_read_or_goes_to_standard_output() {
+    let (dir, path) = config_file(CONFIG);
+    let process = Process::serve_file(&path).await;
+    let id = Jobs::of(&process).await.created(delayed("600s", work("echo", "x"))).await;
+    let dir = dir.path();
+    let backup = |file, new| store_with(&["store", "backup", file, new], dir);
+    assert_eq!(backup("jobs.db", "copy.db"), (true, "1 job in copy.db\n".to_owned()));
+    assert_eq!(std::fs::metadata(dir.join("copy.db")).unwrap().permissions().mode() & 0o777, 0o600);
+    let (is_fine, output) = backup("jobs.db", "copy.db");
+    assert!(!is_fine && output.contains("it exists already"), "{output}");
+    let (is_fine, output) = backup("missing.db", "other.db");
+    assert!(!is_fine && output.contains("No such file") && !dir.join("other.db").exists(), "{output}");
+    run("waterwheel store backup jobs.db - > piped.db", dir, &[]).await;
+    for copy in ["copy.db", "piped.db"] {
+        assert!(store_of("export", dir, copy).1.contains(&id), "{copy}");
+    }
+    let left = std::fs::read_dir(dir).unwrap().filter(|entry| entry.as_ref().unwrap().path().is_dir()).count();
+    assert_eq!(left, 0, "the copy for standard output is removed");
 }
 
 const SCHEDULES: &str = r#"
