@@ -74,6 +74,7 @@ grep -q "^FROM docker.io/library/rust:$minimum-" deploy/Containerfile || {
 }
 # The longest errors arrive through the proxies.
 haproxy -q -c -f deploy/proxy/haproxy.cfg
+haproxy -q -c -f deploy/patroni/haproxy.cfg
 nginx -q -t -c "$PWD/deploy/proxy/nginx.conf"
 grpcio="$CACHE/grpcio/$GRPCIO"
 [[ -d $grpcio/grpc ]] || PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --target "$grpcio" "grpcio==$GRPCIO"
