@@ -25,7 +25,7 @@ use crate::{
     },
 };
 
-/// Check, export, salvage or change a file of jobs without a server, or back it up beside one.
+/// Check, back up, export, salvage or change a file of jobs
 #[derive(Debug, Args)]
 pub(super) struct StoreCommand {
     #[command(subcommand)]
