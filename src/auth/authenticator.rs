@@ -8,8 +8,7 @@ use std::sync::{
 use arc_swap::ArcSwap;
 
 use super::{
-    Caller, Certificate, Config, Denial, KeysError, PrincipalPattern, Rule, caller::ANONYMOUS, denial::TokenFault,
-    token::Tokens,
+    Caller, Certificate, Config, Denial, KeysError, PrincipalPattern, Rule, denial::TokenFault, token::Tokens,
 };
 use crate::{
     model::CertificateRequest,
@@ -90,14 +89,11 @@ impl Authenticator {
                 certificate.caller(rules.generation, |principal| rules.caller(principal.to_owned(), None))
             }
             (None, Some(anonymous)) => Ok(Arc::clone(anonymous)),
-            (None, None) => Err(self.no_credentials()),
+            (None, None) => {
+                // `Sent` is a placeholder: `Connection::authenticate` replaces it by what the listener asked for.
+                Err(Denial::NoCredentials { certificate: CertificateRequest::Sent, tokens: self.tokens.is_some() })
+            }
         }
-    }
-
-    /// The denial of a caller without credentials, who needs some.
-    pub fn no_credentials(&self) -> Denial {
-        // `Sent` is a placeholder: `Connection::authenticate` replaces it by what the listener asked for.
-        Denial::NoCredentials { certificate: CertificateRequest::Sent, tokens: self.tokens.is_some() }
     }
 
     /// Checks that a caller's credentials are still valid, because they may expire during a call.
@@ -139,7 +135,7 @@ impl Rules {
         let all: Vec<_> = rules.iter().cloned().map(Arc::new).collect();
         let names_anonymous = |rule: &&Arc<Rule>| rule.principals.contains(&PrincipalPattern::Anonymous);
         let grants: Vec<_> = all.iter().filter(names_anonymous).cloned().collect();
-        let anonymous = (!grants.is_empty()).then(|| Caller::new(ANONYMOUS.into(), None, grants.into_iter()));
+        let anonymous = (!grants.is_empty()).then(|| Caller::new("anonymous".into(), None, grants.into_iter()));
         Self { all, anonymous: anonymous.map(Arc::new), generation }
     }
 

@@ -7,8 +7,6 @@ use sha2::{Digest, Sha256};
 use super::{Denial, Rpc, Rule, token::Credentials};
 use crate::model::{Job, MAX_TENANT, Reason, WhenFull};
 
-/// The principal of callers without credentials.
-pub(super) const ANONYMOUS: &str = "anonymous";
 /// The tenant of a rule for any tenant.
 const ANY: &str = "*";
 
@@ -141,11 +139,6 @@ impl Caller {
             return Err(Denial::forbidden(Reason::ShedDenied, &self.principal, &[]));
         }
         Ok(tenant.as_deref())
-    }
-
-    /// Whether it has shown no credentials.
-    pub fn is_anonymous(&self) -> bool {
-        self.principal == ANONYMOUS
     }
 
     fn kind_denied(&self, rpc: Rpc, kind: &str) -> Denial {

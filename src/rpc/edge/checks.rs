@@ -80,7 +80,6 @@ impl Connection {
                 None => Err(caller.denied("a method that no rule can name")),
             };
             match allowed {
-                Err(_) if caller.is_anonymous() => Err(authenticator.no_credentials()),
                 Err(denial) if self.edge.catalog.has_rpc(request.uri().path()) => Err(denial),
                 // The route of an unknown method answers it.
                 Ok(()) | Err(_) => Ok(caller),
