@@ -69,6 +69,7 @@ pub use {
     context::ContextParts,
     external::{AttachedWorkerStats, NewWorker},
     output::OutputSink,
+    remote::IdleLeave,
 };
 
 /// Runs jobs that mostly wait: I/O-bound work on the serving threads.

@@ -312,6 +312,32 @@ func TestBatchesOfAnAttachedWorker(t *testing.T) {
 	}
 }
 
+func TestAWorkerEndsWhenNoServerHasHadAJobForIt(t *testing.T) {
+	config := strings.Replace(far, "when_full", "attached.idle_leave = \"1s\"\nwhen_full", 1)
+	idle, one := serve(t, config)
+	client, other := serve(t, config)
+	waiting := &worker.Worker{Addresses: []string{one.address, other.address}}
+	for _, kind := range []string{"do", "batch"} {
+		waiting.Handle(kind, func(_ context.Context, job *worker.Job) ([]byte, string, error) {
+			if len(job.Payload) > 0 {
+				time.Sleep(2500 * time.Millisecond)
+			}
+			return nil, "", nil
+		})
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- waiting.Run(context.Background()) }()
+	if _, err := client.Submit(within(t, patience), job("do", "long")); err != nil {
+		t.Error(err)
+	}
+	if _, err := idle.Submit(within(t, patience), job("do", "")); err != nil || len(ended) > 0 {
+		t.Error("the worker ended early", err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
 // A worker has its slots once, and not at each of its servers.
 func TestOneBudgetOfSlots(t *testing.T) {
 	var running, most atomic.Int32

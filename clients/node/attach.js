@@ -16,7 +16,7 @@ async function attachAll(worker, name, addresses, options) {
   for (const signal of ["SIGTERM", "SIGINT"]) process.on(signal, leave);
   options.signal?.addEventListener("abort", leave);
   if (options.signal?.aborted) leave();
-  const how = { worker, name, options, ended: () => {} };
+  const how = { worker, name, options, leave };
   try {
     await Promise.all(addresses.map((address) => follow({ ...how, given: address.trim() }, leaving.signal)));
   } finally {
@@ -28,7 +28,7 @@ async function attachAll(worker, name, addresses, options) {
 // Resolves early if the signal says so.
 const pause = (milliseconds, signal) => sleep(milliseconds, null, { signal }).catch(() => {});
 
-// Stays attached to each address of a name, which it resolves every ten seconds, and whenever a call ends.
+// Stays attached to each address of a name, which it resolves every three seconds.
 async function follow(how, leaving) {
   const attached = new Map();
   const loops = new Set();
@@ -49,8 +49,7 @@ async function follow(how, leaving) {
       }
       attached.get(address).missing = 0;
     }
-    await pause(1000, leaving);
-    await Promise.race([pause(9000, leaving), new Promise((resolve) => (how.ended = resolve))]);
+    await pause(3000, leaving);
   }
   await Promise.all(loops);
 }
@@ -68,7 +67,6 @@ async function stay(how, address, leaving) {
   while (!leaving.aborted) {
     const call = { isFollowed: null };
     await attach(how, address, leaving, call).catch((error) => warn(address, error));
-    how.ended();
     if (call.isFollowed) return call.isFollowed;
     await pause(100 + 900 * Math.random(), leaving);
   }
@@ -85,14 +83,18 @@ async function attach(how, address, leaving, its) {
   const leave = () => session.send({ leaving: {} });
   leaving.addEventListener("abort", leave);
   session.send({ hello: { name, kinds: worker.kinds, concurrency: worker.slots } });
+  worker.sessions.add(session);
+  session.share();
   try {
     for await (const message of call) {
       session.receive(message);
+      if (message.leave?.idle) how.leave();
       // The jobs of this call may take long: the free slots attach again at once.
-      if (message.leave) its.isFollowed ??= stay(how, address, leaving);
+      if (message.leave && !leaving.aborted) its.isFollowed ??= stay(how, address, leaving);
     }
   } finally {
     leaving.removeEventListener("abort", leave);
+    worker.sessions.delete(session);
     session.detach();
     over.close();
   }

@@ -125,6 +125,7 @@ class Job {
 class Session {
   #jobs = new Map();
   #idle = () => {};
+  #told = 0;
 
   constructor(worker, send) {
     Object.assign(this, { worker, send });
@@ -138,12 +139,27 @@ class Session {
 
   start(run) {
     const job = new Job(run, (message) => {
-      if (message.done ?? message.failed) this.#jobs.delete(run.id);
+      if (message.done ?? message.failed) {
+        this.#jobs.delete(run.id);
+        this.#hold(-1);
+      }
       if (this.#jobs.size === 0) this.#idle();
       return this.send(message);
     });
     this.#jobs.set(run.id, job);
+    this.#hold(1);
     this.worker.start(job);
+  }
+
+  #hold(change) {
+    this.worker.held += change;
+    for (const other of this.worker.sessions) if (other !== this) other.share();
+  }
+
+  // Tells the server how many slots the jobs of others have.
+  share() {
+    const elsewhere = this.worker.held - this.#jobs.size;
+    if (elsewhere !== this.#told) this.send({ slots: { elsewhere: (this.#told = elsewhere) } });
   }
 
   taken(id) {

@@ -22,6 +22,9 @@ class Worker {
   slots = Infinity;
   #running = 0;
   #waiting = [];
+  // The jobs that are not answered, and the servers that they come from.
+  held = 0;
+  sessions = new Set();
 
   kind(name, handler, { contentType } = {}) {
     this.#kinds.set(name, { run: (job) => this.answerTo(job, handler, contentType) });

@@ -162,6 +162,9 @@ public final class Worker {
           } else if (response.hasTaken()) {
             var job = jobs.get(response.getTaken().getId());
             if (job != null) job.room.release();
+          } else if (response.getLeave().getIdle()) {
+            // Nobody needs this worker. The exit waits for this thread.
+            new Thread(() -> System.exit(0)).start();
           } else if (response.hasLeave() && !isFollowed) {
             // The jobs of this call may take long: the free slots attach again at once.
             isFollowed = true;

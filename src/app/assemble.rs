@@ -155,10 +155,10 @@ pub(super) fn make(kind: &config::Kind, runners: &Runners) -> Result<Kind, Assem
             let cancel_grace = Some(program.cancel_grace);
             Ok(processes.kind(name).options(KindOptions { cancel_grace, ..options.clone() }))
         }
-        config::Handler::Remote { kinds, cancel_grace } => {
+        config::Handler::Remote { kinds, cancel_grace, idle_leave } => {
             let (is_same, grace) = (|it: &RemoteWorkers| it.kinds() == kinds, *cancel_grace);
             let workers = known(&mut runners.remote.lock(), pool, is_same, || RemoteWorkers::new(kinds.clone(), grace));
-            workers.set_cancel_grace(grace);
+            workers.set(grace, *idle_leave);
             Ok(workers.kind(name).options(options.clone()))
         }
     }

@@ -210,7 +210,7 @@ mod tests {
         for line in [
             "listen = \"127.0.0.1:0\"              # flag --listen",
             "kill = \"1s\"     # env WATERWHEEL_DRAIN__KILL",
-            &format!("workers = 64              # built-in:{at}"),
+            &format!("workers = 64                      # built-in:{at}"),
         ] {
             assert!(shown.lines().any(|shown| shown == line), "{line}\n{shown}");
         }

@@ -21,7 +21,7 @@ use super::{
     values::Values,
 };
 use crate::{
-    handler::{ExecCommand, WorkerProgram, protocol::scope},
+    handler::{ExecCommand, IdleLeave, WorkerProgram, protocol::scope},
     model::FailureCode,
 };
 
@@ -83,6 +83,10 @@ pub(super) fn read(kind: &str, pool: &str, values: &Values, env: &[(String, Stri
         HandlerKey::Remote => Handler::Remote {
             kinds: values.kinds_of(pool).into_iter().collect(),
             cancel_grace: values.required(&format!("pool.{pool}.cancel_grace")),
+            idle_leave: values.get(&format!("pool.{pool}.attached.idle_leave")).map(|after| {
+                let min = values.get::<u64>(&format!("pool.{pool}.attached.min")).unwrap_or(0);
+                IdleLeave { after, min: min as usize }
+            }),
         },
         HandlerKey::Builtin => Handler::Builtin(values.required(&key.path(kind))),
     }

@@ -310,9 +310,12 @@ keys! {
     "pool.*.tenant_share": Number(0.001, 1.0), default "0.25";
     /// Ended jobs that the pool remembers, 0.3 to 5 KiB each. Half are for failures.
     "pool.*.ended_jobs": Integer(0, 1 << 20), default "1024";
-    /// Run time from which a job counts as stale: it is logged once, counted, and shown by `waterwheel jobs --stale`.
-    /// By default none is.
+    /// Run time from which a job is stale: logged once, counted, shown by `jobs --stale`. By default none is.
     "pool.*.stale_after": RUN, like "'5m'";
+    /// Time without a job after which an attached worker is asked to leave for good. By default none is.
+    "pool.*.attached.idle_leave": AGE, like "'60s'";
+    /// Number of attached workers that stay, however idle. By default 0.
+    "pool.*.attached.min": Integer(0, 65_536), like "1";
 
     /// Long-running program, with its arguments. It runs the jobs of each kind that names it. `{config_dir}` is the
     /// directory of the configuration file.

@@ -15,7 +15,7 @@ use super::{handler, values::Values};
 use crate::{
     auth::{self, Jwt, Pattern, PrincipalPattern, QuotaConfig, Rpc, Rule},
     detached::Schedule,
-    handler::{Builtin, ExecCommand, KindOptions, WorkerProgram},
+    handler::{Builtin, ExecCommand, IdleLeave, KindOptions, WorkerProgram},
     memory::MemoryLimits,
     model::{DeadlinePolicy, KindLimits, Limit, Rate},
     net::{ConnectionLimits, Http2, ListenAddress, TlsConfig},
@@ -174,6 +174,8 @@ pub enum Handler {
         kinds: BTreeSet<String>,
         /// Time between asking a job to stop and giving it up.
         cancel_grace: Duration,
+        /// When those that idle leave.
+        idle_leave: Option<IdleLeave>,
     },
 }
 

@@ -74,6 +74,8 @@ pub(crate) enum ToWorker {
     Cancel { id: String, reason: String, grace_ms: u64 },
     /// Asks the worker to finish its jobs and exit. After `grace_ms`, it is forced to.
     Leave { grace_ms: u64 },
+    /// Asks an attached worker to exit, because it was idle for too long.
+    Idle,
     /// A piece of output was passed on. Only attached workers get this message; a full pipe slows down the others.
     Taken { id: String },
 }

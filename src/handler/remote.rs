@@ -6,10 +6,13 @@
 
 mod alone;
 mod attachment;
+mod given_job;
+#[cfg(test)]
+mod tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
-    sync::{Arc, OnceLock, atomic::Ordering},
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -24,12 +27,12 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::attachment::Attachment;
-use self::{alone::Kept, attachment::Loss};
+use self::{alone::Kept, attachment::Loss, given_job::Given};
 use super::{
     AttachedWorkerStats, Context, Handler, Kind, NewWorker, Runner,
     external::{External, ExternalStats},
-    protocol::{Failed, Run, ToWorker},
-    worker_job::{JobEvent, WorkerJob, follow},
+    protocol::{Run, ToWorker},
+    worker_job::{JobEvent, follow},
 };
 use crate::{
     model::{HandlerError, Job, Output},
@@ -45,6 +48,18 @@ const EVENTS: usize = UNTAKEN_PIECES + 1;
 /// all jobs of a large worker would wait for each other.
 const LOSSES: u32 = 2;
 
+/// Time after which a worker looks at its pool's settings again, which a reload changes.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// When workers that idle are asked to leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IdleLeave {
+    /// Time without a job.
+    pub after: Duration,
+    /// Number of workers that stay.
+    pub min: usize,
+}
+
 /// A message to a worker, with the payload of a job.
 pub(crate) type Order = (ToWorker, Bytes);
 
@@ -54,8 +69,10 @@ pub(crate) struct RemoteWorkers {
     kinds: BTreeSet<String>,
     cancel_grace: Mutex<Duration>,
     state: Mutex<State>,
-    /// Notified when a slot is free.
+    /// Notified when a slot is free: one job that waits for any.
     freed: Notify,
+    /// Notified when a worker changed: all jobs that wait for one alone.
+    changed: Notify,
     /// Called after the number of slots changed, without a lock.
     on_resize: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
@@ -66,9 +83,12 @@ struct State {
     last_job: u64,
     late_messages: u64,
     workers: BTreeMap<u64, Worker>,
-    /// The workers with a free slot, each once; the next job goes to the first.
+    /// The workers that had a free slot when they were listed, each once.
     free: VecDeque<u64>,
+    /// Jobs that wait for a free slot.
+    waiting: usize,
     is_closed: bool,
+    idle_leave: Option<IdleLeave>,
 }
 
 struct Worker {
@@ -78,8 +98,14 @@ struct Worker {
     orders: mpsc::Sender<Order>,
     /// The sender for the events of each job; `None` if the job was given up.
     jobs: FxHashMap<u64, Option<mpsc::Sender<JobEvent>>>,
+    /// Slots with jobs of other servers.
+    elsewhere: usize,
+    /// Whether it is listed as free.
+    is_listed: bool,
     answered: u64,
     attached_at: Instant,
+    /// When its last job ended, of this server or another one.
+    idle_since: Instant,
     is_leaving: bool,
     /// Whether it is [kept](Kept) for one job.
     is_kept: bool,
@@ -99,16 +125,16 @@ impl Worker {
     }
 
     fn has_free_slot(&self) -> bool {
-        !self.is_leaving && !self.is_kept && self.jobs.len() < self.about.concurrency
+        !self.is_leaving && !self.is_kept && self.jobs.len() + self.elsewhere < self.about.concurrency
     }
 
-    /// Gives the worker no more jobs. `tell` says whether to send it a message about that.
-    fn leave(&mut self, tell: bool) {
+    /// Gives the worker no more jobs, and sends it what tells it so.
+    fn leave(&mut self, order: Option<ToWorker>) {
         if std::mem::replace(&mut self.is_leaving, true) {
             return;
         }
-        if tell {
-            self.send((ToWorker::leave(Duration::ZERO), Bytes::new()));
+        if let Some(order) = order {
+            self.send((order, Bytes::new()));
         }
         if self.jobs.is_empty() {
             self.done.cancel();
@@ -135,9 +161,10 @@ impl RemoteWorkers {
         Arc::new(Self { kinds, cancel_grace: Mutex::new(cancel_grace), ..Self::default() })
     }
 
-    /// Sets the time between asking a job to stop and giving it up.
-    pub(crate) fn set_cancel_grace(&self, cancel_grace: Duration) {
+    /// Sets the time between asking a job to stop and giving it up, and when idle workers leave.
+    pub(crate) fn set(&self, cancel_grace: Duration, idle_leave: Option<IdleLeave>) {
         *self.cancel_grace.lock() = cancel_grace;
+        self.state.lock().idle_leave = idle_leave;
     }
 
     /// The kinds that each worker runs.
@@ -150,7 +177,7 @@ impl RemoteWorkers {
     pub(crate) fn attach(self: &Arc<Self>, about: NewWorker) -> Option<(Attachment, mpsc::Receiver<Order>)> {
         // For each job: `run`, `cancel` and a `taken` per piece. For the worker: one `leave`.
         let (orders, to_send) = mpsc::channel((2 + EVENTS) * about.concurrency + 1);
-        let done = CancellationToken::new();
+        let (done, now) = (CancellationToken::new(), Instant::now());
         let mut state = self.state.lock();
         if state.is_closed {
             return None;
@@ -163,17 +190,20 @@ impl RemoteWorkers {
             about,
             orders: orders.clone(),
             jobs: FxHashMap::default(),
+            elsewhere: 0,
+            is_listed: false,
             answered: 0,
-            attached_at: Instant::now(),
+            attached_at: now,
+            idle_since: now,
             is_leaving: false,
             is_kept: false,
             done: done.clone(),
         };
         state.workers.insert(id, worker);
-        state.free.push_back(id);
+        state.list(id);
         drop(state);
         self.resized();
-        self.freed.notify_waiters();
+        self.has_freed();
         Some((Attachment { workers: Arc::clone(self), id, orders, done }, to_send))
     }
 
@@ -181,24 +211,9 @@ impl RemoteWorkers {
     fn leave(&self) {
         let mut state = self.state.lock();
         state.is_closed = true;
-        state.workers.values_mut().for_each(|worker| worker.leave(true));
+        state.workers.values_mut().for_each(|worker| worker.leave(Some(ToWorker::leave(Duration::ZERO))));
         drop(state);
         self.resized();
-    }
-
-    /// Gives a job to a worker as soon as one has a free slot.
-    async fn begin(self: &Arc<Self>, job: &Job, cx: &Context) -> Result<RemoteJob, HandlerError> {
-        let mut kept = Kept::nothing(self);
-        let give = || {
-            let mut state = self.state.lock();
-            // Unless the kinds are gone, another worker may attach.
-            if state.is_closed && state.workers.is_empty() {
-                return Err(HandlerError::Unavailable { message: "no worker is attached".to_owned() });
-            }
-            Ok(state.give(job, cx, &mut kept))
-        };
-        let given = cx.wait_for(&self.freed, job.queue_timeout, give).await?;
-        Ok(RemoteJob { kept, given, is_answered: false })
     }
 
     fn send(&self, worker: u64, message: ToWorker) {
@@ -207,13 +222,9 @@ impl RemoteWorkers {
         }
     }
 
-    /// Gives a job up. Its slot stays occupied until the worker answers.
-    fn abandon(&self, worker: u64, id: u64) {
-        let is_open =
-            self.state.lock().workers.get_mut(&worker).and_then(|worker| worker.jobs.get_mut(&id)).map(Option::take);
-        if is_open.is_some() {
-            self.resized();
-        }
+    fn has_freed(&self) {
+        self.freed.notify_one();
+        self.changed.notify_waiters();
     }
 
     fn resized(&self) {
@@ -271,19 +282,29 @@ impl State {
         worker.send((ToWorker::Run(Run::of(self.last_job, job, cx)), job.payload.clone()));
         cx.note_runner(Runner::Worker(Arc::clone(&worker.shown)));
         let loss = Arc::clone(&worker.loss);
-        if worker.has_free_slot() {
-            self.free.push_back(worker_id);
-        }
+        self.list(worker_id);
         Some(Given { worker: worker_id, id: self.last_job, events, loss })
     }
 
+    /// All workers in turn; or the last one that was used, where others are to become idle.
     fn next_free(&mut self) -> Option<u64> {
-        while let Some(id) = self.free.pop_front() {
-            if self.workers.get(&id).is_some_and(Worker::has_free_slot) {
+        let packs = self.idle_leave.is_some();
+        while let Some(id) = if packs { self.free.pop_back() } else { self.free.pop_front() } {
+            let Some(worker) = self.workers.get_mut(&id) else { continue };
+            worker.is_listed = false;
+            if worker.has_free_slot() {
                 return Some(id);
             }
         }
         None
+    }
+
+    /// Lists a worker as free, if it is.
+    fn list(&mut self, id: u64) {
+        if let Some(worker) = self.workers.get_mut(&id).filter(|worker| worker.has_free_slot() && !worker.is_listed) {
+            worker.is_listed = true;
+            self.free.push_back(id);
+        }
     }
 }
 
@@ -297,64 +318,5 @@ impl Handler for RemoteHandler {
         let run = self.workers.begin(&job, &cx).await?;
         drop(job);
         follow(run, &cx).await
-    }
-}
-
-/// A job that was given to a worker.
-struct Given {
-    worker: u64,
-    id: u64,
-    events: mpsc::Receiver<JobEvent>,
-    loss: Arc<Loss>,
-}
-
-/// A job of an attached worker.
-struct RemoteJob {
-    kept: Kept,
-    given: Given,
-    is_answered: bool,
-}
-
-impl WorkerJob for RemoteJob {
-    async fn next(&mut self) -> Option<JobEvent> {
-        let event = self.given.events.recv().await;
-        self.is_answered = event.as_ref().is_none_or(JobEvent::is_answer);
-        event
-    }
-
-    async fn stop(&mut self, reason: &str, cx: &Context) {
-        let grace = *self.kept.workers.cancel_grace.lock();
-        self.kept.workers.send(self.given.worker, ToWorker::cancel(self.given.id, reason, grace));
-        // The pool's stop ladder limits this wait. If the pool does not stop the job, it is given up at once.
-        while cx.is_cancelled() && !self.is_answered {
-            if let Some(JobEvent::Piece(_)) = self.next().await {
-                self.passed_on();
-            }
-        }
-    }
-
-    fn passed_on(&self) {
-        self.kept.workers.send(self.given.worker, ToWorker::taken(self.given.id));
-    }
-
-    fn failed(&self, failed: Failed, _cx: &Context) -> HandlerError {
-        failed.error("the worker")
-    }
-
-    fn lost(&self, cx: &Context) -> HandlerError {
-        let Loss { worker, because, was_shared } = &*self.given.loss;
-        if was_shared.load(Ordering::Relaxed) {
-            cx.note_shared_crash();
-        }
-        let cause = because.get().map(|cause| format!(": {cause}")).unwrap_or_default();
-        HandlerError::Lost { message: format!("{worker} is no longer attached{cause}") }
-    }
-}
-
-impl Drop for RemoteJob {
-    fn drop(&mut self) {
-        if !self.is_answered {
-            self.kept.workers.abandon(self.given.worker, self.given.id);
-        }
     }
 }

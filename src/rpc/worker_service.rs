@@ -8,7 +8,7 @@ use futures_util::{StreamExt, stream};
 use prost::encoding::{WireType, decode_key, decode_varint};
 use tokio::{
     sync::oneshot,
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status, Streaming, async_trait};
@@ -32,7 +32,7 @@ use crate::{
     pool::AttachError,
     proto::{
         AttachRequest, AttachResponse,
-        attach_request::{Done, Failed, Hello, Message, Output, Progress},
+        attach_request::{Done, Failed, Hello, Message, Output, Progress, Slots},
         attach_response::{self, Cancel, Leave, Run, Taken},
         worker_service_server::WorkerService,
     },
@@ -148,6 +148,11 @@ async fn follow(
         attachment.leave(true);
         pending::<()>().await;
     };
+    let watch_idle = async {
+        loop {
+            sleep(attachment.leave_if_idle(Instant::now())).await;
+        }
+    };
     let read = async {
         loop {
             let message = match inbound.next().await {
@@ -167,6 +172,10 @@ async fn follow(
                     attachment.leave(false);
                     Ok(())
                 }
+                Some(WorkerMessage::Slots { elsewhere }) => {
+                    attachment.share(elsewhere);
+                    Ok(())
+                }
                 Some(WorkerMessage::Hello(_)) => Err("hello must be the first message, and must not be repeated"),
                 None => Err("this server does not know the message"),
             };
@@ -181,6 +190,7 @@ async fn follow(
         () = attachment.done() => service.pools.is_closing().then(|| status::draining(call.request_id())),
         fault = read => fault,
         () = leave => None,
+        () = watch_idle => None,
     }
 }
 
@@ -193,6 +203,8 @@ pub(crate) enum WorkerMessage {
     OfJob(FromWorker, Bytes),
     /// A message about a job with more than `limit` bytes.
     TooLarge { id: String, limit: usize, is_answer: bool },
+    /// Jobs of other servers have so many of its slots.
+    Slots { elsewhere: usize },
     /// The worker accepts no more jobs.
     Leaving,
 }
@@ -202,6 +214,9 @@ pub(crate) fn worker_message(request: AttachRequest) -> Option<WorkerMessage> {
     let (message, bytes) = match request.message? {
         Message::Hello(hello) => return Some(WorkerMessage::Hello(hello)),
         Message::Leaving(_) => return Some(WorkerMessage::Leaving),
+        Message::Slots(Slots { elsewhere }) => {
+            return Some(WorkerMessage::Slots { elsewhere: elsewhere as usize });
+        }
         Message::Output(Output { id, data }) => (FromWorker::Output { id }, data),
         Message::Progress(Progress { id, fraction, message }) => {
             (FromWorker::Progress { id, fraction: Some(fraction), message }, Bytes::new())
@@ -273,7 +288,8 @@ pub(crate) fn response(order: ToWorker, payload: Bytes) -> AttachResponse {
     let message = match order {
         ToWorker::Run(run) => attach_response::Message::Run(of_run(run, payload)),
         ToWorker::Cancel { id, reason, grace_ms } => attach_response::Message::Cancel(Cancel { id, reason, grace_ms }),
-        ToWorker::Leave { grace_ms } => attach_response::Message::Leave(Leave { grace_ms }),
+        ToWorker::Leave { grace_ms } => attach_response::Message::Leave(Leave { grace_ms, idle: false }),
+        ToWorker::Idle => attach_response::Message::Leave(Leave { grace_ms: 0, idle: true }),
         ToWorker::Taken { id } => attach_response::Message::Taken(Taken { id }),
     };
     AttachResponse { message: Some(message) }

@@ -2,8 +2,10 @@
 
 mod blame;
 mod hello;
+mod idle;
 mod keda;
 mod network;
+mod other_servers;
 mod zero;
 
 use std::time::Duration;
@@ -30,7 +32,7 @@ use crate::{
 
 const CONFIG: &str = r#"
     drain = { notice = "0s", finish = "20s", kill = "1s" }
-    pool.far = { cancel_grace = "100ms" }
+    pool.far.cancel_grace = "100ms"
     kind.far.pool = "far"
     kind.far.remote = true
 "#;

@@ -18,6 +18,9 @@ import (
 	pb "waterwheel.dev/go/waterwheel/v1"
 )
 
+// How the addresses of a name are found, and the time between two looks at them.
+var lookup, every = net.DefaultResolver.LookupNetIP, 3 * time.Second
+
 // attachment is one server, from the time that the name has its address until it does not any more.
 type attachment struct {
 	worker *Worker
@@ -27,15 +30,15 @@ type attachment struct {
 	leaving context.Context
 	leave   context.CancelFunc
 	missing int
-	// Has a value after a call ended.
-	ended chan struct{}
-	loops *sync.WaitGroup
+	loops   *sync.WaitGroup
+	// Ends the worker.
+	end context.CancelFunc
 }
 
 // attachAll runs jobs of all servers that the names have. By a signal it takes no more, and ends with the last answer.
 func (worker *Worker) attachAll(ctx context.Context, names []string) error {
-	leaving, stop := signal.NotifyContext(ctx, syscall.SIGTERM, os.Interrupt)
-	defer stop()
+	leaving, end := signal.NotifyContext(ctx, syscall.SIGTERM, os.Interrupt)
+	defer end()
 	slots := worker.Slots
 	if slots == 0 {
 		slots = 4
@@ -48,16 +51,16 @@ func (worker *Worker) attachAll(ctx context.Context, names []string) error {
 	worker.slots = make(chan struct{}, slots)
 	var loops sync.WaitGroup
 	for _, name := range names {
-		loops.Go(func() { worker.follow(leaving, strings.TrimSpace(name), &loops) })
+		loops.Go(func() { worker.follow(leaving, end, strings.TrimSpace(name), &loops) })
 	}
 	loops.Wait()
 	return nil
 }
 
-// follow stays attached to each address of a name. It resolves the name every ten seconds, and whenever a call ends.
-func (worker *Worker) follow(leaving context.Context, name string, loops *sync.WaitGroup) {
-	attached, ended := map[string]*attachment{}, make(chan struct{}, 1)
-	for leaving.Err() == nil {
+// follow stays attached to each address of a name. It resolves the name again and again.
+func (worker *Worker) follow(leaving context.Context, end context.CancelFunc, name string, loops *sync.WaitGroup) {
+	attached := map[string]*attachment{}
+	for ; leaving.Err() == nil; pause(leaving, every) {
 		addresses, err := resolve(leaving, name)
 		if err != nil {
 			slog.Warn("a server cannot be found", "name", name, "error", err)
@@ -74,17 +77,11 @@ func (worker *Worker) follow(leaving context.Context, name string, loops *sync.W
 		for _, address := range addresses {
 			if attached[address] == nil {
 				leaving, leave := context.WithCancel(leaving)
-				its := &attachment{worker, name, address, leaving, leave, 0, ended, loops}
+				its := &attachment{worker, name, address, leaving, leave, 0, loops, end}
 				attached[address] = its
 				loops.Go(its.stay)
 			}
 			attached[address].missing = 0
-		}
-		pause(leaving, time.Second)
-		select {
-		case <-leaving.Done():
-		case <-ended:
-		case <-time.After(9 * time.Second):
 		}
 	}
 }
@@ -95,9 +92,9 @@ func resolve(ctx context.Context, name string) ([]string, error) {
 	if err != nil || net.ParseIP(host) != nil || strings.HasPrefix(name, "unix:") {
 		return []string{name}, nil
 	}
-	found, err := net.DefaultResolver.LookupNetIP(ctx, "ip4", host)
+	found, err := lookup(ctx, "ip4", host)
 	if len(found) == 0 {
-		found, err = net.DefaultResolver.LookupNetIP(ctx, "ip6", host)
+		found, err = lookup(ctx, "ip6", host)
 	}
 	addresses := make([]string, len(found))
 	for number, ip := range found {
@@ -112,10 +109,6 @@ func (its *attachment) stay() {
 		isFollowed, err := its.attach()
 		if !errors.Is(err, io.EOF) {
 			slog.Warn("a server is gone", "address", its.address, "error", err)
-		}
-		select {
-		case its.ended <- struct{}{}:
-		default:
 		}
 		if isFollowed {
 			return
@@ -157,6 +150,9 @@ func (its *attachment) attach() (isFollowed bool, err error) {
 	slots := uint32(cap(its.worker.slots))
 	hello := &pb.AttachRequest_Hello{Name: its.worker.Name, Kinds: its.worker.names(), Concurrency: slots}
 	session.send(&pb.AttachRequest{Message: &pb.AttachRequest_Hello_{Hello: hello}})
+	go session.share()
+	its.worker.sessions.Store(session, nil)
+	defer its.worker.sessions.Delete(session)
 	defer context.AfterFunc(its.leaving, func() {
 		session.sending.Lock()
 		defer session.sending.Unlock()
@@ -168,7 +164,9 @@ func (its *attachment) attach() (isFollowed bool, err error) {
 			return isFollowed, err
 		}
 		session.receive(message)
-		if message.GetLeave() != nil && !isFollowed {
+		if leave := message.GetLeave(); leave.GetIdle() {
+			its.end()
+		} else if leave != nil && !isFollowed {
 			// The jobs of this call may take long: the free slots attach again at once.
 			isFollowed = true
 			its.loops.Go(its.stay)

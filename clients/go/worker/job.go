@@ -9,6 +9,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/metadata"
@@ -154,13 +155,47 @@ type session struct {
 	worker  *Worker
 	send    func(*pb.AttachRequest)
 	sending sync.Mutex
-	// Jobs that are not answered, by their ids.
-	jobs    sync.Map
+	// Jobs that are not answered, by their ids, and their number.
+	jobs sync.Map
+	held atomic.Int64
+	// Has a value after the jobs of any server changed.
+	others  chan struct{}
 	running sync.WaitGroup
 }
 
 func newSession(ctx context.Context, worker *Worker, send func(*pb.AttachRequest)) *session {
-	return &session{ctx: ctx, worker: worker, send: send}
+	return &session{ctx: ctx, worker: worker, send: send, others: make(chan struct{}, 1)}
+}
+
+// hold counts a job that came, or was answered.
+func (its *session) hold(change int64) {
+	its.held.Add(change)
+	its.worker.held.Add(change)
+	its.worker.sessions.Range(func(other, _ any) bool {
+		select {
+		case other.(*session).others <- struct{}{}:
+		default:
+		}
+		return true
+	})
+}
+
+// share tells the server how many slots the jobs of others have, whenever that changes, until the call ends.
+func (session *session) share() {
+	for told := int64(0); ; {
+		if elsewhere := session.worker.held.Load() - session.held.Load(); elsewhere != told && elsewhere >= 0 {
+			told = elsewhere
+			slots := &pb.AttachRequest_Slots{Elsewhere: uint32(elsewhere)}
+			session.sending.Lock()
+			session.send(&pb.AttachRequest{Message: &pb.AttachRequest_Slots_{Slots: slots}})
+			session.sending.Unlock()
+		}
+		select {
+		case <-session.others:
+		case <-session.ctx.Done():
+			return
+		}
+	}
 }
 
 // say sends one message at a time, and nothing about a job after its answer.
@@ -175,6 +210,7 @@ func (job *Job) say(message *pb.AttachRequest, isAnswer bool) {
 	if isAnswer {
 		job.isAnswered = true
 		session.jobs.Delete(job.Id)
+		session.hold(-1)
 		job.cancel(nil)
 		session.running.Done()
 	}
@@ -200,6 +236,7 @@ func (session *session) start(run *Run) {
 	end := time.Now().Add(time.Duration(run.BudgetMs) * time.Millisecond)
 	job := &Job{Run: run, session: session, ctx: ctx, cancel: cancel, end: end, untaken: make(chan struct{}, untaken)}
 	session.jobs.Store(run.Id, job)
+	session.hold(1)
 	session.running.Add(1)
 	go session.worker.serve(job)
 }

@@ -16,6 +16,8 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 
 	waterwheel "waterwheel.dev/go"
 	pb "waterwheel.dev/go/waterwheel/v1"
@@ -50,6 +52,9 @@ type Worker struct {
 	kinds map[string]kind
 	// Holds the jobs that run; nil in a child, whose server counts them.
 	slots chan struct{}
+	// Jobs that are not answered, and the sessions of the servers that they come from.
+	held     atomic.Int64
+	sessions sync.Map
 }
 
 // kind has either a handler or a batch.

@@ -156,6 +156,19 @@ test("batches are refilled", async (t) => {
   assert.ok(full >= 80, `only ${full} of 160 jobs were in full batches`);
 });
 
+test("a worker ends when no server has had a job for it", async (t) => {
+  const config = FAR.replace("when_full", 'attached.idle_leave = "1s"\nwhen_full');
+  const servers = [await start(t, config), await start(t, config)];
+  const worker = new Worker();
+  for (const kind of ["do", "batch"]) worker.kind(kind, async ({ text }) => text && (await sleep(2500), text));
+  const ended = worker.run({ address: servers.map(({ address }) => address) }).then(() => "ended");
+  const [idle, pool] = servers.map(({ address }) => dial(t, address));
+  const long = pool.submit("do", "long").then(({ text }) => text);
+  assert.equal(await Promise.race([long, ended]), "long");
+  assert.equal((await idle.submit("do", "")).text, "");
+  assert.equal(await ended, "ended");
+});
+
 test("one budget of slots over all servers", async (t) => {
   const servers = [await start(t, FAR), await start(t, FAR)];
   let running = 0;
@@ -175,6 +188,26 @@ test("one budget of slots over all servers", async (t) => {
   };
   await Promise.all(servers.map(submit));
   assert.equal(most, 2);
+});
+
+test("a job goes to a worker that no other server uses", async (t) => {
+  const servers = [await start(t, FAR), await start(t, FAR)];
+  const began = [];
+  for (const at of [0, 1]) {
+    const worker = new Worker();
+    for (const kind of ["do", "batch"]) worker.kind(kind, async ({ text }) => void (began.push(at), await sleep(Number(text))));
+    work(t, worker, { address: servers.map(({ address }) => address), slots: 1 });
+  }
+  const [one, other] = servers.map(({ address }) => dial(t, address));
+  // Both are attached to both.
+  for (const pool of [one, other]) await Promise.all([pool.submit("do", "500"), pool.submit("do", "500")]);
+  assert.equal(new Set(began).size, 2);
+  let isDone = false;
+  const long = one.submit("do", "3000").then(() => (isDone = true));
+  await until(() => began.length === 5);
+  for (let number = 0; number < 6; number++) await other.submit("do", "0");
+  assert.ok(!isDone);
+  await long;
 });
 
 test("TLS and tokens", async (t) => {

@@ -4,8 +4,10 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +16,7 @@ from pathlib import Path
 import crew
 import pytest
 from conftest import CREW, PROGRAM, Server, as_child, as_remote, until
-from waterwheel_pool import Client, Failed, Job, Lost, Missed, Refused, Result, RunningJob, attached
+from waterwheel_pool import Client, Failed, Job, Lost, Missed, Refused, Result, RunningJob, Worker, attached
 
 KINDS = "upper facts pieces apieces large pause hold relay crash crash_once misuse double"
 Hire = Callable[..., "subprocess.Popen[bytes]"]
@@ -164,26 +166,41 @@ def test_the_slots_of_a_worker_are_one_budget_over_all_servers(serve: Callable[.
     spans = [tuple(map(float, line.split())) for line in (tmp_path / "held").read_text().splitlines()]
     assert len(spans) == 12
     assert max(sum(one[0] <= other[0] < one[1] for one in spans) for other in spans) == 2
-    # A job that waits for a slot of the worker is answered at once when it is to stop.
-    with ThreadPoolExecutor() as threads:
-        running = [threads.submit(pools[0].submit, "hold", "3", timeout=20) for _ in range(2)]
-        until(lambda: refused_for_long(pools[1]))
-        began = time.monotonic()
-        with pytest.raises(Missed):
-            pools[1].submit("upper", "x", timeout=20, run_timeout=0.2)
-        assert time.monotonic() - began < 1.5
-        assert all(one.result().output == b"" for one in running)
     for pool in pools:
         pool.close()
 
 
-def refused_for_long(pool: Client) -> bool:
-    """Whether no slot is free for a short while."""
-    try:
-        pool.submit("upper", "x", timeout=20, run_timeout=0.1)
-    except Missed:
-        return True
-    return False
+def test_a_job_goes_to_a_worker_that_no_other_server_uses(serve: Callable[..., Server], hire: Hire) -> None:
+    servers = [serve(as_remote(KINDS)) for _ in range(2)]
+    for _ in range(2):
+        hire(*[server.address for server in servers], CREW_SLOTS="1")
+    with Client(servers[0].address) as one, Client(servers[1].address) as other, ThreadPoolExecutor() as threads:
+        # Both are attached to both.
+        for pool in (one, other):
+            list(threads.map(lambda pool: pool.submit("hold", "0.5", timeout=20), [pool, pool]))
+        long = threads.submit(one.submit, "hold", "3", timeout=20)
+        until(lambda: "hold" in running(servers[0]))
+        for _ in range(6):
+            assert other.submit("upper", "x", timeout=20).text == "X"
+        assert not long.done()
+
+
+def test_a_job_that_waits_for_a_slot_is_answered_at_once_when_it_is_to_stop() -> None:
+    worker, slots, said, stop = Worker(), threading.Semaphore(1), list[tuple[str, str]](), threading.Event()
+    worker.kind("hold")(lambda job: stop.wait())
+
+    def come(number: str) -> RunningJob:
+        run = {"id": number, "kind": "hold", "budget_ms": 60_000}
+        job = RunningJob(run, b"", lambda name, fields, data: said.append((fields["id"], name)))
+        worker.start(job, slots)
+        return job
+
+    jobs = [come("1"), come("2")]
+    until(lambda: not slots.acquire(blocking=False) or slots.release())
+    jobs[1].stop("DEADLINE")
+    assert said == [("2", "failed")]
+    stop.set()
+    until(lambda: said == [("2", "failed"), ("1", "failed")])  # True is no result.
 
 
 def test_it_leaves_in_order_and_follows_its_servers(serve: Callable[..., Server], hire: Hire, tmp_path: Path) -> None:
@@ -204,6 +221,63 @@ def test_it_leaves_in_order_and_follows_its_servers(serve: Callable[..., Server]
         assert worker.wait(timeout=10) == 0
         with pytest.raises((Missed, Refused)):
             pool.submit("upper", "late", timeout=0.5)
+
+
+def test_it_ends_when_no_server_has_had_a_job_for_it(serve: Callable[..., Server], hire: Hire) -> None:
+    config = as_remote(KINDS).replace("when_full", 'attached = { idle_leave = "1s" }, when_full')
+    one, other = serve(config), serve(config)
+    worker = hire(one.address, other.address)
+    with Client(one.address) as idle, Client(other.address) as pool:
+        assert pool.submit("hold", "2.5", timeout=20).output == b""
+        assert worker.poll() is None and idle.submit("upper", "on", timeout=20).text == "ON"
+    assert worker.wait(timeout=20) == 0
+
+
+def test_it_follows_the_addresses_of_a_name(serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
+    servers = [serve(as_remote("slow"))]
+    port = servers[0].address.rpartition(":")[2]
+    servers.append(serve(as_remote("slow"), listen=f"127.0.0.2:{port}"))
+    found, looks, asked = ["127.0.0.1"], list[float](), threading.Event()
+
+    def lookup(host: str, port: int, **_: object) -> list[tuple[object, ...]]:
+        assert host == "pool.example"
+        looks.append(time.monotonic())
+        if not found:
+            raise OSError("no answer")
+        return [(socket.AF_INET, 0, 0, "", (address, port)) for address in found]
+
+    monkeypatch.setattr(socket, "getaddrinfo", lookup)
+    monkeypatch.setattr(attached, "LOOK", 0.02)
+    worker = Worker()
+
+    @worker.kind("slow")
+    def slow(job: RunningJob) -> str:
+        asked.set()
+        job.wait(float(job.text))
+        return "not stopped"
+
+    def looked(times: int) -> None:
+        since = len(looks)
+        until(lambda: len(looks) > since + times)
+
+    with ThreadPoolExecutor() as threads, Client(servers[0].address) as one, Client(servers[1].address) as other:
+        work = threads.submit(worker.run, address=f"pool.example:{port}")
+        assert one.submit("slow", "0").text == "not stopped"
+        found.append("127.0.0.2")
+        assert other.submit("slow", "0").text == "not stopped"
+        found.clear()
+        looked(5)
+        assert one.submit("slow", "0").text == "not stopped", "nobody can tell what is gone"
+        asked.clear()
+        long = threads.submit(one.submit, "slow", "1")
+        assert asked.wait(10)
+        found.append("127.0.0.2")
+        looked(5)
+        with pytest.raises((Missed, Refused)):
+            one.submit("slow", "0", timeout=0.3)
+        assert long.result().text == other.submit("slow", "0").text == "not stopped"
+        worker.leave()
+        work.result(10)
 
 
 def running(server: Server) -> str:

@@ -122,11 +122,14 @@ impl Peer {
             status = self.child.wait() => return Err(format!("it exited ({})", text(status))),
         };
         self.requests = Some(requests);
-        self.responses = Box::pin(responses.map(|read| match read {
+        let responses = responses.map(|read| match read {
             Ok(message) => worker_message(message).ok_or_else(|| "it says nothing that the protocol has".to_owned()),
             // A killed worker leaves a broken connection.
             Err(_) => Err("it ended its call".to_owned()),
-        }));
+        });
+        // There is no other server.
+        let is_slots = |read: &_| matches!(read, Ok(WorkerMessage::Slots { .. }));
+        self.responses = Box::pin(responses.filter(move |read| std::future::ready(!is_slots(read))));
         self.introduced().await
     }
 

@@ -183,16 +183,18 @@ finish = "30s"  # default
 kill = "5s"     # default
 
 [pool.cpu]
-workers = 3               # default, one per CPU
-queue.jobs = 64           # ww.toml:5
-queue.bytes = "8MiB"      # flag --set
-queue.waiting = 1024      # default
-when_full = "reject"      # default
-cancel_grace = "1s"       # default
-max_stuck = 4             # default
-tenant_share = 0.25       # default
-ended_jobs = 1024         # default
+workers = 3                       # default, one per CPU
+queue.jobs = 64                   # ww.toml:5
+queue.bytes = "8MiB"              # flag --set
+queue.waiting = 1024              # default
+when_full = "reject"              # default
+cancel_grace = "1s"               # default
+max_stuck = 4                     # default
+tenant_share = 0.25               # default
+ended_jobs = 1024                 # default
 # stale_after is not set
+# attached.idle_leave is not set
+# attached.min is not set
 
 [kind.thumbnail]
 pool = "cpu"                            # ww.toml:7
@@ -292,7 +294,10 @@ fn bounds_of_workers_are_shown_as_bounds_and_read_as_the_same() {
     let file = FILE.replace("[pool.cpu]", "[pool.cpu]\nworkers = { min = 2, max = \"cpus\" }");
     let loaded = ok(&file, ENV, FLAGS);
     let shown = to_toml_with_origins(&loaded.settings);
-    for line in ["workers.min = 2           # ww.toml:5\n", "workers.max = 3           # ww.toml:5, one per CPU\n"] {
+    for line in [
+        "workers.min = 2                   # ww.toml:5\n",
+        "workers.max = 3                   # ww.toml:5, one per CPU\n",
+    ] {
         assert!(shown.contains(line), "no {line:?} in\n{shown}");
     }
     let whole = shown.replace("A = \"(withheld)\"", "A = \"1\"").replace("B = \"(withheld)\"", "B = \"2\"");

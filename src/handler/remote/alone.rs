@@ -28,7 +28,6 @@ impl State {
             let (id, worker) = others.min_by_key(|(_, worker)| worker.jobs.len())?;
             worker.is_kept = true;
             kept.worker = Some(*id);
-            self.free.retain(|free| free != id);
         }
         kept.worker.filter(|id| self.workers.get(id).is_some_and(|worker| worker.jobs.len() == worker.abandoned()))
     }
@@ -36,9 +35,7 @@ impl State {
     fn release(&mut self, worker: Option<u64>) {
         let Some((id, worker)) = worker.and_then(|id| Some((id, self.workers.get_mut(&id)?))) else { return };
         worker.is_kept = false;
-        if worker.has_free_slot() {
-            self.free.push_back(id);
-        }
+        self.list(id);
     }
 }
 
@@ -46,7 +43,7 @@ impl Drop for Kept {
     fn drop(&mut self) {
         if self.worker.is_some() {
             self.workers.state.lock().release(self.worker);
-            self.workers.freed.notify_waiters();
+            self.workers.has_freed();
         }
     }
 }

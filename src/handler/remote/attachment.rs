@@ -1,15 +1,18 @@
 //! One attached worker: passes its messages on to its jobs.
 
-use std::sync::{
-    Arc, OnceLock,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
 use bytes::Bytes;
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::{Order, RemoteWorkers, State, Worker};
+use super::{IdleLeave, LOOK, Order, RemoteWorkers, State, Worker};
 use crate::{
     handler::{
         protocol::{FromWorker, ToWorker},
@@ -82,8 +85,44 @@ impl Attachment {
 
     /// Gives the worker no more jobs. `tell` says whether to send it a message about that.
     pub(crate) fn leave(&self, tell: bool) {
-        self.workers.state.lock().workers.get_mut(&self.id).into_iter().for_each(|worker| worker.leave(tell));
+        let order = tell.then(|| ToWorker::leave(Duration::ZERO));
+        if let Some(worker) = self.workers.state.lock().workers.get_mut(&self.id) {
+            worker.leave(order);
+        }
         self.workers.resized();
+    }
+
+    /// Jobs of other servers have so many of the worker's slots. The pool keeps its size: its jobs wait for a free
+    /// slot, and this wait counts in its estimates.
+    pub(crate) fn share(&self, elsewhere: usize) {
+        let mut state = self.workers.state.lock();
+        let Some(worker) = state.workers.get_mut(&self.id) else { return };
+        (worker.elsewhere, worker.idle_since) = (elsewhere, Instant::now());
+        let is_free = worker.has_free_slot();
+        state.list(self.id);
+        drop(state);
+        if is_free {
+            self.workers.has_freed();
+        }
+    }
+
+    /// Asks the worker to leave if it has been idle for too long, and enough others stay. Returns when to ask again.
+    pub(crate) fn leave_if_idle(&self, now: Instant) -> Duration {
+        let mut state = self.workers.state.lock();
+        let staying = |state: &State| state.workers.values().filter(|worker| !worker.is_leaving).count();
+        let Some(IdleLeave { after, min }) = state.idle_leave else { return LOOK };
+        let worker = &state.workers[&self.id];
+        let is_busy = worker.is_kept || worker.elsewhere > 0 || !worker.jobs.is_empty();
+        let idle = if is_busy { Duration::ZERO } else { now.saturating_duration_since(worker.idle_since) };
+        if idle < after {
+            return (after - idle).min(LOOK);
+        }
+        if !worker.is_leaving && staying(&state) > min {
+            state.workers.get_mut(&self.id).into_iter().for_each(|worker| worker.leave(Some(ToWorker::Idle)));
+            drop(state);
+            self.workers.resized();
+        }
+        after.min(LOOK)
     }
 
     /// Notes why the worker is about to be gone.
@@ -107,9 +146,8 @@ impl Attachment {
     /// `None` for a message that comes late, and is dropped.
     fn events(&self, id: u64, event: &JobEvent) -> Result<Option<Events>, &'static str> {
         let mut state = self.workers.state.lock();
-        let State { workers, free, last_job, late_messages, .. } = &mut *state;
+        let State { workers, last_job, late_messages, .. } = &mut *state;
         let worker = workers.get_mut(&self.id).ok_or(UNKNOWN)?;
-        let was_full = !worker.has_free_slot();
         let job = if event.is_answer() { worker.jobs.remove(&id) } else { worker.jobs.get(&id).cloned() };
         let Some(events) = job else {
             // Ids only grow. What comes late about an answered job harms no other one, and neither does progress.
@@ -121,18 +159,17 @@ impl Attachment {
             return Ok(Some(events));
         }
         worker.answered += 1;
-        if was_full && worker.has_free_slot() {
-            free.push_back(self.id);
-        }
+        worker.idle_since = Instant::now();
         let is_resized = worker.is_leaving || events.is_none();
         if worker.is_leaving && worker.jobs.is_empty() {
             worker.done.cancel();
         }
+        state.list(self.id);
         drop(state);
         if is_resized {
             self.workers.resized();
         }
-        self.workers.freed.notify_waiters();
+        self.workers.has_freed();
         Ok(Some(events))
     }
 }
@@ -155,5 +192,6 @@ impl Drop for Attachment {
             loss.was_shared.store(jobs.len() > 1, Ordering::Relaxed);
         }
         self.workers.freed.notify_waiters();
+        self.workers.changed.notify_waiters();
     }
 }

@@ -36,6 +36,7 @@ type AttachRequest struct {
 	//	*AttachRequest_Done_
 	//	*AttachRequest_Failed_
 	//	*AttachRequest_Leaving_
+	//	*AttachRequest_Slots_
 	Message       isAttachRequest_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -132,6 +133,15 @@ func (x *AttachRequest) GetLeaving() *AttachRequest_Leaving {
 	return nil
 }
 
+func (x *AttachRequest) GetSlots() *AttachRequest_Slots {
+	if x != nil {
+		if x, ok := x.Message.(*AttachRequest_Slots_); ok {
+			return x.Slots
+		}
+	}
+	return nil
+}
+
 type isAttachRequest_Message interface {
 	isAttachRequest_Message()
 }
@@ -166,6 +176,11 @@ type AttachRequest_Leaving_ struct {
 	Leaving *AttachRequest_Leaving `protobuf:"bytes,6,opt,name=leaving,proto3,oneof"`
 }
 
+type AttachRequest_Slots_ struct {
+	// Slots that other servers use.
+	Slots *AttachRequest_Slots `protobuf:"bytes,7,opt,name=slots,proto3,oneof"`
+}
+
 func (*AttachRequest_Hello_) isAttachRequest_Message() {}
 
 func (*AttachRequest_Output_) isAttachRequest_Message() {}
@@ -177,6 +192,8 @@ func (*AttachRequest_Done_) isAttachRequest_Message() {}
 func (*AttachRequest_Failed_) isAttachRequest_Message() {}
 
 func (*AttachRequest_Leaving_) isAttachRequest_Message() {}
+
+func (*AttachRequest_Slots_) isAttachRequest_Message() {}
 
 // A message from the server.
 type AttachResponse struct {
@@ -659,6 +676,53 @@ func (x *AttachRequest_Failed) GetScope() string {
 	return ""
 }
 
+// How many of the worker's slots jobs of other servers have, after each change; 0 before the first of these messages.
+// The server gives a job only to a slot that is left. Jobs that are on their way meanwhile wait in the worker.
+type AttachRequest_Slots struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of slots.
+	Elsewhere     uint32 `protobuf:"varint,1,opt,name=elsewhere,proto3" json:"elsewhere,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AttachRequest_Slots) Reset() {
+	*x = AttachRequest_Slots{}
+	mi := &file_waterwheel_v1_worker_service_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AttachRequest_Slots) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AttachRequest_Slots) ProtoMessage() {}
+
+func (x *AttachRequest_Slots) ProtoReflect() protoreflect.Message {
+	mi := &file_waterwheel_v1_worker_service_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AttachRequest_Slots.ProtoReflect.Descriptor instead.
+func (*AttachRequest_Slots) Descriptor() ([]byte, []int) {
+	return file_waterwheel_v1_worker_service_proto_rawDescGZIP(), []int{0, 5}
+}
+
+func (x *AttachRequest_Slots) GetElsewhere() uint32 {
+	if x != nil {
+		return x.Elsewhere
+	}
+	return 0
+}
+
 // The worker accepts no more jobs, and finishes the jobs that it has. The server ends the call after its last answer.
 type AttachRequest_Leaving struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -668,7 +732,7 @@ type AttachRequest_Leaving struct {
 
 func (x *AttachRequest_Leaving) Reset() {
 	*x = AttachRequest_Leaving{}
-	mi := &file_waterwheel_v1_worker_service_proto_msgTypes[7]
+	mi := &file_waterwheel_v1_worker_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -680,7 +744,7 @@ func (x *AttachRequest_Leaving) String() string {
 func (*AttachRequest_Leaving) ProtoMessage() {}
 
 func (x *AttachRequest_Leaving) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_worker_service_proto_msgTypes[7]
+	mi := &file_waterwheel_v1_worker_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -693,7 +757,7 @@ func (x *AttachRequest_Leaving) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest_Leaving.ProtoReflect.Descriptor instead.
 func (*AttachRequest_Leaving) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_worker_service_proto_rawDescGZIP(), []int{0, 5}
+	return file_waterwheel_v1_worker_service_proto_rawDescGZIP(), []int{0, 6}
 }
 
 // One job.
@@ -732,7 +796,7 @@ type AttachResponse_Run struct {
 
 func (x *AttachResponse_Run) Reset() {
 	*x = AttachResponse_Run{}
-	mi := &file_waterwheel_v1_worker_service_proto_msgTypes[9]
+	mi := &file_waterwheel_v1_worker_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -744,7 +808,7 @@ func (x *AttachResponse_Run) String() string {
 func (*AttachResponse_Run) ProtoMessage() {}
 
 func (x *AttachResponse_Run) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_worker_service_proto_msgTypes[9]
+	mi := &file_waterwheel_v1_worker_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -866,7 +930,7 @@ type AttachResponse_Cancel struct {
 
 func (x *AttachResponse_Cancel) Reset() {
 	*x = AttachResponse_Cancel{}
-	mi := &file_waterwheel_v1_worker_service_proto_msgTypes[10]
+	mi := &file_waterwheel_v1_worker_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -878,7 +942,7 @@ func (x *AttachResponse_Cancel) String() string {
 func (*AttachResponse_Cancel) ProtoMessage() {}
 
 func (x *AttachResponse_Cancel) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_worker_service_proto_msgTypes[10]
+	mi := &file_waterwheel_v1_worker_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -916,18 +980,20 @@ func (x *AttachResponse_Cancel) GetGraceMs() uint64 {
 }
 
 // Asks the worker to finish the jobs that it runs. The server ends the call after its last answer; the worker may
-// attach again then.
+// attach again then, unless `idle` is set.
 type AttachResponse_Leave struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Time limit in milliseconds; 0 means none.
-	GraceMs       uint64 `protobuf:"varint,1,opt,name=grace_ms,json=graceMs,proto3" json:"grace_ms,omitempty"`
+	GraceMs uint64 `protobuf:"varint,1,opt,name=grace_ms,json=graceMs,proto3" json:"grace_ms,omitempty"`
+	// The worker has had no job for long, and is not needed: it exits with success.
+	Idle          bool `protobuf:"varint,2,opt,name=idle,proto3" json:"idle,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *AttachResponse_Leave) Reset() {
 	*x = AttachResponse_Leave{}
-	mi := &file_waterwheel_v1_worker_service_proto_msgTypes[11]
+	mi := &file_waterwheel_v1_worker_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -939,7 +1005,7 @@ func (x *AttachResponse_Leave) String() string {
 func (*AttachResponse_Leave) ProtoMessage() {}
 
 func (x *AttachResponse_Leave) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_worker_service_proto_msgTypes[11]
+	mi := &file_waterwheel_v1_worker_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -962,6 +1028,13 @@ func (x *AttachResponse_Leave) GetGraceMs() uint64 {
 	return 0
 }
 
+func (x *AttachResponse_Leave) GetIdle() bool {
+	if x != nil {
+		return x.Idle
+	}
+	return false
+}
+
 // Confirms a piece of output: it was sent on to the caller, or is not needed.
 type AttachResponse_Taken struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -973,7 +1046,7 @@ type AttachResponse_Taken struct {
 
 func (x *AttachResponse_Taken) Reset() {
 	*x = AttachResponse_Taken{}
-	mi := &file_waterwheel_v1_worker_service_proto_msgTypes[12]
+	mi := &file_waterwheel_v1_worker_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -985,7 +1058,7 @@ func (x *AttachResponse_Taken) String() string {
 func (*AttachResponse_Taken) ProtoMessage() {}
 
 func (x *AttachResponse_Taken) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_worker_service_proto_msgTypes[12]
+	mi := &file_waterwheel_v1_worker_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1012,14 +1085,15 @@ var File_waterwheel_v1_worker_service_proto protoreflect.FileDescriptor
 
 const file_waterwheel_v1_worker_service_proto_rawDesc = "" +
 	"\n" +
-	"\"waterwheel/v1/worker_service.proto\x12\rwaterwheel.v1\"\xbd\b\n" +
+	"\"waterwheel/v1/worker_service.proto\x12\rwaterwheel.v1\"\xa0\t\n" +
 	"\rAttachRequest\x12:\n" +
 	"\x05hello\x18\x01 \x01(\v2\".waterwheel.v1.AttachRequest.HelloH\x00R\x05hello\x12=\n" +
 	"\x06output\x18\x02 \x01(\v2#.waterwheel.v1.AttachRequest.OutputH\x00R\x06output\x12C\n" +
 	"\bprogress\x18\x03 \x01(\v2%.waterwheel.v1.AttachRequest.ProgressH\x00R\bprogress\x127\n" +
 	"\x04done\x18\x04 \x01(\v2!.waterwheel.v1.AttachRequest.DoneH\x00R\x04done\x12=\n" +
 	"\x06failed\x18\x05 \x01(\v2#.waterwheel.v1.AttachRequest.FailedH\x00R\x06failed\x12@\n" +
-	"\aleaving\x18\x06 \x01(\v2$.waterwheel.v1.AttachRequest.LeavingH\x00R\aleaving\x1a\xd6\x01\n" +
+	"\aleaving\x18\x06 \x01(\v2$.waterwheel.v1.AttachRequest.LeavingH\x00R\aleaving\x12:\n" +
+	"\x05slots\x18\a \x01(\v2\".waterwheel.v1.AttachRequest.SlotsH\x00R\x05slots\x1a\xd6\x01\n" +
 	"\x05Hello\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05kinds\x18\x02 \x03(\tR\x05kinds\x12 \n" +
@@ -1050,9 +1124,11 @@ const file_waterwheel_v1_worker_service_proto_rawDesc = "" +
 	"\n" +
 	"_retryableB\x11\n" +
 	"\x0f_retry_after_msB\t\n" +
-	"\a_counts\x1a\t\n" +
+	"\a_counts\x1a%\n" +
+	"\x05Slots\x12\x1c\n" +
+	"\telsewhere\x18\x01 \x01(\rR\telsewhere\x1a\t\n" +
 	"\aLeavingB\t\n" +
-	"\amessage\"\xe7\x06\n" +
+	"\amessage\"\xfb\x06\n" +
 	"\x0eAttachResponse\x125\n" +
 	"\x03run\x18\x01 \x01(\v2!.waterwheel.v1.AttachResponse.RunH\x00R\x03run\x12>\n" +
 	"\x06cancel\x18\x02 \x01(\v2$.waterwheel.v1.AttachResponse.CancelH\x00R\x06cancel\x12;\n" +
@@ -1080,9 +1156,10 @@ const file_waterwheel_v1_worker_service_proto_rawDesc = "" +
 	"\x06Cancel\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x19\n" +
-	"\bgrace_ms\x18\x03 \x01(\x04R\agraceMs\x1a\"\n" +
+	"\bgrace_ms\x18\x03 \x01(\x04R\agraceMs\x1a6\n" +
 	"\x05Leave\x12\x19\n" +
-	"\bgrace_ms\x18\x01 \x01(\x04R\agraceMs\x1a\x17\n" +
+	"\bgrace_ms\x18\x01 \x01(\x04R\agraceMs\x12\x12\n" +
+	"\x04idle\x18\x02 \x01(\bR\x04idle\x1a\x17\n" +
 	"\x05Taken\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02idB\t\n" +
 	"\amessage2Z\n" +
@@ -1102,7 +1179,7 @@ func file_waterwheel_v1_worker_service_proto_rawDescGZIP() []byte {
 	return file_waterwheel_v1_worker_service_proto_rawDescData
 }
 
-var file_waterwheel_v1_worker_service_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_waterwheel_v1_worker_service_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_waterwheel_v1_worker_service_proto_goTypes = []any{
 	(*AttachRequest)(nil),          // 0: waterwheel.v1.AttachRequest
 	(*AttachResponse)(nil),         // 1: waterwheel.v1.AttachResponse
@@ -1111,13 +1188,14 @@ var file_waterwheel_v1_worker_service_proto_goTypes = []any{
 	(*AttachRequest_Progress)(nil), // 4: waterwheel.v1.AttachRequest.Progress
 	(*AttachRequest_Done)(nil),     // 5: waterwheel.v1.AttachRequest.Done
 	(*AttachRequest_Failed)(nil),   // 6: waterwheel.v1.AttachRequest.Failed
-	(*AttachRequest_Leaving)(nil),  // 7: waterwheel.v1.AttachRequest.Leaving
-	nil,                            // 8: waterwheel.v1.AttachRequest.Hello.LabelsEntry
-	(*AttachResponse_Run)(nil),     // 9: waterwheel.v1.AttachResponse.Run
-	(*AttachResponse_Cancel)(nil),  // 10: waterwheel.v1.AttachResponse.Cancel
-	(*AttachResponse_Leave)(nil),   // 11: waterwheel.v1.AttachResponse.Leave
-	(*AttachResponse_Taken)(nil),   // 12: waterwheel.v1.AttachResponse.Taken
-	nil,                            // 13: waterwheel.v1.AttachResponse.Run.LabelsEntry
+	(*AttachRequest_Slots)(nil),    // 7: waterwheel.v1.AttachRequest.Slots
+	(*AttachRequest_Leaving)(nil),  // 8: waterwheel.v1.AttachRequest.Leaving
+	nil,                            // 9: waterwheel.v1.AttachRequest.Hello.LabelsEntry
+	(*AttachResponse_Run)(nil),     // 10: waterwheel.v1.AttachResponse.Run
+	(*AttachResponse_Cancel)(nil),  // 11: waterwheel.v1.AttachResponse.Cancel
+	(*AttachResponse_Leave)(nil),   // 12: waterwheel.v1.AttachResponse.Leave
+	(*AttachResponse_Taken)(nil),   // 13: waterwheel.v1.AttachResponse.Taken
+	nil,                            // 14: waterwheel.v1.AttachResponse.Run.LabelsEntry
 }
 var file_waterwheel_v1_worker_service_proto_depIdxs = []int32{
 	2,  // 0: waterwheel.v1.AttachRequest.hello:type_name -> waterwheel.v1.AttachRequest.Hello
@@ -1125,20 +1203,21 @@ var file_waterwheel_v1_worker_service_proto_depIdxs = []int32{
 	4,  // 2: waterwheel.v1.AttachRequest.progress:type_name -> waterwheel.v1.AttachRequest.Progress
 	5,  // 3: waterwheel.v1.AttachRequest.done:type_name -> waterwheel.v1.AttachRequest.Done
 	6,  // 4: waterwheel.v1.AttachRequest.failed:type_name -> waterwheel.v1.AttachRequest.Failed
-	7,  // 5: waterwheel.v1.AttachRequest.leaving:type_name -> waterwheel.v1.AttachRequest.Leaving
-	9,  // 6: waterwheel.v1.AttachResponse.run:type_name -> waterwheel.v1.AttachResponse.Run
-	10, // 7: waterwheel.v1.AttachResponse.cancel:type_name -> waterwheel.v1.AttachResponse.Cancel
-	11, // 8: waterwheel.v1.AttachResponse.leave:type_name -> waterwheel.v1.AttachResponse.Leave
-	12, // 9: waterwheel.v1.AttachResponse.taken:type_name -> waterwheel.v1.AttachResponse.Taken
-	8,  // 10: waterwheel.v1.AttachRequest.Hello.labels:type_name -> waterwheel.v1.AttachRequest.Hello.LabelsEntry
-	13, // 11: waterwheel.v1.AttachResponse.Run.labels:type_name -> waterwheel.v1.AttachResponse.Run.LabelsEntry
-	0,  // 12: waterwheel.v1.WorkerService.Attach:input_type -> waterwheel.v1.AttachRequest
-	1,  // 13: waterwheel.v1.WorkerService.Attach:output_type -> waterwheel.v1.AttachResponse
-	13, // [13:14] is the sub-list for method output_type
-	12, // [12:13] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	8,  // 5: waterwheel.v1.AttachRequest.leaving:type_name -> waterwheel.v1.AttachRequest.Leaving
+	7,  // 6: waterwheel.v1.AttachRequest.slots:type_name -> waterwheel.v1.AttachRequest.Slots
+	10, // 7: waterwheel.v1.AttachResponse.run:type_name -> waterwheel.v1.AttachResponse.Run
+	11, // 8: waterwheel.v1.AttachResponse.cancel:type_name -> waterwheel.v1.AttachResponse.Cancel
+	12, // 9: waterwheel.v1.AttachResponse.leave:type_name -> waterwheel.v1.AttachResponse.Leave
+	13, // 10: waterwheel.v1.AttachResponse.taken:type_name -> waterwheel.v1.AttachResponse.Taken
+	9,  // 11: waterwheel.v1.AttachRequest.Hello.labels:type_name -> waterwheel.v1.AttachRequest.Hello.LabelsEntry
+	14, // 12: waterwheel.v1.AttachResponse.Run.labels:type_name -> waterwheel.v1.AttachResponse.Run.LabelsEntry
+	0,  // 13: waterwheel.v1.WorkerService.Attach:input_type -> waterwheel.v1.AttachRequest
+	1,  // 14: waterwheel.v1.WorkerService.Attach:output_type -> waterwheel.v1.AttachResponse
+	14, // [14:15] is the sub-list for method output_type
+	13, // [13:14] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_waterwheel_v1_worker_service_proto_init() }
@@ -1153,6 +1232,7 @@ func file_waterwheel_v1_worker_service_proto_init() {
 		(*AttachRequest_Done_)(nil),
 		(*AttachRequest_Failed_)(nil),
 		(*AttachRequest_Leaving_)(nil),
+		(*AttachRequest_Slots_)(nil),
 	}
 	file_waterwheel_v1_worker_service_proto_msgTypes[1].OneofWrappers = []any{
 		(*AttachResponse_Run_)(nil),
@@ -1167,7 +1247,7 @@ func file_waterwheel_v1_worker_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_waterwheel_v1_worker_service_proto_rawDesc), len(file_waterwheel_v1_worker_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   14,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

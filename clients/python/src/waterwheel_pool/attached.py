@@ -7,8 +7,7 @@ import random
 import signal
 import socket
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import grpc
@@ -20,8 +19,8 @@ from .running import RunningJob
 log = logging.getLogger("waterwheel_pool")
 #: Pieces of one job that the server may have before it has taken one.
 WINDOW = 4
-#: Seconds between two looks at the addresses of a name, and after which a server without an address is left.
-LOOK, GONE = 10.0, 30.0
+#: Seconds between two looks at the addresses of a name. A server that three of them miss is left.
+LOOK = 3.0
 _LEAVING = AttachRequest(leaving=AttachRequest.Leaving())
 _RUN = [field.name for field in AttachResponse.Run.DESCRIPTOR.fields]
 Start = Callable[[RunningJob, threading.Semaphore], None]
@@ -31,9 +30,11 @@ class Attached:
     def __init__(self, kinds: list[str], start: Start, servers: list[Connection], slots: int, name: str) -> None:
         self.hello = AttachRequest(hello=AttachRequest.Hello(name=name, kinds=kinds, concurrency=slots))
         self.start, self.servers, self.slots = start, servers, threading.Semaphore(slots)
-        self.leaving, self.places = False, dict[str, _Place]()
+        self.leaving, self.places, self.sharing = False, dict[str, _Place](), threading.Lock()
+        # What each call is to send, and its jobs.
+        self.calls = dict[queue.SimpleQueue[AttachRequest | None], dict[str, RunningJob]]()
         # A handler of signals may put something into it, whatever it interrupts.
-        self.look: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self.told: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def run(self) -> None:
         if threading.current_thread() is threading.main_thread():
@@ -43,7 +44,7 @@ class Attached:
             for server in self.servers:
                 self._attach_to(server)
             with contextlib.suppress(queue.Empty):
-                self.look.get(timeout=LOOK)
+                self.told.get(timeout=LOOK)
         places = list(self.places.values())
         for place in places:
             place.leave()
@@ -53,24 +54,30 @@ class Attached:
 
     def leave(self) -> None:
         self.leaving = True
-        self.look.put(None)
+        self.told.put(None)
+
+    def share(self, told: Iterable[queue.SimpleQueue[AttachRequest | None]]) -> None:
+        """Tells servers how many slots the jobs of the others have."""
+        held = sum(map(len, self.calls.values()))
+        for outbox in told:
+            outbox.put(AttachRequest(slots=AttachRequest.Slots(elsewhere=held - len(self.calls[outbox]))))
 
     def _attach_to(self, server: Connection) -> None:
         """Attaches to what is new behind a name, and leaves what is gone from there."""
-        now = time.monotonic()
         try:
             seen = addresses(server.target)
         except OSError as fault:
             # Nobody can tell what is gone.
             return log.warning("%s: %s", server.target, fault)
-        for address in seen:
-            if address not in self.places:
-                self.places[address] = _Place(self, server, address)
-                self.places[address].attach_again()
-            self.places[address].seen = now
+        for address in set(seen) - self.places.keys():
+            self.places[address] = _Place(self, server, address)
+            self.places[address].attach_again()
         for address, place in list(self.places.items()):
-            if place.server is server and place.seen < now - GONE:
-                self.places.pop(address).leave()
+            if place.server is server:
+                # A name may lack an address for a moment.
+                place.missing = 0 if address in seen else place.missing + 1
+                if place.missing == 3:
+                    self.places.pop(address).leave()
 
 
 def addresses(target: str) -> list[str]:
@@ -88,7 +95,7 @@ class _Place:
     """One server, by its address."""
 
     def __init__(self, attached: Attached, server: Connection, address: str) -> None:
-        self.attached, self.server, self.address, self.seen = attached, server, address, 0.0
+        self.attached, self.server, self.address, self.missing = attached, server, address, 0
         self.gone, self.threads, self.said = threading.Event(), list[threading.Thread](), ""
         self.outboxes: list[queue.SimpleQueue[AttachRequest | None]] = []
 
@@ -105,22 +112,27 @@ class _Place:
 
     def _stay(self) -> None:
         while not self.gone.is_set() and not self._attach():
-            self.attached.look.put(None)
             self.gone.wait(random.uniform(0.1, 1.0))
 
     def _attach(self) -> bool:
         """Attaches, and runs jobs until the call ends; returns whether another call has taken over."""
         outbox: queue.SimpleQueue[AttachRequest | None] = queue.SimpleQueue()
-        jobs, is_followed = dict[str, RunningJob](), False
+        jobs, is_followed, shared = dict[str, RunningJob](), False, self.attached
 
         def say(name: str, fields: dict[str, Any], data: bytes) -> None:
             body = {"data": data} if name in ("output", "done") else {}
             outbox.put(AttachRequest(**{name: {**fields, **body}}))
             if name in ("done", "failed"):
-                del jobs[fields["id"]]
+                with shared.sharing:
+                    del jobs[fields["id"]]
+                    shared.share(shared.calls.keys() - {outbox})
 
         outbox.put(self.attached.hello)
         self.outboxes.append(outbox)
+        with shared.sharing:
+            shared.calls[outbox] = jobs
+            if any(shared.calls.values()):
+                shared.share([outbox])
         if self.gone.is_set():
             outbox.put(_LEAVING)
         try:
@@ -133,13 +145,18 @@ class _Place:
                     match response.WhichOneof("message"):
                         case "run":
                             run = {name: getattr(response.run, name) for name in _RUN}
-                            jobs[response.run.id] = RunningJob(run, response.run.payload, say, WINDOW)
+                            with shared.sharing:
+                                jobs[response.run.id] = RunningJob(run, response.run.payload, say, WINDOW)
+                                shared.share(shared.calls.keys() - {outbox})
                             self.attached.start(jobs[response.run.id], self.attached.slots)
                         case "taken" if known := jobs.get(response.taken.id):
                             known.window.release()
                         case "cancel" if known := jobs.get(response.cancel.id):
                             known.stop(response.cancel.reason)
                         case "leave" if not is_followed and not self.gone.is_set():
+                            if response.leave.idle:
+                                self.attached.leave()
+                                continue
                             # The jobs of this call may take long: the free slots attach again at once.
                             is_followed = True
                             self.attach_again()
@@ -153,6 +170,9 @@ class _Place:
             # No caller waits for these any more.
             for job in list(jobs.values()):
                 job.stop("DETACHED")
+            with shared.sharing:
+                del shared.calls[outbox]
+                shared.share(shared.calls)
         return is_followed
 
     def _tell(self, what: str) -> None:

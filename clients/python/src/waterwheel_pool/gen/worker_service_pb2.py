@@ -24,7 +24,7 @@ from waterwheel_pool.gen import own_pool as _own_pool
 
 
 
-DESCRIPTOR = _own_pool.AddSerializedFile(b'\n\"waterwheel/v1/worker_service.proto\x12\rwaterwheel.v1\"\xec\x06\n\rAttachRequest\x12\x33\n\x05hello\x18\x01 \x01(\x0b\x32\".waterwheel.v1.AttachRequest.HelloH\x00\x12\x35\n\x06output\x18\x02 \x01(\x0b\x32#.waterwheel.v1.AttachRequest.OutputH\x00\x12\x39\n\x08progress\x18\x03 \x01(\x0b\x32%.waterwheel.v1.AttachRequest.ProgressH\x00\x12\x31\n\x04\x64one\x18\x04 \x01(\x0b\x32!.waterwheel.v1.AttachRequest.DoneH\x00\x12\x35\n\x06\x66\x61iled\x18\x05 \x01(\x0b\x32#.waterwheel.v1.AttachRequest.FailedH\x00\x12\x37\n\x07leaving\x18\x06 \x01(\x0b\x32$.waterwheel.v1.AttachRequest.LeavingH\x00\x1a\xa8\x01\n\x05Hello\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05kinds\x18\x02 \x03(\t\x12\x13\n\x0b\x63oncurrency\x18\x03 \x01(\r\x12>\n\x06labels\x18\x04 \x03(\x0b\x32..waterwheel.v1.AttachRequest.Hello.LabelsEntry\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\"\n\x06Output\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x1a\x39\n\x08Progress\x12\n\n\x02id\x18\x01 \x01(\t\x12\x10\n\x08\x66raction\x18\x02 \x01(\x01\x12\x0f\n\x07message\x18\x03 \x01(\t\x1a\x36\n\x04\x44one\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x14\n\x0c\x63ontent_type\x18\x03 \x01(\t\x1a\xb8\x01\n\x06\x46\x61iled\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04\x63ode\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x16\n\tretryable\x18\x04 \x01(\x08H\x00\x88\x01\x01\x12\x1b\n\x0eretry_after_ms\x18\x05 \x01(\x04H\x01\x88\x01\x01\x12\x13\n\x06\x63ounts\x18\x06 \x01(\x08H\x02\x88\x01\x01\x12\r\n\x05scope\x18\x07 \x01(\tB\x0c\n\n_retryableB\x11\n\x0f_retry_after_msB\t\n\x07_counts\x1a\t\n\x07LeavingB\t\n\x07message\"\xa5\x05\n\x0e\x41ttachResponse\x12\x30\n\x03run\x18\x01 \x01(\x0b\x32!.waterwheel.v1.AttachResponse.RunH\x00\x12\x36\n\x06\x63\x61ncel\x18\x02 \x01(\x0b\x32$.waterwheel.v1.AttachResponse.CancelH\x00\x12\x34\n\x05leave\x18\x03 \x01(\x0b\x32#.waterwheel.v1.AttachResponse.LeaveH\x00\x12\x34\n\x05taken\x18\x04 \x01(\x0b\x32#.waterwheel.v1.AttachResponse.TakenH\x00\x1a\xc9\x02\n\x03Run\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06job_id\x18\x02 \x01(\t\x12\x0c\n\x04kind\x18\x03 \x01(\t\x12\x14\n\x0c\x63ontent_type\x18\x04 \x01(\t\x12\x11\n\tbudget_ms\x18\x05 \x01(\x04\x12\x12\n\nrequest_id\x18\x06 \x01(\t\x12\x13\n\x0btraceparent\x18\x07 \x01(\t\x12\x0e\n\x06tenant\x18\x08 \x01(\t\x12=\n\x06labels\x18\t \x03(\x0b\x32-.waterwheel.v1.AttachResponse.Run.LabelsEntry\x12\x0f\n\x07\x61ttempt\x18\n \x01(\r\x12\x0f\n\x07payload\x18\x0b \x01(\x0c\x12\x17\n\x0fidempotency_key\x18\x0c \x01(\t\x12\r\n\x05token\x18\r \x01(\t\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x36\n\x06\x43\x61ncel\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x10\n\x08grace_ms\x18\x03 \x01(\x04\x1a\x19\n\x05Leave\x12\x10\n\x08grace_ms\x18\x01 \x01(\x04\x1a\x13\n\x05Taken\x12\n\n\x02id\x18\x01 \x01(\tB\t\n\x07message2Z\n\rWorkerService\x12I\n\x06\x41ttach\x12\x1c.waterwheel.v1.AttachRequest\x1a\x1d.waterwheel.v1.AttachResponse(\x01\x30\x01\x42\x43\n\x11\x64\x65v.waterwheel.v1P\x01Z,waterwheel.dev/go/waterwheel/v1;waterwheelv1b\x06proto3')
+DESCRIPTOR = _own_pool.AddSerializedFile(b'\n\"waterwheel/v1/worker_service.proto\x12\rwaterwheel.v1\"\xbd\x07\n\rAttachRequest\x12\x33\n\x05hello\x18\x01 \x01(\x0b\x32\".waterwheel.v1.AttachRequest.HelloH\x00\x12\x35\n\x06output\x18\x02 \x01(\x0b\x32#.waterwheel.v1.AttachRequest.OutputH\x00\x12\x39\n\x08progress\x18\x03 \x01(\x0b\x32%.waterwheel.v1.AttachRequest.ProgressH\x00\x12\x31\n\x04\x64one\x18\x04 \x01(\x0b\x32!.waterwheel.v1.AttachRequest.DoneH\x00\x12\x35\n\x06\x66\x61iled\x18\x05 \x01(\x0b\x32#.waterwheel.v1.AttachRequest.FailedH\x00\x12\x37\n\x07leaving\x18\x06 \x01(\x0b\x32$.waterwheel.v1.AttachRequest.LeavingH\x00\x12\x33\n\x05slots\x18\x07 \x01(\x0b\x32\".waterwheel.v1.AttachRequest.SlotsH\x00\x1a\xa8\x01\n\x05Hello\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05kinds\x18\x02 \x03(\t\x12\x13\n\x0b\x63oncurrency\x18\x03 \x01(\r\x12>\n\x06labels\x18\x04 \x03(\x0b\x32..waterwheel.v1.AttachRequest.Hello.LabelsEntry\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\"\n\x06Output\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x1a\x39\n\x08Progress\x12\n\n\x02id\x18\x01 \x01(\t\x12\x10\n\x08\x66raction\x18\x02 \x01(\x01\x12\x0f\n\x07message\x18\x03 \x01(\t\x1a\x36\n\x04\x44one\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x14\n\x0c\x63ontent_type\x18\x03 \x01(\t\x1a\xb8\x01\n\x06\x46\x61iled\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04\x63ode\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x16\n\tretryable\x18\x04 \x01(\x08H\x00\x88\x01\x01\x12\x1b\n\x0eretry_after_ms\x18\x05 \x01(\x04H\x01\x88\x01\x01\x12\x13\n\x06\x63ounts\x18\x06 \x01(\x08H\x02\x88\x01\x01\x12\r\n\x05scope\x18\x07 \x01(\tB\x0c\n\n_retryableB\x11\n\x0f_retry_after_msB\t\n\x07_counts\x1a\x1a\n\x05Slots\x12\x11\n\telsewhere\x18\x01 \x01(\r\x1a\t\n\x07LeavingB\t\n\x07message\"\xb3\x05\n\x0e\x41ttachResponse\x12\x30\n\x03run\x18\x01 \x01(\x0b\x32!.waterwheel.v1.AttachResponse.RunH\x00\x12\x36\n\x06\x63\x61ncel\x18\x02 \x01(\x0b\x32$.waterwheel.v1.AttachResponse.CancelH\x00\x12\x34\n\x05leave\x18\x03 \x01(\x0b\x32#.waterwheel.v1.AttachResponse.LeaveH\x00\x12\x34\n\x05taken\x18\x04 \x01(\x0b\x32#.waterwheel.v1.AttachResponse.TakenH\x00\x1a\xc9\x02\n\x03Run\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06job_id\x18\x02 \x01(\t\x12\x0c\n\x04kind\x18\x03 \x01(\t\x12\x14\n\x0c\x63ontent_type\x18\x04 \x01(\t\x12\x11\n\tbudget_ms\x18\x05 \x01(\x04\x12\x12\n\nrequest_id\x18\x06 \x01(\t\x12\x13\n\x0btraceparent\x18\x07 \x01(\t\x12\x0e\n\x06tenant\x18\x08 \x01(\t\x12=\n\x06labels\x18\t \x03(\x0b\x32-.waterwheel.v1.AttachResponse.Run.LabelsEntry\x12\x0f\n\x07\x61ttempt\x18\n \x01(\r\x12\x0f\n\x07payload\x18\x0b \x01(\x0c\x12\x17\n\x0fidempotency_key\x18\x0c \x01(\t\x12\r\n\x05token\x18\r \x01(\t\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x36\n\x06\x43\x61ncel\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x10\n\x08grace_ms\x18\x03 \x01(\x04\x1a\'\n\x05Leave\x12\x10\n\x08grace_ms\x18\x01 \x01(\x04\x12\x0c\n\x04idle\x18\x02 \x01(\x08\x1a\x13\n\x05Taken\x12\n\n\x02id\x18\x01 \x01(\tB\t\n\x07message2Z\n\rWorkerService\x12I\n\x06\x41ttach\x12\x1c.waterwheel.v1.AttachRequest\x1a\x1d.waterwheel.v1.AttachResponse(\x01\x30\x01\x42\x43\n\x11\x64\x65v.waterwheel.v1P\x01Z,waterwheel.dev/go/waterwheel/v1;waterwheelv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,33 +37,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ATTACHRESPONSE_RUN_LABELSENTRY']._loaded_options = None
   _globals['_ATTACHRESPONSE_RUN_LABELSENTRY']._serialized_options = b'8\001'
   _globals['_ATTACHREQUEST']._serialized_start=54
-  _globals['_ATTACHREQUEST']._serialized_end=930
-  _globals['_ATTACHREQUEST_HELLO']._serialized_start=402
-  _globals['_ATTACHREQUEST_HELLO']._serialized_end=570
-  _globals['_ATTACHREQUEST_HELLO_LABELSENTRY']._serialized_start=525
-  _globals['_ATTACHREQUEST_HELLO_LABELSENTRY']._serialized_end=570
-  _globals['_ATTACHREQUEST_OUTPUT']._serialized_start=572
-  _globals['_ATTACHREQUEST_OUTPUT']._serialized_end=606
-  _globals['_ATTACHREQUEST_PROGRESS']._serialized_start=608
-  _globals['_ATTACHREQUEST_PROGRESS']._serialized_end=665
-  _globals['_ATTACHREQUEST_DONE']._serialized_start=667
-  _globals['_ATTACHREQUEST_DONE']._serialized_end=721
-  _globals['_ATTACHREQUEST_FAILED']._serialized_start=724
-  _globals['_ATTACHREQUEST_FAILED']._serialized_end=908
-  _globals['_ATTACHREQUEST_LEAVING']._serialized_start=910
-  _globals['_ATTACHREQUEST_LEAVING']._serialized_end=919
-  _globals['_ATTACHRESPONSE']._serialized_start=933
-  _globals['_ATTACHRESPONSE']._serialized_end=1610
-  _globals['_ATTACHRESPONSE_RUN']._serialized_start=1166
-  _globals['_ATTACHRESPONSE_RUN']._serialized_end=1495
-  _globals['_ATTACHRESPONSE_RUN_LABELSENTRY']._serialized_start=525
-  _globals['_ATTACHRESPONSE_RUN_LABELSENTRY']._serialized_end=570
-  _globals['_ATTACHRESPONSE_CANCEL']._serialized_start=1497
-  _globals['_ATTACHRESPONSE_CANCEL']._serialized_end=1551
-  _globals['_ATTACHRESPONSE_LEAVE']._serialized_start=1553
-  _globals['_ATTACHRESPONSE_LEAVE']._serialized_end=1578
-  _globals['_ATTACHRESPONSE_TAKEN']._serialized_start=1580
-  _globals['_ATTACHRESPONSE_TAKEN']._serialized_end=1599
-  _globals['_WORKERSERVICE']._serialized_start=1612
-  _globals['_WORKERSERVICE']._serialized_end=1702
+  _globals['_ATTACHREQUEST']._serialized_end=1011
+  _globals['_ATTACHREQUEST_HELLO']._serialized_start=455
+  _globals['_ATTACHREQUEST_HELLO']._serialized_end=623
+  _globals['_ATTACHREQUEST_HELLO_LABELSENTRY']._serialized_start=578
+  _globals['_ATTACHREQUEST_HELLO_LABELSENTRY']._serialized_end=623
+  _globals['_ATTACHREQUEST_OUTPUT']._serialized_start=625
+  _globals['_ATTACHREQUEST_OUTPUT']._serialized_end=659
+  _globals['_ATTACHREQUEST_PROGRESS']._serialized_start=661
+  _globals['_ATTACHREQUEST_PROGRESS']._serialized_end=718
+  _globals['_ATTACHREQUEST_DONE']._serialized_start=720
+  _globals['_ATTACHREQUEST_DONE']._serialized_end=774
+  _globals['_ATTACHREQUEST_FAILED']._serialized_start=777
+  _globals['_ATTACHREQUEST_FAILED']._serialized_end=961
+  _globals['_ATTACHREQUEST_SLOTS']._serialized_start=963
+  _globals['_ATTACHREQUEST_SLOTS']._serialized_end=989
+  _globals['_ATTACHREQUEST_LEAVING']._serialized_start=991
+  _globals['_ATTACHREQUEST_LEAVING']._serialized_end=1000
+  _globals['_ATTACHRESPONSE']._serialized_start=1014
+  _globals['_ATTACHRESPONSE']._serialized_end=1705
+  _globals['_ATTACHRESPONSE_RUN']._serialized_start=1247
+  _globals['_ATTACHRESPONSE_RUN']._serialized_end=1576
+  _globals['_ATTACHRESPONSE_RUN_LABELSENTRY']._serialized_start=578
+  _globals['_ATTACHRESPONSE_RUN_LABELSENTRY']._serialized_end=623
+  _globals['_ATTACHRESPONSE_CANCEL']._serialized_start=1578
+  _globals['_ATTACHRESPONSE_CANCEL']._serialized_end=1632
+  _globals['_ATTACHRESPONSE_LEAVE']._serialized_start=1634
+  _globals['_ATTACHRESPONSE_LEAVE']._serialized_end=1673
+  _globals['_ATTACHRESPONSE_TAKEN']._serialized_start=1675
+  _globals['_ATTACHRESPONSE_TAKEN']._serialized_end=1694
+  _globals['_WORKERSERVICE']._serialized_start=1707
+  _globals['_WORKERSERVICE']._serialized_end=1797
 # @@protoc_insertion_point(module_scope)

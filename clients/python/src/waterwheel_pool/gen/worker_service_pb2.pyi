@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class AttachRequest(_message.Message):
-    __slots__ = ("hello", "output", "progress", "done", "failed", "leaving")
+    __slots__ = ("hello", "output", "progress", "done", "failed", "leaving", "slots")
     class Hello(_message.Message):
         __slots__ = ("name", "kinds", "concurrency", "labels")
         class LabelsEntry(_message.Message):
@@ -68,6 +68,11 @@ class AttachRequest(_message.Message):
         counts: bool
         scope: str
         def __init__(self, id: _Optional[str] = ..., code: _Optional[str] = ..., message: _Optional[str] = ..., retryable: bool = ..., retry_after_ms: _Optional[int] = ..., counts: bool = ..., scope: _Optional[str] = ...) -> None: ...
+    class Slots(_message.Message):
+        __slots__ = ("elsewhere",)
+        ELSEWHERE_FIELD_NUMBER: _ClassVar[int]
+        elsewhere: int
+        def __init__(self, elsewhere: _Optional[int] = ...) -> None: ...
     class Leaving(_message.Message):
         __slots__ = ()
         def __init__(self) -> None: ...
@@ -77,13 +82,15 @@ class AttachRequest(_message.Message):
     DONE_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
     hello: AttachRequest.Hello
     output: AttachRequest.Output
     progress: AttachRequest.Progress
     done: AttachRequest.Done
     failed: AttachRequest.Failed
     leaving: AttachRequest.Leaving
-    def __init__(self, hello: _Optional[_Union[AttachRequest.Hello, _Mapping]] = ..., output: _Optional[_Union[AttachRequest.Output, _Mapping]] = ..., progress: _Optional[_Union[AttachRequest.Progress, _Mapping]] = ..., done: _Optional[_Union[AttachRequest.Done, _Mapping]] = ..., failed: _Optional[_Union[AttachRequest.Failed, _Mapping]] = ..., leaving: _Optional[_Union[AttachRequest.Leaving, _Mapping]] = ...) -> None: ...
+    slots: AttachRequest.Slots
+    def __init__(self, hello: _Optional[_Union[AttachRequest.Hello, _Mapping]] = ..., output: _Optional[_Union[AttachRequest.Output, _Mapping]] = ..., progress: _Optional[_Union[AttachRequest.Progress, _Mapping]] = ..., done: _Optional[_Union[AttachRequest.Done, _Mapping]] = ..., failed: _Optional[_Union[AttachRequest.Failed, _Mapping]] = ..., leaving: _Optional[_Union[AttachRequest.Leaving, _Mapping]] = ..., slots: _Optional[_Union[AttachRequest.Slots, _Mapping]] = ...) -> None: ...
 
 class AttachResponse(_message.Message):
     __slots__ = ("run", "cancel", "leave", "taken")
@@ -133,10 +140,12 @@ class AttachResponse(_message.Message):
         grace_ms: int
         def __init__(self, id: _Optional[str] = ..., reason: _Optional[str] = ..., grace_ms: _Optional[int] = ...) -> None: ...
     class Leave(_message.Message):
-        __slots__ = ("grace_ms",)
+        __slots__ = ("grace_ms", "idle")
         GRACE_MS_FIELD_NUMBER: _ClassVar[int]
+        IDLE_FIELD_NUMBER: _ClassVar[int]
         grace_ms: int
-        def __init__(self, grace_ms: _Optional[int] = ...) -> None: ...
+        idle: bool
+        def __init__(self, grace_ms: _Optional[int] = ..., idle: bool = ...) -> None: ...
     class Taken(_message.Message):
         __slots__ = ("id",)
         ID_FIELD_NUMBER: _ClassVar[int]
