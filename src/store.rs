@@ -8,6 +8,7 @@ mod engine;
 mod error;
 mod job;
 mod lifecycle;
+mod members;
 mod pattern;
 mod postgres;
 mod request;
@@ -25,7 +26,8 @@ use bytes::Bytes;
 
 pub use attempt::{Attempt, Claimed, Next, SessionId, Settle, Token};
 pub use error::StoreError;
-pub use job::{Clock, JobName, JobRecord, JobState, KindPolicy, NewJob, Start, Timestamp};
+pub use job::{Clock, GROUP_PREFIX, JobName, JobRecord, JobState, KindPolicy, NewJob, Start, Timestamp};
+pub use members::Members;
 pub use pattern::pattern;
 pub use postgres::{
     DatabaseUrl, InvalidDatabaseUrl, PostgresOptions, inspect_postgres, open_postgres, read_authorities, read_password,
@@ -97,7 +99,7 @@ pub trait JobStore: Send + Sync + 'static {
     /// [`StoreError::SessionLost`] if the store has taken all its jobs back.
     async fn release(&self, session: SessionId, tokens: Vec<Token>) -> Result<(), StoreError>;
 
-    /// Cancels, retries or deletes jobs, each named once.
+    /// Cancels, retries or deletes jobs, or closes their groups, each named once.
     async fn change(&self, jobs: Vec<JobName>, action: Action) -> Result<Vec<Change>, StoreError>;
 
     /// A job.
@@ -115,6 +117,9 @@ pub trait JobStore: Send + Sync + 'static {
 
     /// Counts jobs by kind, outcome and error of the last attempt. Like a list, it may be dropped.
     async fn group(&self, filter: Filter) -> Result<Groups, StoreError>;
+
+    /// The members of the group that the job of this row waits for, or has waited for.
+    async fn members(&self, row: i64) -> Result<Option<Members>, StoreError>;
 
     /// Random bytes that all servers of the store know, and no caller.
     async fn secret(&self) -> Result<Bytes, StoreError>;

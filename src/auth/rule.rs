@@ -67,7 +67,7 @@ rpcs! {
     "waterwheel.v1.JobService": {
         CreateJob, CreateJobs, GetJob, ListDetached = "ListJobs" as "JobService.ListJobs", WaitJob,
         CancelDetached = "CancelJob" as "JobService.CancelJob", CancelJobs, RetryJob, RetryJobs, DeleteJob, PurgeJobs,
-        WatchJob, GroupJobs
+        WatchJob, GroupJobs, CreateGroup, CloseGroup, GetGroup
     }
 }
 

@@ -2,12 +2,14 @@
 
 mod acts;
 mod filter;
+mod groups;
 
 use std::time::{Duration, SystemTime};
 
 use acts::{DeleteArgs, OneOrManyArgs, PurgeArgs};
 use clap::{Args, Subcommand};
 use filter::FilterArgs;
+use groups::GroupCommand;
 use tokio::time::{Instant, sleep};
 use tonic::{Code, Response, Status};
 
@@ -44,8 +46,12 @@ pub(super) enum DetachedCommand {
     /// Count detached jobs by kind, outcome and error, so that many failures are read as few.
     ///
     /// In an error, `#` stands for ids, numbers and addresses.
-    #[command(after_help = "Example:\n  waterwheel jobs group --state failed")]
+    ///
+    /// The subcommands are about groups of jobs, for each of which another job waits.
+    #[command(after_help = "Example:\n  waterwheel jobs group --state failed", args_conflicts_with_subcommands = true)]
     Group {
+        #[command(subcommand)]
+        action: Option<GroupCommand>,
         #[command(flatten)]
         filter: FilterArgs,
         #[command(flatten)]
@@ -104,6 +110,9 @@ pub(super) struct CreateArgs {
     /// Keep its result this long [default: as the kind says].
     #[arg(long, value_name = "DURATION", value_parser = any_duration)]
     retain: Option<Duration>,
+    /// Id of an open group that it joins.
+    #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
+    group: String,
     /// Wait for its end, and print its output.
     #[arg(long)]
     wait: bool,
@@ -152,7 +161,8 @@ pub(super) async fn run(command: DetachedCommand, console: &mut Console<'_>) -> 
         }
         DetachedCommand::Wait(OneArgs { id, server }) => return await_end(&server, id, console).await,
         DetachedCommand::Watch(args) => return watch(args, console).await,
-        DetachedCommand::Group { filter, server } => group(filter, &server, console).await?,
+        DetachedCommand::Group { action: Some(action), .. } => groups::run(action, console).await?,
+        DetachedCommand::Group { action: None, filter, server } => group(filter, &server, console).await?,
         DetachedCommand::Cancel(args) => acts::cancel(args, console).await?,
         DetachedCommand::Retry(args) => acts::retry(args, console).await?,
         DetachedCommand::Delete(args) => acts::delete(args, console).await?,
@@ -162,12 +172,13 @@ pub(super) async fn run(command: DetachedCommand, console: &mut Console<'_>) -> 
 }
 
 async fn create(args: CreateArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
-    let CreateArgs { job, id, delay, expire_in, attempts, retain, wait, server } = args;
+    let CreateArgs { job, id, delay, expire_in, attempts, retain, group, wait, server } = args;
     let options = JobOptions {
         start: delay.map(|delay| Start::Delay(message(delay))),
         expire_time: expire_in.map(|after| (SystemTime::from(wall_clock()()) + after).into()),
         retry: Some(RetryPolicy { max_attempts: attempts, ..RetryPolicy::default() }),
         retain_for: retain.map(message),
+        group,
     };
     let request = CreateJobRequest { job: Some(job.into_job().await?), job_id: id, options: Some(options) };
     let created = server.ask(async |server| server.jobs().create_job(request).await).await?;

@@ -219,6 +219,7 @@ fn because(binding: Binding) -> &'static str {
     match binding {
         Binding::Unspecified
         | Binding::StartTime
+        | Binding::Group
         | Binding::Kind
         | Binding::Drain
         | Binding::Store

@@ -219,6 +219,9 @@ reasons! {
     MoreJobs "MORE_JOBS" FailedPrecondition
         "more jobs match than the caller expects"
         "look at the jobs again, and send their number"
+    GroupNotOpen "GROUP_NOT_OPEN" FailedPrecondition
+        "the tenant has no open group with this id"
+        "create the group first, and close it only when all members are created"
     NoCredentials "NO_CREDENTIALS" Unauthenticated "no credentials" ""
     InvalidToken "INVALID_TOKEN" Unauthenticated "the token is not accepted" ""
     InvalidCertificate "INVALID_CERTIFICATE" Unauthenticated "the client certificate is not accepted" ""

@@ -100,6 +100,7 @@ pub(super) fn waterfall(waterfall: Waterfall) -> proto::Waterfall {
 /// A job, with its output if the output was read.
 pub fn detached_job(job: JobRecord) -> proto::DetachedJob {
     let purge_at = job.purge_at();
+    let due_time = if job.waits_for_group() { None } else { Some(time(job.due_at)) };
     let retry = job.request.policy.retry;
     let JobRecord { request, attempts, failures, cancel_requested, payload_bytes, output, .. } = job;
     proto::DetachedJob {
@@ -108,7 +109,7 @@ pub fn detached_job(job: JobRecord) -> proto::DetachedJob {
         state: job_state(job.state).into(),
         request_id: request.request_id,
         create_time: Some(time(job.created_at)),
-        due_time: Some(time(job.due_at)),
+        due_time,
         start_time: job.started_at.map(time),
         end_time: job.ended_at.map(time),
         expire_time: request.expire_at.map(time),

@@ -4,6 +4,7 @@
 mod acts;
 mod create;
 mod filter;
+mod groups;
 mod page_token;
 mod watch;
 
@@ -29,12 +30,13 @@ use crate::{
     detached::Detached,
     model::{Peer, Reason, RequestId},
     proto::{
-        self, CancelJobsRequest, CancelJobsResponse, CreateJobRequest, CreateJobResponse, CreateJobsRequest,
-        CreateJobsResponse, DeleteJobRequest, DeleteJobResponse, GetJobRequest, GetJobResponse, GroupJobsRequest,
-        GroupJobsResponse, JobServiceCancelJobRequest, JobServiceCancelJobResponse, JobServiceListJobsRequest,
-        JobServiceListJobsResponse, PurgeJobsRequest, PurgeJobsResponse, RetryJobRequest, RetryJobResponse,
-        RetryJobsRequest, RetryJobsResponse, WaitJobRequest, WaitJobResponse, WatchJobRequest, WatchJobResponse,
-        job_service_server::JobService,
+        self, CancelJobsRequest, CancelJobsResponse, CloseGroupRequest, CloseGroupResponse, CreateGroupRequest,
+        CreateGroupResponse, CreateJobRequest, CreateJobResponse, CreateJobsRequest, CreateJobsResponse,
+        DeleteJobRequest, DeleteJobResponse, GetGroupRequest, GetGroupResponse, GetJobRequest, GetJobResponse,
+        GroupJobsRequest, GroupJobsResponse, JobServiceCancelJobRequest, JobServiceCancelJobResponse,
+        JobServiceListJobsRequest, JobServiceListJobsResponse, PurgeJobsRequest, PurgeJobsResponse, RetryJobRequest,
+        RetryJobResponse, RetryJobsRequest, RetryJobsResponse, WaitJobRequest, WaitJobResponse, WatchJobRequest,
+        WatchJobResponse, job_service_server::JobService,
     },
     store::{BATCH, Extent, Filter, Groups, JobName, JobRecord, JobStore, Order},
 };
@@ -100,7 +102,7 @@ impl JobsCall {
             size if size <= BATCH => size,
             _ => return Err(invalid_field("page_size", &format!("send up to {BATCH}"))),
         };
-        let filter = read_filter(self, filter.unwrap_or_default())?;
+        let filter = read_filter(self, filter.unwrap_or_default()).await?;
         let counted = if with_count { Some(self.group(filter.clone()).await?) } else { None };
         let order = if oldest_first { Order::Oldest } else { Order::Newest };
         let (jobs, next_page_token) = self.page(filter, order, &page_token, limit).await?;
@@ -112,7 +114,7 @@ impl JobsCall {
 
     async fn group_jobs(&self, request: GroupJobsRequest) -> Result<GroupJobsResponse, Status> {
         let Groups { groups, jobs, is_cut } =
-            self.group(read_filter(self, request.filter.unwrap_or_default())?).await?;
+            self.group(read_filter(self, request.filter.unwrap_or_default()).await?).await?;
         let others = jobs - groups.iter().map(|group| group.jobs).sum::<u64>();
         Ok(GroupJobsResponse { groups: groups.into_iter().map(job_group).collect(), others, is_cut })
     }
@@ -261,5 +263,19 @@ impl JobService for CallerServices {
 
     async fn purge_jobs(&self, request: Request<PurgeJobsRequest>) -> Result<Response<PurgeJobsResponse>, Status> {
         self.unary(Rpc::PurgeJobs, request, JobsCall::purge_jobs).await
+    }
+    async fn create_group(
+        &self,
+        request: Request<CreateGroupRequest>,
+    ) -> Result<Response<CreateGroupResponse>, Status> {
+        self.unary(Rpc::CreateGroup, request, JobsCall::create_group).await
+    }
+
+    async fn close_group(&self, request: Request<CloseGroupRequest>) -> Result<Response<CloseGroupResponse>, Status> {
+        self.unary(Rpc::CloseGroup, request, JobsCall::close_group).await
+    }
+
+    async fn get_group(&self, request: Request<GetGroupRequest>) -> Result<Response<GetGroupResponse>, Status> {
+        self.unary(Rpc::GetGroup, request, JobsCall::get_group).await
     }
 }

@@ -107,7 +107,7 @@ pub fn public_services(
 }
 
 /// The RPCs that operators may call besides those of `AdminService`: those that read, and acts on detached jobs.
-const SHARED: [Rpc; 15] = [
+const SHARED: [Rpc; 16] = [
     Rpc::Stats,
     Rpc::WatchStats,
     Rpc::GetJob,
@@ -115,6 +115,7 @@ const SHARED: [Rpc; 15] = [
     Rpc::GroupJobs,
     Rpc::CancelDetached,
     Rpc::CancelJobs,
+    Rpc::GetGroup,
     Rpc::RetryJob,
     Rpc::RetryJobs,
     Rpc::DeleteJob,

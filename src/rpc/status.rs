@@ -10,7 +10,8 @@ use tonic::{Code, Status, metadata::MetadataValue};
 use tonic_types::{ErrorDetails, FieldViolation as WireViolation, StatusExt};
 
 pub(super) use self::job::{
-    job_exists, not_told, read_failure, status, store_full, store_unavailable, write_failure, wrong_state,
+    group_not_open, job_exists, not_told, read_failure, status, store_full, store_unavailable, write_failure,
+    wrong_state,
 };
 use super::{
     context::REQUEST_ID,

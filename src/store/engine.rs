@@ -2,13 +2,14 @@
 //! commit.
 
 mod fair_order;
+mod groups;
 mod limits;
 mod operate;
 mod passing_time;
 mod submit;
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     mem,
     sync::Arc,
     time::Duration,
@@ -24,7 +25,7 @@ use super::{
     Bounds, Claimed, Demand, Full, JobRecord, JobState, Room, SessionId, Settle, Size, StoreError, StoredLimits,
     StoredQuotas, Timestamp, Token,
     request::Added,
-    sql::{Connection, Select},
+    sql::{Connection, MemberChange, Select},
     wakes::Changes,
 };
 use crate::model::Criticality;
@@ -49,6 +50,10 @@ pub(super) struct Engine<C> {
     added: Added,
     /// Where the search goes on after the transaction.
     searched: Option<Option<(String, String)>>,
+    /// What it changes of groups, by the row of the job that waits for each.
+    groups: BTreeMap<i64, MemberChange>,
+    /// Whether it looks for jobs that an earlier transaction could not start.
+    finds_due: bool,
     shared: Arc<Shared>,
 }
 
@@ -64,7 +69,8 @@ pub(super) struct Shared {
 impl<C: Connection> Engine<C> {
     pub(super) fn new(rows: C, bounds: Bounds, shared: Arc<Shared>) -> Self {
         let (now, changes) = (Timestamp::default(), Changes::default());
-        Self { rows, now, changes, bounds, added: Added::default(), searched: None, shared }
+        let (groups, finds_due) = (BTreeMap::new(), false);
+        Self { rows, now, changes, bounds, added: Added::default(), searched: None, groups, finds_due, shared }
     }
 
     /// Begins a transaction.
@@ -75,6 +81,7 @@ impl<C: Connection> Engine<C> {
 
     /// Commits the transaction, and returns its changes.
     pub(super) fn commit(&mut self) -> Result<Changes, StoreError> {
+        self.settle_groups()?;
         self.rows.commit(&mem::take(&mut self.added))?;
         if let Some(searched) = self.searched.take() {
             *self.shared.searched.lock() = searched;
@@ -86,6 +93,8 @@ impl<C: Connection> Engine<C> {
         self.rows.roll_back();
         self.added = Added::default();
         self.searched = None;
+        self.groups.clear();
+        self.finds_due = false;
         self.changes = Changes::default();
     }
 
@@ -275,9 +284,12 @@ impl<C: Connection> Engine<C> {
         self.rows.save(records)
     }
 
-    /// Changes the sizes of all and of the job's tenant.
+    /// Changes the sizes of all and of the job's tenant, and the counts of its group.
     fn resize(&mut self, record: &JobRecord, jobs: i64, bytes: i64) {
         self.added.add(&record.request.job.tenant, jobs, bytes);
+        if let Some(group) = record.member_of.filter(|_| jobs != 0) {
+            self.groups.entry(group).or_default().count(record.state, jobs);
+        }
     }
 
     /// Makes a job ready in the fair order of tenants, or blocked behind those that hold its keys.

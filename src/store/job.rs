@@ -12,6 +12,9 @@ use sha2::{Digest as _, Sha256};
 use super::{Attempt, RetryPolicy, SessionId, Token};
 use crate::model::{Job, Output, Reason};
 
+/// Begins the ids of jobs that wait for a group.
+pub const GROUP_PREFIX: &str = "group/";
+
 /// A job to create. Its fields have passed the checks of [`Job`].
 #[derive(Debug, Clone, Default)]
 pub struct NewJob {
@@ -25,6 +28,8 @@ pub struct NewJob {
     pub request_id: String,
     /// Earliest start.
     pub start: Start,
+    /// Name of the group that it joins; empty for none. A stored job has its [row](JobRecord::member_of) instead.
+    pub group: String,
     /// End of waiting and retries. `None` means never.
     pub expire_at: Option<Timestamp>,
     /// Retry policy, retention and limit.
@@ -63,6 +68,11 @@ pub enum Start {
     At(Timestamp),
     /// After this delay from its creation.
     After(Duration),
+    /// Once its group is complete. The job opens the group: its id is [`GROUP_PREFIX`] and the name of the group.
+    Group {
+        /// Whether all members must succeed; else all must end.
+        must_succeed: bool,
+    },
 }
 
 impl NewJob {
@@ -165,6 +175,8 @@ pub struct JobRecord {
     pub losses: u32,
     /// Whether the running job must be cancelled.
     pub cancel_requested: bool,
+    /// The group that it is a member of: the row of the job that waits for it.
+    pub member_of: Option<i64>,
     /// Size of the payload in bytes.
     pub payload_bytes: u64,
     /// Size of the output in bytes.
@@ -197,6 +209,11 @@ impl JobRecord {
     /// Name of the outcome of the last attempt; empty if there is none.
     pub(super) fn outcome(&self) -> &'static str {
         self.attempts.last().and_then(|attempt| attempt.outcome).map_or("", Reason::name)
+    }
+
+    /// Whether it waits for its group.
+    pub fn waits_for_group(&self) -> bool {
+        self.state == JobState::Scheduled && self.due_at == Timestamp::MAX && self.request.id.starts_with(GROUP_PREFIX)
     }
 
     /// When the store may remove it; `None` if it has not ended.

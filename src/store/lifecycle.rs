@@ -20,6 +20,7 @@ impl JobRecord {
             Start::Now => now,
             Start::At(time) => time.max(now),
             Start::After(delay) => now.plus(delay),
+            Start::Group { .. } => Timestamp::MAX,
         };
         Self {
             created_at: now,

@@ -55,6 +55,10 @@ pub enum Submitted {
     Conflict,
     /// The job does not fit. Nothing was stored.
     Full(Full),
+    /// The tenant has no such group. Nothing was stored.
+    NoGroup,
+    /// The group takes no more members. Nothing was stored.
+    GroupClosed,
 }
 
 /// Why a job does not fit.
@@ -80,6 +84,8 @@ pub enum Action {
     Retry,
     /// Remove an ended job.
     Delete,
+    /// Close the group that the job waits for: it takes no more members.
+    CloseGroup,
 }
 
 /// The result of a request to change a job.
@@ -133,6 +139,8 @@ pub struct Filter {
     pub ended_from: Option<Timestamp>,
     /// Ended before this time.
     pub ended_before: Option<Timestamp>,
+    /// Members of [this group](JobRecord::member_of).
+    pub group: Option<i64>,
 }
 
 /// The order of a list: that in which jobs were accepted, or its reverse.

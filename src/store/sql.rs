@@ -1,6 +1,7 @@
 //! A store in a database: threads that write in groups, and connections that read in parallel.
 
 mod filtered;
+mod group_counts;
 mod limit_counts;
 mod record;
 mod rows;
@@ -26,6 +27,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+pub(super) use group_counts::{MemberChange, due_jobs, mark_started, open_group, save_members};
 pub(super) use limit_counts::{running, slots, waiting_after};
 pub(super) use record::{COLUMNS, Cell, Value, Values, read_record, text};
 pub(super) use rows::Connection;
@@ -33,7 +35,7 @@ pub(super) use statements::{BLOCKED, Bulk, COLUMN_LIST, READY, RUNNING, Select};
 
 use super::{
     Action, BATCH, Bounds, Change, Claimed, Demand, Depth, Extent, Filter, Fired, Groups, JobName, JobRecord, JobState,
-    JobStore, Order, Page, Room, SessionId, Settle, Size, StoreError, StoredLimits, StoredQuotas, Submission,
+    JobStore, Members, Order, Page, Room, SessionId, Settle, Size, StoreError, StoredLimits, StoredQuotas, Submission,
     Submitted, Suspended, Tick, Ticked, Token, Wakes,
     engine::{Engine, Shared},
 };
@@ -228,6 +230,10 @@ impl<C: Connection> JobStore for SqlStore<C> {
 
     async fn group(&self, filter: Filter) -> Result<Groups, StoreError> {
         self.read_many(move |rows| group(rows, &filter)).await
+    }
+
+    async fn members(&self, row: i64) -> Result<Option<Members>, StoreError> {
+        self.read(move |rows| group_counts::read(rows, row)).await
     }
 
     async fn secret(&self) -> Result<Bytes, StoreError> {

@@ -5,12 +5,14 @@ mod beside;
 mod cluster;
 mod conformance;
 mod faults;
+mod groups;
 mod outages;
 mod pooler;
 mod postgres;
 mod promises;
 mod script;
 mod suspensions;
+mod words;
 
 use std::{
     collections::HashMap,
@@ -22,6 +24,7 @@ use std::{
 };
 
 use conformance::Case;
+use groups::GROUPS;
 use rand::{RngExt, SeedableRng, rngs::StdRng, seq::IndexedRandom as _};
 use script::Script;
 use suspensions::SUSPENSIONS;
@@ -71,7 +74,7 @@ fn sqlite(directory: &TempDir, clock: &TestClock) -> Arc<dyn JobStore> {
 }
 
 fn of_all_stores() -> impl Iterator<Item = &'static Case> {
-    conformance::CASES.iter().chain(SUSPENSIONS).chain(conformance::OF_KEYS)
+    conformance::CASES.iter().chain(SUSPENSIONS).chain(conformance::OF_KEYS).chain(GROUPS)
 }
 
 fn of_shared_stores() -> impl Iterator<Item = &'static Case> {
@@ -153,6 +156,7 @@ async fn random_operations_answer_alike() {
                 }
             }
             keys_have_their_holders(&sqlite).await;
+            groups::are_counted(&*sqlite.store, &["g", "h"]).await;
         }
         if let Some(postgres) = postgres {
             postgres.store.close().await;
@@ -161,9 +165,9 @@ async fn random_operations_answer_alike() {
 }
 
 fn operation(random: &mut StdRng) -> String {
-    let id = *IDS.choose(random).expect("an id");
+    let id = if random.random_bool(0.1) { "group/g" } else { IDS.choose(random).expect("an id") };
     let session = if random.random_bool(0.7) { "S" } else { "T" };
-    match random.random_range(0..100) {
+    match random.random_range(0..110) {
         0..22 => format!("submit {} {}", job(random), job(random)),
         22..30 => format!("lease {session} {} {}", job(random), job(random)),
         30..46 => format!("claim {session} k={} j=1", random.random_range(1..4)),
@@ -180,16 +184,26 @@ fn operation(random: &mut StdRng) -> String {
         90..94 => format!("advance {}", random.random_range(0..7)),
         94..96 => format!("beat {session}"),
         96..98 => format!("fire nightly {} skip n{id}", random.random_range(0..200)),
-        98..99 => format!("open {session} lease=9"),
+        98..100 => format!("open {session} lease=9"),
+        100..103 => "submit group/g:after=end group/h:after=success:group=g:key=x".to_owned(),
+        103..106 => "close g".to_owned(),
+        106..108 => "close h".to_owned(),
         _ => "purge tenant=t".to_owned(),
     }
 }
 
 fn job(random: &mut StdRng) -> String {
     let mut job = (*IDS.choose(random).expect("an id")).to_owned();
-    for (chance, word) in
-        [(0.5, "key=x"), (0.2, "kind=j"), (0.2, "tenant=t"), (0.1, "payload=other"), (0.1, "pool=q"), (0.3, "limit=y")]
-    {
+    for (chance, word) in [
+        (0.5, "key=x"),
+        (0.2, "kind=j"),
+        (0.2, "tenant=t"),
+        (0.1, "payload=other"),
+        (0.1, "pool=q"),
+        (0.3, "limit=y"),
+        (0.3, "group=g"),
+        (0.2, "group=h"),
+    ] {
         if random.random_bool(chance) {
             job += &format!(":{word}");
         }
@@ -211,6 +225,9 @@ fn look() -> Vec<String> {
         "list limit=3",
         "list kind=j state=ready,failed",
         "list tenant=t",
+        "list group=g limit=2",
+        "members g",
+        "members h",
         "group",
         "beat S",
         "beat T",

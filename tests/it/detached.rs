@@ -5,6 +5,7 @@ mod churn;
 mod clock;
 mod faults;
 mod file;
+mod groups;
 mod leases;
 mod letters;
 mod names;
@@ -193,8 +194,7 @@ fn outcomes(job: &DetachedJob) -> Vec<&str> {
 /// A file for a kind that counts its runs there, and the payload that names it.
 fn file(dir: &TempDir) -> (std::path::PathBuf, String) {
     let path = dir.path().join("runs");
-    let line = format!("{}\n", path.display());
-    (path, line)
+    (path.clone(), format!("{}\n", path.display()))
 }
 
 fn lines(path: &Path) -> usize {

@@ -122,6 +122,9 @@ async fn assert_works(shell: &Shell, Example { command, line }: Example) {
     }
     // The store is in memory, because some examples work on the store file, which `dev` would lock.
     let dev = Process::of(shell.command("waterwheel dev --set store.memory=true")).await;
+    if line.contains("$GROUP") {
+        assert_eq!(dev.run("jobs group create parts echo done").await.code, Some(0));
+    }
     let running = match line.contains("$JOB") {
         true => Some(running_job(&Caller::of(dev.public).await).await),
         false => None,
@@ -131,6 +134,7 @@ async fn assert_works(shell: &Shell, Example { command, line }: Example) {
         .env("JOB", running.as_ref().map_or("", |(_, id)| id))
         .env("ENDED", detached_job(&dev, "ENDED", &line, "echo hi --wait").await)
         .env("DETACHED", detached_job(&dev, "DETACHED", &line, "echo hi --delay 1h").await)
+        .env("GROUP", "parts")
         .env("WATERWHEEL_SERVER", dev.public.0.to_string())
         .env("WATERWHEEL_OPS", dev.ops.0.to_string())
         .output()

@@ -54,11 +54,14 @@ pub(in crate::cli) struct FilterArgs {
     /// Only jobs whose last attempt had this error, as `jobs group` shows it or with its ids and numbers.
     #[arg(long, value_name = "TEXT")]
     error: Option<String>,
+    /// Only jobs of this group.
+    #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
+    group: String,
 }
 
 impl FilterArgs {
     pub(super) fn into_filter(self) -> DetachedJobFilter {
-        let Self { state, kind, tenant, label, request_id, outcome, error: message, .. } = self;
+        let Self { state, kind, tenant, label, request_id, outcome, error: message, group, .. } = self;
         let states = state.into_iter().map(i32::from).collect();
         let (label_key, label_value) = label.unwrap_or_default();
         let ago = |time: Duration| SystemTime::from(wall_clock()()).checked_sub(time).map(Into::into);
@@ -76,6 +79,7 @@ impl FilterArgs {
             ended_from: self.ended_newer_than.and_then(ago),
             ended_before: self.ended_older_than.and_then(ago),
             all: false,
+            group,
         }
     }
 }

@@ -120,7 +120,7 @@ function storedState({ stored }, detached) {
   const most = number(retry?.maxAttempts);
   const next = attempts.length
     ? ["It failed, and is tried again ", due, `: attempt ${attempts.length + 1}${most ? ` of ${most}` : ""}.`]
-    : ["It starts ", due, "."];
+    : dueTime ? ["It starts ", due, "."] : "It waits for the jobs of its group.";
   const why = bold(firstLine(attempts.at(-1)?.message));
   const words = {
     JOB_STATE_SCHEDULED: next,
@@ -147,6 +147,8 @@ function facts(found, detached, usual) {
   const labels = Object.entries(work.labels ?? {}).map(([name, value]) => `${name}=${value}`).join("  ");
   const arrived = found.arriveTime ?? detached?.createTime;
   const code = (text) => (text ? span("id", text) : null);
+  const group = detached ? work.labels?.group : null;
+  const members = `/jobs?in=store&label=${encodeURIComponent(`group=${group}`)}`;
   return element("dl", { class: "facts" },
     fact("Pool", pool ? link(`/pool/${encodeURIComponent(pool)}`, pool) : null),
     fact("Tenant", tenantName(found.tenant ?? work.tenant)),
@@ -155,6 +157,7 @@ function facts(found, detached, usual) {
     fact("Runs in", runner), fact("Caller", principal), fact("Exit code", exitCode), fact("Signal", signal),
     fact("Payload", detached ? `${bytes(detached.payloadBytes)} ${work.contentType ?? ""}` : null),
     fact("Ordering key", work.orderingKey), fact("Labels", labels),
+    fact("Group", group ? link(members, group) : null),
     fact("Arrived", arrived ? moment(arrived) : null),
     fact("Kept until", detached?.purgeTime ? moment(detached.purgeTime) : null),
     fact("Trace", code(traceId)),

@@ -21,6 +21,9 @@ pub(super) async fn stored_state(
 ) -> Result<StoredState, StoreError> {
     let (id, work) = (&job.request.id, &job.request.job);
     Ok(match job.state {
+        JobState::Scheduled if job.waits_for_group() => {
+            because(Binding::Group, detached.store().members(job.row).await?.unwrap_or_default().waits_for())
+        }
         JobState::Scheduled => {
             let cause = match job.attempts.last() {
                 Some(last) if last.outcome == Some(Reason::LimitExceeded) => {

@@ -80,7 +80,7 @@ impl JobsCall {
     }
 
     /// Changes one job.
-    async fn change(&self, id: String, action: Action, reason: &str) -> Result<Change, Status> {
+    pub(super) async fn change(&self, id: String, action: Action, reason: &str) -> Result<Change, Status> {
         check_id(&id)?;
         let job = match self.service.access.authenticator {
             Some(_) => JobName::from(&self.job(&id, Extent::Bare).await?),
@@ -130,7 +130,7 @@ impl JobsCall {
         if filter == DetachedJobFilter::default() {
             return Err(invalid_field("filter", "it matches all jobs; set a field of it, or `all`"));
         }
-        let mut filter = read_filter(self, filter)?;
+        let mut filter = read_filter(self, filter).await?;
         let is_asked = |state: &JobState| filter.states.is_empty() || filter.states.contains(state);
         filter.states = JobState::ALL.into_iter().filter(|state| allows(action, *state) && is_asked(state)).collect();
         if filter.states.is_empty() {
@@ -190,6 +190,8 @@ impl JobsCall {
             Action::Cancel => info!(job, jobs, asked_to_stop = requested, "an operator cancelled detached jobs"),
             Action::Retry => info!(job, jobs, refused, "an operator ran detached jobs again"),
             Action::Delete => info!(job, jobs, "an operator removed detached jobs"),
+            // No call gives a reason for it.
+            Action::CloseGroup => {}
         }
     }
 }
@@ -200,6 +202,7 @@ fn allows(action: Action, state: JobState) -> bool {
         Action::Cancel => !state.is_ended(),
         Action::Retry => state > JobState::Succeeded,
         Action::Delete => state.is_ended(),
+        Action::CloseGroup => false,
     }
 }
 

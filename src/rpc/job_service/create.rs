@@ -6,7 +6,7 @@ use futures_util::{StreamExt, stream};
 use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{JobsCall, filter::read_time, measured};
+use super::{JobsCall, filter::read_time, groups::GROUP_LABEL, measured};
 use crate::{
     auth::Rpc,
     detached::{SCHEDULE_PREFIX, wall_clock},
@@ -23,7 +23,7 @@ use crate::{
         status,
         submit_many::{MAX_TAG, failure},
     },
-    store::{KindPolicy, NewJob, RetryPolicy, Start, Submitted, Timestamp},
+    store::{GROUP_PREFIX, KindPolicy, NewJob, RetryPolicy, Start, Submitted, Timestamp},
 };
 
 /// Longest retention of a job after its end.
@@ -37,11 +37,24 @@ const YEAR: Duration = Duration::from_secs(366 * 24 * 3600);
 impl JobsCall {
     /// Creates one job, and answers once it is durable.
     pub(super) async fn create_job(&self, request: CreateJobRequest) -> Result<CreateJobResponse, Status> {
+        let reserved = [SCHEDULE_PREFIX, GROUP_PREFIX].into_iter().find(|prefix| request.job_id.starts_with(prefix));
+        if let Some(prefix) = reserved {
+            let detail = format!("`{prefix}` begins the ids of schedules or groups; send another id");
+            return Err(self.context.invalid("job_id", detail));
+        }
+        self.store_job(read(self, request)).await
+    }
+
+    /// Stores a job that was read.
+    pub(super) async fn store_job(
+        &self,
+        job: Result<NewJob, Vec<FieldViolation>>,
+    ) -> Result<CreateJobResponse, Status> {
         let Self { service, context, .. } = self;
         if service.pools.is_closing() {
             return Err(status::draining(context.request_id()));
         }
-        let mut job = read(self, request).map_err(|violations| status::unreadable(violations, context.request_id()))?;
+        let mut job = job.map_err(|violations| status::unreadable(violations, context.request_id()))?;
         if let Some(cause) = self.detached.away() {
             return Err(status::store_unavailable(&cause));
         }
@@ -50,7 +63,7 @@ impl JobsCall {
         let pool = service.pools.pool_of(&job.job);
         let pool = pool.map_err(|rejection| status::status(&rejection.into(), context.request_id()))?;
         job.pool = pool.name().to_string();
-        let job_id = job.id.clone();
+        let (job_id, group) = (job.id.clone(), job.group.clone());
         match self.detached.create(job).await.map_err(status::write_failure)? {
             Submitted::Created | Submitted::Leased(_) => Ok(CreateJobResponse { job_id, already_existed: false }),
             Submitted::Existing(old) if service.access.allows(self.rpc, context, &old.request.job) => {
@@ -58,6 +71,8 @@ impl JobsCall {
             }
             Submitted::Existing(_) | Submitted::Conflict => Err(status::job_exists(&job_id)),
             Submitted::Full(full) => Err(status::store_full(full)),
+            Submitted::NoGroup => Err(status::group_not_open(&group, "the tenant has no group with this id")),
+            Submitted::GroupClosed => Err(status::group_not_open(&group, "the group is closed")),
         }
     }
 }
@@ -108,15 +123,11 @@ async fn create(call: Arc<JobsCall>, message: CreateJobsRequest) -> Result<Creat
 }
 
 /// The job of a request, except for its pool.
-fn read(call: &JobsCall, request: CreateJobRequest) -> Result<NewJob, Vec<FieldViolation>> {
+pub(super) fn read(call: &JobsCall, request: CreateJobRequest) -> Result<NewJob, Vec<FieldViolation>> {
     let CreateJobRequest { job, job_id, options } = request;
     let mut faults = Vec::new();
     if !job_id.is_empty() && job_id.parse::<RequestId>().is_err() {
         faults.push(FieldViolation::new("job_id", "send 1 to 128 visible ASCII characters, or nothing"));
-    }
-    if job_id.starts_with(SCHEDULE_PREFIX) {
-        let detail = format!("`{SCHEDULE_PREFIX}` begins the ids of schedules; send another id");
-        faults.push(FieldViolation::new("job_id", detail));
     }
     let is_unspecified = job.as_ref().is_some_and(|job| job.criticality() == proto::Criticality::Unspecified);
     let mut job = *convert::job(job)?;
@@ -138,7 +149,7 @@ fn read(call: &JobsCall, request: CreateJobRequest) -> Result<NewJob, Vec<FieldV
 }
 
 fn with_options(new: NewJob, options: JobOptions, policy: KindPolicy, faults: &mut Vec<FieldViolation>) -> NewJob {
-    let JobOptions { expire_time, retry, retain_for, start } = options;
+    let JobOptions { expire_time, retry, retain_for, group, start } = options;
     let start = match start {
         None => Start::Now,
         Some(job_options::Start::StartTime(time)) => {
@@ -156,7 +167,16 @@ fn with_options(new: NewJob, options: JobOptions, policy: KindPolicy, faults: &m
     if retained > Some(MAX_RETAINED) {
         faults.push(FieldViolation::new("options.retain_for", "longer than a year"));
     }
+    let mut job = new.job;
+    if !group.is_empty() {
+        if format!("{GROUP_PREFIX}{group}").parse::<RequestId>().is_err() {
+            faults.push(FieldViolation::new("options.group", "no group can have this id"));
+        }
+        job.labels.insert(GROUP_LABEL.to_owned(), group.clone());
+    }
     NewJob {
+        job,
+        group,
         start,
         expire_at: read_time("options.expire_time", expire_time, faults),
         policy: KindPolicy {

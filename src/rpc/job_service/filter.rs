@@ -17,12 +17,12 @@ use crate::{
 const MAX_MESSAGE: usize = 4096;
 
 /// The filter of a call, restricted to what its caller may see.
-pub(super) fn read_filter(call: &JobsCall, filter: DetachedJobFilter) -> Result<Filter, Status> {
+pub(super) async fn read_filter(call: &JobsCall, filter: DetachedJobFilter) -> Result<Filter, Status> {
     let mut faults = Vec::new();
     check(&filter, &mut faults);
     let is_known = |wanted: &JobState| filter.states().any(|sent| sent == job_state(*wanted));
     let states: Vec<_> = JobState::ALL.into_iter().filter(is_known).collect();
-    let DetachedJobFilter { kind, tenant, label_key, label_value, request_id, outcome, message, .. } = filter;
+    let DetachedJobFilter { kind, tenant, label_key, label_value, request_id, outcome, message, group, .. } = filter;
     let kind = Some(kind).filter(|kind| !kind.is_empty());
     let created_from = read_time("filter.created_from", filter.created_from, &mut faults);
     let created_before = read_time("filter.created_before", filter.created_before, &mut faults);
@@ -31,6 +31,10 @@ pub(super) fn read_filter(call: &JobsCall, filter: DetachedJobFilter) -> Result<
     if !faults.is_empty() {
         return Err(status::unreadable(faults, call.context.request_id()));
     }
+    let group = match &*group {
+        "" => None,
+        group => Some(call.group_job(group).await?.row),
+    };
     Ok(Filter {
         states,
         tenant: call.service.access.tenant(call.rpc, &call.context, kind.as_deref(), tenant.as_deref())?,
@@ -43,6 +47,7 @@ pub(super) fn read_filter(call: &JobsCall, filter: DetachedJobFilter) -> Result<
         pattern: message.as_deref().map(pattern),
         ended_from,
         ended_before,
+        group,
     })
 }
 

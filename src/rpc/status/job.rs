@@ -214,6 +214,11 @@ pub(in crate::rpc) fn job_exists(job: &str) -> Status {
     FailedCall::of(Reason::JobExists).never().fact("job", shorten(job, MAX_JOB_ID)).status()
 }
 
+/// The status of a job that cannot join its group.
+pub(in crate::rpc) fn group_not_open(group: &str, what: &'static str) -> Status {
+    FailedCall::of(Reason::GroupNotOpen).saying(what).never().fact("group", shorten(group, MAX_JOB_ID)).status()
+}
+
 /// The status of a call that the state of the job does not allow.
 pub(in crate::rpc) fn wrong_state(job: &str, state: JobState) -> Status {
     let call = FailedCall::of(Reason::WrongState).fact("job", shorten(job, MAX_JOB_ID));

@@ -24,6 +24,11 @@ impl<C: Connection> Engine<C> {
             };
             let change = match action {
                 Action::Cancel => record.cancel(self.now),
+                Action::CloseGroup => {
+                    self.groups.entry(record.row).or_default().closes = true;
+                    changes.push(Change::Done);
+                    continue;
+                }
                 _ if !record.state.is_ended() => Change::WrongState(record.state),
                 Action::Delete => {
                     removed.push(record.row);
@@ -60,8 +65,9 @@ impl<C: Connection> Engine<C> {
     /// Removes those of the jobs that have ended, and returns their number.
     pub(in crate::store) fn remove(&mut self, rows: &[i64]) -> Result<usize, StoreError> {
         let removed = self.rows.remove(rows)?;
-        for (tenant, bytes) in &removed {
-            self.added.add(tenant, 0, -bytes);
+        for job in &removed {
+            self.added.add(&job.tenant, 0, -job.bytes);
+            self.groups.entry(job.row).or_default().removes = true;
         }
         Ok(removed.len())
     }

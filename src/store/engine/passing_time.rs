@@ -28,6 +28,7 @@ impl<C: Connection> Engine<C> {
         let more_keys = self.search()?;
         let (past, more_past) = self.rows.removable(Select::purgeable(self.now), BATCH)?;
         let removed = self.remove(&past)?;
+        self.finds_due = true;
         let more = more_past || more_keys || [expired, promoted].contains(&BATCH);
         Ok(Ticked { promoted, returned, expired, removed, more })
     }

@@ -3,7 +3,10 @@
 use std::collections::{HashMap, HashSet, hash_map::Entry};
 
 use super::Engine;
-use crate::store::{Full, JobRecord, JobState, NewJob, SessionId, StoreError, Submission, Submitted, sql::Connection};
+use crate::store::{
+    JobRecord, JobState, NewJob, SessionId, StoreError, Submission, Submitted,
+    sql::{Connection, open_group},
+};
 
 /// State of a batch while its records are prepared.
 #[derive(Default)]
@@ -16,6 +19,8 @@ struct Batch<'a> {
     keys: HashSet<(&'a str, &'a str)>,
     /// Jobs that may still become ready, by kind and limit key.
     slots: HashMap<(&'a str, &'a str), usize>,
+    /// The groups that jobs name, with their row, their tenant, and whether they are closed.
+    groups: HashMap<&'a str, Option<(i64, String, bool)>>,
     records: Vec<JobRecord>,
     /// One for each job, in order.
     plans: Vec<Plan>,
@@ -27,8 +32,8 @@ enum Plan {
     Insert(i64),
     /// Find the job that has its id.
     Find,
-    /// Refuse it, because it does not fit.
-    Refuse(Full),
+    /// Refuse it, because it does not fit, or cannot join its group.
+    Refuse(Submitted),
 }
 
 impl<C: Connection> Engine<C> {
@@ -76,6 +81,25 @@ impl<C: Connection> Engine<C> {
         Ok(is_free)
     }
 
+    /// Row of the group that a job joins, or why it cannot. Another server may close the group until the commit.
+    fn group_of<'a>(
+        &mut self,
+        batch: &mut Batch<'a>,
+        job: &'a NewJob,
+    ) -> Result<Result<Option<i64>, Submitted>, StoreError> {
+        if job.group.is_empty() {
+            return Ok(Ok(None));
+        }
+        if let Entry::Vacant(entry) = batch.groups.entry(&job.group) {
+            entry.insert(open_group(&mut self.rows, &job.group)?);
+        }
+        Ok(match &batch.groups[&*job.group] {
+            Some((row, tenant, false)) if *tenant == job.job.tenant => Ok(Some(*row)),
+            Some((_, tenant, true)) if *tenant == job.job.tenant => Err(Submitted::GroupClosed),
+            _ => Err(Submitted::NoGroup),
+        })
+    }
+
     /// Plans what to do with a job. Its record joins the batch if the job fits, and its id is not there yet.
     fn plan<'a>(
         &mut self,
@@ -86,12 +110,16 @@ impl<C: Connection> Engine<C> {
     ) -> Result<Plan, StoreError> {
         let bytes = job.job.payload.len() as u64;
         if let Some(full) = self.refusal(&job.job.tenant, bytes)? {
-            return Ok(Plan::Refuse(full));
+            return Ok(Plan::Refuse(Submitted::Full(full)));
         }
+        let member_of = match self.group_of(batch, job)? {
+            Ok(row) => row,
+            Err(refusal) => return Ok(Plan::Refuse(refusal)),
+        };
         if !batch.ids.insert(&job.id) {
             return Ok(Plan::Find);
         }
-        let mut record = JobRecord::new(job.clone(), self.now, row);
+        let mut record = JobRecord { member_of, ..JobRecord::new(job.clone(), self.now, row) };
         if record.due_at <= self.now {
             let key = (job.job.tenant.as_str(), job.job.ordering_key.as_str());
             let is_held = job.is_ordered() && (batch.keys.contains(&key) || self.rows.key_holder(key)?.is_some());
@@ -148,9 +176,9 @@ impl<C: Connection> Engine<C> {
             match (old, plan) {
                 (Some(old), _) if old.digest == job.digest() => Ok(Submitted::Existing(Box::new(old.clone()))),
                 // A later job of the batch with this id fitted.
-                (Some(old), Plan::Refuse(full)) if added.contains(&old.row) => Ok(Submitted::Full(full)),
+                (Some(old), Plan::Refuse(why)) if added.contains(&old.row) => Ok(why),
                 (Some(_), _) => Ok(Submitted::Conflict),
-                (None, Plan::Refuse(full)) => Ok(Submitted::Full(full)),
+                (None, Plan::Refuse(why)) => Ok(why),
                 // Another transaction had the id, and has removed its job. The batch runs again.
                 (None, _) => Err(StoreError::Conflict),
             }

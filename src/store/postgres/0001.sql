@@ -29,6 +29,7 @@ create table jobs (
     losses bigint not null,
     cancel_requested boolean not null,
     digest bytea not null,
+    member_of bigint,
     payload_bytes bigint not null,
     output_bytes bigint not null,
     output_type text not null,
@@ -52,12 +53,29 @@ create index jobs_purge on jobs (purge_at) where purge_at is not null;
 -- Jobs that count for the limit of their limit key, and those that wait for one.
 create index jobs_slots on jobs (kind, slot_key) where slot_key is not null and state in (1, 3);
 create index jobs_waiting on jobs (kind, slot_key, place) where slot_key is not null and state = 2;
+-- In the order of rows.
+create index jobs_members on jobs (member_of, row) where member_of is not null;
 -- At most one job of a tenant holds a key.
 create unique index jobs_held on jobs (tenant, ordering_key) where holds_key;
 
 -- Beside the jobs, so that a change of state does not write a payload again.
 create table payloads (row bigint primary key, bytes bytea not null);
 create table outputs (row bigint primary key, bytes bytea not null);
+
+-- Groups, each with the row of the job that waits for its members, and the numbers of members by state. `is_due`: the job
+-- may start, and has not.
+create table groups (
+    row bigint primary key,
+    must_succeed boolean not null,
+    is_closed boolean not null default false,
+    is_due boolean not null default false,
+    active bigint not null default 0,
+    succeeded bigint not null default 0,
+    failed bigint not null default 0,
+    cancelled bigint not null default 0,
+    expired bigint not null default 0
+) with (fillfactor = 50);
+create index groups_due on groups (row) where is_due;
 
 -- `demand` is a JSON object: jobs that run or wait in the pools of the server.
 create table sessions (

@@ -87,15 +87,19 @@ fn look<C: Connection>(
     count: usize,
 ) -> Result<Option<i64>, StoreError> {
     let mut cells = vec![int(after)];
-    cells.extend(filter.tenant.as_deref().map(text));
-    let of_tenant = if filter.tenant.is_some() { " and tenant = $2" } else { "" };
+    // The members of a group are of one tenant.
+    let (of_some, cell) = match (filter.group, &filter.tenant) {
+        (Some(group), _) => (" and member_of = $2", Some(int(group))),
+        (None, Some(tenant)) => (" and tenant = $2", Some(text(tenant))),
+        (None, None) => ("", None),
+    };
+    cells.extend(cell);
     let index = filter.index();
     let (is_behind, step, sorted) = match order {
         Order::Newest => ("<", 1, "order by row desc"),
         Order::Oldest => (">", -1, "order by row"),
     };
-    let sql =
-        format!("select row from jobs where row {is_behind} $1{of_tenant}{index} {sorted} limit 1 offset {count}");
+    let sql = format!("select row from jobs where row {is_behind} $1{of_some}{index} {sorted} limit 1 offset {count}");
     Ok(numbers(&rows.query(&sql, &cells)?)?.pop().map(|row| row + step))
 }
 
@@ -113,11 +117,15 @@ fn groups(clause: &str) -> String {
 }
 
 impl<'a> Select<'a> {
-    /// Jobs in `rows` that match `filter`, in no order. `tenant = $5` and [`Filter::index`] stand alone, so that their
-    /// indexes are used.
+    /// Jobs in `rows` that match `filter`, in no order. `tenant = $5`, `member_of = $15` and [`Filter::index`] stand
+    /// alone, so that their indexes are used.
     pub(super) fn matching<C: Connection>(filter: &'a Filter, rows: Range<i64>) -> Self {
         let any = |text: Option<&'a String>| Cell::Text(text.map(Into::into));
-        let tenant = if filter.tenant.is_some() { "tenant = $5" } else { "cast($5 as text) is null" };
+        let (tenant, group) = match (filter.group, &filter.tenant) {
+            (Some(_), _) => ("(cast($5 as text) is null or tenant = $5)", "member_of = $15"),
+            (None, Some(_)) => ("tenant = $5", "cast($15 as bigint) is null"),
+            (None, None) => ("cast($5 as text) is null", "cast($15 as bigint) is null"),
+        };
         let clause = format!(
             "row < $1 and row >= $2 and ($3 & (cast(1 as bigint) << cast(state as integer))) <> 0{index} \
              and (cast($4 as text) is null or kind = $4) and {tenant} \
@@ -127,7 +135,7 @@ impl<'a> Select<'a> {
              and (cast($10 as text) is null or {spec} ->> 'request_id' = $10) \
              and (cast($11 as text) is null or outcome = $11) and (cast($12 as text) is null or pattern = $12) \
              and (cast($13 as bigint) is null or ended_at >= $13) \
-             and (cast($14 as bigint) is null or ended_at < $14)",
+             and (cast($14 as bigint) is null or ended_at < $14) and {group}",
             index = filter.index(),
             spec = C::SPEC
         );
@@ -146,6 +154,7 @@ impl<'a> Select<'a> {
             any(filter.pattern.as_ref()),
             time(filter.ended_from),
             time(filter.ended_before),
+            Cell::Int(filter.group),
         ];
         Self::of(clause, cells)
     }

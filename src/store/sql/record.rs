@@ -19,7 +19,7 @@ pub(in crate::store) struct Column {
 
 /// The columns of a job, in the order of reading and writing: those that change, the row number, and from [`FIXED`] on
 /// those that never change.
-pub(in crate::store) static COLUMNS: [Column; 31] = [
+pub(in crate::store) static COLUMNS: [Column; 32] = [
     column("state", |it| int(it.state as i64), |it, new| set(&mut it.state, new.one_of(&JobState::ALL))),
     column("place", |it| int(it.place), |it, new| set(&mut it.place, new.number())),
     column("holds_key", |it| Cell::Flag(it.holds_key), |it, new| set(&mut it.holds_key, new.flag())),
@@ -80,6 +80,7 @@ pub(in crate::store) static COLUMNS: [Column; 31] = [
         |it| Cell::Bytes(&it.digest),
         |it, new| set(&mut it.digest, new.bytes().and_then(|bytes| bytes.try_into().ok())),
     ),
+    column("member_of", |it| Cell::Int(it.member_of), |it, new| set(&mut it.member_of, new.optional(Value::number))),
     column("payload_bytes", |it| int(it.payload_bytes as i64), |it, new| set(&mut it.payload_bytes, new.number())),
     column("spec", |it| Cell::Json(json(&Spec::of(&it.request))), |it, new| Spec::read(new, &mut it.request)),
 ];

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    group_counts::insert_groups,
     record::{
         COLUMNS, Cell, FIXED, Values, cells_of, int, json, numbers, read_record, read_records, rows_of, text, time,
     },
@@ -25,6 +26,13 @@ const MAX_REMOVED_BYTES: u64 = 64 << 20;
 const MAX_SAID: usize = 256;
 /// Longest text of the jobs in the pools of a session, which is read.
 const MAX_DEMAND: usize = 1 << 20;
+
+/// A job that was removed.
+pub(in crate::store) struct Removed {
+    pub(in crate::store) row: i64,
+    pub(in crate::store) tenant: String,
+    pub(in crate::store) bytes: i64,
+}
 
 /// A database connection of one thread.
 pub(in crate::store) trait Connection: Sized + Send + 'static {
@@ -90,6 +98,7 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
         let mut rows = numbers(&self.bulk(&INSERT_JOBS, &cells)?)?;
         rows.sort_unstable();
         let is_new = |record: &&JobRecord| rows.binary_search(&record.row).is_ok();
+        insert_groups(self, records.iter().filter(is_new))?;
         self.insert_bytes(&INSERT_PAYLOADS, records.iter().filter(is_new), |record| &record.request.job.payload)?;
         Ok(rows)
     }
@@ -156,13 +165,15 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
         self.insert_bytes(&INSERT_OUTPUTS, records.iter(), |record| &record.output.bytes)
     }
 
-    /// Removes those of the jobs that have ended, with their payloads and outputs. Returns the tenant and the bytes of
-    /// each.
-    fn remove(&mut self, rows: &[i64]) -> Result<Vec<(String, i64)>, StoreError> {
+    /// Removes those of the jobs that have ended, with their payloads and outputs. Returns what was removed.
+    fn remove(&mut self, rows: &[i64]) -> Result<Vec<Removed>, StoreError> {
         let mut removed = self.bulk(&DELETE_JOBS, &rows_of(rows, |row| int(*row)))?;
         let rows = rows_of(&numbers(&removed)?, |row| int(*row));
         ["payloads", "outputs"].into_iter().try_for_each(|table| self.bulk(&delete(table), &rows).map(drop))?;
-        removed.iter_mut().map(|row| Ok((row.text(1), row.number(2)?))).collect()
+        removed
+            .iter_mut()
+            .map(|row| Ok(Removed { row: row.number(0)?, tenant: row.text(1), bytes: row.number(2)? }))
+            .collect()
     }
 
     /// Adds the payloads to records, and notes the damaged ones.

@@ -22,7 +22,7 @@ pub(in crate::store) struct Bulk {
 
 impl Bulk {
     /// Inserts rows of so many columns.
-    fn insert(into: &str, columns: usize, tail: &str) -> Self {
+    pub(super) fn insert(into: &str, columns: usize, tail: &str) -> Self {
         let values = parameters(columns);
         Self {
             single: format!("insert into {into} values ({values}) {tail}"),
@@ -31,7 +31,7 @@ impl Bulk {
     }
 
     /// `statement` ends in a column, and applies to the rows where it equals the value.
-    fn of_each(statement: &str) -> Self {
+    pub(super) fn of_each(statement: &str) -> Self {
         Self { single: format!("{statement} = $1"), arrays: format!("{statement} = any($1)") }
     }
 }
@@ -93,7 +93,7 @@ pub(super) static DELETE_JOBS: LazyLock<Bulk> = LazyLock::new(|| {
     }
 });
 
-/// Deletes rows of `payloads` or `outputs`.
+/// Deletes rows of `payloads`, `outputs` or `groups`.
 pub(super) fn delete(table: &str) -> Bulk {
     Bulk::of_each(&format!("delete from {table} where row"))
 }

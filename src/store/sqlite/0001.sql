@@ -26,6 +26,7 @@ create table jobs (
     losses integer not null,
     cancel_requested integer not null,
     digest blob not null,
+    member_of integer,
     payload_bytes integer not null,
     output_bytes integer not null,
     output_type text not null,
@@ -50,12 +51,29 @@ create index jobs_purge on jobs (purge_at) where purge_at is not null;
 -- Jobs that count for the limit of their limit key, and those that wait for one.
 create index jobs_slots on jobs (kind, slot_key) where slot_key is not null and state in (1, 3);
 create index jobs_waiting on jobs (kind, slot_key, place) where slot_key is not null and state = 2;
+-- In the order of rows.
+create index jobs_members on jobs (member_of) where member_of is not null;
 -- At most one job of a tenant holds a key.
 create unique index jobs_held on jobs (tenant, ordering_key) where holds_key;
 
 -- Beside the jobs, so that a change of state does not write a payload again.
 create table payloads (row integer primary key, bytes blob not null) strict;
 create table outputs (row integer primary key, bytes blob not null) strict;
+
+-- Groups, each with the row of the job that waits for its members, and the numbers of members by state. `is_due`: the job
+-- may start, and has not.
+create table groups (
+    row integer primary key,
+    must_succeed integer not null,
+    is_closed integer not null default 0,
+    is_due integer not null default 0,
+    active integer not null default 0,
+    succeeded integer not null default 0,
+    failed integer not null default 0,
+    cancelled integer not null default 0,
+    expired integer not null default 0
+) strict;
+create index groups_due on groups (row) where is_due;
 
 -- `demand` is a JSON object: jobs that run or wait in the pools of the server.
 create table sessions (

@@ -35,6 +35,9 @@ static MEND: LazyLock<String> = LazyLock::new(|| {
             ) group by tenant, ordering_key
         )
     );
+    -- Members that were lost are waited for no more. Whether they would have succeeded is not known.
+    update groups set active = (select count(*) from jobs where member_of = groups.row and ended_at is null);
+    update groups set is_due = 1 where is_closed and active = 0 and not must_succeed;
     insert into tenants select tenant, count(*) filter (where ended_at is null), sum(payload_bytes + output_bytes)
         from jobs group by tenant;
     -- Numbers of lost rows and sessions are not given again.
@@ -99,7 +102,7 @@ fn copy_jobs(copy: &Path, target: &mut Connection) -> rusqlite::Result<Vec<Strin
         let transaction = target.transaction()?;
         for row in rows {
             damage.extend(fault_of(&source, row));
-            for table in ["jobs", "payloads", "outputs"] {
+            for table in ["jobs", "payloads", "outputs", "groups"] {
                 match copy_rows(&source, &transaction, table, "where row = ?1", [row]) {
                     Err(error) if error.sqlite_error_code() == Some(ErrorCode::DiskFull) => return Err(error),
                     Err(error) if table == "jobs" => {

@@ -1,13 +1,20 @@
 //! Runs the lines of a script against a store, and writes down what it answers.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc};
 
-use super::{TestClock, conformance::Case, postgres::Server, suspensions};
+use super::{
+    TestClock,
+    conformance::Case,
+    groups,
+    postgres::Server,
+    suspensions,
+    words::{Words, job, later, seconds},
+};
 use crate::{
-    model::{Criticality, Job, Output, Reason},
+    model::{Output, Reason},
     store::{
-        Action, Bounds, Change, Claimed, Extent, Filter, Fired, Full, JobName, JobState, JobStore, NewJob, Next, Order,
-        Overlap, Room, SessionId, Settle, Start, StoreError, StoredLimit, StoredQuotas, Submission, Submitted, Tick,
+        Action, Bounds, Change, Claimed, Extent, Filter, Fired, Full, JobName, JobState, JobStore, Next, Order,
+        Overlap, Room, SessionId, Settle, StoreError, StoredLimit, StoredQuotas, Submission, Submitted, Tick,
         Timestamp, Token,
     },
 };
@@ -104,28 +111,34 @@ impl Script {
                 join(counts.into_iter().filter(|(_, count)| *count > 0).map(|(name, count)| format!("{name}={count}")))
             }
             "depths" => self.depths().await?,
-            "quota" => {
-                let bounds = |name| words.find(name).and_then(|bounds| bounds.split_once('/'));
-                let number = |text: &str| text.parse().expect("a number");
-                let quota = |name| {
-                    bounds(name).map(|(jobs, bytes)| Bounds { max_jobs: number(jobs), max_bytes: number(bytes) })
-                };
-                let named = [("t".to_owned(), quota("t"))].into();
-                store.set_quotas(StoredQuotas { each: quota("each"), named });
-                String::new()
-            }
-            "limits" => {
-                let most = |text: &str| text.parse().ok();
-                let pair = |(kind, pair): (&str, &str)| {
-                    let (all, per_key) = pair.split_once('/').expect("two limits");
-                    (kind.to_owned(), StoredLimit { all: most(all), per_key: most(per_key) })
-                };
-                store.set_limits(words.rest(0).filter_map(|word| word.split_once('=')).map(pair).collect());
+            "quota" | "limits" => {
+                self.bound(verb, &words);
                 String::new()
             }
             "size" => store.size().await.map(|size| format!("{} {}", size.jobs, size.bytes))?,
+            "close" | "members" => groups::answer(&*store, verb, &ids[0]).await?,
             _ => suspensions::answer(&*store, &self.clock, line).await?,
         })
+    }
+
+    /// Sets the quotas of tenants, or the limits of kinds.
+    fn bound(&self, verb: &str, words: &Words<'_>) {
+        let store = &self.store;
+        if verb == "quota" {
+            let bounds = |name| words.find(name).and_then(|bounds| bounds.split_once('/'));
+            let number = |text: &str| text.parse().expect("a number");
+            let quota =
+                |name| bounds(name).map(|(jobs, bytes)| Bounds { max_jobs: number(jobs), max_bytes: number(bytes) });
+            let named = [("t".to_owned(), quota("t"))].into();
+            store.set_quotas(StoredQuotas { each: quota("each"), named });
+        } else {
+            let most = |text: &str| text.parse().ok();
+            let pair = |(kind, pair): (&str, &str)| {
+                let (all, per_key) = pair.split_once('/').expect("two limits");
+                (kind.to_owned(), StoredLimit { all: most(all), per_key: most(per_key) })
+            };
+            store.set_limits(words.rest(0).filter_map(|word| word.split_once('=')).map(pair).collect());
+        }
     }
 
     async fn submit(
@@ -206,10 +219,15 @@ impl Script {
         })))
     }
 
-    fn filter(&self, words: &Words<'_>) -> Filter {
+    async fn filter(&self, words: &Words<'_>) -> Filter {
         let owned = |name: &str| words.find(name).map(str::to_owned);
         let states = words.find("state").into_iter().flat_map(|states| states.split(','));
+        let group = match words.find("group") {
+            Some(group) => Some(groups::row(&*self.store, group).await),
+            None => None,
+        };
         Filter {
+            group,
             states: states.filter_map(|text| JobState::ALL.into_iter().find(|found| state(*found) == text)).collect(),
             kind: owned("kind"),
             tenant: owned("tenant"),
@@ -230,7 +248,7 @@ impl Script {
         let order = if words.find("order").is_some() { Order::Oldest } else { Order::Newest };
         let (mut pages, mut after) = (Vec::new(), None);
         loop {
-            let page = self.store.list(self.filter(words), order, after, limit).await?;
+            let page = self.store.list(self.filter(words).await, order, after, limit).await?;
             after = page.next;
             pages.push(join(page.jobs.into_iter().map(|job| job.request.id)));
             if after.is_none() {
@@ -243,7 +261,7 @@ impl Script {
     async fn act(&self, action: Action, order: Order, words: &Words<'_>) -> Result<String, StoreError> {
         let (mut done, mut after) = (0, None);
         loop {
-            let page = self.store.list(self.filter(words), order, after, 2).await?;
+            let page = self.store.list(self.filter(words).await, order, after, 2).await?;
             after = page.next;
             let changes = self.store.change(page.jobs.iter().map(JobName::ended).collect(), action).await?;
             done += changes.iter().filter(|change| **change == Change::Done).count();
@@ -256,7 +274,7 @@ impl Script {
     /// `k:HANDLER_FAILED:order_#:2:3-5:t-u/2:b`: kind, outcome, error, number of jobs, first and last end, tenants,
     /// newest job.
     async fn group(&self, words: &Words<'_>) -> Result<String, StoreError> {
-        let found = self.store.group(self.filter(words)).await?;
+        let found = self.store.group(self.filter(words).await).await?;
         assert_eq!(found.groups.iter().map(|group| group.jobs).sum::<u64>(), found.jobs);
         let start = Timestamp::from_millis(TestClock::START);
         Ok(join(found.groups.into_iter().map(|group| {
@@ -296,72 +314,6 @@ fn join(words: impl Iterator<Item = String>) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// The words of a line: `name=value` pairs beside plain words.
-#[derive(Debug)]
-struct Words<'a>(Vec<&'a str>);
-
-impl<'a> Words<'a> {
-    fn of(text: &'a str, separator: char) -> Self {
-        Self(text.split(separator).filter(|word| !word.is_empty()).collect())
-    }
-
-    /// The words that are no pairs.
-    fn plain(&self) -> Vec<String> {
-        self.0.iter().filter(|word| !word.contains('=')).map(|word| (*word).to_owned()).collect()
-    }
-
-    /// Words that are jobs, whatever they contain.
-    fn rest(&self, from: usize) -> impl Iterator<Item = &'a str> {
-        self.0[from..].iter().copied()
-    }
-
-    fn find(&self, name: &str) -> Option<&'a str> {
-        self.0.iter().find_map(|word| word.split_once('=').filter(|(found, _)| *found == name)).map(|(_, value)| value)
-    }
-
-    fn text(&self, name: &str, default: &'a str) -> &'a str {
-        self.find(name).unwrap_or(default)
-    }
-
-    fn number(&self, name: &str, default: u64) -> u64 {
-        self.find(name).map_or(default, |text| text.parse().expect("a number"))
-    }
-}
-
-/// `a`, or `a:key=x:limit=y:class=0:delay=5:expire=9:kind=k:payload=p:retain=60`. Times are seconds from now.
-fn job(word: &str, clock: &TestClock) -> NewJob {
-    let (id, rest) = word.split_once(':').unwrap_or((word, ""));
-    let words = Words::of(rest, ':');
-    let mut job = Job::new(words.text("kind", "k"), words.text("payload", id).to_owned());
-    job.ordering_key = words.text("key", "").to_owned();
-    job.limit_key = words.text("limit", "").to_owned();
-    job.tenant = words.text("tenant", "").to_owned();
-    job.criticality = Criticality::BY_IMPORTANCE[words.number("class", 1) as usize];
-    if let Some(value) = words.find("label") {
-        job.labels.insert("team.x".to_owned(), value.to_owned());
-    }
-    let mut new = NewJob::new(id, words.text("pool", "p"), job);
-    if let Some(delay) = words.find("delay") {
-        new.start = Start::After(seconds(delay));
-    }
-    if let Some(time) = words.find("at") {
-        new.start = Start::At(later(clock, time));
-    }
-    new.expire_at = words.find("expire").map(|time| later(clock, time));
-    new.policy.has_key_limit = words.find("limit").is_some();
-    new.policy.retain_for = Duration::from_secs(words.number("retain", 60));
-    new.policy.retain_dead_for = Duration::from_secs(words.number("retain", 60) * 2);
-    new
-}
-
-fn seconds(text: &str) -> Duration {
-    Duration::from_secs(text.parse().expect("a number of seconds"))
-}
-
-fn later(clock: &TestClock, text: &str) -> Timestamp {
-    (clock.clock())().plus(seconds(text))
-}
-
 fn submitted(answer: &Submitted) -> String {
     match answer {
         Submitted::Created => "created".to_owned(),
@@ -369,6 +321,8 @@ fn submitted(answer: &Submitted) -> String {
         Submitted::Existing(job) => format!("existing:{}", state(job.state)),
         Submitted::Conflict => "conflict".to_owned(),
         Submitted::Full(why) => full(*why),
+        Submitted::NoGroup => "nogroup".to_owned(),
+        Submitted::GroupClosed => "groupclosed".to_owned(),
     }
 }
 

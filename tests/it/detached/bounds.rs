@@ -142,6 +142,7 @@ async fn a_job_reads_back_as_it_was_sent() {
         expire_time: Some(expire_time),
         retry: Some(retry),
         retain_for: Some("7200s".parse().unwrap()),
+        group: String::new(),
     };
     let request = CreateJobRequest { job: Some(sent.clone()), job_id: "mine".into(), options: Some(options) };
     let mut call = tonic::Request::new(request);

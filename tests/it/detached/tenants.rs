@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 
 use tonic::{Code, Status, transport::Channel};
 use waterwheel::proto::{
-    CreateJobRequest, DetachedJobFilter, GetJobRequest, GroupJobsRequest, Job, JobServiceCancelJobRequest,
-    JobServiceListJobsRequest, JobState, PurgeJobsRequest, RetryJobsRequest, WaitJobRequest,
-    job_service_client::JobServiceClient,
+    CloseGroupRequest, CreateGroupRequest, CreateJobRequest, DetachedJobFilter, GetGroupRequest, GetJobRequest,
+    GroupJobsRequest, Job, JobOptions, JobServiceCancelJobRequest, JobServiceListJobsRequest, JobState,
+    PurgeJobsRequest, RetryJobsRequest, WaitJobRequest, job_service_client::JobServiceClient,
 };
 
-use super::{delayed, work};
+use super::{delayed, with, work};
 use crate::{
     service::{Service, job},
     support::{Files, Name, TlsClient},
@@ -26,10 +26,10 @@ const KINDS: &str = r#"
 const RULES: &str = r#"
     [auth.rule.a]
     principals = ["spiffe://prod/a"]
-    rpcs = ["CreateJob", "GetJob", "WaitJob", "JobService.ListJobs", "JobService.CancelJob", "PurgeJobs", "GroupJobs", "RetryJobs"]
+    rpcs = ["CreateJob", "GetJob", "WaitJob", "JobService.ListJobs", "JobService.CancelJob", "PurgeJobs", "GroupJobs", "RetryJobs", "CreateGroup", "CloseGroup", "GetGroup"]
     [auth.rule.b]
     principals = ["spiffe://prod/b"]
-    rpcs = ["CreateJob", "GetJob", "WaitJob", "JobService.ListJobs", "JobService.CancelJob"]
+    rpcs = ["CreateJob", "GetJob", "WaitJob", "JobService.ListJobs", "JobService.CancelJob", "CloseGroup", "GetGroup"]
     kinds = ["echo"]
 "#;
 
@@ -85,6 +85,24 @@ fn echoes() -> DetachedJobFilter {
     DetachedJobFilter { kind: "echo".into(), ..Default::default() }
 }
 
+async fn only_its_tenant_sees_a_group(a: &mut Tenant, b: &mut Tenant) {
+    let group_id = || "parts".to_owned();
+    let open = || CreateGroupRequest { job: Some(job("echo", "")), group_id: group_id(), ..Default::default() };
+    assert_eq!(b.client.create_group(open()).await.unwrap_err().code(), Code::PermissionDenied);
+    let opened = a.client.create_group(open()).await.unwrap().into_inner().job_id;
+    let joins = JobOptions { group: group_id(), ..JobOptions::default() };
+    assert_eq!(b.create(with(joins, work("echo", ""))).await, Code::FailedPrecondition);
+    assert_eq!(b.list(DetachedJobFilter { group: group_id(), ..echoes() }).await, Err(Code::NotFound));
+    let seen = b.client.get_group(GetGroupRequest { group_id: group_id() }).await;
+    let closed = b.client.close_group(CloseGroupRequest { group_id: group_id() }).await;
+    assert_eq!((seen.unwrap_err().code(), closed.unwrap_err().code()), (Code::NotFound, Code::NotFound));
+    let cancel = JobServiceCancelJobRequest { job_id: opened.clone(), reason: String::new() };
+    a.client.cancel_job(cancel).await.unwrap();
+    let purge = DetachedJobFilter { label_key: "group".into(), label_value: group_id(), ..echoes() };
+    let purge = PurgeJobsRequest { filter: Some(purge), ..PurgeJobsRequest::default() };
+    assert_eq!(a.client.purge_jobs(purge).await.unwrap().into_inner().removed, 1);
+}
+
 #[tokio::test]
 async fn a_caller_can_read_list_wait_for_cancel_and_purge_only_jobs_of_its_tenant() {
     let (files, ca) = Files::of_server();
@@ -119,6 +137,8 @@ async fn a_caller_can_read_list_wait_for_cancel_and_purge_only_jobs_of_its_tenan
         assert_eq!([waited.unwrap(), read.unwrap()], [JobState::Cancelled; 2]);
         assert_eq!(again.unwrap_err().code(), Code::FailedPrecondition);
     }
+
+    only_its_tenant_sees_a_group(&mut a, &mut b).await;
 
     // The rule of b allows one kind, and no purge.
     assert_eq!(b.create(work("sha256", "")).await, Code::PermissionDenied);

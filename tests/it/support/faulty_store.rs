@@ -6,7 +6,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use waterwheel::store::{
     Action, Change, Claimed, Demand, Depth, Extent, Filter, Fired, Groups, JobName, JobRecord, JobState, JobStore,
-    Order, Page, Room, SessionId, Settle, Size, StoreError, StoredLimits, StoredQuotas, Submission, Submitted,
+    Members, Order, Page, Room, SessionId, Settle, Size, StoreError, StoredLimits, StoredQuotas, Submission, Submitted,
     Suspended, Tick, Ticked, Token, Wakes,
 };
 
@@ -183,6 +183,10 @@ impl JobStore for FaultyStore {
 
     async fn fire(&self, tick: Tick) -> Result<Fired, StoreError> {
         self.store.fire(tick).await
+    }
+
+    async fn members(&self, row: i64) -> Result<Option<Members>, StoreError> {
+        self.store.members(row).await
     }
 
     async fn secret(&self) -> Result<Bytes, StoreError> {

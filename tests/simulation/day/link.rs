@@ -23,7 +23,7 @@ use tokio::{
 };
 use waterwheel::store::{
     Action, Change, Claimed, Demand, Depth, Extent, Filter, Fired, Groups, JobName, JobRecord, JobState, JobStore,
-    Order, Page, Room, SessionId, Settle, Size, StoreError, StoredLimits, StoredQuotas, Submission, Submitted,
+    Members, Order, Page, Room, SessionId, Settle, Size, StoreError, StoredLimits, StoredQuotas, Submission, Submitted,
     Suspended, Tick, Ticked, Token, Wakes,
 };
 
@@ -249,6 +249,10 @@ impl JobStore for Link {
 
     async fn key_holder(&self, tenant: &str, key: &str) -> Result<Option<String>, StoreError> {
         self.store.key_holder(tenant, key).await
+    }
+
+    async fn members(&self, row: i64) -> Result<Option<Members>, StoreError> {
+        self.store.members(row).await
     }
 
     async fn secret(&self) -> Result<Bytes, StoreError> {

@@ -143,7 +143,9 @@ impl Model {
                     self.started(&claimed.token);
                 }
                 Submitted::Existing(_) => self.note("existing", &job.id),
-                Submitted::Conflict | Submitted::Full(_) => self.fault(format!("{answer:?}")),
+                Submitted::Conflict | Submitted::Full(_) | Submitted::NoGroup | Submitted::GroupClosed => {
+                    self.fault(format!("{answer:?}"))
+                }
             }
         }
     }

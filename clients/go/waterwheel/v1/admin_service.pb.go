@@ -189,6 +189,8 @@ const (
 	Binding_BINDING_LIMIT_HOLD Binding = 17
 	// A handler holds its limit key for a time.
 	Binding_BINDING_LIMIT_KEY_HOLD Binding = 18
+	// The members of its group have not ended, or may still join.
+	Binding_BINDING_GROUP Binding = 19
 )
 
 // Enum value maps for Binding.
@@ -213,6 +215,7 @@ var (
 		16: "BINDING_NO_WORKER",
 		17: "BINDING_LIMIT_HOLD",
 		18: "BINDING_LIMIT_KEY_HOLD",
+		19: "BINDING_GROUP",
 	}
 	Binding_value = map[string]int32{
 		"BINDING_UNSPECIFIED":           0,
@@ -234,6 +237,7 @@ var (
 		"BINDING_NO_WORKER":             16,
 		"BINDING_LIMIT_HOLD":            17,
 		"BINDING_LIMIT_KEY_HOLD":        18,
+		"BINDING_GROUP":                 19,
 	}
 )
 
@@ -3087,7 +3091,7 @@ const file_waterwheel_v1_admin_service_proto_rawDesc = "" +
 	"\bJobOrder\x12\x19\n" +
 	"\x15JOB_ORDER_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10JOB_ORDER_NEWEST\x10\x01\x12\x14\n" +
-	"\x10JOB_ORDER_OLDEST\x10\x02*\xc9\x03\n" +
+	"\x10JOB_ORDER_OLDEST\x10\x02*\xdc\x03\n" +
 	"\aBinding\x12\x17\n" +
 	"\x13BINDING_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fBINDING_ROOM\x10\x01\x12\x13\n" +
@@ -3108,7 +3112,8 @@ const file_waterwheel_v1_admin_service_proto_rawDesc = "" +
 	"\rBINDING_ENDED\x10\x0f\x12\x15\n" +
 	"\x11BINDING_NO_WORKER\x10\x10\x12\x16\n" +
 	"\x12BINDING_LIMIT_HOLD\x10\x11\x12\x1a\n" +
-	"\x16BINDING_LIMIT_KEY_HOLD\x10\x122\xb3\a\n" +
+	"\x16BINDING_LIMIT_KEY_HOLD\x10\x12\x12\x11\n" +
+	"\rBINDING_GROUP\x10\x132\xb3\a\n" +
 	"\fAdminService\x12D\n" +
 	"\x05Drain\x12\x1b.waterwheel.v1.DrainRequest\x1a\x1c.waterwheel.v1.DrainResponse0\x01\x12B\n" +
 	"\x05Pause\x12\x1b.waterwheel.v1.PauseRequest\x1a\x1c.waterwheel.v1.PauseResponse\x12E\n" +

@@ -31,7 +31,7 @@ type JobState int32
 const (
 	// Never sent.
 	JobState_JOB_STATE_UNSPECIFIED JobState = 0
-	// It waits for its start time, or for its next attempt.
+	// It waits for its start time, for its next attempt, or for the members of its group.
 	JobState_JOB_STATE_SCHEDULED JobState = 1
 	// It waits for a worker.
 	JobState_JOB_STATE_READY JobState = 2
@@ -102,6 +102,59 @@ func (JobState) EnumDescriptor() ([]byte, []int) {
 	return file_waterwheel_v1_job_service_proto_rawDescGZIP(), []int{0}
 }
 
+// What must be so of all members of a closed group before its job starts.
+type GroupCondition int32
+
+const (
+	// As `GROUP_CONDITION_ALL_SUCCEEDED`.
+	GroupCondition_GROUP_CONDITION_UNSPECIFIED GroupCondition = 0
+	// They have succeeded. A member that has not can be retried; until then the job waits.
+	GroupCondition_GROUP_CONDITION_ALL_SUCCEEDED GroupCondition = 1
+	// They have ended, in whatever state.
+	GroupCondition_GROUP_CONDITION_ALL_ENDED GroupCondition = 2
+)
+
+// Enum value maps for GroupCondition.
+var (
+	GroupCondition_name = map[int32]string{
+		0: "GROUP_CONDITION_UNSPECIFIED",
+		1: "GROUP_CONDITION_ALL_SUCCEEDED",
+		2: "GROUP_CONDITION_ALL_ENDED",
+	}
+	GroupCondition_value = map[string]int32{
+		"GROUP_CONDITION_UNSPECIFIED":   0,
+		"GROUP_CONDITION_ALL_SUCCEEDED": 1,
+		"GROUP_CONDITION_ALL_ENDED":     2,
+	}
+)
+
+func (x GroupCondition) Enum() *GroupCondition {
+	p := new(GroupCondition)
+	*p = x
+	return p
+}
+
+func (x GroupCondition) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (GroupCondition) Descriptor() protoreflect.EnumDescriptor {
+	return file_waterwheel_v1_job_service_proto_enumTypes[1].Descriptor()
+}
+
+func (GroupCondition) Type() protoreflect.EnumType {
+	return &file_waterwheel_v1_job_service_proto_enumTypes[1]
+}
+
+func (x GroupCondition) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use GroupCondition.Descriptor instead.
+func (GroupCondition) EnumDescriptor() ([]byte, []int) {
+	return file_waterwheel_v1_job_service_proto_rawDescGZIP(), []int{1}
+}
+
 // When a job runs, how it is tried again, and how long it is kept. Absent fields take the values of its kind.
 type JobOptions struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -117,7 +170,9 @@ type JobOptions struct {
 	// How a failed job is retried.
 	Retry *RetryPolicy `protobuf:"bytes,4,opt,name=retry,proto3" json:"retry,omitempty"`
 	// How long its result is kept.
-	RetainFor     *durationpb.Duration `protobuf:"bytes,5,opt,name=retain_for,json=retainFor,proto3" json:"retain_for,omitempty"`
+	RetainFor *durationpb.Duration `protobuf:"bytes,5,opt,name=retain_for,json=retainFor,proto3" json:"retain_for,omitempty"`
+	// Id of an open group of the same tenant that the job joins. The label `group` of the job gets the same value.
+	Group         string `protobuf:"bytes,6,opt,name=group,proto3" json:"group,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -196,6 +251,13 @@ func (x *JobOptions) GetRetainFor() *durationpb.Duration {
 		return x.RetainFor
 	}
 	return nil
+}
+
+func (x *JobOptions) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
 }
 
 type isJobOptions_Start interface {
@@ -584,7 +646,7 @@ type DetachedJob struct {
 	RequestId string `protobuf:"bytes,4,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// When it was accepted.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
-	// Earliest start of its next attempt.
+	// Earliest start of its next attempt. Absent while it waits for the members of its group.
 	DueTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=due_time,json=dueTime,proto3" json:"due_time,omitempty"`
 	// Start of the last attempt.
 	StartTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
@@ -1093,7 +1155,9 @@ type DetachedJobFilter struct {
 	// Ended before this time.
 	EndedBefore *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=ended_before,json=endedBefore,proto3" json:"ended_before,omitempty"`
 	// Lets an act change all jobs of the caller when no other field is set.
-	All           bool `protobuf:"varint,13,opt,name=all,proto3" json:"all,omitempty"`
+	All bool `protobuf:"varint,13,opt,name=all,proto3" json:"all,omitempty"`
+	// Id of a group, for its members. The group must exist.
+	Group         string `protobuf:"bytes,14,opt,name=group,proto3" json:"group,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1217,6 +1281,13 @@ func (x *DetachedJobFilter) GetAll() bool {
 		return x.All
 	}
 	return false
+}
+
+func (x *DetachedJobFilter) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
 }
 
 // Request of `ListJobs`.
@@ -2711,11 +2782,388 @@ func (x *PurgeJobsResponse) GetNextPageToken() string {
 	return ""
 }
 
+// Request of `CreateGroup`.
+type CreateGroupRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The work that waits for the members. Required, with the rules of `CreateJobRequest.job`. Its label `group` gets the
+	// id of the group.
+	Job *Job `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
+	// Id of the group: 1 to 122 visible ASCII characters. Required.
+	GroupId string `protobuf:"bytes,2,opt,name=group_id,json=groupId,proto3" json:"group_id,omitempty"`
+	// How it is retried and kept, and the group that it joins itself. Start and delay must be absent. After `expire_time`
+	// it waits no longer.
+	Options *JobOptions `protobuf:"bytes,3,opt,name=options,proto3" json:"options,omitempty"`
+	// When it starts.
+	When          GroupCondition `protobuf:"varint,4,opt,name=when,proto3,enum=waterwheel.v1.GroupCondition" json:"when,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateGroupRequest) Reset() {
+	*x = CreateGroupRequest{}
+	mi := &file_waterwheel_v1_job_service_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateGroupRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateGroupRequest) ProtoMessage() {}
+
+func (x *CreateGroupRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_waterwheel_v1_job_service_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateGroupRequest.ProtoReflect.Descriptor instead.
+func (*CreateGroupRequest) Descriptor() ([]byte, []int) {
+	return file_waterwheel_v1_job_service_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *CreateGroupRequest) GetJob() *Job {
+	if x != nil {
+		return x.Job
+	}
+	return nil
+}
+
+func (x *CreateGroupRequest) GetGroupId() string {
+	if x != nil {
+		return x.GroupId
+	}
+	return ""
+}
+
+func (x *CreateGroupRequest) GetOptions() *JobOptions {
+	if x != nil {
+		return x.Options
+	}
+	return nil
+}
+
+func (x *CreateGroupRequest) GetWhen() GroupCondition {
+	if x != nil {
+		return x.When
+	}
+	return GroupCondition_GROUP_CONDITION_UNSPECIFIED
+}
+
+// Response of `CreateGroup`.
+type CreateGroupResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Id of the job that waits for the members.
+	JobId string `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
+	// Whether the same group existed before.
+	AlreadyExisted bool `protobuf:"varint,2,opt,name=already_existed,json=alreadyExisted,proto3" json:"already_existed,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *CreateGroupResponse) Reset() {
+	*x = CreateGroupResponse{}
+	mi := &file_waterwheel_v1_job_service_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateGroupResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateGroupResponse) ProtoMessage() {}
+
+func (x *CreateGroupResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_waterwheel_v1_job_service_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateGroupResponse.ProtoReflect.Descriptor instead.
+func (*CreateGroupResponse) Descriptor() ([]byte, []int) {
+	return file_waterwheel_v1_job_service_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *CreateGroupResponse) GetJobId() string {
+	if x != nil {
+		return x.JobId
+	}
+	return ""
+}
+
+func (x *CreateGroupResponse) GetAlreadyExisted() bool {
+	if x != nil {
+		return x.AlreadyExisted
+	}
+	return false
+}
+
+// Request of `CloseGroup`.
+type CloseGroupRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Id of the group.
+	GroupId       string `protobuf:"bytes,1,opt,name=group_id,json=groupId,proto3" json:"group_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CloseGroupRequest) Reset() {
+	*x = CloseGroupRequest{}
+	mi := &file_waterwheel_v1_job_service_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CloseGroupRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CloseGroupRequest) ProtoMessage() {}
+
+func (x *CloseGroupRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_waterwheel_v1_job_service_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CloseGroupRequest.ProtoReflect.Descriptor instead.
+func (*CloseGroupRequest) Descriptor() ([]byte, []int) {
+	return file_waterwheel_v1_job_service_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *CloseGroupRequest) GetGroupId() string {
+	if x != nil {
+		return x.GroupId
+	}
+	return ""
+}
+
+// Response of `CloseGroup`.
+type CloseGroupResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CloseGroupResponse) Reset() {
+	*x = CloseGroupResponse{}
+	mi := &file_waterwheel_v1_job_service_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CloseGroupResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CloseGroupResponse) ProtoMessage() {}
+
+func (x *CloseGroupResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_waterwheel_v1_job_service_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CloseGroupResponse.ProtoReflect.Descriptor instead.
+func (*CloseGroupResponse) Descriptor() ([]byte, []int) {
+	return file_waterwheel_v1_job_service_proto_rawDescGZIP(), []int{38}
+}
+
+// Request of `GetGroup`.
+type GetGroupRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Id of the group.
+	GroupId       string `protobuf:"bytes,1,opt,name=group_id,json=groupId,proto3" json:"group_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetGroupRequest) Reset() {
+	*x = GetGroupRequest{}
+	mi := &file_waterwheel_v1_job_service_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetGroupRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetGroupRequest) ProtoMessage() {}
+
+func (x *GetGroupRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_waterwheel_v1_job_service_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetGroupRequest.ProtoReflect.Descriptor instead.
+func (*GetGroupRequest) Descriptor() ([]byte, []int) {
+	return file_waterwheel_v1_job_service_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *GetGroupRequest) GetGroupId() string {
+	if x != nil {
+		return x.GroupId
+	}
+	return ""
+}
+
+// Response of `GetGroup`. Members that were removed still count.
+type GetGroupResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When the job starts.
+	When GroupCondition `protobuf:"varint,1,opt,name=when,proto3,enum=waterwheel.v1.GroupCondition" json:"when,omitempty"`
+	// Whether no more members may join.
+	Closed bool `protobuf:"varint,2,opt,name=closed,proto3" json:"closed,omitempty"`
+	// Members that have not ended.
+	Active uint64 `protobuf:"varint,3,opt,name=active,proto3" json:"active,omitempty"`
+	// Members that succeeded.
+	Succeeded uint64 `protobuf:"varint,4,opt,name=succeeded,proto3" json:"succeeded,omitempty"`
+	// Members that are dead letters.
+	Failed uint64 `protobuf:"varint,5,opt,name=failed,proto3" json:"failed,omitempty"`
+	// Members that were cancelled.
+	Cancelled uint64 `protobuf:"varint,6,opt,name=cancelled,proto3" json:"cancelled,omitempty"`
+	// Members that expired.
+	Expired uint64 `protobuf:"varint,7,opt,name=expired,proto3" json:"expired,omitempty"`
+	// The job that waits for the members, or has waited. Without payload and output.
+	Job *DetachedJob `protobuf:"bytes,8,opt,name=job,proto3" json:"job,omitempty"`
+	// What the job waits for, for people; empty once it need not wait.
+	WaitsFor      string `protobuf:"bytes,9,opt,name=waits_for,json=waitsFor,proto3" json:"waits_for,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetGroupResponse) Reset() {
+	*x = GetGroupResponse{}
+	mi := &file_waterwheel_v1_job_service_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetGroupResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetGroupResponse) ProtoMessage() {}
+
+func (x *GetGroupResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_waterwheel_v1_job_service_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetGroupResponse.ProtoReflect.Descriptor instead.
+func (*GetGroupResponse) Descriptor() ([]byte, []int) {
+	return file_waterwheel_v1_job_service_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *GetGroupResponse) GetWhen() GroupCondition {
+	if x != nil {
+		return x.When
+	}
+	return GroupCondition_GROUP_CONDITION_UNSPECIFIED
+}
+
+func (x *GetGroupResponse) GetClosed() bool {
+	if x != nil {
+		return x.Closed
+	}
+	return false
+}
+
+func (x *GetGroupResponse) GetActive() uint64 {
+	if x != nil {
+		return x.Active
+	}
+	return 0
+}
+
+func (x *GetGroupResponse) GetSucceeded() uint64 {
+	if x != nil {
+		return x.Succeeded
+	}
+	return 0
+}
+
+func (x *GetGroupResponse) GetFailed() uint64 {
+	if x != nil {
+		return x.Failed
+	}
+	return 0
+}
+
+func (x *GetGroupResponse) GetCancelled() uint64 {
+	if x != nil {
+		return x.Cancelled
+	}
+	return 0
+}
+
+func (x *GetGroupResponse) GetExpired() uint64 {
+	if x != nil {
+		return x.Expired
+	}
+	return 0
+}
+
+func (x *GetGroupResponse) GetJob() *DetachedJob {
+	if x != nil {
+		return x.Job
+	}
+	return nil
+}
+
+func (x *GetGroupResponse) GetWaitsFor() string {
+	if x != nil {
+		return x.WaitsFor
+	}
+	return ""
+}
+
 var File_waterwheel_v1_job_service_proto protoreflect.FileDescriptor
 
 const file_waterwheel_v1_job_service_proto_rawDesc = "" +
 	"\n" +
-	"\x1fwaterwheel/v1/job_service.proto\x12\rwaterwheel.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17waterwheel/v1/job.proto\"\xae\x02\n" +
+	"\x1fwaterwheel/v1/job_service.proto\x12\rwaterwheel.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17waterwheel/v1/job.proto\"\xc4\x02\n" +
 	"\n" +
 	"JobOptions\x12;\n" +
 	"\n" +
@@ -2725,7 +3173,8 @@ const file_waterwheel_v1_job_service_proto_rawDesc = "" +
 	"expireTime\x120\n" +
 	"\x05retry\x18\x04 \x01(\v2\x1a.waterwheel.v1.RetryPolicyR\x05retry\x128\n" +
 	"\n" +
-	"retain_for\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\tretainForB\a\n" +
+	"retain_for\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\tretainFor\x12\x14\n" +
+	"\x05group\x18\x06 \x01(\tR\x05groupB\a\n" +
 	"\x05start\"\x92\x01\n" +
 	"\vRetryPolicy\x12!\n" +
 	"\fmax_attempts\x18\x01 \x01(\rR\vmaxAttempts\x123\n" +
@@ -2794,7 +3243,7 @@ const file_waterwheel_v1_job_service_proto_rawDesc = "" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12!\n" +
 	"\fwith_payload\x18\x02 \x01(\bR\vwithPayload\">\n" +
 	"\x0eGetJobResponse\x12,\n" +
-	"\x03job\x18\x01 \x01(\v2\x1a.waterwheel.v1.DetachedJobR\x03job\"\xc1\x04\n" +
+	"\x03job\x18\x01 \x01(\v2\x1a.waterwheel.v1.DetachedJobR\x03job\"\xd7\x04\n" +
 	"\x11DetachedJobFilter\x12/\n" +
 	"\x06states\x18\x01 \x03(\x0e2\x17.waterwheel.v1.JobStateR\x06states\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x1b\n" +
@@ -2812,7 +3261,8 @@ const file_waterwheel_v1_job_service_proto_rawDesc = "" +
 	"\n" +
 	"ended_from\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\tendedFrom\x12=\n" +
 	"\fended_before\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\vendedBefore\x12\x10\n" +
-	"\x03all\x18\r \x01(\bR\x03allB\t\n" +
+	"\x03all\x18\r \x01(\bR\x03all\x12\x14\n" +
+	"\x05group\x18\x0e \x01(\tR\x05groupB\t\n" +
 	"\a_tenantB\n" +
 	"\n" +
 	"\b_outcomeB\n" +
@@ -2914,7 +3364,30 @@ const file_waterwheel_v1_job_service_proto_rawDesc = "" +
 	"\bexpected\x18\x05 \x01(\x04R\bexpected\"U\n" +
 	"\x11PurgeJobsResponse\x12\x18\n" +
 	"\aremoved\x18\x01 \x01(\x04R\aremoved\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken*\xe0\x01\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xbd\x01\n" +
+	"\x12CreateGroupRequest\x12$\n" +
+	"\x03job\x18\x01 \x01(\v2\x12.waterwheel.v1.JobR\x03job\x12\x19\n" +
+	"\bgroup_id\x18\x02 \x01(\tR\agroupId\x123\n" +
+	"\aoptions\x18\x03 \x01(\v2\x19.waterwheel.v1.JobOptionsR\aoptions\x121\n" +
+	"\x04when\x18\x04 \x01(\x0e2\x1d.waterwheel.v1.GroupConditionR\x04when\"U\n" +
+	"\x13CreateGroupResponse\x12\x15\n" +
+	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12'\n" +
+	"\x0falready_existed\x18\x02 \x01(\bR\x0ealreadyExisted\".\n" +
+	"\x11CloseGroupRequest\x12\x19\n" +
+	"\bgroup_id\x18\x01 \x01(\tR\agroupId\"\x14\n" +
+	"\x12CloseGroupResponse\",\n" +
+	"\x0fGetGroupRequest\x12\x19\n" +
+	"\bgroup_id\x18\x01 \x01(\tR\agroupId\"\xae\x02\n" +
+	"\x10GetGroupResponse\x121\n" +
+	"\x04when\x18\x01 \x01(\x0e2\x1d.waterwheel.v1.GroupConditionR\x04when\x12\x16\n" +
+	"\x06closed\x18\x02 \x01(\bR\x06closed\x12\x16\n" +
+	"\x06active\x18\x03 \x01(\x04R\x06active\x12\x1c\n" +
+	"\tsucceeded\x18\x04 \x01(\x04R\tsucceeded\x12\x16\n" +
+	"\x06failed\x18\x05 \x01(\x04R\x06failed\x12\x1c\n" +
+	"\tcancelled\x18\x06 \x01(\x04R\tcancelled\x12\x18\n" +
+	"\aexpired\x18\a \x01(\x04R\aexpired\x12,\n" +
+	"\x03job\x18\b \x01(\v2\x1a.waterwheel.v1.DetachedJobR\x03job\x12\x1b\n" +
+	"\twaits_for\x18\t \x01(\tR\bwaitsFor*\xe0\x01\n" +
 	"\bJobState\x12\x19\n" +
 	"\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13JOB_STATE_SCHEDULED\x10\x01\x12\x13\n" +
@@ -2924,7 +3397,12 @@ const file_waterwheel_v1_job_service_proto_rawDesc = "" +
 	"\x13JOB_STATE_SUCCEEDED\x10\x05\x12\x14\n" +
 	"\x10JOB_STATE_FAILED\x10\x06\x12\x17\n" +
 	"\x13JOB_STATE_CANCELLED\x10\a\x12\x15\n" +
-	"\x11JOB_STATE_EXPIRED\x10\b2\xc7\b\n" +
+	"\x11JOB_STATE_EXPIRED\x10\b*s\n" +
+	"\x0eGroupCondition\x12\x1f\n" +
+	"\x1bGROUP_CONDITION_UNSPECIFIED\x10\x00\x12!\n" +
+	"\x1dGROUP_CONDITION_ALL_SUCCEEDED\x10\x01\x12\x1d\n" +
+	"\x19GROUP_CONDITION_ALL_ENDED\x10\x022\xc2\n" +
+	"\n" +
 	"\n" +
 	"JobService\x12N\n" +
 	"\tCreateJob\x12\x1f.waterwheel.v1.CreateJobRequest\x1a .waterwheel.v1.CreateJobResponse\x12U\n" +
@@ -2941,7 +3419,11 @@ const file_waterwheel_v1_job_service_proto_rawDesc = "" +
 	"\bRetryJob\x12\x1e.waterwheel.v1.RetryJobRequest\x1a\x1f.waterwheel.v1.RetryJobResponse\x12N\n" +
 	"\tRetryJobs\x12\x1f.waterwheel.v1.RetryJobsRequest\x1a .waterwheel.v1.RetryJobsResponse\x12N\n" +
 	"\tDeleteJob\x12\x1f.waterwheel.v1.DeleteJobRequest\x1a .waterwheel.v1.DeleteJobResponse\x12N\n" +
-	"\tPurgeJobs\x12\x1f.waterwheel.v1.PurgeJobsRequest\x1a .waterwheel.v1.PurgeJobsResponseBC\n" +
+	"\tPurgeJobs\x12\x1f.waterwheel.v1.PurgeJobsRequest\x1a .waterwheel.v1.PurgeJobsResponse\x12T\n" +
+	"\vCreateGroup\x12!.waterwheel.v1.CreateGroupRequest\x1a\".waterwheel.v1.CreateGroupResponse\x12Q\n" +
+	"\n" +
+	"CloseGroup\x12 .waterwheel.v1.CloseGroupRequest\x1a!.waterwheel.v1.CloseGroupResponse\x12P\n" +
+	"\bGetGroup\x12\x1e.waterwheel.v1.GetGroupRequest\x1a\x1f.waterwheel.v1.GetGroupResponse\"\x03\x90\x02\x01BC\n" +
 	"\x11dev.waterwheel.v1P\x01Z,waterwheel.dev/go/waterwheel/v1;waterwheelv1b\x06proto3"
 
 var (
@@ -2956,129 +3438,147 @@ func file_waterwheel_v1_job_service_proto_rawDescGZIP() []byte {
 	return file_waterwheel_v1_job_service_proto_rawDescData
 }
 
-var file_waterwheel_v1_job_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_waterwheel_v1_job_service_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
+var file_waterwheel_v1_job_service_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_waterwheel_v1_job_service_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
 var file_waterwheel_v1_job_service_proto_goTypes = []any{
 	(JobState)(0),                       // 0: waterwheel.v1.JobState
-	(*JobOptions)(nil),                  // 1: waterwheel.v1.JobOptions
-	(*RetryPolicy)(nil),                 // 2: waterwheel.v1.RetryPolicy
-	(*CreateJobRequest)(nil),            // 3: waterwheel.v1.CreateJobRequest
-	(*CreateJobResponse)(nil),           // 4: waterwheel.v1.CreateJobResponse
-	(*CreateJobsRequest)(nil),           // 5: waterwheel.v1.CreateJobsRequest
-	(*CreateJobsResponse)(nil),          // 6: waterwheel.v1.CreateJobsResponse
-	(*DetachedJob)(nil),                 // 7: waterwheel.v1.DetachedJob
-	(*JobProgress)(nil),                 // 8: waterwheel.v1.JobProgress
-	(*Attempt)(nil),                     // 9: waterwheel.v1.Attempt
-	(*GetJobRequest)(nil),               // 10: waterwheel.v1.GetJobRequest
-	(*GetJobResponse)(nil),              // 11: waterwheel.v1.GetJobResponse
-	(*DetachedJobFilter)(nil),           // 12: waterwheel.v1.DetachedJobFilter
-	(*JobServiceListJobsRequest)(nil),   // 13: waterwheel.v1.JobServiceListJobsRequest
-	(*JobServiceListJobsResponse)(nil),  // 14: waterwheel.v1.JobServiceListJobsResponse
-	(*GroupJobsRequest)(nil),            // 15: waterwheel.v1.GroupJobsRequest
-	(*GroupJobsResponse)(nil),           // 16: waterwheel.v1.GroupJobsResponse
-	(*JobGroup)(nil),                    // 17: waterwheel.v1.JobGroup
-	(*WaitJobRequest)(nil),              // 18: waterwheel.v1.WaitJobRequest
-	(*WaitJobResponse)(nil),             // 19: waterwheel.v1.WaitJobResponse
-	(*WatchJobRequest)(nil),             // 20: waterwheel.v1.WatchJobRequest
-	(*WatchJobResponse)(nil),            // 21: waterwheel.v1.WatchJobResponse
-	(*AttemptOutput)(nil),               // 22: waterwheel.v1.AttemptOutput
-	(*AttemptProgress)(nil),             // 23: waterwheel.v1.AttemptProgress
-	(*JobServiceCancelJobRequest)(nil),  // 24: waterwheel.v1.JobServiceCancelJobRequest
-	(*JobServiceCancelJobResponse)(nil), // 25: waterwheel.v1.JobServiceCancelJobResponse
-	(*CancelJobsRequest)(nil),           // 26: waterwheel.v1.CancelJobsRequest
-	(*CancelJobsResponse)(nil),          // 27: waterwheel.v1.CancelJobsResponse
-	(*RetryJobRequest)(nil),             // 28: waterwheel.v1.RetryJobRequest
-	(*RetryJobResponse)(nil),            // 29: waterwheel.v1.RetryJobResponse
-	(*RetryJobsRequest)(nil),            // 30: waterwheel.v1.RetryJobsRequest
-	(*RetryJobsResponse)(nil),           // 31: waterwheel.v1.RetryJobsResponse
-	(*DeleteJobRequest)(nil),            // 32: waterwheel.v1.DeleteJobRequest
-	(*DeleteJobResponse)(nil),           // 33: waterwheel.v1.DeleteJobResponse
-	(*PurgeJobsRequest)(nil),            // 34: waterwheel.v1.PurgeJobsRequest
-	(*PurgeJobsResponse)(nil),           // 35: waterwheel.v1.PurgeJobsResponse
-	(*timestamppb.Timestamp)(nil),       // 36: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),         // 37: google.protobuf.Duration
-	(*Job)(nil),                         // 38: waterwheel.v1.Job
-	(*JobFailure)(nil),                  // 39: waterwheel.v1.JobFailure
+	(GroupCondition)(0),                 // 1: waterwheel.v1.GroupCondition
+	(*JobOptions)(nil),                  // 2: waterwheel.v1.JobOptions
+	(*RetryPolicy)(nil),                 // 3: waterwheel.v1.RetryPolicy
+	(*CreateJobRequest)(nil),            // 4: waterwheel.v1.CreateJobRequest
+	(*CreateJobResponse)(nil),           // 5: waterwheel.v1.CreateJobResponse
+	(*CreateJobsRequest)(nil),           // 6: waterwheel.v1.CreateJobsRequest
+	(*CreateJobsResponse)(nil),          // 7: waterwheel.v1.CreateJobsResponse
+	(*DetachedJob)(nil),                 // 8: waterwheel.v1.DetachedJob
+	(*JobProgress)(nil),                 // 9: waterwheel.v1.JobProgress
+	(*Attempt)(nil),                     // 10: waterwheel.v1.Attempt
+	(*GetJobRequest)(nil),               // 11: waterwheel.v1.GetJobRequest
+	(*GetJobResponse)(nil),              // 12: waterwheel.v1.GetJobResponse
+	(*DetachedJobFilter)(nil),           // 13: waterwheel.v1.DetachedJobFilter
+	(*JobServiceListJobsRequest)(nil),   // 14: waterwheel.v1.JobServiceListJobsRequest
+	(*JobServiceListJobsResponse)(nil),  // 15: waterwheel.v1.JobServiceListJobsResponse
+	(*GroupJobsRequest)(nil),            // 16: waterwheel.v1.GroupJobsRequest
+	(*GroupJobsResponse)(nil),           // 17: waterwheel.v1.GroupJobsResponse
+	(*JobGroup)(nil),                    // 18: waterwheel.v1.JobGroup
+	(*WaitJobRequest)(nil),              // 19: waterwheel.v1.WaitJobRequest
+	(*WaitJobResponse)(nil),             // 20: waterwheel.v1.WaitJobResponse
+	(*WatchJobRequest)(nil),             // 21: waterwheel.v1.WatchJobRequest
+	(*WatchJobResponse)(nil),            // 22: waterwheel.v1.WatchJobResponse
+	(*AttemptOutput)(nil),               // 23: waterwheel.v1.AttemptOutput
+	(*AttemptProgress)(nil),             // 24: waterwheel.v1.AttemptProgress
+	(*JobServiceCancelJobRequest)(nil),  // 25: waterwheel.v1.JobServiceCancelJobRequest
+	(*JobServiceCancelJobResponse)(nil), // 26: waterwheel.v1.JobServiceCancelJobResponse
+	(*CancelJobsRequest)(nil),           // 27: waterwheel.v1.CancelJobsRequest
+	(*CancelJobsResponse)(nil),          // 28: waterwheel.v1.CancelJobsResponse
+	(*RetryJobRequest)(nil),             // 29: waterwheel.v1.RetryJobRequest
+	(*RetryJobResponse)(nil),            // 30: waterwheel.v1.RetryJobResponse
+	(*RetryJobsRequest)(nil),            // 31: waterwheel.v1.RetryJobsRequest
+	(*RetryJobsResponse)(nil),           // 32: waterwheel.v1.RetryJobsResponse
+	(*DeleteJobRequest)(nil),            // 33: waterwheel.v1.DeleteJobRequest
+	(*DeleteJobResponse)(nil),           // 34: waterwheel.v1.DeleteJobResponse
+	(*PurgeJobsRequest)(nil),            // 35: waterwheel.v1.PurgeJobsRequest
+	(*PurgeJobsResponse)(nil),           // 36: waterwheel.v1.PurgeJobsResponse
+	(*CreateGroupRequest)(nil),          // 37: waterwheel.v1.CreateGroupRequest
+	(*CreateGroupResponse)(nil),         // 38: waterwheel.v1.CreateGroupResponse
+	(*CloseGroupRequest)(nil),           // 39: waterwheel.v1.CloseGroupRequest
+	(*CloseGroupResponse)(nil),          // 40: waterwheel.v1.CloseGroupResponse
+	(*GetGroupRequest)(nil),             // 41: waterwheel.v1.GetGroupRequest
+	(*GetGroupResponse)(nil),            // 42: waterwheel.v1.GetGroupResponse
+	(*timestamppb.Timestamp)(nil),       // 43: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),         // 44: google.protobuf.Duration
+	(*Job)(nil),                         // 45: waterwheel.v1.Job
+	(*JobFailure)(nil),                  // 46: waterwheel.v1.JobFailure
 }
 var file_waterwheel_v1_job_service_proto_depIdxs = []int32{
-	36, // 0: waterwheel.v1.JobOptions.start_time:type_name -> google.protobuf.Timestamp
-	37, // 1: waterwheel.v1.JobOptions.delay:type_name -> google.protobuf.Duration
-	36, // 2: waterwheel.v1.JobOptions.expire_time:type_name -> google.protobuf.Timestamp
-	2,  // 3: waterwheel.v1.JobOptions.retry:type_name -> waterwheel.v1.RetryPolicy
-	37, // 4: waterwheel.v1.JobOptions.retain_for:type_name -> google.protobuf.Duration
-	37, // 5: waterwheel.v1.RetryPolicy.initial:type_name -> google.protobuf.Duration
-	37, // 6: waterwheel.v1.RetryPolicy.max:type_name -> google.protobuf.Duration
-	38, // 7: waterwheel.v1.CreateJobRequest.job:type_name -> waterwheel.v1.Job
-	1,  // 8: waterwheel.v1.CreateJobRequest.options:type_name -> waterwheel.v1.JobOptions
-	38, // 9: waterwheel.v1.CreateJobsRequest.job:type_name -> waterwheel.v1.Job
-	1,  // 10: waterwheel.v1.CreateJobsRequest.options:type_name -> waterwheel.v1.JobOptions
-	4,  // 11: waterwheel.v1.CreateJobsResponse.created:type_name -> waterwheel.v1.CreateJobResponse
-	39, // 12: waterwheel.v1.CreateJobsResponse.failure:type_name -> waterwheel.v1.JobFailure
-	38, // 13: waterwheel.v1.DetachedJob.job:type_name -> waterwheel.v1.Job
+	43, // 0: waterwheel.v1.JobOptions.start_time:type_name -> google.protobuf.Timestamp
+	44, // 1: waterwheel.v1.JobOptions.delay:type_name -> google.protobuf.Duration
+	43, // 2: waterwheel.v1.JobOptions.expire_time:type_name -> google.protobuf.Timestamp
+	3,  // 3: waterwheel.v1.JobOptions.retry:type_name -> waterwheel.v1.RetryPolicy
+	44, // 4: waterwheel.v1.JobOptions.retain_for:type_name -> google.protobuf.Duration
+	44, // 5: waterwheel.v1.RetryPolicy.initial:type_name -> google.protobuf.Duration
+	44, // 6: waterwheel.v1.RetryPolicy.max:type_name -> google.protobuf.Duration
+	45, // 7: waterwheel.v1.CreateJobRequest.job:type_name -> waterwheel.v1.Job
+	2,  // 8: waterwheel.v1.CreateJobRequest.options:type_name -> waterwheel.v1.JobOptions
+	45, // 9: waterwheel.v1.CreateJobsRequest.job:type_name -> waterwheel.v1.Job
+	2,  // 10: waterwheel.v1.CreateJobsRequest.options:type_name -> waterwheel.v1.JobOptions
+	5,  // 11: waterwheel.v1.CreateJobsResponse.created:type_name -> waterwheel.v1.CreateJobResponse
+	46, // 12: waterwheel.v1.CreateJobsResponse.failure:type_name -> waterwheel.v1.JobFailure
+	45, // 13: waterwheel.v1.DetachedJob.job:type_name -> waterwheel.v1.Job
 	0,  // 14: waterwheel.v1.DetachedJob.state:type_name -> waterwheel.v1.JobState
-	36, // 15: waterwheel.v1.DetachedJob.create_time:type_name -> google.protobuf.Timestamp
-	36, // 16: waterwheel.v1.DetachedJob.due_time:type_name -> google.protobuf.Timestamp
-	36, // 17: waterwheel.v1.DetachedJob.start_time:type_name -> google.protobuf.Timestamp
-	36, // 18: waterwheel.v1.DetachedJob.end_time:type_name -> google.protobuf.Timestamp
-	36, // 19: waterwheel.v1.DetachedJob.expire_time:type_name -> google.protobuf.Timestamp
-	36, // 20: waterwheel.v1.DetachedJob.purge_time:type_name -> google.protobuf.Timestamp
-	9,  // 21: waterwheel.v1.DetachedJob.attempts:type_name -> waterwheel.v1.Attempt
-	2,  // 22: waterwheel.v1.DetachedJob.retry:type_name -> waterwheel.v1.RetryPolicy
-	8,  // 23: waterwheel.v1.DetachedJob.progress:type_name -> waterwheel.v1.JobProgress
-	36, // 24: waterwheel.v1.JobProgress.time:type_name -> google.protobuf.Timestamp
-	36, // 25: waterwheel.v1.Attempt.start_time:type_name -> google.protobuf.Timestamp
-	36, // 26: waterwheel.v1.Attempt.end_time:type_name -> google.protobuf.Timestamp
-	7,  // 27: waterwheel.v1.GetJobResponse.job:type_name -> waterwheel.v1.DetachedJob
+	43, // 15: waterwheel.v1.DetachedJob.create_time:type_name -> google.protobuf.Timestamp
+	43, // 16: waterwheel.v1.DetachedJob.due_time:type_name -> google.protobuf.Timestamp
+	43, // 17: waterwheel.v1.DetachedJob.start_time:type_name -> google.protobuf.Timestamp
+	43, // 18: waterwheel.v1.DetachedJob.end_time:type_name -> google.protobuf.Timestamp
+	43, // 19: waterwheel.v1.DetachedJob.expire_time:type_name -> google.protobuf.Timestamp
+	43, // 20: waterwheel.v1.DetachedJob.purge_time:type_name -> google.protobuf.Timestamp
+	10, // 21: waterwheel.v1.DetachedJob.attempts:type_name -> waterwheel.v1.Attempt
+	3,  // 22: waterwheel.v1.DetachedJob.retry:type_name -> waterwheel.v1.RetryPolicy
+	9,  // 23: waterwheel.v1.DetachedJob.progress:type_name -> waterwheel.v1.JobProgress
+	43, // 24: waterwheel.v1.JobProgress.time:type_name -> google.protobuf.Timestamp
+	43, // 25: waterwheel.v1.Attempt.start_time:type_name -> google.protobuf.Timestamp
+	43, // 26: waterwheel.v1.Attempt.end_time:type_name -> google.protobuf.Timestamp
+	8,  // 27: waterwheel.v1.GetJobResponse.job:type_name -> waterwheel.v1.DetachedJob
 	0,  // 28: waterwheel.v1.DetachedJobFilter.states:type_name -> waterwheel.v1.JobState
-	36, // 29: waterwheel.v1.DetachedJobFilter.created_from:type_name -> google.protobuf.Timestamp
-	36, // 30: waterwheel.v1.DetachedJobFilter.created_before:type_name -> google.protobuf.Timestamp
-	36, // 31: waterwheel.v1.DetachedJobFilter.ended_from:type_name -> google.protobuf.Timestamp
-	36, // 32: waterwheel.v1.DetachedJobFilter.ended_before:type_name -> google.protobuf.Timestamp
-	12, // 33: waterwheel.v1.JobServiceListJobsRequest.filter:type_name -> waterwheel.v1.DetachedJobFilter
-	7,  // 34: waterwheel.v1.JobServiceListJobsResponse.jobs:type_name -> waterwheel.v1.DetachedJob
-	12, // 35: waterwheel.v1.GroupJobsRequest.filter:type_name -> waterwheel.v1.DetachedJobFilter
-	17, // 36: waterwheel.v1.GroupJobsResponse.groups:type_name -> waterwheel.v1.JobGroup
-	36, // 37: waterwheel.v1.JobGroup.first_end_time:type_name -> google.protobuf.Timestamp
-	36, // 38: waterwheel.v1.JobGroup.last_end_time:type_name -> google.protobuf.Timestamp
-	7,  // 39: waterwheel.v1.WaitJobResponse.job:type_name -> waterwheel.v1.DetachedJob
-	7,  // 40: waterwheel.v1.WatchJobResponse.job:type_name -> waterwheel.v1.DetachedJob
-	22, // 41: waterwheel.v1.WatchJobResponse.output:type_name -> waterwheel.v1.AttemptOutput
-	23, // 42: waterwheel.v1.WatchJobResponse.progress:type_name -> waterwheel.v1.AttemptProgress
+	43, // 29: waterwheel.v1.DetachedJobFilter.created_from:type_name -> google.protobuf.Timestamp
+	43, // 30: waterwheel.v1.DetachedJobFilter.created_before:type_name -> google.protobuf.Timestamp
+	43, // 31: waterwheel.v1.DetachedJobFilter.ended_from:type_name -> google.protobuf.Timestamp
+	43, // 32: waterwheel.v1.DetachedJobFilter.ended_before:type_name -> google.protobuf.Timestamp
+	13, // 33: waterwheel.v1.JobServiceListJobsRequest.filter:type_name -> waterwheel.v1.DetachedJobFilter
+	8,  // 34: waterwheel.v1.JobServiceListJobsResponse.jobs:type_name -> waterwheel.v1.DetachedJob
+	13, // 35: waterwheel.v1.GroupJobsRequest.filter:type_name -> waterwheel.v1.DetachedJobFilter
+	18, // 36: waterwheel.v1.GroupJobsResponse.groups:type_name -> waterwheel.v1.JobGroup
+	43, // 37: waterwheel.v1.JobGroup.first_end_time:type_name -> google.protobuf.Timestamp
+	43, // 38: waterwheel.v1.JobGroup.last_end_time:type_name -> google.protobuf.Timestamp
+	8,  // 39: waterwheel.v1.WaitJobResponse.job:type_name -> waterwheel.v1.DetachedJob
+	8,  // 40: waterwheel.v1.WatchJobResponse.job:type_name -> waterwheel.v1.DetachedJob
+	23, // 41: waterwheel.v1.WatchJobResponse.output:type_name -> waterwheel.v1.AttemptOutput
+	24, // 42: waterwheel.v1.WatchJobResponse.progress:type_name -> waterwheel.v1.AttemptProgress
 	0,  // 43: waterwheel.v1.JobServiceCancelJobResponse.state:type_name -> waterwheel.v1.JobState
-	12, // 44: waterwheel.v1.CancelJobsRequest.filter:type_name -> waterwheel.v1.DetachedJobFilter
-	12, // 45: waterwheel.v1.RetryJobsRequest.filter:type_name -> waterwheel.v1.DetachedJobFilter
-	12, // 46: waterwheel.v1.PurgeJobsRequest.filter:type_name -> waterwheel.v1.DetachedJobFilter
-	3,  // 47: waterwheel.v1.JobService.CreateJob:input_type -> waterwheel.v1.CreateJobRequest
-	5,  // 48: waterwheel.v1.JobService.CreateJobs:input_type -> waterwheel.v1.CreateJobsRequest
-	10, // 49: waterwheel.v1.JobService.GetJob:input_type -> waterwheel.v1.GetJobRequest
-	13, // 50: waterwheel.v1.JobService.ListJobs:input_type -> waterwheel.v1.JobServiceListJobsRequest
-	18, // 51: waterwheel.v1.JobService.WaitJob:input_type -> waterwheel.v1.WaitJobRequest
-	20, // 52: waterwheel.v1.JobService.WatchJob:input_type -> waterwheel.v1.WatchJobRequest
-	24, // 53: waterwheel.v1.JobService.CancelJob:input_type -> waterwheel.v1.JobServiceCancelJobRequest
-	15, // 54: waterwheel.v1.JobService.GroupJobs:input_type -> waterwheel.v1.GroupJobsRequest
-	26, // 55: waterwheel.v1.JobService.CancelJobs:input_type -> waterwheel.v1.CancelJobsRequest
-	28, // 56: waterwheel.v1.JobService.RetryJob:input_type -> waterwheel.v1.RetryJobRequest
-	30, // 57: waterwheel.v1.JobService.RetryJobs:input_type -> waterwheel.v1.RetryJobsRequest
-	32, // 58: waterwheel.v1.JobService.DeleteJob:input_type -> waterwheel.v1.DeleteJobRequest
-	34, // 59: waterwheel.v1.JobService.PurgeJobs:input_type -> waterwheel.v1.PurgeJobsRequest
-	4,  // 60: waterwheel.v1.JobService.CreateJob:output_type -> waterwheel.v1.CreateJobResponse
-	6,  // 61: waterwheel.v1.JobService.CreateJobs:output_type -> waterwheel.v1.CreateJobsResponse
-	11, // 62: waterwheel.v1.JobService.GetJob:output_type -> waterwheel.v1.GetJobResponse
-	14, // 63: waterwheel.v1.JobService.ListJobs:output_type -> waterwheel.v1.JobServiceListJobsResponse
-	19, // 64: waterwheel.v1.JobService.WaitJob:output_type -> waterwheel.v1.WaitJobResponse
-	21, // 65: waterwheel.v1.JobService.WatchJob:output_type -> waterwheel.v1.WatchJobResponse
-	25, // 66: waterwheel.v1.JobService.CancelJob:output_type -> waterwheel.v1.JobServiceCancelJobResponse
-	16, // 67: waterwheel.v1.JobService.GroupJobs:output_type -> waterwheel.v1.GroupJobsResponse
-	27, // 68: waterwheel.v1.JobService.CancelJobs:output_type -> waterwheel.v1.CancelJobsResponse
-	29, // 69: waterwheel.v1.JobService.RetryJob:output_type -> waterwheel.v1.RetryJobResponse
-	31, // 70: waterwheel.v1.JobService.RetryJobs:output_type -> waterwheel.v1.RetryJobsResponse
-	33, // 71: waterwheel.v1.JobService.DeleteJob:output_type -> waterwheel.v1.DeleteJobResponse
-	35, // 72: waterwheel.v1.JobService.PurgeJobs:output_type -> waterwheel.v1.PurgeJobsResponse
-	60, // [60:73] is the sub-list for method output_type
-	47, // [47:60] is the sub-list for method input_type
-	47, // [47:47] is the sub-list for extension type_name
-	47, // [47:47] is the sub-list for extension extendee
-	0,  // [0:47] is the sub-list for field type_name
+	13, // 44: waterwheel.v1.CancelJobsRequest.filter:type_name -> waterwheel.v1.DetachedJobFilter
+	13, // 45: waterwheel.v1.RetryJobsRequest.filter:type_name -> waterwheel.v1.DetachedJobFilter
+	13, // 46: waterwheel.v1.PurgeJobsRequest.filter:type_name -> waterwheel.v1.DetachedJobFilter
+	45, // 47: waterwheel.v1.CreateGroupRequest.job:type_name -> waterwheel.v1.Job
+	2,  // 48: waterwheel.v1.CreateGroupRequest.options:type_name -> waterwheel.v1.JobOptions
+	1,  // 49: waterwheel.v1.CreateGroupRequest.when:type_name -> waterwheel.v1.GroupCondition
+	1,  // 50: waterwheel.v1.GetGroupResponse.when:type_name -> waterwheel.v1.GroupCondition
+	8,  // 51: waterwheel.v1.GetGroupResponse.job:type_name -> waterwheel.v1.DetachedJob
+	4,  // 52: waterwheel.v1.JobService.CreateJob:input_type -> waterwheel.v1.CreateJobRequest
+	6,  // 53: waterwheel.v1.JobService.CreateJobs:input_type -> waterwheel.v1.CreateJobsRequest
+	11, // 54: waterwheel.v1.JobService.GetJob:input_type -> waterwheel.v1.GetJobRequest
+	14, // 55: waterwheel.v1.JobService.ListJobs:input_type -> waterwheel.v1.JobServiceListJobsRequest
+	19, // 56: waterwheel.v1.JobService.WaitJob:input_type -> waterwheel.v1.WaitJobRequest
+	21, // 57: waterwheel.v1.JobService.WatchJob:input_type -> waterwheel.v1.WatchJobRequest
+	25, // 58: waterwheel.v1.JobService.CancelJob:input_type -> waterwheel.v1.JobServiceCancelJobRequest
+	16, // 59: waterwheel.v1.JobService.GroupJobs:input_type -> waterwheel.v1.GroupJobsRequest
+	27, // 60: waterwheel.v1.JobService.CancelJobs:input_type -> waterwheel.v1.CancelJobsRequest
+	29, // 61: waterwheel.v1.JobService.RetryJob:input_type -> waterwheel.v1.RetryJobRequest
+	31, // 62: waterwheel.v1.JobService.RetryJobs:input_type -> waterwheel.v1.RetryJobsRequest
+	33, // 63: waterwheel.v1.JobService.DeleteJob:input_type -> waterwheel.v1.DeleteJobRequest
+	35, // 64: waterwheel.v1.JobService.PurgeJobs:input_type -> waterwheel.v1.PurgeJobsRequest
+	37, // 65: waterwheel.v1.JobService.CreateGroup:input_type -> waterwheel.v1.CreateGroupRequest
+	39, // 66: waterwheel.v1.JobService.CloseGroup:input_type -> waterwheel.v1.CloseGroupRequest
+	41, // 67: waterwheel.v1.JobService.GetGroup:input_type -> waterwheel.v1.GetGroupRequest
+	5,  // 68: waterwheel.v1.JobService.CreateJob:output_type -> waterwheel.v1.CreateJobResponse
+	7,  // 69: waterwheel.v1.JobService.CreateJobs:output_type -> waterwheel.v1.CreateJobsResponse
+	12, // 70: waterwheel.v1.JobService.GetJob:output_type -> waterwheel.v1.GetJobResponse
+	15, // 71: waterwheel.v1.JobService.ListJobs:output_type -> waterwheel.v1.JobServiceListJobsResponse
+	20, // 72: waterwheel.v1.JobService.WaitJob:output_type -> waterwheel.v1.WaitJobResponse
+	22, // 73: waterwheel.v1.JobService.WatchJob:output_type -> waterwheel.v1.WatchJobResponse
+	26, // 74: waterwheel.v1.JobService.CancelJob:output_type -> waterwheel.v1.JobServiceCancelJobResponse
+	17, // 75: waterwheel.v1.JobService.GroupJobs:output_type -> waterwheel.v1.GroupJobsResponse
+	28, // 76: waterwheel.v1.JobService.CancelJobs:output_type -> waterwheel.v1.CancelJobsResponse
+	30, // 77: waterwheel.v1.JobService.RetryJob:output_type -> waterwheel.v1.RetryJobResponse
+	32, // 78: waterwheel.v1.JobService.RetryJobs:output_type -> waterwheel.v1.RetryJobsResponse
+	34, // 79: waterwheel.v1.JobService.DeleteJob:output_type -> waterwheel.v1.DeleteJobResponse
+	36, // 80: waterwheel.v1.JobService.PurgeJobs:output_type -> waterwheel.v1.PurgeJobsResponse
+	38, // 81: waterwheel.v1.JobService.CreateGroup:output_type -> waterwheel.v1.CreateGroupResponse
+	40, // 82: waterwheel.v1.JobService.CloseGroup:output_type -> waterwheel.v1.CloseGroupResponse
+	42, // 83: waterwheel.v1.JobService.GetGroup:output_type -> waterwheel.v1.GetGroupResponse
+	68, // [68:84] is the sub-list for method output_type
+	52, // [52:68] is the sub-list for method input_type
+	52, // [52:52] is the sub-list for extension type_name
+	52, // [52:52] is the sub-list for extension extendee
+	0,  // [0:52] is the sub-list for field type_name
 }
 
 func init() { file_waterwheel_v1_job_service_proto_init() }
@@ -3107,8 +3607,8 @@ func file_waterwheel_v1_job_service_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_waterwheel_v1_job_service_proto_rawDesc), len(file_waterwheel_v1_job_service_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   35,
+			NumEnums:      2,
+			NumMessages:   41,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

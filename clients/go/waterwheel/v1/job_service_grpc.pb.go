@@ -21,19 +21,22 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	JobService_CreateJob_FullMethodName  = "/waterwheel.v1.JobService/CreateJob"
-	JobService_CreateJobs_FullMethodName = "/waterwheel.v1.JobService/CreateJobs"
-	JobService_GetJob_FullMethodName     = "/waterwheel.v1.JobService/GetJob"
-	JobService_ListJobs_FullMethodName   = "/waterwheel.v1.JobService/ListJobs"
-	JobService_WaitJob_FullMethodName    = "/waterwheel.v1.JobService/WaitJob"
-	JobService_WatchJob_FullMethodName   = "/waterwheel.v1.JobService/WatchJob"
-	JobService_CancelJob_FullMethodName  = "/waterwheel.v1.JobService/CancelJob"
-	JobService_GroupJobs_FullMethodName  = "/waterwheel.v1.JobService/GroupJobs"
-	JobService_CancelJobs_FullMethodName = "/waterwheel.v1.JobService/CancelJobs"
-	JobService_RetryJob_FullMethodName   = "/waterwheel.v1.JobService/RetryJob"
-	JobService_RetryJobs_FullMethodName  = "/waterwheel.v1.JobService/RetryJobs"
-	JobService_DeleteJob_FullMethodName  = "/waterwheel.v1.JobService/DeleteJob"
-	JobService_PurgeJobs_FullMethodName  = "/waterwheel.v1.JobService/PurgeJobs"
+	JobService_CreateJob_FullMethodName   = "/waterwheel.v1.JobService/CreateJob"
+	JobService_CreateJobs_FullMethodName  = "/waterwheel.v1.JobService/CreateJobs"
+	JobService_GetJob_FullMethodName      = "/waterwheel.v1.JobService/GetJob"
+	JobService_ListJobs_FullMethodName    = "/waterwheel.v1.JobService/ListJobs"
+	JobService_WaitJob_FullMethodName     = "/waterwheel.v1.JobService/WaitJob"
+	JobService_WatchJob_FullMethodName    = "/waterwheel.v1.JobService/WatchJob"
+	JobService_CancelJob_FullMethodName   = "/waterwheel.v1.JobService/CancelJob"
+	JobService_GroupJobs_FullMethodName   = "/waterwheel.v1.JobService/GroupJobs"
+	JobService_CancelJobs_FullMethodName  = "/waterwheel.v1.JobService/CancelJobs"
+	JobService_RetryJob_FullMethodName    = "/waterwheel.v1.JobService/RetryJob"
+	JobService_RetryJobs_FullMethodName   = "/waterwheel.v1.JobService/RetryJobs"
+	JobService_DeleteJob_FullMethodName   = "/waterwheel.v1.JobService/DeleteJob"
+	JobService_PurgeJobs_FullMethodName   = "/waterwheel.v1.JobService/PurgeJobs"
+	JobService_CreateGroup_FullMethodName = "/waterwheel.v1.JobService/CreateGroup"
+	JobService_CloseGroup_FullMethodName  = "/waterwheel.v1.JobService/CloseGroup"
+	JobService_GetGroup_FullMethodName    = "/waterwheel.v1.JobService/GetGroup"
 )
 
 // JobServiceClient is the client API for JobService service.
@@ -80,6 +83,14 @@ type JobServiceClient interface {
 	// Removes ended jobs that match, at most 1000 per call, the newest first. Call it again with `next_page_token` until
 	// that is empty.
 	PurgeJobs(ctx context.Context, in *PurgeJobsRequest, opts ...grpc.CallOption) (*PurgeJobsResponse, error)
+	// Opens a group: jobs join it by `JobOptions.group`, and once it is complete, one job starts. That job exists from now
+	// on, under the id `group/` and the id of the group: it can be read, awaited, cancelled, and tried again as any other.
+	// The same call is safe to repeat, like `CreateJob`.
+	CreateGroup(ctx context.Context, in *CreateGroupRequest, opts ...grpc.CallOption) (*CreateGroupResponse, error)
+	// Closes a group: no more jobs join it, so that it can be complete. Safe to repeat.
+	CloseGroup(ctx context.Context, in *CloseGroupRequest, opts ...grpc.CallOption) (*CloseGroupResponse, error)
+	// Returns the numbers of members of a group by state, and the job that waits for them.
+	GetGroup(ctx context.Context, in *GetGroupRequest, opts ...grpc.CallOption) (*GetGroupResponse, error)
 }
 
 type jobServiceClient struct {
@@ -232,6 +243,36 @@ func (c *jobServiceClient) PurgeJobs(ctx context.Context, in *PurgeJobsRequest, 
 	return out, nil
 }
 
+func (c *jobServiceClient) CreateGroup(ctx context.Context, in *CreateGroupRequest, opts ...grpc.CallOption) (*CreateGroupResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CreateGroupResponse)
+	err := c.cc.Invoke(ctx, JobService_CreateGroup_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *jobServiceClient) CloseGroup(ctx context.Context, in *CloseGroupRequest, opts ...grpc.CallOption) (*CloseGroupResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CloseGroupResponse)
+	err := c.cc.Invoke(ctx, JobService_CloseGroup_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *jobServiceClient) GetGroup(ctx context.Context, in *GetGroupRequest, opts ...grpc.CallOption) (*GetGroupResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetGroupResponse)
+	err := c.cc.Invoke(ctx, JobService_GetGroup_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // JobServiceServer is the server API for JobService service.
 // All implementations must embed UnimplementedJobServiceServer
 // for forward compatibility.
@@ -276,6 +317,14 @@ type JobServiceServer interface {
 	// Removes ended jobs that match, at most 1000 per call, the newest first. Call it again with `next_page_token` until
 	// that is empty.
 	PurgeJobs(context.Context, *PurgeJobsRequest) (*PurgeJobsResponse, error)
+	// Opens a group: jobs join it by `JobOptions.group`, and once it is complete, one job starts. That job exists from now
+	// on, under the id `group/` and the id of the group: it can be read, awaited, cancelled, and tried again as any other.
+	// The same call is safe to repeat, like `CreateJob`.
+	CreateGroup(context.Context, *CreateGroupRequest) (*CreateGroupResponse, error)
+	// Closes a group: no more jobs join it, so that it can be complete. Safe to repeat.
+	CloseGroup(context.Context, *CloseGroupRequest) (*CloseGroupResponse, error)
+	// Returns the numbers of members of a group by state, and the job that waits for them.
+	GetGroup(context.Context, *GetGroupRequest) (*GetGroupResponse, error)
 	mustEmbedUnimplementedJobServiceServer()
 }
 
@@ -324,6 +373,15 @@ func (UnimplementedJobServiceServer) DeleteJob(context.Context, *DeleteJobReques
 }
 func (UnimplementedJobServiceServer) PurgeJobs(context.Context, *PurgeJobsRequest) (*PurgeJobsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method PurgeJobs not implemented")
+}
+func (UnimplementedJobServiceServer) CreateGroup(context.Context, *CreateGroupRequest) (*CreateGroupResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CreateGroup not implemented")
+}
+func (UnimplementedJobServiceServer) CloseGroup(context.Context, *CloseGroupRequest) (*CloseGroupResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CloseGroup not implemented")
+}
+func (UnimplementedJobServiceServer) GetGroup(context.Context, *GetGroupRequest) (*GetGroupResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetGroup not implemented")
 }
 func (UnimplementedJobServiceServer) mustEmbedUnimplementedJobServiceServer() {}
 func (UnimplementedJobServiceServer) testEmbeddedByValue()                    {}
@@ -562,6 +620,60 @@ func _JobService_PurgeJobs_Handler(srv interface{}, ctx context.Context, dec fun
 	return interceptor(ctx, in, info, handler)
 }
 
+func _JobService_CreateGroup_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CreateGroupRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(JobServiceServer).CreateGroup(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: JobService_CreateGroup_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(JobServiceServer).CreateGroup(ctx, req.(*CreateGroupRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _JobService_CloseGroup_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CloseGroupRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(JobServiceServer).CloseGroup(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: JobService_CloseGroup_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(JobServiceServer).CloseGroup(ctx, req.(*CloseGroupRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _JobService_GetGroup_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetGroupRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(JobServiceServer).GetGroup(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: JobService_GetGroup_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(JobServiceServer).GetGroup(ctx, req.(*GetGroupRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // JobService_ServiceDesc is the grpc.ServiceDesc for JobService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -612,6 +724,18 @@ var JobService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "PurgeJobs",
 			Handler:    _JobService_PurgeJobs_Handler,
+		},
+		{
+			MethodName: "CreateGroup",
+			Handler:    _JobService_CreateGroup_Handler,
+		},
+		{
+			MethodName: "CloseGroup",
+			Handler:    _JobService_CloseGroup_Handler,
+		},
+		{
+			MethodName: "GetGroup",
+			Handler:    _JobService_GetGroup_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

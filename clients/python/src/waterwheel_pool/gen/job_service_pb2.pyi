@@ -21,6 +21,12 @@ class JobState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     JOB_STATE_FAILED: _ClassVar[JobState]
     JOB_STATE_CANCELLED: _ClassVar[JobState]
     JOB_STATE_EXPIRED: _ClassVar[JobState]
+
+class GroupCondition(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    GROUP_CONDITION_UNSPECIFIED: _ClassVar[GroupCondition]
+    GROUP_CONDITION_ALL_SUCCEEDED: _ClassVar[GroupCondition]
+    GROUP_CONDITION_ALL_ENDED: _ClassVar[GroupCondition]
 JOB_STATE_UNSPECIFIED: JobState
 JOB_STATE_SCHEDULED: JobState
 JOB_STATE_READY: JobState
@@ -30,20 +36,25 @@ JOB_STATE_SUCCEEDED: JobState
 JOB_STATE_FAILED: JobState
 JOB_STATE_CANCELLED: JobState
 JOB_STATE_EXPIRED: JobState
+GROUP_CONDITION_UNSPECIFIED: GroupCondition
+GROUP_CONDITION_ALL_SUCCEEDED: GroupCondition
+GROUP_CONDITION_ALL_ENDED: GroupCondition
 
 class JobOptions(_message.Message):
-    __slots__ = ("start_time", "delay", "expire_time", "retry", "retain_for")
+    __slots__ = ("start_time", "delay", "expire_time", "retry", "retain_for", "group")
     START_TIME_FIELD_NUMBER: _ClassVar[int]
     DELAY_FIELD_NUMBER: _ClassVar[int]
     EXPIRE_TIME_FIELD_NUMBER: _ClassVar[int]
     RETRY_FIELD_NUMBER: _ClassVar[int]
     RETAIN_FOR_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
     start_time: _timestamp_pb2.Timestamp
     delay: _duration_pb2.Duration
     expire_time: _timestamp_pb2.Timestamp
     retry: RetryPolicy
     retain_for: _duration_pb2.Duration
-    def __init__(self, start_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., delay: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., expire_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., retry: _Optional[_Union[RetryPolicy, _Mapping]] = ..., retain_for: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    group: str
+    def __init__(self, start_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., delay: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., expire_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., retry: _Optional[_Union[RetryPolicy, _Mapping]] = ..., retain_for: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., group: _Optional[str] = ...) -> None: ...
 
 class RetryPolicy(_message.Message):
     __slots__ = ("max_attempts", "initial", "max")
@@ -184,7 +195,7 @@ class GetJobResponse(_message.Message):
     def __init__(self, job: _Optional[_Union[DetachedJob, _Mapping]] = ...) -> None: ...
 
 class DetachedJobFilter(_message.Message):
-    __slots__ = ("states", "kind", "tenant", "label_key", "label_value", "created_from", "created_before", "request_id", "outcome", "message", "ended_from", "ended_before", "all")
+    __slots__ = ("states", "kind", "tenant", "label_key", "label_value", "created_from", "created_before", "request_id", "outcome", "message", "ended_from", "ended_before", "all", "group")
     STATES_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
@@ -198,6 +209,7 @@ class DetachedJobFilter(_message.Message):
     ENDED_FROM_FIELD_NUMBER: _ClassVar[int]
     ENDED_BEFORE_FIELD_NUMBER: _ClassVar[int]
     ALL_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
     states: _containers.RepeatedScalarFieldContainer[JobState]
     kind: str
     tenant: str
@@ -211,7 +223,8 @@ class DetachedJobFilter(_message.Message):
     ended_from: _timestamp_pb2.Timestamp
     ended_before: _timestamp_pb2.Timestamp
     all: bool
-    def __init__(self, states: _Optional[_Iterable[_Union[JobState, str]]] = ..., kind: _Optional[str] = ..., tenant: _Optional[str] = ..., label_key: _Optional[str] = ..., label_value: _Optional[str] = ..., created_from: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., created_before: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., request_id: _Optional[str] = ..., outcome: _Optional[str] = ..., message: _Optional[str] = ..., ended_from: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., ended_before: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., all: bool = ...) -> None: ...
+    group: str
+    def __init__(self, states: _Optional[_Iterable[_Union[JobState, str]]] = ..., kind: _Optional[str] = ..., tenant: _Optional[str] = ..., label_key: _Optional[str] = ..., label_value: _Optional[str] = ..., created_from: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., created_before: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., request_id: _Optional[str] = ..., outcome: _Optional[str] = ..., message: _Optional[str] = ..., ended_from: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., ended_before: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., all: bool = ..., group: _Optional[str] = ...) -> None: ...
 
 class JobServiceListJobsRequest(_message.Message):
     __slots__ = ("filter", "page_size", "page_token", "with_count", "oldest_first")
@@ -436,3 +449,61 @@ class PurgeJobsResponse(_message.Message):
     removed: int
     next_page_token: str
     def __init__(self, removed: _Optional[int] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class CreateGroupRequest(_message.Message):
+    __slots__ = ("job", "group_id", "options", "when")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    WHEN_FIELD_NUMBER: _ClassVar[int]
+    job: _job_pb2.Job
+    group_id: str
+    options: JobOptions
+    when: GroupCondition
+    def __init__(self, job: _Optional[_Union[_job_pb2.Job, _Mapping]] = ..., group_id: _Optional[str] = ..., options: _Optional[_Union[JobOptions, _Mapping]] = ..., when: _Optional[_Union[GroupCondition, str]] = ...) -> None: ...
+
+class CreateGroupResponse(_message.Message):
+    __slots__ = ("job_id", "already_existed")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    ALREADY_EXISTED_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    already_existed: bool
+    def __init__(self, job_id: _Optional[str] = ..., already_existed: bool = ...) -> None: ...
+
+class CloseGroupRequest(_message.Message):
+    __slots__ = ("group_id",)
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    def __init__(self, group_id: _Optional[str] = ...) -> None: ...
+
+class CloseGroupResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetGroupRequest(_message.Message):
+    __slots__ = ("group_id",)
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    def __init__(self, group_id: _Optional[str] = ...) -> None: ...
+
+class GetGroupResponse(_message.Message):
+    __slots__ = ("when", "closed", "active", "succeeded", "failed", "cancelled", "expired", "job", "waits_for")
+    WHEN_FIELD_NUMBER: _ClassVar[int]
+    CLOSED_FIELD_NUMBER: _ClassVar[int]
+    ACTIVE_FIELD_NUMBER: _ClassVar[int]
+    SUCCEEDED_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    CANCELLED_FIELD_NUMBER: _ClassVar[int]
+    EXPIRED_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
+    when: GroupCondition
+    closed: bool
+    active: int
+    succeeded: int
+    failed: int
+    cancelled: int
+    expired: int
+    job: DetachedJob
+    waits_for: str
+    def __init__(self, when: _Optional[_Union[GroupCondition, str]] = ..., closed: bool = ..., active: _Optional[int] = ..., succeeded: _Optional[int] = ..., failed: _Optional[int] = ..., cancelled: _Optional[int] = ..., expired: _Optional[int] = ..., job: _Optional[_Union[DetachedJob, _Mapping]] = ..., waits_for: _Optional[str] = ...) -> None: ...
