@@ -6,6 +6,7 @@
 mod assemble;
 mod control;
 mod drain;
+mod forecast;
 mod reload;
 mod running;
 mod service_manager;

@@ -20,6 +20,7 @@ mod failure;
 #[path = "cli/tests/fake.rs"]
 mod fake;
 mod flags;
+mod forecast;
 mod jobs;
 mod operate;
 mod output;

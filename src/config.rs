@@ -172,7 +172,7 @@ fn is_live(key: &str, configs: [&Config; 2]) -> bool {
         (Some("auth"), Some("rule"), _) => configs.iter().all(|config| config.auth.is_some()),
         (Some("pool"), Some(name), Some(key)) => {
             let has_pool = |config: &&Config| config.pools.iter().any(|pool| pool.name == name);
-            key != "ended_jobs" && configs.iter().all(has_pool)
+            !["ended_jobs", "recorded_jobs"].contains(&key) && configs.iter().all(has_pool)
         }
         _ => false,
     }

@@ -11,6 +11,7 @@ mod job;
 mod limit;
 mod outcome;
 mod reason;
+mod recorded_job;
 mod rejection;
 pub(crate) mod text;
 #[cfg(feature = "server")]
@@ -24,6 +25,7 @@ pub use job::{Criticality, FieldViolation, Job, JobStage, Labels, WhenFull};
 pub use limit::{KindLimits, Limit, Limiter, Rate};
 pub use outcome::{Completed, Execution, Failure, JobError, JobResult, Outcome, Output, ProgramEnd, Rung, Waterfall};
 pub use reason::{Code, Reason};
+pub(crate) use recorded_job::{RecordedEnd, RecordedJob, Traits};
 pub use rejection::{Rejection, RejectionReason, TenantPart};
 #[cfg(feature = "server")]
 pub(crate) use userinfo::{WITHHELD, userinfo, without_userinfo};

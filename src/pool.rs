@@ -36,6 +36,7 @@ mod pools;
 mod pressure;
 mod queued_job;
 #[cfg(feature = "server")]
+mod recorder;
 mod remote;
 mod reservation;
 #[cfg(feature = "programs")]

@@ -37,7 +37,7 @@ mod worker_pool_service;
 pub(crate) mod worker_service;
 
 pub use access_control::AccessControl;
-pub use admin_service::{Admin, DrainControl, DrainProgress, ReloadFault, SettingChange};
+pub use admin_service::{Admin, DrainControl, DrainProgress, DryRun, ReloadFault, SettingChange};
 pub use calls::{CallDurations, Calls};
 pub use context::Arrival;
 pub use convert::detached_job;

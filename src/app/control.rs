@@ -17,7 +17,7 @@ use crate::{
     monitor::{Monitor, Outlook},
     phase::{Phase, PhaseCell},
     pool::{LostJob, Pool, PoolLoad, Pools},
-    rpc::{DrainControl, DrainProgress, ReloadFault, SettingChange},
+    rpc::{DrainControl, DrainProgress, DryRun, ReloadFault, SettingChange},
 };
 
 /// Starts and speeds up the drain. Clones share it.
@@ -187,8 +187,12 @@ impl DrainControl for Control {
         self.0.cut.subscribe()
     }
 
-    fn reload(&self, is_dry_run: bool) -> BoxFuture<'_, Result<Vec<SettingChange>, ReloadFault>> {
-        if is_dry_run { self.read_again(true).boxed() } else { Self::reload(self).boxed() }
+    fn reload(&self) -> BoxFuture<'_, Result<Vec<SettingChange>, ReloadFault>> {
+        Self::reload(self).boxed()
+    }
+
+    fn try_reload(&self) -> BoxFuture<'_, Result<DryRun, ReloadFault>> {
+        Self::try_reload(self).boxed()
     }
 
     fn progress(&self) -> DrainProgress {

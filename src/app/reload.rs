@@ -9,6 +9,7 @@ use tracing::{Span, info, warn};
 use super::{
     Control, OwnKind,
     assemble::{self, Runners},
+    forecast::{changes, forecasts},
     services,
 };
 use crate::{
@@ -19,7 +20,7 @@ use crate::{
     phase::Phase,
     pool::Pools,
     reload::{Seen, keep_fresh, read},
-    rpc::{AccessControl, ReloadFault, SettingChange},
+    rpc::{AccessControl, DryRun, ReloadFault, SettingChange},
     task::off_thread,
     telemetry::LogControl,
 };
@@ -57,14 +58,33 @@ impl Control {
     /// # Errors
     /// The reason why nothing was changed.
     pub async fn reload(&self) -> Result<Vec<SettingChange>, ReloadFault> {
-        let reloaded = self.read_again(false).await;
-        reloaded.inspect_err(|fault| warn!(cause = %fault, "the configuration was not reloaded; nothing was changed"))
+        let reloaded = async {
+            let Some(reloading) = self.reloading() else { return Err(ReloadFault::NoSource) };
+            let _turn = reloading.turn.lock().await;
+            reloading.apply(self.read_again().await?, self.pools(), self.detached())
+        };
+        reloaded
+            .await
+            .inspect_err(|fault| warn!(cause = %fault, "the configuration was not reloaded; nothing was changed"))
     }
 
-    /// The same, but a dry run changes nothing and is not logged.
-    pub(super) async fn read_again(&self, is_dry_run: bool) -> Result<Vec<SettingChange>, ReloadFault> {
+    /// What [`reload`](Self::reload) would change, and what that would have done to the last jobs. It is not logged.
+    pub(super) async fn try_reload(&self) -> Result<DryRun, ReloadFault> {
         let Some(reloading) = self.reloading() else { return Err(ReloadFault::NoSource) };
-        let _turn = reloading.turn.lock().await;
+        let turn = reloading.turn.lock().await;
+        let Next { new, changes: changed, kinds } = self.read_again().await?;
+        let changes = changes(self.pools(), &new.config.pools, &kinds);
+        drop((kinds, turn));
+        tokio::select! {
+            biased;
+            () = self.phase().reached(Phase::Draining) => Err(ReloadFault::Draining),
+            made = forecasts(changes) => {
+                Ok(DryRun { changes: changed, forecasts: made.ok_or(ReloadFault::Panicked)? })
+            }
+        }
+    }
+
+    async fn read_again(&self) -> Result<Next, ReloadFault> {
         if self.phase().get() >= Phase::Draining {
             return Err(ReloadFault::Draining);
         }
@@ -73,10 +93,9 @@ impl Control {
         let next = off_thread(read).await.ok().flatten().ok_or(ReloadFault::Panicked)??;
         tokio::select! {
             biased;
-            () = self.phase().reached(Phase::Draining) => return Err(ReloadFault::Draining),
-            started = start_programs(self.pools(), &next) => started.map_err(ReloadFault::Faulty)?,
+            () = self.phase().reached(Phase::Draining) => Err(ReloadFault::Draining),
+            started = start_programs(self.pools(), &next) => started.map(|()| next).map_err(ReloadFault::Faulty),
         }
-        if is_dry_run { Ok(next.changes) } else { reloading.apply(next, self.pools(), self.detached()) }
     }
 }
 

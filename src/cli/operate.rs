@@ -8,6 +8,7 @@ use super::{
     connect::{CallArgs, Target},
     console::{BAD, Console, FAINT, GOOD, STRONG, WARN, paint},
     failure::{Exit, Failure},
+    forecast,
     output::{pluralized, sanitized, short},
 };
 use crate::proto::{
@@ -99,12 +100,15 @@ pub(super) struct CancelArgs {
 /// Reload the configuration of the server.
 ///
 /// SIGHUP does the same; this command prints the changes. All changes are applied, or none. These can be
-/// reloaded: pools (without ended_jobs), kinds, [auth.rule], [quota] and telemetry.log. If another key changed, it is
-/// named, and nothing is applied. A new or changed program must first start a process. No call fails.
+/// reloaded: pools (without ended_jobs and recorded_jobs), kinds, [auth.rule], [quota] and telemetry.log. If another
+/// key changed, it is named, and nothing is applied. A new or changed program must first start a process. No call
+/// fails.
 #[derive(Debug, Args)]
 #[command(after_help = RELOAD_CODES)]
 pub(super) struct ReloadArgs {
-    /// Print what would change, and change nothing.
+    /// Print what would change, and what that would have done to the last jobs of the pools; change nothing.
+    ///
+    /// The server replays the jobs in its simulator, under the settings in use and under the new ones.
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
@@ -209,7 +213,7 @@ fn refusal(answer: &ReloadResponse) -> Option<&'static str> {
 }
 
 fn reloaded(answer: &ReloadResponse, dry_run: bool) -> String {
-    let ReloadResponse { applied: _, changes, faults } = answer;
+    let ReloadResponse { applied: _, changes, faults, forecasts } = answer;
     let change = |SettingChange { key, old_value, new_value, needs_restart }: &SettingChange| {
         let restart = if *needs_restart { paint(BAD, "  needs a restart") } else { String::new() };
         let (key, old) = (paint(STRONG, sanitized(key)), paint(FAINT, sanitized(old_value)));
@@ -222,7 +226,8 @@ fn reloaded(answer: &ReloadResponse, dry_run: bool) -> String {
         None => format!("{} changed", pluralized(changes.len(), "setting")),
     };
     let faults = faults.lines().map(sanitized);
-    faults.chain(changes.iter().map(change)).chain([end]).collect::<Vec<_>>().join("\n")
+    let lines = faults.chain(changes.iter().map(change)).chain([end]).chain(forecasts.iter().map(forecast::text));
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 fn workers(text: &str) -> Result<Workers, String> {
@@ -322,7 +327,7 @@ mod tests {
             new_value: "4".into(),
             needs_restart,
         };
-        let answer = |changes, faults: &str| ReloadResponse { applied: false, changes, faults: faults.into() };
+        let answer = |changes, faults: &str| ReloadResponse { changes, faults: faults.into(), ..Default::default() };
         let cases = [
             (answer(vec![change(false)], ""), false, "pool.cpu.workers: 2 → 4\n1 setting changed"),
             (answer(vec![change(false)], ""), true, "pool.cpu.workers: 2 → 4\n1 setting would change"),

@@ -97,8 +97,7 @@ keys! {
     "server.threads": Count(256), default "'cpus'", like "8";
     /// Largest payload of one job.
     "server.max_payload": MESSAGE, default "'4MiB'";
-    /// Largest output of one unary result. The default fits in 4 MiB, the largest message that clients accept by
-    /// default.
+    /// Largest output of one unary result. The default fits in the 4 MiB that clients accept by default.
     "server.max_output": MESSAGE, default "'4032KiB'";
     /// Jobs in flight on one SubmitMany call.
     "server.submit_many_window": Integer(1, 65_536), default "256";
@@ -233,8 +232,7 @@ keys! {
     /// Bytes of payloads and outputs of stored detached jobs, those of ended ones included.
     "quota.tenant.*.stored_bytes": MEMORY, like "'1GiB'";
 
-    /// File of the detached jobs (SQLite). If none of `path`, `url` and `memory` is set, `JobService` refuses all
-    /// calls.
+    /// File of the detached jobs (SQLite). Without `path`, `url` and `memory`, `JobService` refuses all calls.
     "store.path": Path, like "'waterwheel.db'";
     /// Database of the detached jobs (PostgreSQL), which replicas share.
     "store.url": Text(DATABASE), like "'postgres://waterwheel@db.example/jobs?sslmode=require'";
@@ -310,6 +308,8 @@ keys! {
     "pool.*.tenant_share": Number(0.001, 1.0), default "0.25";
     /// Ended jobs that the pool remembers, 0.3 to 5 KiB each. Half are for failures.
     "pool.*.ended_jobs": Integer(0, 1 << 20), default "1024";
+    /// Last jobs that `waterwheel reload --dry-run` can replay, 32 bytes each. 0 records none.
+    "pool.*.recorded_jobs": Integer(0, 1 << 20), default "65536";
     /// Run time from which a job is stale: logged once, counted, shown by `jobs --stale`. By default none is.
     "pool.*.stale_after": RUN, like "'5m'";
     /// Time without a job after which an attached worker is asked to leave for good. By default none is.

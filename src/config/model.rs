@@ -309,6 +309,7 @@ fn pool(values: &Values, name: String, server: &Server, deadline: DeadlinePolicy
         cancel_grace: values.required(&key("cancel_grace")),
         max_stuck: values.required(&key("max_stuck")),
         ended_jobs: values.required(&key("ended_jobs")),
+        recorded_jobs: values.required(&key("recorded_jobs")),
         stale_after: values.get(&key("stale_after")),
         slow_poll: values.required("telemetry.slow_poll"),
         max_payload: server.max_payload,

@@ -20,7 +20,7 @@ use super::{OutputSink, Runner, StopReason, block_on::block_on, start_mark::Star
 use crate::{
     model::{
         AttemptToken, Call, Deadline, HandlerError, JobId, KindId, ProgramEnd, RequestId, RunningAttempt, TraceContext,
-        text,
+        Traits, text,
     },
     task::Tasks,
 };
@@ -56,6 +56,8 @@ pub struct ContextParts {
     pub call: Option<Arc<Call>>,
     /// Tenant; `None` for the default one.
     pub tenant: Option<Arc<str>>,
+    /// What a replay of the job needs.
+    pub(crate) traits: Traits,
     /// Receives the output chunks.
     pub output: OutputSink,
 }
@@ -148,6 +150,11 @@ impl Context {
     /// Tenant; `None` for the default one.
     pub fn tenant(&self) -> Option<&Arc<str>> {
         self.0.parts.tenant.as_ref()
+    }
+
+    /// What a replay of the job needs.
+    pub(crate) fn traits(&self) -> Traits {
+        self.0.parts.traits
     }
 
     /// The process or worker outside of the server that runs the job, if there is one.

@@ -65,6 +65,7 @@ impl ContextParts {
             deadline: Deadline::new(Instant::now(), Duration::from_secs(10), Duration::ZERO),
             call: Some(Arc::new(Call::sample())),
             tenant: None,
+            traits: crate::model::Traits::default(),
             output: OutputSink::collect(0),
         }
     }

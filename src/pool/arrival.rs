@@ -1,6 +1,6 @@
 //! The arrival of a job: its bounds, its context, and the verdict of the scheduler.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
 use tokio::time::Instant;
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     handler::{Context, ContextParts, OutputSink},
-    model::{Call, Job, JobId, KindId, Limiter, Rejection, RejectionReason},
+    model::{Call, Job, JobId, KindId, Limiter, RecordedEnd, Rejection, RejectionReason, Traits},
     scheduler::{Arrival, Refusal, Verdict},
 };
 
@@ -77,6 +77,7 @@ impl Ticket {
                 Ok(Self::new(state, Lease::naming(inner.clone(), key), cx))
             }
             Verdict::Refused(refusal) => {
+                inner.recorder.record(&cx, now, Duration::ZERO, RecordedEnd::Refused);
                 let rejection = refuse(inner, &cx, refusal);
                 log_arrival(inner, &job, &cx, Some(&rejection));
                 Err(rejection)
@@ -103,6 +104,7 @@ pub(super) fn context(inner: &PoolInner, kind: KindId, now: Instant, job: &mut J
         site: inner.site(kind),
         deadline: job.deadline.unwrap_or_else(|| inner.settings.deadline.fix(now, job.timeout)),
         call: job.call.take().or_else(Call::of_entered_span),
+        traits: Traits::of(job),
         tenant: (!job.tenant.is_empty()).then(|| Arc::from(&*job.tenant)),
         output,
     })

@@ -259,16 +259,16 @@ impl Pool {
     /// Replaces the settings and the kinds; call [`Pools::refresh`](super::Pools::refresh) afterwards. No job is lost:
     /// jobs of a replaced or removed kind end as they began, and jobs beyond a new bound leave the queue as usual. The
     /// number of workers changes only if the settings change it; otherwise it stays as [set](Self::resize). `shards`
-    /// and `ended_jobs` cannot change.
+    /// `ended_jobs` and `recorded_jobs` cannot change.
     ///
     /// Each kind that is not the [same](Kind::is_same) as before permanently takes some hundred bytes.
     pub fn reconfigure(&self, settings: Settings, kinds: Vec<Kind>) {
         let inner = self.inner();
-        let Settings { shards, ended_jobs, workers, max_workers, .. } = *inner.settings;
+        let Settings { shards, ended_jobs, recorded_jobs, .. } = *inner.settings;
         let was_remote = inner.is_remote();
-        let resize = was_remote || (settings.workers, settings.max_workers) != (workers, max_workers);
+        let resize = was_remote || !inner.settings.is_sized_like(&settings);
         let (min, max) = (settings.workers, settings.max_workers.unwrap_or(settings.workers));
-        inner.settings.replace(Settings { shards, ended_jobs, ..settings });
+        inner.settings.replace(Settings { shards, ended_jobs, recorded_jobs, ..settings });
         inner.serve(kinds);
         if resize {
             self.resize(min, max);

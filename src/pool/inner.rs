@@ -23,6 +23,7 @@ use super::{
     factories::Factories,
     lease::{Gone, Lease, Signal, Waiter, WorkerHandlers},
     lost_job::LostJob,
+    recorder::Recorder,
     settings::Settings,
     shard::{Replaceable, shard},
 };
@@ -36,7 +37,7 @@ use crate::{
 
 /// Gives data that many threads write its own cache lines. Some processors fetch pairs of 64-byte lines.
 #[repr(align(128))]
-struct Padded<T>(T);
+pub(super) struct Padded<T>(pub(super) T);
 
 /// A pool: the scheduler behind its lock, and the code that carries out its effects.
 pub(super) struct PoolInner {
@@ -50,6 +51,7 @@ pub(super) struct PoolInner {
     by_name: Replaceable<FxHashMap<Arc<str>, KindId>>,
     core: Padded<Mutex<Core<Wiring>>>,
     pub(super) meters: Meters,
+    pub(super) recorder: Recorder,
     pub(super) factories: Factories,
     /// Whether a task adjusts the size of the pool.
     pub(super) is_sized: AtomicBool,
@@ -123,6 +125,7 @@ impl PoolInner {
             factories: Factories::default(),
             is_sized: AtomicBool::new(false),
             meters: Meters::new(shards, settings.ended_jobs),
+            recorder: Recorder::new(shards, settings.recorded_jobs),
             sites: std::iter::repeat_with(boxcar::Vec::new).take(shards).collect(),
             name,
             settings: Replaceable::new(settings),

@@ -14,7 +14,7 @@ use crate::{
     handler::{Context, StopReason},
     model::{
         Completed, Criticality, Execution, Failure, HandlerError, JobError, JobResult, Limiter, Outcome, Output,
-        Rejection, RejectionReason, Rung,
+        RecordedEnd, Rejection, RejectionReason, Rung,
     },
 };
 
@@ -95,7 +95,7 @@ pub(super) fn conclude(
         Ok(output) => {
             let ended = EndedJob::new(cx, outcome, run, now);
             let waterfall = ended.waterfall;
-            lease.inner().meters.record(ended);
+            remember(lease.inner(), cx, ended);
             log_completed(cx, run);
             Ok(Completed { job: cx.job(), output, waterfall })
         }
@@ -109,12 +109,18 @@ pub(super) fn conclude(
 /// Logs and records the failure of an accepted job, and makes it the answer for its caller.
 pub(super) fn record(inner: &PoolInner, cx: &Context, failure: Box<Failure>) -> JobError {
     log_failed(cx, &failure);
-    inner.meters.record(EndedJob::failed(cx, &failure, Instant::now()));
+    remember(inner, cx, EndedJob::failed(cx, &failure, Instant::now()));
     JobError::Failed(failure)
+}
+
+fn remember(inner: &PoolInner, cx: &Context, ended: EndedJob) {
+    inner.recorder.record(cx, ended.at, ended.waterfall.run, RecordedEnd::of(ended.outcome, ended.started));
+    inner.meters.record(ended);
 }
 
 /// The answer for a caller that waited for capacity without success.
 pub(super) fn refuse_waiting(inner: &PoolInner, cx: &Context, reason: RejectionReason) -> JobError {
+    inner.recorder.record(cx, Instant::now(), Duration::ZERO, RecordedEnd::Refused);
     let retry_after = match reason {
         RejectionReason::NoRoomInTime => {
             let expected = inner.read(|core| core.expected_wait(Instant::now(), Criticality::default()));

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     handler::Context,
-    model::{Failure, Job, JobError, JobResult, Outcome, RejectionReason},
+    model::{Failure, Job, JobError, JobResult, Outcome, RecordedEnd, RejectionReason},
     scheduler::{JobKey, Withdrawal, Withdrawn},
 };
 
@@ -147,7 +147,9 @@ impl Drop for QueuedJob {
             return drop(Ticket::new(State::Blocking(ended), self.naming(), self.cx.clone()));
         }
         let outcome = match (withdrawn, self.signal.try_recv()) {
-            (Withdrawn::Waiting, _) | (Withdrawn::Gone, Ok(Signal::Refused(_))) => return,
+            (Withdrawn::Waiting, _) | (Withdrawn::Gone, Ok(Signal::Refused(_))) => {
+                return self.inner.recorder.record(&self.cx, Instant::now(), Duration::ZERO, RecordedEnd::Cut);
+            }
             (Withdrawn::Gone, Ok(Signal::Ended(outcome, _))) => outcome,
             (Withdrawn::Queued | Withdrawn::Gone, _) => Outcome::Cancelled,
         };

@@ -85,6 +85,8 @@ impl Reservation {
             }
         }
         check(inner, kind, &job)?;
+        // Without a worker, it would have waited where it was fetched from.
+        job.when_full = Some(WhenFull::Wait);
         let cx = context(inner, kind, now, &mut job, inner.collector(kind));
         inner.drive(|core, _| core.fill(now, lease.key(), cx.clone()));
         // A stop that came before saw the reservation alone.

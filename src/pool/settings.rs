@@ -40,6 +40,8 @@ pub struct Settings {
     /// [`Pool::list`](super::Pool::list), divided among the shards. Each takes up to 5 KiB. Default
     /// 1,024.
     pub ended_jobs: usize,
+    /// Jobs that are recorded, so that the server can replay them under other settings, 32 bytes each. Default 65,536.
+    pub recorded_jobs: usize,
     /// Run time from which a job counts as stale; `None`, the default, means never.
     pub stale_after: Option<Duration>,
     /// A poll of an async handler that takes longer is counted and logged, because it blocks its thread. At least a
@@ -66,6 +68,7 @@ impl Default for Settings {
             max_payload: 4 << 20,
             max_output: (4 << 20) - (64 << 10),
             ended_jobs: 1024,
+            recorded_jobs: 1 << 16,
             stale_after: None,
             slow_poll: Duration::from_millis(100),
             deadline: DeadlinePolicy::default(),
@@ -81,8 +84,13 @@ impl Settings {
         self.max_workers.unwrap_or(self.workers).get()
     }
 
+    /// Whether `other` has the same number of workers.
+    pub(super) fn is_sized_like(&self, other: &Self) -> bool {
+        (self.workers, self.max_workers) == (other.workers, other.max_workers)
+    }
+
     /// The number of workers; none before remote ones attach.
-    pub(super) fn bounds(&self, is_remote: bool) -> Bounds {
+    pub(crate) fn bounds(&self, is_remote: bool) -> Bounds {
         if is_remote {
             return Bounds { min: 0, max: 0 };
         }
@@ -90,7 +98,7 @@ impl Settings {
         Bounds { min, max: self.most_workers().max(min) }
     }
 
-    pub(super) fn caps(&self) -> Caps {
+    pub(crate) fn caps(&self) -> Caps {
         Caps {
             jobs: self.queue_jobs,
             bytes: self.queue_bytes,

@@ -3,8 +3,11 @@
 
 mod any_id;
 mod pool_jobs;
+mod reload;
 mod stored_state;
 mod suspend;
+
+pub use reload::{DryRun, ReloadFault, SettingChange};
 
 use std::{future::ready, num::NonZeroUsize, sync::Arc, time::Duration};
 
@@ -54,11 +57,16 @@ pub trait DrainControl: Send + Sync + 'static {
     fn phase(&self) -> watch::Receiver<Phase>;
     /// A receiver of the number of answers that the drain cut off; `None` until the drain is over.
     fn cut(&self) -> watch::Receiver<Option<u64>>;
-    /// Reads the configuration again, and applies all changes or none. A dry run only returns the changes.
+    /// Reads the configuration again, and applies all changes or none.
     ///
     /// # Errors
     /// The reason why nothing was changed.
-    fn reload(&self, is_dry_run: bool) -> BoxFuture<'_, Result<Vec<SettingChange>, ReloadFault>>;
+    fn reload(&self) -> BoxFuture<'_, Result<Vec<SettingChange>, ReloadFault>>;
+    /// Reads the configuration again, and changes nothing.
+    ///
+    /// # Errors
+    /// The reason why a reload would change nothing.
+    fn try_reload(&self) -> BoxFuture<'_, Result<DryRun, ReloadFault>>;
 }
 
 /// Progress of a drain.
@@ -90,39 +98,6 @@ pub struct DrainProgress {
     pub lost_jobs: Vec<String>,
     /// Who started it, and why.
     pub operator: Operator,
-}
-
-/// A changed configuration key.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SettingChange {
-    /// Dotted key.
-    pub key: String,
-    /// The old value.
-    pub old: String,
-    /// The new value.
-    pub new: String,
-    /// Whether the change needs a restart.
-    pub needs_restart: bool,
-}
-
-/// Why a reload applied nothing.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ReloadFault {
-    /// The service does not know the source of its configuration.
-    #[error("this service has no configuration file to reload")]
-    NoSource,
-    /// The server is draining.
-    #[error("the server is draining")]
-    Draining,
-    /// The configuration has faults. Empty lines separate them in the report.
-    #[error("{}", in_one_line(.0))]
-    Faulty(String),
-    /// The code that reads it panicked.
-    #[error("the reload panicked")]
-    Panicked,
-    /// Some of these changes need a restart.
-    #[error("a restart is needed for {}", keys(.0))]
-    NeedsRestart(Vec<SettingChange>),
 }
 
 /// `waterwheel.v1.AdminService`.
@@ -207,23 +182,7 @@ impl AdminService for Admin {
     /// Reloads the configuration.
     async fn reload(&self, request: Request<ReloadRequest>) -> Result<Response<ReloadResponse>, Status> {
         let span = span(&request, &request.get_ref().reason);
-        let dry_run = request.get_ref().dry_run;
-        let (changes, faults, applied) = match self.control.reload(dry_run).instrument(span).await {
-            Ok(changes) => (changes, String::new(), !dry_run),
-            Err(ReloadFault::NeedsRestart(changes)) => (changes, String::new(), false),
-            Err(ReloadFault::Faulty(faults)) => (Vec::new(), faults, false),
-            Err(ReloadFault::Panicked) => return Err(status::internal("the reload panicked")),
-            Err(fault @ ReloadFault::NoSource) => return Err(failed_precondition(Reason::NoConfig, fault.to_string())),
-            Err(fault @ ReloadFault::Draining) => return Err(failed_precondition(Reason::Draining, fault.to_string())),
-        };
-        let change = |SettingChange { key, old, new, needs_restart }| proto::SettingChange {
-            key,
-            old_value: old,
-            new_value: new,
-            needs_restart,
-        };
-        let changes = changes.into_iter().map(change).collect();
-        Ok(Response::new(ReloadResponse { applied, changes, faults }))
+        reload::reload(&*self.control, request.get_ref().dry_run).instrument(span).await.map(Response::new)
     }
 
     /// Replaces the processes of a pool.
@@ -271,19 +230,6 @@ impl AdminService for Admin {
         let principal = caller.map(Caller::principal).unwrap_or_default().to_owned();
         Ok(Response::new(WhoAmIResponse { principal, rpcs }))
     }
-}
-
-/// Each fault with its position, joined in one line.
-fn in_one_line(report: &str) -> String {
-    let headline =
-        |line: &str| ["error: ", "--> "].iter().find_map(|mark| line.trim().strip_prefix(mark).map(str::to_owned));
-    let faults = report.split("\n\n").map(|fault| fault.lines().filter_map(headline).collect::<Vec<_>>().join(" at "));
-    faults.collect::<Vec<_>>().join("; ")
-}
-
-fn keys(changes: &[SettingChange]) -> String {
-    let keys = changes.iter().filter(|change| change.needs_restart).map(|change| change.key.as_str());
-    keys.collect::<Vec<_>>().join(", ")
 }
 
 /// Largest number of workers of a pool, the same as in the configuration.

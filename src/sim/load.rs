@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use rand::{RngExt, SeedableRng, distr::weighted::WeightedIndex, rngs::StdRng};
 
 use super::recording::Recording;
-use crate::model::Criticality;
+use crate::model::{Criticality, WhenFull};
 
 /// Mean length of the on and off periods of an on-off load.
 const SWITCH: Duration = Duration::from_millis(500);
@@ -127,8 +127,11 @@ pub(crate) struct Arrival {
     pub(crate) class: Criticality,
     /// Jobs of one tenant with the same key run one after the other.
     pub(crate) ordering_key: Option<usize>,
+    /// Jobs of one kind with the same key share its limits per key.
+    pub(crate) limit_key: Option<usize>,
     /// Longest run, even if the deadline is later.
     pub(crate) run_timeout: Option<Duration>,
+    pub(crate) when_full: WhenFull,
 }
 
 impl Arrival {
@@ -304,7 +307,9 @@ impl Iterator for Arrivals<'_> {
         let class = class.unwrap_or_else(|| Criticality::BY_IMPORTANCE[self.dice.random_range(0..4)]);
         let service = self.mean.mul_f64(shape * slower);
         let (at, deadline) = (self.now, self.load.deadline);
-        Some(Arrival { at, service, deadline, kind: 0, tenant, class, ordering_key: None, run_timeout: None })
+        let (limit_key, when_full) = (None, WhenFull::Reject);
+        let (ordering_key, run_timeout) = (None, None);
+        Some(Arrival { at, service, deadline, kind: 0, tenant, class, ordering_key, limit_key, run_timeout, when_full })
     }
 }
 

@@ -2,14 +2,14 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    time::{Duration, SystemTime},
+    time::{Duration, UNIX_EPOCH},
 };
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde::Deserialize;
 
 use super::load::{Arrival, Load};
-use crate::model::Criticality;
+use crate::model::{Criticality, WhenFull};
 
 /// A little more than the longest run or budget that a server can have.
 const MAX_LOGGED: Duration = Duration::from_secs(8 * 24 * 3600);
@@ -30,20 +30,15 @@ pub(crate) struct Recording {
     skipped: usize,
 }
 
-#[derive(Debug)]
-struct Recorded {
-    at: SystemTime,
-    budget: Duration,
-    kind: usize,
-    tenant: usize,
-    class: Criticality,
-    ordering_key: Option<usize>,
-    run_timeout: Option<Duration>,
-    run: Run,
+/// A job that arrived at `arrival.at` since an origin. Its service time is not known yet.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Recorded {
+    pub(super) arrival: Arrival,
+    pub(super) run: Run,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Run {
+pub(super) enum Run {
     Took(Duration),
     /// The job was cut off after this time, or never ran.
     MoreThan(Duration),
@@ -127,6 +122,27 @@ impl Recording {
         findings.recording(skipped).ok_or(RecordingError::NothingCompleted)
     }
 
+    /// `None` if no job completed.
+    pub(super) fn of(mut jobs: Vec<Recorded>, tenants: usize, kinds: usize, skipped: usize) -> Option<Self> {
+        jobs.sort_by_key(|job| job.arrival.at);
+        let mut kinds = vec![Vec::new(); kinds];
+        let mut all = Vec::new();
+        for job in &jobs {
+            if let Run::Took(took) = job.run {
+                kinds[job.arrival.kind].push(took);
+                all.push(took);
+            }
+        }
+        for runs in &mut kinds {
+            // A kind without a completed job takes as long as the other kinds.
+            if runs.is_empty() {
+                runs.clone_from(&all);
+            }
+            runs.sort_unstable();
+        }
+        (!all.is_empty()).then_some(Self { jobs, tenants, kinds, skipped })
+    }
+
     pub(super) fn tenants(&self) -> usize {
         self.tenants
     }
@@ -137,11 +153,11 @@ impl Recording {
 
     /// Time from the first arrival to a little after the last.
     pub(crate) fn lasts(&self) -> Duration {
-        self.jobs.last().map_or(Duration::ZERO, |last| self.since_first(last.at)) + Duration::from_millis(1)
+        self.jobs.last().map_or(Duration::ZERO, |last| self.since_first(last)) + Duration::from_millis(1)
     }
 
-    fn since_first(&self, at: SystemTime) -> Duration {
-        self.jobs.first().and_then(|first| at.duration_since(first.at).ok()).unwrap_or_default()
+    fn since_first(&self, job: &Recorded) -> Duration {
+        self.jobs.first().map_or(Duration::ZERO, |first| job.arrival.at.saturating_sub(first.arrival.at))
     }
 
     /// Number of jobs, and of those whose service time was measured.
@@ -158,15 +174,13 @@ impl Recording {
     pub(super) fn arrivals<'a>(&'a self, load: &'a Load) -> impl Iterator<Item = Arrival> + 'a {
         let mut dice = StdRng::seed_from_u64(load.seed);
         self.jobs.iter().map(move |job| {
-            let at = self.since_first(job.at).div_f64(load.times);
+            let at = self.since_first(job).div_f64(load.times);
             let slower = load.slow.filter(|slow| slow.holds(at)).map_or(1.0, |slow| slow.what);
             let service = match job.run {
                 Run::Took(took) => took,
-                Run::MoreThan(least) => self.draw(job.kind, least, &mut dice),
+                Run::MoreThan(least) => self.draw(job.arrival.kind, least, &mut dice),
             };
-            let service = service.mul_f64(slower);
-            let Recorded { at: _, budget: deadline, kind, tenant, class, ordering_key, run_timeout, run: _ } = *job;
-            Arrival { at, service, deadline, kind, tenant, class, ordering_key, run_timeout }
+            Arrival { at, service: service.mul_f64(slower), ..job.arrival }
         })
     }
 
@@ -202,38 +216,25 @@ impl Findings {
 
     fn arrived(&mut self, line: Line) -> Option<Recorded> {
         let class = Criticality::NAMES.iter().position(|name| Some(*name) == line.criticality.as_deref())?;
-        Some(Recorded {
-            at: humantime::parse_rfc3339(&line.timestamp).ok()?,
-            budget: milliseconds(line.budget_ms?)?,
+        let arrival = Arrival {
+            at: humantime::parse_rfc3339(&line.timestamp).ok()?.duration_since(UNIX_EPOCH).ok()?,
+            service: Duration::ZERO,
+            deadline: milliseconds(line.budget_ms?)?,
             kind: self.kinds.number(line.kind?),
             tenant: self.tenants.number(line.tenant),
             class: Criticality::BY_IMPORTANCE[class],
             ordering_key: line.ordering_key_hash.map(|key| self.keys.number(key)),
+            limit_key: None,
             run_timeout: line.run_timeout_ms.and_then(milliseconds),
-            run: Run::MoreThan(Duration::ZERO),
-        })
+            when_full: WhenFull::Reject,
+        };
+        Some(Recorded { arrival, run: Run::MoreThan(Duration::ZERO) })
     }
 
     /// `None` if no job completed.
     fn recording(self, skipped: usize) -> Option<Recording> {
-        let mut jobs: Vec<_> = self.jobs.into_values().collect();
-        jobs.sort_by_key(|job| job.at);
-        let mut kinds = vec![Vec::new(); self.kinds.0.len()];
-        let mut all = Vec::new();
-        for job in &jobs {
-            if let Run::Took(took) = job.run {
-                kinds[job.kind].push(took);
-                all.push(took);
-            }
-        }
-        for runs in &mut kinds {
-            // A kind without a completed job takes as long as the other kinds.
-            if runs.is_empty() {
-                runs.clone_from(&all);
-            }
-            runs.sort_unstable();
-        }
-        (!all.is_empty()).then_some(Recording { jobs, tenants: self.tenants.0.len(), kinds, skipped })
+        let jobs = self.jobs.into_values().collect();
+        Recording::of(jobs, self.tenants.0.len(), self.kinds.0.len(), skipped)
     }
 }
 

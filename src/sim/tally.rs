@@ -26,8 +26,20 @@ pub(crate) struct Tally {
     pub(crate) tenants: Vec<Served>,
     /// Waits of served jobs, in milliseconds, by tenant.
     pub(crate) waits: Vec<Vec<f64>>,
+    pub(crate) kinds: Vec<KindTally>,
     /// By tenth of a second of the arrival.
     tenths: Vec<Served>,
+}
+
+/// What became of the jobs of a kind.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct KindTally {
+    pub(crate) arrived: u64,
+    /// Jobs that were refused for good.
+    pub(crate) refused: u64,
+    pub(crate) missed: u64,
+    /// Waits of served jobs, in milliseconds.
+    pub(crate) waits: Vec<f64>,
 }
 
 /// How many of some jobs were served.
@@ -67,8 +79,13 @@ impl<'a> Sum<&'a Self> for Served {
 }
 
 impl Tally {
-    pub(super) fn new(tenants: usize) -> Self {
-        Self { tenants: vec![Served::default(); tenants], waits: vec![Vec::new(); tenants], ..Self::default() }
+    pub(super) fn new(tenants: usize, kinds: usize) -> Self {
+        Self {
+            tenants: vec![Served::default(); tenants],
+            waits: vec![Vec::new(); tenants],
+            kinds: vec![KindTally::default(); kinds],
+            ..Self::default()
+        }
     }
 
     pub(super) fn arrive(&mut self, load: &Load, arrival: &Arrival) {
@@ -77,6 +94,7 @@ impl Tally {
             self.arrived += 1;
             self.classes[arrival.class.rank()].arrived += 1;
             self.tenants[arrival.tenant].arrived += 1;
+            self.kinds[arrival.kind].arrived += 1;
             // A run that is stopped before its end is not useful.
             if !arrival.outruns_its_limit() {
                 self.bound.ask(arrival.at, arrival.service, arrival.deadline);
@@ -91,13 +109,17 @@ impl Tally {
         if arrival.at < load.lasts {
             self.classes[arrival.class.rank()].served += 1;
             self.tenants[arrival.tenant].served += 1;
-            self.waits[arrival.tenant].push((since - arrival.at).as_secs_f64() * 1e3);
+            let wait = (since - arrival.at).as_secs_f64() * 1e3;
+            self.waits[arrival.tenant].push(wait);
+            self.kinds[arrival.kind].waits.push(wait);
         }
     }
 
     /// A job was accepted, but did not end in time.
     pub(super) fn miss(&mut self, load: &Load, arrival: &Arrival) {
-        self.missed += u64::from(arrival.at < load.lasts);
+        let weight = u64::from(arrival.at < load.lasts);
+        self.missed += weight;
+        self.kinds[arrival.kind].missed += weight;
     }
 
     /// A job that did not end in time used worker time.

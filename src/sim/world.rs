@@ -1,19 +1,13 @@
-//! Runs a load against a policy on virtual time. The policy is that of the pool's scheduler, or in tests one to compare
-//! it with.
+//! Runs a load against a policy on virtual time.
 
 use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
 
-use rand::{RngExt, SeedableRng, rngs::StdRng};
-use tokio::time::Instant;
-
 use super::{
     load::{ATTEMPTS, Arrival, Load, Retry, own_pause},
+    policy::{Decision, Plan, Policy, PoolPolicy},
     tally::{Outcome, Tally},
 };
-use crate::{
-    model::{self, KindId, WhenFull},
-    scheduler::{Arrival as Offer, Bounds, Caps, Core, Effect, Host, JobKey, Verdict, Withdrawal, Withdrawn},
-};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 /// gRPC's retry throttling, with the values of `deploy/service-config.json`: a refusal takes a token, and an answer
 /// returns a tenth of one. A client with at most half of its tokens does not retry.
@@ -22,7 +16,12 @@ const TOKENS_BACK: f64 = 0.1;
 
 /// Runs `load` against the scheduler of a pool, until the last job has ended.
 pub(crate) fn run(load: &Load) -> Outcome {
-    run_with(Box::new(PoolPolicy::new(load.workers, load.queue, load.kind_count())), load)
+    run_under(&Plan::plain(load.workers, load.queue, load.kind_count()), load)
+}
+
+/// Runs `load` against the scheduler of a pool with these settings.
+pub(super) fn run_under(plan: &Plan, load: &Load) -> Outcome {
+    run_with(Box::new(PoolPolicy::new(plan)), load)
 }
 
 /// Runs `load` against any policy.
@@ -36,22 +35,25 @@ pub(super) fn run_with(policy: Box<dyn Policy>, load: &Load) -> Outcome {
         to_hold: 0,
         dice: StdRng::seed_from_u64(load.seed ^ 0x5EED),
         tokens: vec![MAX_TOKENS; load.tenant_count()],
-        tally: Tally::new(load.tenant_count()),
+        tally: Tally::new(load.tenant_count(), load.kind_count()),
     };
     if let Some(lost) = load.lost {
         world.at(lost.from, Event::Hold);
     }
     let mut arrivals = load.arrivals().peekable();
     loop {
-        let next = world.events.peek().map(|Reverse((at, ..))| *at);
-        match (arrivals.peek(), next) {
-            (Some(arrival), at) if at.is_none_or(|at| arrival.at <= at) => {
-                let arrival = *arrival;
-                arrivals.next();
-                world.arrive(arrival);
-            }
-            (_, Some(_)) => world.step(),
-            (_, None) => break,
+        let event = world.events.peek().map(|Reverse((at, ..))| *at);
+        let arrives = arrivals.peek().map(|arrival| arrival.at);
+        // Every job that is left has an event.
+        let Some(next) = arrives.into_iter().chain(event).min() else { break };
+        if let Some(at) = world.policy.wakes_at().filter(|at| *at < next) {
+            let decisions = world.policy.wake(at);
+            world.carry_out(at, &decisions);
+        } else if arrives == Some(next) {
+            let arrival = arrivals.next().expect("it was peeked");
+            world.arrive(arrival);
+        } else {
+            world.step();
         }
     }
     world.tally.outcome(load)
@@ -240,144 +242,15 @@ impl World<'_> {
         let again = pause.map(|pause| now + pause).filter(|at| *at < arrival.finish_by());
         match again.filter(|_| attempts < ATTEMPTS) {
             Some(at) => self.at(at, Event::Return(index)),
-            None => self.jobs[index].state = State::Over,
+            None => {
+                self.tally.kinds[arrival.kind].refused += self.weight(index);
+                self.jobs[index].state = State::Over;
+            }
         }
     }
 
     fn at(&mut self, at: Duration, event: Event) {
         self.sequence += 1;
         self.events.push(Reverse((at, self.sequence, event)));
-    }
-}
-
-/// Decides which jobs to accept, and which to start next. Tests compare the pool's policy with others.
-pub(super) trait Policy {
-    /// A caller submits `job`, possibly again; the deadline is the remaining time. Returns the decisions about this job
-    /// and others.
-    fn offer(&mut self, now: Duration, job: usize, arrival: &Arrival) -> Vec<Decision>;
-    /// A running job ended, in time or stopped at its deadline, so its worker is free.
-    fn end(&mut self, now: Duration, job: usize, in_time: bool, ran: Duration) -> Vec<Decision>;
-    /// A running job that does not stop has reached its deadline, so its worker stays occupied.
-    fn hold(&mut self, job: usize, ran: Duration);
-    /// An occupied worker is free again.
-    fn give_back(&mut self, now: Duration, job: usize) -> Vec<Decision>;
-    /// Whether a running job is stopped at its deadline.
-    fn stops_at_deadline(&self) -> bool {
-        true
-    }
-    /// The deadline of a queued job has passed.
-    fn expire(&mut self, now: Duration, job: usize) -> Vec<Decision>;
-}
-
-/// A decision about a job, which is named by its number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Decision {
-    /// The job is refused, and may be retried after `retry_after`.
-    Refuse { job: usize, retry_after: Option<Duration> },
-    /// The job waits in the queue.
-    Queue(usize),
-    /// The job starts on a worker.
-    Start(usize),
-    /// The job leaves the queue without a run.
-    Drop(usize),
-}
-
-/// The policy of the pool's scheduler.
-struct PoolPolicy {
-    core: Core<Numbers>,
-    origin: Instant,
-    /// By job.
-    keys: Vec<Option<JobKey>>,
-}
-
-struct Numbers;
-
-impl Host for Numbers {
-    type Job = usize;
-    type Waiter = usize;
-    type State = ();
-}
-
-impl PoolPolicy {
-    fn new(workers: usize, queue: usize, kinds: usize) -> Self {
-        let caps = Caps { jobs: queue, bytes: usize::MAX, waiting: 0, tenant_share: 0.25, stuck: 0 };
-        let mut core = Core::new(caps, kinds, 1);
-        let origin = Instant::now();
-        core.resize(origin, Bounds { min: workers, max: workers }, || (), &mut Vec::new());
-        Self { core, origin, keys: Vec::new() }
-    }
-
-    fn key(&self, job: usize) -> JobKey {
-        self.keys[job].expect("a job that was accepted")
-    }
-}
-
-fn decisions(effects: Vec<Effect<Numbers>>) -> impl Iterator<Item = Decision> {
-    effects.into_iter().map(|effect| match effect {
-        Effect::Start { waiter, .. } => Decision::Start(waiter),
-        Effect::Ended { waiter, .. } | Effect::Refused { waiter, .. } => Decision::Drop(waiter),
-    })
-}
-
-impl Policy for PoolPolicy {
-    fn offer(&mut self, now: Duration, job: usize, arrival: &Arrival) -> Vec<Decision> {
-        let now = self.origin + now;
-        let tenant = arrival.tenant.to_string();
-        let ordering_key = arrival.ordering_key.map(|key| key.to_string()).unwrap_or_default();
-        let finish_by = now + arrival.deadline;
-        let offer = Offer {
-            job,
-            kind: KindId(arrival.kind),
-            class: arrival.class,
-            bytes: 0,
-            start_by: finish_by,
-            finish_by,
-            tenant: &tenant,
-            ordering_key: &ordering_key,
-            limit_key: "",
-            when_full: WhenFull::Reject,
-            shard: 0,
-        };
-        let mut effects = Vec::new();
-        let verdict = self.core.offer(now, offer, |_| job, &mut effects);
-        self.keys.resize(self.keys.len().max(job + 1), None);
-        let decision = match verdict {
-            Verdict::Start(grant) => {
-                self.keys[job] = Some(grant.key);
-                Decision::Start(job)
-            }
-            Verdict::Queued(key) | Verdict::Waiting(key) => {
-                self.keys[job] = Some(key);
-                Decision::Queue(job)
-            }
-            Verdict::Refused(refusal) => Decision::Refuse { job, retry_after: refusal.retry_after },
-        };
-        std::iter::once(decision).chain(decisions(effects)).collect()
-    }
-
-    fn end(&mut self, now: Duration, job: usize, in_time: bool, ran: Duration) -> Vec<Decision> {
-        let ending = if in_time { model::Outcome::Completed } else { model::Outcome::DeadlineExceeded };
-        self.core.end(self.origin + now, self.key(job), ending, ran);
-        self.give_back(now, job)
-    }
-
-    fn hold(&mut self, job: usize, ran: Duration) {
-        let key = self.key(job);
-        self.core.end(self.origin, key, model::Outcome::DeadlineExceeded, ran);
-        // The worker is not replaced, as if the pool had reached `max_stuck`.
-        self.core.stick(self.origin, key, || (), &mut Vec::new());
-    }
-
-    fn give_back(&mut self, now: Duration, job: usize) -> Vec<Decision> {
-        let mut effects = Vec::new();
-        self.core.release(self.origin + now, self.key(job), (), &mut effects);
-        decisions(effects).collect()
-    }
-
-    fn expire(&mut self, now: Duration, job: usize) -> Vec<Decision> {
-        let mut effects = Vec::new();
-        let found = self.core.withdraw(self.origin + now, self.key(job), Withdrawal::Expired, &mut effects);
-        let gone = (found == Withdrawn::Queued).then_some(Decision::Drop(job));
-        gone.into_iter().chain(decisions(effects)).collect()
     }
 }

@@ -113,6 +113,35 @@ async fn sighup_applies_all_changes_without_failing_a_call() {
 }
 
 #[tokio::test]
+async fn a_dry_run_says_what_the_change_would_have_done_to_the_last_jobs() {
+    let files = tempfile::tempdir().unwrap();
+    let before = config(files.path());
+    let process = Process::serve_as_configured(&before).await;
+    let caller = Caller::of(process.public).await;
+    for kind in ["echo", "gone"].repeat(150) {
+        caller.leave(job(kind, "")).await.unwrap().expect("it is served");
+    }
+    let ran = process.run("reload --dry-run").await;
+    assert_eq!(ran.out, "no changes\n");
+    let changed = before.replace("workers = 3", "workers = 5\n    recorded_jobs = 65536");
+    process.configure(&changed.replace("    gone = { pool = \"one\", builtin = \"echo\" }", ""));
+    let ran = process.run("reload --dry-run").await;
+    for line in [
+        "  would have refused 0.0 % of echo (now 0.0 %), missed 0.0 % (now 0.0 %); p99 wait ",
+        "  would no longer serve gone: 150 jobs\n",
+        "  1 worker is the fewest for at most 1 % refused or missed; there would be 5\n",
+    ] {
+        assert!(ran.code == Some(0) && ran.out.contains(line), "{line}: {}", ran.out);
+    }
+    assert!(ran.out.contains("\npool one: its last 300 jobs, of "), "{}", ran.out);
+    let ran = process.run("reload --dry-run --output json").await;
+    let answer: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    let echo = &answer["forecasts"][0]["kinds"][0];
+    assert_eq!((echo["kind"].as_str(), echo["measured"]["jobs"].as_str()), (Some("echo"), Some("150")), "{answer}");
+    assert_eq!(answer["forecasts"][0]["fewest_workers"].as_u64(), Some(1), "{answer}");
+}
+
+#[tokio::test]
 async fn a_reload_that_needs_a_restart_names_the_setting_and_changes_nothing() {
     let files = tempfile::tempdir().unwrap();
     let before = config(files.path());
@@ -138,7 +167,9 @@ async fn a_reload_that_needs_a_restart_names_the_setting_and_changes_nothing() {
 
     process.configure(&before.replace("workers = 3", "workers = 5"));
     let ran = process.run("reload --dry-run").await;
-    assert_eq!((ran.code, ran.out.as_str()), (Some(0), "pool.one.workers: 3 → 5\n1 setting would change\n"));
+    let few = "\npool one: 0 jobs recorded, too few to say what the change would have done\n";
+    let changed = "pool.one.workers: 3 → 5\n1 setting would change\n";
+    assert_eq!((ran.code, ran.out), (Some(0), format!("{changed}{few}")));
     assert_eq!(caller.pool().await.size.unwrap().workers, 3);
     let ran = process.run("reload").await;
     assert_eq!((ran.code, ran.out.as_str()), (Some(0), "pool.one.workers: 3 → 5\n1 setting changed\n"));

@@ -192,6 +192,7 @@ cancel_grace = "1s"               # default
 max_stuck = 4                     # default
 tenant_share = 0.25               # default
 ended_jobs = 1024                 # default
+recorded_jobs = 65536             # default
 # stale_after is not set
 # attached.idle_leave is not set
 # attached.min is not set

@@ -52,6 +52,11 @@ impl<H: Host> Core<H> {
         self.sizing.bounds.is_elastic()
     }
 
+    /// The smallest and the largest number of workers.
+    pub(crate) fn bounds(&self) -> Bounds {
+        self.sizing.bounds
+    }
+
     /// Workers that the pool should have.
     pub(crate) fn configured_workers(&self) -> usize {
         self.workers.configured()

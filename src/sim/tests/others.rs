@@ -4,7 +4,7 @@ use std::{collections::VecDeque, time::Duration};
 
 use crate::sim::{
     load::Arrival,
-    world::{Decision, Policy},
+    policy::{Decision, Policy},
 };
 
 /// A job in a queue: its number, and until when it may wait there.

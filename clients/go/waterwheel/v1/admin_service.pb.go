@@ -1091,7 +1091,9 @@ type ReloadResponse struct {
 	// Differences from the configuration in use.
 	Changes []*SettingChange `protobuf:"bytes,2,rep,name=changes,proto3" json:"changes,omitempty"`
 	// The faults of the configuration, as `waterwheel check` prints them. Empty if there are none.
-	Faults        string `protobuf:"bytes,3,opt,name=faults,proto3" json:"faults,omitempty"`
+	Faults string `protobuf:"bytes,3,opt,name=faults,proto3" json:"faults,omitempty"`
+	// In a dry run: what the changes would have done to the last jobs of each pool whose scheduling they change.
+	Forecasts     []*PoolForecast `protobuf:"bytes,4,rep,name=forecasts,proto3" json:"forecasts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1147,6 +1149,251 @@ func (x *ReloadResponse) GetFaults() string {
 	return ""
 }
 
+func (x *ReloadResponse) GetForecasts() []*PoolForecast {
+	if x != nil {
+		return x.Forecasts
+	}
+	return nil
+}
+
+// What a change would have done to the last jobs of a pool. The server replays them in its simulator.
+type PoolForecast struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the pool.
+	Pool string `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"`
+	// Number of replayed jobs.
+	Jobs uint64 `protobuf:"varint,2,opt,name=jobs,proto3" json:"jobs,omitempty"`
+	// Time from the arrival of the first of them to that of the last.
+	Over *durationpb.Duration `protobuf:"bytes,3,opt,name=over,proto3" json:"over,omitempty"`
+	// The kinds of the jobs. Empty if there are fewer than 200 jobs, or none has run to its end.
+	Kinds []*KindForecast `protobuf:"bytes,4,rep,name=kinds,proto3" json:"kinds,omitempty"`
+	// Maximum number of workers after the change. Of attached workers, how many there are.
+	Workers uint32 `protobuf:"varint,5,opt,name=workers,proto3" json:"workers,omitempty"`
+	// The smallest fixed number of workers with which, after the change, at most one of 100 jobs would have been refused
+	// or have missed its deadline. Absent if not even 1,024 are enough, and without kinds.
+	FewestWorkers *uint32 `protobuf:"varint,6,opt,name=fewest_workers,json=fewestWorkers,proto3,oneof" json:"fewest_workers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PoolForecast) Reset() {
+	*x = PoolForecast{}
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PoolForecast) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PoolForecast) ProtoMessage() {}
+
+func (x *PoolForecast) ProtoReflect() protoreflect.Message {
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PoolForecast.ProtoReflect.Descriptor instead.
+func (*PoolForecast) Descriptor() ([]byte, []int) {
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *PoolForecast) GetPool() string {
+	if x != nil {
+		return x.Pool
+	}
+	return ""
+}
+
+func (x *PoolForecast) GetJobs() uint64 {
+	if x != nil {
+		return x.Jobs
+	}
+	return 0
+}
+
+func (x *PoolForecast) GetOver() *durationpb.Duration {
+	if x != nil {
+		return x.Over
+	}
+	return nil
+}
+
+func (x *PoolForecast) GetKinds() []*KindForecast {
+	if x != nil {
+		return x.Kinds
+	}
+	return nil
+}
+
+func (x *PoolForecast) GetWorkers() uint32 {
+	if x != nil {
+		return x.Workers
+	}
+	return 0
+}
+
+func (x *PoolForecast) GetFewestWorkers() uint32 {
+	if x != nil && x.FewestWorkers != nil {
+		return *x.FewestWorkers
+	}
+	return 0
+}
+
+// What a change would have done to the last jobs of a kind.
+type KindForecast struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the kind.
+	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	// What the server made of the jobs when they arrived.
+	Measured *JobFigures `protobuf:"bytes,2,opt,name=measured,proto3" json:"measured,omitempty"`
+	// Their replay under the settings in use.
+	Now *JobFigures `protobuf:"bytes,3,opt,name=now,proto3" json:"now,omitempty"`
+	// Their replay after the change. Absent if the pool would not serve the kind.
+	Then          *JobFigures `protobuf:"bytes,4,opt,name=then,proto3" json:"then,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KindForecast) Reset() {
+	*x = KindForecast{}
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KindForecast) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KindForecast) ProtoMessage() {}
+
+func (x *KindForecast) ProtoReflect() protoreflect.Message {
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KindForecast.ProtoReflect.Descriptor instead.
+func (*KindForecast) Descriptor() ([]byte, []int) {
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *KindForecast) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *KindForecast) GetMeasured() *JobFigures {
+	if x != nil {
+		return x.Measured
+	}
+	return nil
+}
+
+func (x *KindForecast) GetNow() *JobFigures {
+	if x != nil {
+		return x.Now
+	}
+	return nil
+}
+
+func (x *KindForecast) GetThen() *JobFigures {
+	if x != nil {
+		return x.Then
+	}
+	return nil
+}
+
+// What became of some jobs.
+type JobFigures struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// All jobs.
+	Jobs uint64 `protobuf:"varint,1,opt,name=jobs,proto3" json:"jobs,omitempty"`
+	// Jobs that were refused, or gave their place in the queue to another job.
+	Refused uint64 `protobuf:"varint,2,opt,name=refused,proto3" json:"refused,omitempty"`
+	// Jobs that were accepted, and missed their deadline or the limit on their run.
+	Missed uint64 `protobuf:"varint,3,opt,name=missed,proto3" json:"missed,omitempty"`
+	// 99th percentile of the time from the arrival to the start of the run, of the other jobs.
+	WaitP99       *durationpb.Duration `protobuf:"bytes,4,opt,name=wait_p99,json=waitP99,proto3" json:"wait_p99,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JobFigures) Reset() {
+	*x = JobFigures{}
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JobFigures) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JobFigures) ProtoMessage() {}
+
+func (x *JobFigures) ProtoReflect() protoreflect.Message {
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JobFigures.ProtoReflect.Descriptor instead.
+func (*JobFigures) Descriptor() ([]byte, []int) {
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *JobFigures) GetJobs() uint64 {
+	if x != nil {
+		return x.Jobs
+	}
+	return 0
+}
+
+func (x *JobFigures) GetRefused() uint64 {
+	if x != nil {
+		return x.Refused
+	}
+	return 0
+}
+
+func (x *JobFigures) GetMissed() uint64 {
+	if x != nil {
+		return x.Missed
+	}
+	return 0
+}
+
+func (x *JobFigures) GetWaitP99() *durationpb.Duration {
+	if x != nil {
+		return x.WaitP99
+	}
+	return nil
+}
+
 // A key of the configuration whose value differs.
 type SettingChange struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1164,7 +1411,7 @@ type SettingChange struct {
 
 func (x *SettingChange) Reset() {
 	*x = SettingChange{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[15]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1176,7 +1423,7 @@ func (x *SettingChange) String() string {
 func (*SettingChange) ProtoMessage() {}
 
 func (x *SettingChange) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[15]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1189,7 +1436,7 @@ func (x *SettingChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettingChange.ProtoReflect.Descriptor instead.
 func (*SettingChange) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{15}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *SettingChange) GetKey() string {
@@ -1247,7 +1494,7 @@ type ListJobsRequest struct {
 
 func (x *ListJobsRequest) Reset() {
 	*x = ListJobsRequest{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[16]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1259,7 +1506,7 @@ func (x *ListJobsRequest) String() string {
 func (*ListJobsRequest) ProtoMessage() {}
 
 func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[16]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1272,7 +1519,7 @@ func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsRequest.ProtoReflect.Descriptor instead.
 func (*ListJobsRequest) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{16}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ListJobsRequest) GetStages() []JobStage {
@@ -1355,7 +1602,7 @@ type ListJobsResponse struct {
 
 func (x *ListJobsResponse) Reset() {
 	*x = ListJobsResponse{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[17]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1367,7 +1614,7 @@ func (x *ListJobsResponse) String() string {
 func (*ListJobsResponse) ProtoMessage() {}
 
 func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[17]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1380,7 +1627,7 @@ func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsResponse.ProtoReflect.Descriptor instead.
 func (*ListJobsResponse) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{17}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListJobsResponse) GetJobs() []*ListedJob {
@@ -1446,7 +1693,7 @@ type ListedJob struct {
 
 func (x *ListedJob) Reset() {
 	*x = ListedJob{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[18]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1458,7 +1705,7 @@ func (x *ListedJob) String() string {
 func (*ListedJob) ProtoMessage() {}
 
 func (x *ListedJob) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[18]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1471,7 +1718,7 @@ func (x *ListedJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListedJob.ProtoReflect.Descriptor instead.
 func (*ListedJob) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{18}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ListedJob) GetJobId() string {
@@ -1580,7 +1827,7 @@ type TenantRate struct {
 
 func (x *TenantRate) Reset() {
 	*x = TenantRate{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[19]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1592,7 +1839,7 @@ func (x *TenantRate) String() string {
 func (*TenantRate) ProtoMessage() {}
 
 func (x *TenantRate) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[19]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1605,7 +1852,7 @@ func (x *TenantRate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TenantRate.ProtoReflect.Descriptor instead.
 func (*TenantRate) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{19}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *TenantRate) GetTenant() string {
@@ -1638,7 +1885,7 @@ type ListSchedulesRequest struct {
 
 func (x *ListSchedulesRequest) Reset() {
 	*x = ListSchedulesRequest{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[20]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1650,7 +1897,7 @@ func (x *ListSchedulesRequest) String() string {
 func (*ListSchedulesRequest) ProtoMessage() {}
 
 func (x *ListSchedulesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[20]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1663,7 +1910,7 @@ func (x *ListSchedulesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSchedulesRequest.ProtoReflect.Descriptor instead.
 func (*ListSchedulesRequest) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{20}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{23}
 }
 
 // Response of `ListSchedules`.
@@ -1677,7 +1924,7 @@ type ListSchedulesResponse struct {
 
 func (x *ListSchedulesResponse) Reset() {
 	*x = ListSchedulesResponse{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[21]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1689,7 +1936,7 @@ func (x *ListSchedulesResponse) String() string {
 func (*ListSchedulesResponse) ProtoMessage() {}
 
 func (x *ListSchedulesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[21]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1702,7 +1949,7 @@ func (x *ListSchedulesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSchedulesResponse.ProtoReflect.Descriptor instead.
 func (*ListSchedulesResponse) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{21}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListSchedulesResponse) GetSchedules() []*ListedSchedule {
@@ -1731,7 +1978,7 @@ type ListedSchedule struct {
 
 func (x *ListedSchedule) Reset() {
 	*x = ListedSchedule{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[22]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1743,7 +1990,7 @@ func (x *ListedSchedule) String() string {
 func (*ListedSchedule) ProtoMessage() {}
 
 func (x *ListedSchedule) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[22]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1756,7 +2003,7 @@ func (x *ListedSchedule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListedSchedule.ProtoReflect.Descriptor instead.
 func (*ListedSchedule) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{22}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ListedSchedule) GetName() string {
@@ -1803,7 +2050,7 @@ type WhoAmIRequest struct {
 
 func (x *WhoAmIRequest) Reset() {
 	*x = WhoAmIRequest{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[23]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1815,7 +2062,7 @@ func (x *WhoAmIRequest) String() string {
 func (*WhoAmIRequest) ProtoMessage() {}
 
 func (x *WhoAmIRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[23]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1828,7 +2075,7 @@ func (x *WhoAmIRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhoAmIRequest.ProtoReflect.Descriptor instead.
 func (*WhoAmIRequest) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{23}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{26}
 }
 
 // Response of `WhoAmI`.
@@ -1844,7 +2091,7 @@ type WhoAmIResponse struct {
 
 func (x *WhoAmIResponse) Reset() {
 	*x = WhoAmIResponse{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[24]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1856,7 +2103,7 @@ func (x *WhoAmIResponse) String() string {
 func (*WhoAmIResponse) ProtoMessage() {}
 
 func (x *WhoAmIResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[24]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1869,7 +2116,7 @@ func (x *WhoAmIResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhoAmIResponse.ProtoReflect.Descriptor instead.
 func (*WhoAmIResponse) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{24}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *WhoAmIResponse) GetPrincipal() string {
@@ -1898,7 +2145,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[25]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1910,7 +2157,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[25]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1923,7 +2170,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{25}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ExplainRequest) GetId() string {
@@ -1980,7 +2227,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[26]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1992,7 +2239,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[26]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2005,7 +2252,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{26}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ExplainResponse) GetJobId() string {
@@ -2192,7 +2439,7 @@ type StoredState struct {
 
 func (x *StoredState) Reset() {
 	*x = StoredState{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[27]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2204,7 +2451,7 @@ func (x *StoredState) String() string {
 func (*StoredState) ProtoMessage() {}
 
 func (x *StoredState) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[27]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2217,7 +2464,7 @@ func (x *StoredState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredState.ProtoReflect.Descriptor instead.
 func (*StoredState) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{27}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *StoredState) GetBoundBy() Binding {
@@ -2276,7 +2523,7 @@ type HeldState struct {
 
 func (x *HeldState) Reset() {
 	*x = HeldState{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[28]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2288,7 +2535,7 @@ func (x *HeldState) String() string {
 func (*HeldState) ProtoMessage() {}
 
 func (x *HeldState) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[28]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2301,7 +2548,7 @@ func (x *HeldState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeldState.ProtoReflect.Descriptor instead.
 func (*HeldState) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{28}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *HeldState) GetPosition() uint64 {
@@ -2383,7 +2630,7 @@ type RunningState struct {
 
 func (x *RunningState) Reset() {
 	*x = RunningState{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[29]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2395,7 +2642,7 @@ func (x *RunningState) String() string {
 func (*RunningState) ProtoMessage() {}
 
 func (x *RunningState) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[29]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2408,7 +2655,7 @@ func (x *RunningState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunningState.ProtoReflect.Descriptor instead.
 func (*RunningState) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{29}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *RunningState) GetWorker() uint32 {
@@ -2475,7 +2722,7 @@ type StopRequest struct {
 
 func (x *StopRequest) Reset() {
 	*x = StopRequest{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[30]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2487,7 +2734,7 @@ func (x *StopRequest) String() string {
 func (*StopRequest) ProtoMessage() {}
 
 func (x *StopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[30]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2500,7 +2747,7 @@ func (x *StopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRequest.ProtoReflect.Descriptor instead.
 func (*StopRequest) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{30}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *StopRequest) GetReason() string {
@@ -2548,7 +2795,7 @@ type EndedState struct {
 
 func (x *EndedState) Reset() {
 	*x = EndedState{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[31]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2560,7 +2807,7 @@ func (x *EndedState) String() string {
 func (*EndedState) ProtoMessage() {}
 
 func (x *EndedState) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[31]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2573,7 +2820,7 @@ func (x *EndedState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndedState.ProtoReflect.Descriptor instead.
 func (*EndedState) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{31}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *EndedState) GetOutcome() string {
@@ -2640,7 +2887,7 @@ type ProgramEnd struct {
 
 func (x *ProgramEnd) Reset() {
 	*x = ProgramEnd{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[32]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2652,7 +2899,7 @@ func (x *ProgramEnd) String() string {
 func (*ProgramEnd) ProtoMessage() {}
 
 func (x *ProgramEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[32]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2665,7 +2912,7 @@ func (x *ProgramEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProgramEnd.ProtoReflect.Descriptor instead.
 func (*ProgramEnd) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{32}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ProgramEnd) GetExitCode() int32 {
@@ -2700,7 +2947,7 @@ type StatsHistoryRequest struct {
 
 func (x *StatsHistoryRequest) Reset() {
 	*x = StatsHistoryRequest{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[33]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2712,7 +2959,7 @@ func (x *StatsHistoryRequest) String() string {
 func (*StatsHistoryRequest) ProtoMessage() {}
 
 func (x *StatsHistoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[33]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2725,7 +2972,7 @@ func (x *StatsHistoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsHistoryRequest.ProtoReflect.Descriptor instead.
 func (*StatsHistoryRequest) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{33}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *StatsHistoryRequest) GetPool() string {
@@ -2750,7 +2997,7 @@ type StatsHistoryResponse struct {
 
 func (x *StatsHistoryResponse) Reset() {
 	*x = StatsHistoryResponse{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[34]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2762,7 +3009,7 @@ func (x *StatsHistoryResponse) String() string {
 func (*StatsHistoryResponse) ProtoMessage() {}
 
 func (x *StatsHistoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[34]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2775,7 +3022,7 @@ func (x *StatsHistoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsHistoryResponse.ProtoReflect.Descriptor instead.
 func (*StatsHistoryResponse) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{34}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *StatsHistoryResponse) GetStep() *durationpb.Duration {
@@ -2819,7 +3066,7 @@ type PoolHistory struct {
 
 func (x *PoolHistory) Reset() {
 	*x = PoolHistory{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[35]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2831,7 +3078,7 @@ func (x *PoolHistory) String() string {
 func (*PoolHistory) ProtoMessage() {}
 
 func (x *PoolHistory) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[35]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2844,7 +3091,7 @@ func (x *PoolHistory) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolHistory.ProtoReflect.Descriptor instead.
 func (*PoolHistory) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{35}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *PoolHistory) GetName() string {
@@ -2936,11 +3183,31 @@ const file_waterwheel_v1_admin_service_proto_rawDesc = "" +
 	"\x04size\x18\x06 \x01(\v2\x18.waterwheel.v1.SizeStatsR\x04size\"@\n" +
 	"\rReloadRequest\x12\x17\n" +
 	"\adry_run\x18\x01 \x01(\bR\x06dryRun\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"z\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"\xb5\x01\n" +
 	"\x0eReloadResponse\x12\x18\n" +
 	"\aapplied\x18\x01 \x01(\bR\aapplied\x126\n" +
 	"\achanges\x18\x02 \x03(\v2\x1c.waterwheel.v1.SettingChangeR\achanges\x12\x16\n" +
-	"\x06faults\x18\x03 \x01(\tR\x06faults\"\x80\x01\n" +
+	"\x06faults\x18\x03 \x01(\tR\x06faults\x129\n" +
+	"\tforecasts\x18\x04 \x03(\v2\x1b.waterwheel.v1.PoolForecastR\tforecasts\"\xf1\x01\n" +
+	"\fPoolForecast\x12\x12\n" +
+	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x12\n" +
+	"\x04jobs\x18\x02 \x01(\x04R\x04jobs\x12-\n" +
+	"\x04over\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x04over\x121\n" +
+	"\x05kinds\x18\x04 \x03(\v2\x1b.waterwheel.v1.KindForecastR\x05kinds\x12\x18\n" +
+	"\aworkers\x18\x05 \x01(\rR\aworkers\x12*\n" +
+	"\x0efewest_workers\x18\x06 \x01(\rH\x00R\rfewestWorkers\x88\x01\x01B\x11\n" +
+	"\x0f_fewest_workers\"\xb5\x01\n" +
+	"\fKindForecast\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x125\n" +
+	"\bmeasured\x18\x02 \x01(\v2\x19.waterwheel.v1.JobFiguresR\bmeasured\x12+\n" +
+	"\x03now\x18\x03 \x01(\v2\x19.waterwheel.v1.JobFiguresR\x03now\x12-\n" +
+	"\x04then\x18\x04 \x01(\v2\x19.waterwheel.v1.JobFiguresR\x04then\"\x88\x01\n" +
+	"\n" +
+	"JobFigures\x12\x12\n" +
+	"\x04jobs\x18\x01 \x01(\x04R\x04jobs\x12\x18\n" +
+	"\arefused\x18\x02 \x01(\x04R\arefused\x12\x16\n" +
+	"\x06missed\x18\x03 \x01(\x04R\x06missed\x124\n" +
+	"\bwait_p99\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\awaitP99\"\x80\x01\n" +
 	"\rSettingChange\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x1b\n" +
 	"\told_value\x18\x02 \x01(\tR\boldValue\x12\x1b\n" +
@@ -3142,7 +3409,7 @@ func file_waterwheel_v1_admin_service_proto_rawDescGZIP() []byte {
 }
 
 var file_waterwheel_v1_admin_service_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_waterwheel_v1_admin_service_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_waterwheel_v1_admin_service_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
 var file_waterwheel_v1_admin_service_proto_goTypes = []any{
 	(JobStage)(0),                 // 0: waterwheel.v1.JobStage
 	(JobOrder)(0),                 // 1: waterwheel.v1.JobOrder
@@ -3162,34 +3429,37 @@ var file_waterwheel_v1_admin_service_proto_goTypes = []any{
 	(*PoolState)(nil),             // 15: waterwheel.v1.PoolState
 	(*ReloadRequest)(nil),         // 16: waterwheel.v1.ReloadRequest
 	(*ReloadResponse)(nil),        // 17: waterwheel.v1.ReloadResponse
-	(*SettingChange)(nil),         // 18: waterwheel.v1.SettingChange
-	(*ListJobsRequest)(nil),       // 19: waterwheel.v1.ListJobsRequest
-	(*ListJobsResponse)(nil),      // 20: waterwheel.v1.ListJobsResponse
-	(*ListedJob)(nil),             // 21: waterwheel.v1.ListedJob
-	(*TenantRate)(nil),            // 22: waterwheel.v1.TenantRate
-	(*ListSchedulesRequest)(nil),  // 23: waterwheel.v1.ListSchedulesRequest
-	(*ListSchedulesResponse)(nil), // 24: waterwheel.v1.ListSchedulesResponse
-	(*ListedSchedule)(nil),        // 25: waterwheel.v1.ListedSchedule
-	(*WhoAmIRequest)(nil),         // 26: waterwheel.v1.WhoAmIRequest
-	(*WhoAmIResponse)(nil),        // 27: waterwheel.v1.WhoAmIResponse
-	(*ExplainRequest)(nil),        // 28: waterwheel.v1.ExplainRequest
-	(*ExplainResponse)(nil),       // 29: waterwheel.v1.ExplainResponse
-	(*StoredState)(nil),           // 30: waterwheel.v1.StoredState
-	(*HeldState)(nil),             // 31: waterwheel.v1.HeldState
-	(*RunningState)(nil),          // 32: waterwheel.v1.RunningState
-	(*StopRequest)(nil),           // 33: waterwheel.v1.StopRequest
-	(*EndedState)(nil),            // 34: waterwheel.v1.EndedState
-	(*ProgramEnd)(nil),            // 35: waterwheel.v1.ProgramEnd
-	(*StatsHistoryRequest)(nil),   // 36: waterwheel.v1.StatsHistoryRequest
-	(*StatsHistoryResponse)(nil),  // 37: waterwheel.v1.StatsHistoryResponse
-	(*PoolHistory)(nil),           // 38: waterwheel.v1.PoolHistory
-	(Phase)(0),                    // 39: waterwheel.v1.Phase
-	(*durationpb.Duration)(nil),   // 40: google.protobuf.Duration
-	(*SizeStats)(nil),             // 41: waterwheel.v1.SizeStats
-	(*timestamppb.Timestamp)(nil), // 42: google.protobuf.Timestamp
-	(*DetachedJob)(nil),           // 43: waterwheel.v1.DetachedJob
-	(*Waterfall)(nil),             // 44: waterwheel.v1.Waterfall
-	(*DrainResponse)(nil),         // 45: waterwheel.v1.DrainResponse
+	(*PoolForecast)(nil),          // 18: waterwheel.v1.PoolForecast
+	(*KindForecast)(nil),          // 19: waterwheel.v1.KindForecast
+	(*JobFigures)(nil),            // 20: waterwheel.v1.JobFigures
+	(*SettingChange)(nil),         // 21: waterwheel.v1.SettingChange
+	(*ListJobsRequest)(nil),       // 22: waterwheel.v1.ListJobsRequest
+	(*ListJobsResponse)(nil),      // 23: waterwheel.v1.ListJobsResponse
+	(*ListedJob)(nil),             // 24: waterwheel.v1.ListedJob
+	(*TenantRate)(nil),            // 25: waterwheel.v1.TenantRate
+	(*ListSchedulesRequest)(nil),  // 26: waterwheel.v1.ListSchedulesRequest
+	(*ListSchedulesResponse)(nil), // 27: waterwheel.v1.ListSchedulesResponse
+	(*ListedSchedule)(nil),        // 28: waterwheel.v1.ListedSchedule
+	(*WhoAmIRequest)(nil),         // 29: waterwheel.v1.WhoAmIRequest
+	(*WhoAmIResponse)(nil),        // 30: waterwheel.v1.WhoAmIResponse
+	(*ExplainRequest)(nil),        // 31: waterwheel.v1.ExplainRequest
+	(*ExplainResponse)(nil),       // 32: waterwheel.v1.ExplainResponse
+	(*StoredState)(nil),           // 33: waterwheel.v1.StoredState
+	(*HeldState)(nil),             // 34: waterwheel.v1.HeldState
+	(*RunningState)(nil),          // 35: waterwheel.v1.RunningState
+	(*StopRequest)(nil),           // 36: waterwheel.v1.StopRequest
+	(*EndedState)(nil),            // 37: waterwheel.v1.EndedState
+	(*ProgramEnd)(nil),            // 38: waterwheel.v1.ProgramEnd
+	(*StatsHistoryRequest)(nil),   // 39: waterwheel.v1.StatsHistoryRequest
+	(*StatsHistoryResponse)(nil),  // 40: waterwheel.v1.StatsHistoryResponse
+	(*PoolHistory)(nil),           // 41: waterwheel.v1.PoolHistory
+	(Phase)(0),                    // 42: waterwheel.v1.Phase
+	(*durationpb.Duration)(nil),   // 43: google.protobuf.Duration
+	(*SizeStats)(nil),             // 44: waterwheel.v1.SizeStats
+	(*timestamppb.Timestamp)(nil), // 45: google.protobuf.Timestamp
+	(*DetachedJob)(nil),           // 46: waterwheel.v1.DetachedJob
+	(*Waterfall)(nil),             // 47: waterwheel.v1.Waterfall
+	(*DrainResponse)(nil),         // 48: waterwheel.v1.DrainResponse
 }
 var file_waterwheel_v1_admin_service_proto_depIdxs = []int32{
 	15, // 0: waterwheel.v1.PauseResponse.pool:type_name -> waterwheel.v1.PoolState
@@ -3198,76 +3468,83 @@ var file_waterwheel_v1_admin_service_proto_depIdxs = []int32{
 	15, // 3: waterwheel.v1.ResizeResponse.pool:type_name -> waterwheel.v1.PoolState
 	14, // 4: waterwheel.v1.CancelJobResponse.jobs:type_name -> waterwheel.v1.CancelledJob
 	0,  // 5: waterwheel.v1.CancelledJob.stage:type_name -> waterwheel.v1.JobStage
-	39, // 6: waterwheel.v1.PoolState.phase:type_name -> waterwheel.v1.Phase
-	40, // 7: waterwheel.v1.PoolState.paused:type_name -> google.protobuf.Duration
-	41, // 8: waterwheel.v1.PoolState.size:type_name -> waterwheel.v1.SizeStats
-	18, // 9: waterwheel.v1.ReloadResponse.changes:type_name -> waterwheel.v1.SettingChange
-	0,  // 10: waterwheel.v1.ListJobsRequest.stages:type_name -> waterwheel.v1.JobStage
-	40, // 11: waterwheel.v1.ListJobsRequest.older:type_name -> google.protobuf.Duration
-	1,  // 12: waterwheel.v1.ListJobsRequest.order:type_name -> waterwheel.v1.JobOrder
-	21, // 13: waterwheel.v1.ListJobsResponse.jobs:type_name -> waterwheel.v1.ListedJob
-	1,  // 14: waterwheel.v1.ListJobsResponse.order:type_name -> waterwheel.v1.JobOrder
-	22, // 15: waterwheel.v1.ListJobsResponse.tenants:type_name -> waterwheel.v1.TenantRate
-	0,  // 16: waterwheel.v1.ListedJob.stage:type_name -> waterwheel.v1.JobStage
-	40, // 17: waterwheel.v1.ListedJob.age:type_name -> google.protobuf.Duration
-	40, // 18: waterwheel.v1.ListedJob.run:type_name -> google.protobuf.Duration
-	42, // 19: waterwheel.v1.ListedJob.arrive_time:type_name -> google.protobuf.Timestamp
-	25, // 20: waterwheel.v1.ListSchedulesResponse.schedules:type_name -> waterwheel.v1.ListedSchedule
-	42, // 21: waterwheel.v1.ListedSchedule.next_times:type_name -> google.protobuf.Timestamp
-	31, // 22: waterwheel.v1.ExplainResponse.held:type_name -> waterwheel.v1.HeldState
-	32, // 23: waterwheel.v1.ExplainResponse.running:type_name -> waterwheel.v1.RunningState
-	34, // 24: waterwheel.v1.ExplainResponse.ended:type_name -> waterwheel.v1.EndedState
-	30, // 25: waterwheel.v1.ExplainResponse.stored:type_name -> waterwheel.v1.StoredState
-	42, // 26: waterwheel.v1.ExplainResponse.arrive_time:type_name -> google.protobuf.Timestamp
-	43, // 27: waterwheel.v1.ExplainResponse.detached:type_name -> waterwheel.v1.DetachedJob
-	2,  // 28: waterwheel.v1.StoredState.bound_by:type_name -> waterwheel.v1.Binding
-	42, // 29: waterwheel.v1.StoredState.until:type_name -> google.protobuf.Timestamp
-	40, // 30: waterwheel.v1.HeldState.expected_start:type_name -> google.protobuf.Duration
-	2,  // 31: waterwheel.v1.HeldState.bound_by:type_name -> waterwheel.v1.Binding
-	40, // 32: waterwheel.v1.HeldState.age:type_name -> google.protobuf.Duration
-	40, // 33: waterwheel.v1.HeldState.left:type_name -> google.protobuf.Duration
-	42, // 34: waterwheel.v1.HeldState.until:type_name -> google.protobuf.Timestamp
-	40, // 35: waterwheel.v1.RunningState.queue:type_name -> google.protobuf.Duration
-	40, // 36: waterwheel.v1.RunningState.run:type_name -> google.protobuf.Duration
-	40, // 37: waterwheel.v1.RunningState.left:type_name -> google.protobuf.Duration
-	33, // 38: waterwheel.v1.RunningState.stop:type_name -> waterwheel.v1.StopRequest
-	40, // 39: waterwheel.v1.StopRequest.since:type_name -> google.protobuf.Duration
-	40, // 40: waterwheel.v1.StopRequest.grace_left:type_name -> google.protobuf.Duration
-	44, // 41: waterwheel.v1.EndedState.waterfall:type_name -> waterwheel.v1.Waterfall
-	40, // 42: waterwheel.v1.EndedState.since:type_name -> google.protobuf.Duration
-	35, // 43: waterwheel.v1.EndedState.program:type_name -> waterwheel.v1.ProgramEnd
-	40, // 44: waterwheel.v1.StatsHistoryResponse.step:type_name -> google.protobuf.Duration
-	42, // 45: waterwheel.v1.StatsHistoryResponse.end:type_name -> google.protobuf.Timestamp
-	38, // 46: waterwheel.v1.StatsHistoryResponse.pools:type_name -> waterwheel.v1.PoolHistory
-	3,  // 47: waterwheel.v1.AdminService.Drain:input_type -> waterwheel.v1.DrainRequest
-	4,  // 48: waterwheel.v1.AdminService.Pause:input_type -> waterwheel.v1.PauseRequest
-	6,  // 49: waterwheel.v1.AdminService.Resume:input_type -> waterwheel.v1.ResumeRequest
-	10, // 50: waterwheel.v1.AdminService.Resize:input_type -> waterwheel.v1.ResizeRequest
-	12, // 51: waterwheel.v1.AdminService.CancelJob:input_type -> waterwheel.v1.CancelJobRequest
-	16, // 52: waterwheel.v1.AdminService.Reload:input_type -> waterwheel.v1.ReloadRequest
-	8,  // 53: waterwheel.v1.AdminService.Restart:input_type -> waterwheel.v1.RestartRequest
-	19, // 54: waterwheel.v1.AdminService.ListJobs:input_type -> waterwheel.v1.ListJobsRequest
-	28, // 55: waterwheel.v1.AdminService.Explain:input_type -> waterwheel.v1.ExplainRequest
-	23, // 56: waterwheel.v1.AdminService.ListSchedules:input_type -> waterwheel.v1.ListSchedulesRequest
-	26, // 57: waterwheel.v1.AdminService.WhoAmI:input_type -> waterwheel.v1.WhoAmIRequest
-	36, // 58: waterwheel.v1.AdminService.StatsHistory:input_type -> waterwheel.v1.StatsHistoryRequest
-	45, // 59: waterwheel.v1.AdminService.Drain:output_type -> waterwheel.v1.DrainResponse
-	5,  // 60: waterwheel.v1.AdminService.Pause:output_type -> waterwheel.v1.PauseResponse
-	7,  // 61: waterwheel.v1.AdminService.Resume:output_type -> waterwheel.v1.ResumeResponse
-	11, // 62: waterwheel.v1.AdminService.Resize:output_type -> waterwheel.v1.ResizeResponse
-	13, // 63: waterwheel.v1.AdminService.CancelJob:output_type -> waterwheel.v1.CancelJobResponse
-	17, // 64: waterwheel.v1.AdminService.Reload:output_type -> waterwheel.v1.ReloadResponse
-	9,  // 65: waterwheel.v1.AdminService.Restart:output_type -> waterwheel.v1.RestartResponse
-	20, // 66: waterwheel.v1.AdminService.ListJobs:output_type -> waterwheel.v1.ListJobsResponse
-	29, // 67: waterwheel.v1.AdminService.Explain:output_type -> waterwheel.v1.ExplainResponse
-	24, // 68: waterwheel.v1.AdminService.ListSchedules:output_type -> waterwheel.v1.ListSchedulesResponse
-	27, // 69: waterwheel.v1.AdminService.WhoAmI:output_type -> waterwheel.v1.WhoAmIResponse
-	37, // 70: waterwheel.v1.AdminService.StatsHistory:output_type -> waterwheel.v1.StatsHistoryResponse
-	59, // [59:71] is the sub-list for method output_type
-	47, // [47:59] is the sub-list for method input_type
-	47, // [47:47] is the sub-list for extension type_name
-	47, // [47:47] is the sub-list for extension extendee
-	0,  // [0:47] is the sub-list for field type_name
+	42, // 6: waterwheel.v1.PoolState.phase:type_name -> waterwheel.v1.Phase
+	43, // 7: waterwheel.v1.PoolState.paused:type_name -> google.protobuf.Duration
+	44, // 8: waterwheel.v1.PoolState.size:type_name -> waterwheel.v1.SizeStats
+	21, // 9: waterwheel.v1.ReloadResponse.changes:type_name -> waterwheel.v1.SettingChange
+	18, // 10: waterwheel.v1.ReloadResponse.forecasts:type_name -> waterwheel.v1.PoolForecast
+	43, // 11: waterwheel.v1.PoolForecast.over:type_name -> google.protobuf.Duration
+	19, // 12: waterwheel.v1.PoolForecast.kinds:type_name -> waterwheel.v1.KindForecast
+	20, // 13: waterwheel.v1.KindForecast.measured:type_name -> waterwheel.v1.JobFigures
+	20, // 14: waterwheel.v1.KindForecast.now:type_name -> waterwheel.v1.JobFigures
+	20, // 15: waterwheel.v1.KindForecast.then:type_name -> waterwheel.v1.JobFigures
+	43, // 16: waterwheel.v1.JobFigures.wait_p99:type_name -> google.protobuf.Duration
+	0,  // 17: waterwheel.v1.ListJobsRequest.stages:type_name -> waterwheel.v1.JobStage
+	43, // 18: waterwheel.v1.ListJobsRequest.older:type_name -> google.protobuf.Duration
+	1,  // 19: waterwheel.v1.ListJobsRequest.order:type_name -> waterwheel.v1.JobOrder
+	24, // 20: waterwheel.v1.ListJobsResponse.jobs:type_name -> waterwheel.v1.ListedJob
+	1,  // 21: waterwheel.v1.ListJobsResponse.order:type_name -> waterwheel.v1.JobOrder
+	25, // 22: waterwheel.v1.ListJobsResponse.tenants:type_name -> waterwheel.v1.TenantRate
+	0,  // 23: waterwheel.v1.ListedJob.stage:type_name -> waterwheel.v1.JobStage
+	43, // 24: waterwheel.v1.ListedJob.age:type_name -> google.protobuf.Duration
+	43, // 25: waterwheel.v1.ListedJob.run:type_name -> google.protobuf.Duration
+	45, // 26: waterwheel.v1.ListedJob.arrive_time:type_name -> google.protobuf.Timestamp
+	28, // 27: waterwheel.v1.ListSchedulesResponse.schedules:type_name -> waterwheel.v1.ListedSchedule
+	45, // 28: waterwheel.v1.ListedSchedule.next_times:type_name -> google.protobuf.Timestamp
+	34, // 29: waterwheel.v1.ExplainResponse.held:type_name -> waterwheel.v1.HeldState
+	35, // 30: waterwheel.v1.ExplainResponse.running:type_name -> waterwheel.v1.RunningState
+	37, // 31: waterwheel.v1.ExplainResponse.ended:type_name -> waterwheel.v1.EndedState
+	33, // 32: waterwheel.v1.ExplainResponse.stored:type_name -> waterwheel.v1.StoredState
+	45, // 33: waterwheel.v1.ExplainResponse.arrive_time:type_name -> google.protobuf.Timestamp
+	46, // 34: waterwheel.v1.ExplainResponse.detached:type_name -> waterwheel.v1.DetachedJob
+	2,  // 35: waterwheel.v1.StoredState.bound_by:type_name -> waterwheel.v1.Binding
+	45, // 36: waterwheel.v1.StoredState.until:type_name -> google.protobuf.Timestamp
+	43, // 37: waterwheel.v1.HeldState.expected_start:type_name -> google.protobuf.Duration
+	2,  // 38: waterwheel.v1.HeldState.bound_by:type_name -> waterwheel.v1.Binding
+	43, // 39: waterwheel.v1.HeldState.age:type_name -> google.protobuf.Duration
+	43, // 40: waterwheel.v1.HeldState.left:type_name -> google.protobuf.Duration
+	45, // 41: waterwheel.v1.HeldState.until:type_name -> google.protobuf.Timestamp
+	43, // 42: waterwheel.v1.RunningState.queue:type_name -> google.protobuf.Duration
+	43, // 43: waterwheel.v1.RunningState.run:type_name -> google.protobuf.Duration
+	43, // 44: waterwheel.v1.RunningState.left:type_name -> google.protobuf.Duration
+	36, // 45: waterwheel.v1.RunningState.stop:type_name -> waterwheel.v1.StopRequest
+	43, // 46: waterwheel.v1.StopRequest.since:type_name -> google.protobuf.Duration
+	43, // 47: waterwheel.v1.StopRequest.grace_left:type_name -> google.protobuf.Duration
+	47, // 48: waterwheel.v1.EndedState.waterfall:type_name -> waterwheel.v1.Waterfall
+	43, // 49: waterwheel.v1.EndedState.since:type_name -> google.protobuf.Duration
+	38, // 50: waterwheel.v1.EndedState.program:type_name -> waterwheel.v1.ProgramEnd
+	43, // 51: waterwheel.v1.StatsHistoryResponse.step:type_name -> google.protobuf.Duration
+	45, // 52: waterwheel.v1.StatsHistoryResponse.end:type_name -> google.protobuf.Timestamp
+	41, // 53: waterwheel.v1.StatsHistoryResponse.pools:type_name -> waterwheel.v1.PoolHistory
+	3,  // 54: waterwheel.v1.AdminService.Drain:input_type -> waterwheel.v1.DrainRequest
+	4,  // 55: waterwheel.v1.AdminService.Pause:input_type -> waterwheel.v1.PauseRequest
+	6,  // 56: waterwheel.v1.AdminService.Resume:input_type -> waterwheel.v1.ResumeRequest
+	10, // 57: waterwheel.v1.AdminService.Resize:input_type -> waterwheel.v1.ResizeRequest
+	12, // 58: waterwheel.v1.AdminService.CancelJob:input_type -> waterwheel.v1.CancelJobRequest
+	16, // 59: waterwheel.v1.AdminService.Reload:input_type -> waterwheel.v1.ReloadRequest
+	8,  // 60: waterwheel.v1.AdminService.Restart:input_type -> waterwheel.v1.RestartRequest
+	22, // 61: waterwheel.v1.AdminService.ListJobs:input_type -> waterwheel.v1.ListJobsRequest
+	31, // 62: waterwheel.v1.AdminService.Explain:input_type -> waterwheel.v1.ExplainRequest
+	26, // 63: waterwheel.v1.AdminService.ListSchedules:input_type -> waterwheel.v1.ListSchedulesRequest
+	29, // 64: waterwheel.v1.AdminService.WhoAmI:input_type -> waterwheel.v1.WhoAmIRequest
+	39, // 65: waterwheel.v1.AdminService.StatsHistory:input_type -> waterwheel.v1.StatsHistoryRequest
+	48, // 66: waterwheel.v1.AdminService.Drain:output_type -> waterwheel.v1.DrainResponse
+	5,  // 67: waterwheel.v1.AdminService.Pause:output_type -> waterwheel.v1.PauseResponse
+	7,  // 68: waterwheel.v1.AdminService.Resume:output_type -> waterwheel.v1.ResumeResponse
+	11, // 69: waterwheel.v1.AdminService.Resize:output_type -> waterwheel.v1.ResizeResponse
+	13, // 70: waterwheel.v1.AdminService.CancelJob:output_type -> waterwheel.v1.CancelJobResponse
+	17, // 71: waterwheel.v1.AdminService.Reload:output_type -> waterwheel.v1.ReloadResponse
+	9,  // 72: waterwheel.v1.AdminService.Restart:output_type -> waterwheel.v1.RestartResponse
+	23, // 73: waterwheel.v1.AdminService.ListJobs:output_type -> waterwheel.v1.ListJobsResponse
+	32, // 74: waterwheel.v1.AdminService.Explain:output_type -> waterwheel.v1.ExplainResponse
+	27, // 75: waterwheel.v1.AdminService.ListSchedules:output_type -> waterwheel.v1.ListSchedulesResponse
+	30, // 76: waterwheel.v1.AdminService.WhoAmI:output_type -> waterwheel.v1.WhoAmIResponse
+	40, // 77: waterwheel.v1.AdminService.StatsHistory:output_type -> waterwheel.v1.StatsHistoryResponse
+	66, // [66:78] is the sub-list for method output_type
+	54, // [54:66] is the sub-list for method input_type
+	54, // [54:54] is the sub-list for extension type_name
+	54, // [54:54] is the sub-list for extension extendee
+	0,  // [0:54] is the sub-list for field type_name
 }
 
 func init() { file_waterwheel_v1_admin_service_proto_init() }
@@ -3278,22 +3555,23 @@ func file_waterwheel_v1_admin_service_proto_init() {
 	file_waterwheel_v1_job_proto_init()
 	file_waterwheel_v1_job_service_proto_init()
 	file_waterwheel_v1_stats_proto_init()
-	file_waterwheel_v1_admin_service_proto_msgTypes[16].OneofWrappers = []any{}
-	file_waterwheel_v1_admin_service_proto_msgTypes[26].OneofWrappers = []any{
+	file_waterwheel_v1_admin_service_proto_msgTypes[15].OneofWrappers = []any{}
+	file_waterwheel_v1_admin_service_proto_msgTypes[19].OneofWrappers = []any{}
+	file_waterwheel_v1_admin_service_proto_msgTypes[29].OneofWrappers = []any{
 		(*ExplainResponse_Held)(nil),
 		(*ExplainResponse_Running)(nil),
 		(*ExplainResponse_Ended)(nil),
 		(*ExplainResponse_Stored)(nil),
 	}
-	file_waterwheel_v1_admin_service_proto_msgTypes[28].OneofWrappers = []any{}
-	file_waterwheel_v1_admin_service_proto_msgTypes[32].OneofWrappers = []any{}
+	file_waterwheel_v1_admin_service_proto_msgTypes[31].OneofWrappers = []any{}
+	file_waterwheel_v1_admin_service_proto_msgTypes[35].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_waterwheel_v1_admin_service_proto_rawDesc), len(file_waterwheel_v1_admin_service_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   36,
+			NumMessages:   39,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
