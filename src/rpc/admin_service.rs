@@ -24,7 +24,7 @@ use super::{
     routes::of_operators,
     service_state::ResponseStream,
     stats::{check_pool, no_pool, size_stats},
-    status::{self, failed_precondition, invalid_field},
+    status::{failed_precondition, invalid_field},
     watches::ticks,
 };
 use crate::{
