@@ -284,8 +284,8 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
     /// The tokens of the jobs that are leased to a session.
     fn leased(&mut self, session: SessionId) -> Result<Vec<Token>, StoreError> {
         let sql = format!(
-            "select id, row, starts, cast(ordering_key <> '' or slot_key is not null as bigint) from jobs \
-             where state = {RUNNING} and session = $1"
+            "select id, row, starts, cast(case when ordering_key <> '' or slot_key is not null then 1 else 0 end as \
+             bigint) from jobs where state = {RUNNING} and session = $1"
         );
         let token = |job: &mut Values| {
             let (id, is_keyed) = (job.text(0), job.number::<u8>(3)? == 1);
