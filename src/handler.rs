@@ -64,12 +64,14 @@ pub use stop_reason::StopReason;
 pub use crate::task::Tasks;
 
 // For the service, and its tests.
+#[cfg(feature = "server")]
+#[doc(hidden)]
+pub use remote::IdleLeave;
 #[doc(hidden)]
 pub use {
     context::ContextParts,
     external::{AttachedWorkerStats, NewWorker},
     output::OutputSink,
-    remote::IdleLeave,
 };
 
 /// Runs jobs that mostly wait: I/O-bound work on the serving threads.
