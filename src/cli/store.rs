@@ -1,4 +1,5 @@
-//! `waterwheel store`: checks, exports, repairs or changes the file of a store while no server has it open, or copies it.
+//! `waterwheel store`: checks, exports, repairs or changes the file of a store while no server has it open, or copies
+//! it.
 
 use std::{
     fs::File,
