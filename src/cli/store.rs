@@ -50,8 +50,8 @@ enum StoreAction {
     /// Copy a file to a new one, as it is at this moment. A server may have it open.
     ///
     /// The copy has no log beside it, and only its owner may read it. While it is made, the log of the file grows.
-    #[command(after_help = "Examples:\n  waterwheel store backup waterwheel.db copy.db\n  kubectl exec POD -- \
-        waterwheel store backup /var/lib/waterwheel/jobs.db - > copy.db")]
+    #[command(after_help = "Example:\n  waterwheel store backup waterwheel.db copy.db\n  \
+        waterwheel store backup waterwheel.db - > another.db")]
     Backup {
         /// The file: store.path of the configuration.
         file: PathBuf,

@@ -84,3 +84,6 @@ fn hash(name: &str) -> Hash16 {
     // The upper bits are the best ones.
     if name.is_empty() { 0 } else { ((FxBuildHasher.hash_one(name) >> 48) as u16).max(1) }
 }
+
+// Each pool keeps many.
+const _: () = assert!(size_of::<RecordedJob>() <= 32);

@@ -137,7 +137,7 @@ async fn a_dry_run_says_what_the_change_would_have_done_to_the_last_jobs() {
     let ran = process.run("reload --dry-run --output json").await;
     let answer: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
     let echo = &answer["forecasts"][0]["kinds"][0];
-    assert_eq!((echo["kind"].as_str(), echo["measured"]["jobs"].as_str()), (Some("echo"), Some("150")), "{answer}");
+    assert_eq!((echo["kind"].as_str(), echo["measured"]["jobs"].as_u64()), (Some("echo"), Some(150)), "{answer}");
     assert_eq!(answer["forecasts"][0]["fewest_workers"].as_u64(), Some(1), "{answer}");
 }
 
