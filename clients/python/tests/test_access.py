@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from conftest import CREW, Server, as_remote, certificates
-from waterwheel_pool import Client, Refused, attached
+from waterwheel_pool import Client, Refused
 from waterwheel_pool.channel import Connection
 
 SECURE = """
@@ -56,31 +56,3 @@ def test_a_token_is_read_for_each_call(tmp_path: Path, monkeypatch: pytest.Monke
     assert dict(Connection("127.0.0.1:1", token=lambda: "mine").metadata("r-1")) == {
         "authorization": "Bearer mine", "x-request-id": "r-1",
     }  # fmt: skip
-
-
-def test_servers_behind_a_name_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    (one,) = attached.addresses("localhost:7070")
-    assert one == "ipv4:127.0.0.1:7070" and attached.addresses("unix:/run/ww.sock") == ["unix:/run/ww.sock"]
-    names, now = {"a:1": ["a1", "a2"], "b:1": ["b1"]}, 0.0
-
-    def look(target: str) -> list[str]:
-        if not names[target]:
-            raise OSError("no answer")
-        return names[target]
-
-    monkeypatch.setattr(attached, "addresses", look)
-    monkeypatch.setattr(attached.time, "monotonic", lambda: now)
-    monkeypatch.setattr(attached._Place, "attach_again", lambda place: None)
-    servers = [Connection("a:1"), Connection("b:1")]
-    crew = attached.Attached(["upper"], lambda job, slots: None, servers, 4, "test")
-
-    def places() -> str:
-        for server in servers:
-            crew._attach_to(server)
-        return " ".join(sorted(crew.places))
-
-    assert places() == "a1 a2 b1"
-    names["a:1"], names["b:1"], gone = ["a2", "a3"], [], crew.places["a1"]
-    assert places() == "a1 a2 a3 b1" and not gone.gone.is_set()
-    now = 31.0
-    assert places() == "a2 a3 b1" and gone.gone.is_set(), "a name that nobody can look up has lost no server"
