@@ -36,7 +36,9 @@ mod pools;
 mod pressure;
 mod queued_job;
 #[cfg(feature = "server")]
+mod recorded;
 mod recorder;
+#[cfg(feature = "server")]
 mod remote;
 mod reservation;
 #[cfg(feature = "programs")]

@@ -1,16 +1,15 @@
 //! Records the last jobs of a pool, so that they can be replayed under other settings. Each shard writes to its own
 //! part, so that threads do not contend.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{collections::VecDeque, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::{Pool, Settings, inner::Padded, shard::shard};
+use super::{inner::Padded, shard::shard};
 use crate::{
     handler::Context,
     model::{RecordedEnd, RecordedJob},
-    scheduler::{Bounds, Core},
 };
 
 /// A longer budget is that of a worker that was reserved, and not of a job.
@@ -61,36 +60,13 @@ impl Recorder {
     }
 
     /// The jobs in order of arrival.
-    fn jobs(&self) -> Vec<RecordedJob> {
+    #[cfg(feature = "server")]
+    pub(super) fn jobs(&self) -> Vec<RecordedJob> {
         let mut jobs = Vec::new();
         for shard in &self.shards {
             jobs.extend(shard.0.lock().iter().copied());
         }
         jobs.sort_by_key(|job| job.at);
         jobs
-    }
-}
-
-impl Pool {
-    /// The last jobs in order of arrival, and the names of the kinds by their numbers in them.
-    pub(crate) fn recorded(&self) -> (Vec<RecordedJob>, Vec<Arc<str>>) {
-        let inner = self.inner();
-        let kinds = inner.all_kinds().map(|(_, kind)| Arc::clone(kind.name())).collect();
-        (inner.recorder.jobs(), kinds)
-    }
-
-    pub(crate) fn settings(&self) -> &Settings {
-        &self.inner().settings
-    }
-
-    /// The number of workers that it may have now, and under `new` settings; of attached workers, how many it has.
-    pub(crate) fn bounds_under(&self, new: &Settings) -> [Bounds; 2] {
-        let inner = self.inner();
-        if inner.is_remote() {
-            let workers = inner.read(Core::configured_workers);
-            return [Bounds { min: workers, max: workers }; 2];
-        }
-        let now = inner.read(Core::bounds);
-        [now, if inner.settings.is_sized_like(new) { now } else { new.bounds(false) }]
     }
 }

@@ -40,7 +40,8 @@ pub struct Settings {
     /// [`Pool::list`](super::Pool::list), divided among the shards. Each takes up to 5 KiB. Default
     /// 1,024.
     pub ended_jobs: usize,
-    /// Jobs that are recorded, so that the server can replay them under other settings, 32 bytes each. Default 65,536.
+    /// Jobs that are recorded, so that the server can replay them under other settings, 32 bytes each. Default
+    /// 65,536, and 0 without the service.
     pub recorded_jobs: usize,
     /// Run time from which a job counts as stale; `None`, the default, means never.
     pub stale_after: Option<Duration>,
@@ -68,7 +69,7 @@ impl Default for Settings {
             max_payload: 4 << 20,
             max_output: (4 << 20) - (64 << 10),
             ended_jobs: 1024,
-            recorded_jobs: 1 << 16,
+            recorded_jobs: if cfg!(feature = "server") { 1 << 16 } else { 0 },
             stale_after: None,
             slow_poll: Duration::from_millis(100),
             deadline: DeadlinePolicy::default(),

@@ -1,0 +1,33 @@
+//! What a replay of a pool's last jobs needs to know of it.
+
+use std::sync::Arc;
+
+use super::{Pool, Settings};
+use crate::{
+    model::RecordedJob,
+    scheduler::{Bounds, Core},
+};
+
+impl Pool {
+    /// The last jobs in order of arrival, and the names of the kinds by their numbers in them.
+    pub(crate) fn recorded(&self) -> (Vec<RecordedJob>, Vec<Arc<str>>) {
+        let inner = self.inner();
+        let kinds = inner.all_kinds().map(|(_, kind)| Arc::clone(kind.name())).collect();
+        (inner.recorder.jobs(), kinds)
+    }
+
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.inner().settings
+    }
+
+    /// The number of workers that it may have now, and under `new` settings; of attached workers, how many it has.
+    pub(crate) fn bounds_under(&self, new: &Settings) -> [Bounds; 2] {
+        let inner = self.inner();
+        if inner.is_remote() {
+            let workers = inner.read(Core::configured_workers);
+            return [Bounds { min: workers, max: workers }; 2];
+        }
+        let now = inner.read(Core::bounds);
+        [now, if inner.settings.is_sized_like(new) { now } else { new.bounds(false) }]
+    }
+}
