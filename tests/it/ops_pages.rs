@@ -214,10 +214,8 @@ async fn docs_metrics_lists_exactly_the_exported_metrics() {
     let process = Process::serve(&format!("{CONFIG}{MORE}{}", files.tls_section(Some("optional")))).await;
     let channel = TlsClient::new(&ca, None).channel(process.public.0).await.unwrap();
     Caller(Client::new(channel)).leave(job("echo", "x")).await.unwrap().unwrap();
-    let paused = process.run("pause far").await;
-    assert_eq!(paused.code, Some(0), "{}", paused.err);
+    assert_eq!(process.run("pause far").await.code, Some(0), "a paused pool is a problem");
     let has = async |name: &str| get(process.ops, "/metrics").await.1.contains(name);
-    // A paused pool is a problem.
     let is_whole = async || has("waterwheel_detached_jobs").await && has("waterwheel_problem{").await;
     until("the detached jobs are counted, and a problem is reported", is_whole).await;
     let (_, page) = get(process.ops, "/metrics").await;
