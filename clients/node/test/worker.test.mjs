@@ -146,14 +146,15 @@ test("batches are refilled", async (t) => {
   const worker = new Worker();
   worker.kind("do", () => null);
   worker.batch("batch", { max: 8 }, async (jobs) => {
-    await sleep(100);
+    // The worker waits for a twentieth of it, in which a busy machine must hand out eight jobs.
+    await sleep(400);
     return jobs.map(() => String(jobs.length));
   });
   work(t, worker, { address });
   let full = 0;
-  const jobs = Array.from({ length: 160 }, () => ({ kind: "batch" }));
+  const jobs = Array.from({ length: 64 }, () => ({ kind: "batch" }));
   for await (const { result } of dial(t, address).submitMany(jobs)) full += Number(result.text === "8");
-  assert.ok(full >= 80, `only ${full} of 160 jobs were in full batches`);
+  assert.ok(full >= 32, `only ${full} of 64 jobs were in full batches`);
 });
 
 test("a worker ends when no server has had a job for it", async (t) => {
