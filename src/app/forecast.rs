@@ -76,7 +76,7 @@ impl Question {
         let number = |name| kinds.binary_search(name).ok().and_then(|number| u16::try_from(number).ok());
         let numbers: Vec<_> = names.iter().map(number).collect();
         for job in &mut jobs {
-            job.kind = numbers[usize::from(job.kind)]?;
+            job.kind = numbers.get(usize::from(job.kind)).copied().flatten()?;
         }
         let plan = |settings: &Settings, bounds, kind: &dyn Fn(&str) -> Option<KindPlan>| Plan {
             caps: settings.caps(),

@@ -12,8 +12,9 @@ impl Pool {
     /// The last jobs in order of arrival, and the names of the kinds by their numbers in them.
     pub(crate) fn recorded(&self) -> (Vec<RecordedJob>, Vec<Arc<str>>) {
         let inner = self.inner();
-        let kinds = inner.all_kinds().map(|(_, kind)| Arc::clone(kind.name())).collect();
-        (inner.recorder.jobs(), kinds)
+        // The jobs first: a kind that is added meanwhile has its name then.
+        let jobs = inner.recorder.jobs();
+        (jobs, inner.all_kinds().map(|(_, kind)| Arc::clone(kind.name())).collect())
     }
 
     pub(crate) fn settings(&self) -> &Settings {

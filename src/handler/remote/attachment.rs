@@ -111,7 +111,7 @@ impl Attachment {
         let mut state = self.workers.state.lock();
         let staying = |state: &State| state.workers.values().filter(|worker| !worker.is_leaving).count();
         let Some(IdleLeave { after, min }) = state.idle_leave else { return LOOK };
-        let worker = &state.workers[&self.id];
+        let Some(worker) = state.workers.get(&self.id) else { return LOOK };
         let is_busy = worker.is_kept || worker.elsewhere > 0 || !worker.jobs.is_empty();
         let idle = if is_busy { Duration::ZERO } else { now.saturating_duration_since(worker.idle_since) };
         if idle < after {
