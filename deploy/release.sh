@@ -6,7 +6,7 @@
 # `bash deploy/release.sh PROGRAM` packages a program that is there, which may need the libc of this machine.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-source .ci/go-tools.sh
+source .ci/tools.sh
 
 machine=$(uname -m)
 target="$machine-unknown-linux-musl"

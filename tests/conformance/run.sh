@@ -1,24 +1,23 @@
 #!/usr/bin/env bash
 # The conformance runner of Connect against the listener and the edge of the server: gRPC, gRPC-Web and Connect, over
 # HTTP/1.1 and HTTP/2, with and without TLS: `bash tests/conformance/run.sh`. With flags of the runner, such as
-# `--run 'Basic/**' -v`, it shows what the runner says. Needs go; the runner is built once, into target/ci/connect/.
+# `--run 'Basic/**' -v`, it shows what the runner says. Needs go; the runner is built once.
 #
 # config.yaml says what the server speaks, and exceptions.txt why cases may fail.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 exec </dev/null
 
-readonly RUNNER=v1.0.7
 readonly CASES=2920
-readonly TOOLS="$PWD/target/ci/connect/$RUNNER"
 readonly HERE=tests/conformance
 
-[[ -x $TOOLS/connectconformance ]] ||
-    GOBIN="$TOOLS" go install "connectrpc.com/conformance/cmd/connectconformance@$RUNNER"
+source .ci/tools.sh
+RUNNER=$(connectconformance)
+readonly RUNNER
 cargo build --locked --quiet --package conformance
 
 runner() {
-    "$TOOLS/connectconformance" --mode server --conf "$HERE/config.yaml" "$@" \
+    "$RUNNER" --mode server --conf "$HERE/config.yaml" "$@" \
         -- "${CARGO_TARGET_DIR:-target}/debug/conformance"
 }
 

@@ -8,7 +8,7 @@ readonly HADOLINT=2.15.1
 readonly GRPCIO=1.85.1
 readonly CHECK_JSONSCHEMA=0.39.0
 readonly CACHE="$PWD/target/ci"
-source .ci/go-tools.sh
+source .ci/tools.sh
 
 missing=()
 for tool in systemd-analyze:systemd nginx:nginx haproxy:haproxy promtool:prometheus rpm:rpm groff:groff objdump:binutils; do

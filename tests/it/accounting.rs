@@ -1,4 +1,4 @@
-//! 100,000 submits from 64 connections, with random cancellations, panics, deadlines and failures. Each call ends
+//! 25,000 submits from 64 connections, with random cancellations, panics, deadlines and failures. Each call ends
 //! once, and the counts of the services and of their callers agree.
 //!
 //! The first of two services drains in the middle of the test. Callers that it refuses continue with the second one, as
@@ -40,7 +40,7 @@ use crate::{
 };
 
 const CONNECTIONS: usize = 64;
-const CALLS: u64 = 100_000;
+const CALLS: u64 = 25_000;
 /// Concurrent calls on each connection.
 const CONCURRENT: usize = 2;
 const SEED: u64 = 0x5eed_0f1e_d6e2;
@@ -290,5 +290,5 @@ fn agree(ends: &Ends, counts: &[Counts]) {
     assert!((reached - unseen..=reached).contains(&counted), "{counted} counted, {reached} sent: {ends:?}");
     assert!(of(&["cut"]) <= (CONNECTIONS * CONCURRENT) as u64, "only the drain may cut: {ends:?}");
     let refused = of(&["DRAINING", "closed"]);
-    assert!((1..CALLS / 100).contains(&refused), "the drain refused {refused} calls: {ends:?}");
+    assert!((1..1000).contains(&refused), "the drain refused {refused} calls: {ends:?}");
 }

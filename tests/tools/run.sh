@@ -3,37 +3,18 @@
 # every server: `bash tests/tools/run.sh`. Needs go, npm and curl, and a built server: WATERWHEEL_BIN, by default
 # target/debug/waterwheel.
 #
-# Each tool is built once, into target/tools/. WATERWHEEL_HEALTH_PROBE names a `grpc_health_probe` to use: where there
-# is none and its module cannot be had, which is so behind some module proxies, its part is left out with a line that
-# says so.
+# WATERWHEEL_HEALTH_PROBE names a `grpc_health_probe` to use: where there is none and its module cannot be had, which is
+# so behind some module proxies, its part is left out with a line that says so.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 exec </dev/null
 
 readonly BIN=${WATERWHEEL_BIN:-$PWD/target/debug/waterwheel}
 readonly TOOLS="$PWD/target/tools"
-readonly GRPCURL=v1.9.4
-readonly GHZ=v0.93.0
-readonly HEALTH_PROBE=v0.4.37
 readonly BUF=1.75.0
 
 mkdir -p "$TOOLS"
-export GOBIN="$TOOLS/bin"
-
-# A tool of one version; the stamp says which is there.
-install() {
-    local name="$1" module="$2" version="$3"
-    [[ -x $GOBIN/$name && -e $TOOLS/$name-$version ]] && return
-    go install "$module@$version" && touch "$TOOLS/$name-$version"
-}
-
-health_probe() {
-    if [[ -n ${WATERWHEEL_HEALTH_PROBE:-} ]]; then
-        echo "$WATERWHEEL_HEALTH_PROBE"
-    elif install grpc-health-probe github.com/grpc-ecosystem/grpc-health-probe "$HEALTH_PROBE" >&2; then
-        echo "$GOBIN/grpc-health-probe"
-    fi
-}
+source .ci/tools.sh
 
 # The one that CI checks the contract with, where that has run.
 buf() {
@@ -68,8 +49,8 @@ refuses() {
 }
 
 [[ -x $BIN ]] || { echo "tools: WATERWHEEL_BIN=$BIN cannot be run" >&2; exit 1; }
-install grpcurl github.com/fullstorydev/grpcurl/cmd/grpcurl "$GRPCURL"
-install ghz github.com/bojand/ghz/cmd/ghz "$GHZ"
+GRPCURL=$(grpcurl)
+GHZ=$(ghz)
 
 coproc SERVER { exec "$BIN" dev --set store.memory=true --listen 127.0.0.1:0 --ops-listen 127.0.0.1:0 2>"$TOOLS/server.log"; }
 readonly server=$SERVER_PID
@@ -78,7 +59,7 @@ read -r line <&"${SERVER[0]}"
 [[ $line =~ ^grpc\ ([^ ]+)\ .*ops\ http://([^ ]+)\  ]] || { echo "tools: no server: $line" >&2; exit 1; }
 readonly grpc=${BASH_REMATCH[1]} ops=${BASH_REMATCH[2]}
 
-probe=$(health_probe || true)
+probe=${WATERWHEEL_HEALTH_PROBE:-$(health_probe || true)}
 if [[ -n $probe ]]; then
     for address in "$grpc" "$ops"; do
         says "status: SERVING" "$probe" -addr "$address"
@@ -89,29 +70,29 @@ else
     echo "tools: grpc_health_probe is left out: it cannot be installed, and WATERWHEEL_HEALTH_PROBE names none" >&2
 fi
 
-says "waterwheel.v1.WorkerPoolService" "$GOBIN/grpcurl" -plaintext "$grpc" list
-says "waterwheel.v1.AdminService" "$GOBIN/grpcurl" -plaintext "$ops" list
-says "rpc Submit" "$GOBIN/grpcurl" -plaintext "$grpc" describe waterwheel.v1.WorkerPoolService
+says "waterwheel.v1.WorkerPoolService" "$GRPCURL" -plaintext "$grpc" list
+says "waterwheel.v1.AdminService" "$GRPCURL" -plaintext "$ops" list
+says "rpc Submit" "$GRPCURL" -plaintext "$grpc" describe waterwheel.v1.WorkerPoolService
 # The payload and the output are base64 of "hi".
-says '"output": "aGk="' "$GOBIN/grpcurl" -plaintext -d '{"job": {"kind": "echo", "payload": "aGk="}}' "$grpc" \
+says '"output": "aGk="' "$GRPCURL" -plaintext -d '{"job": {"kind": "echo", "payload": "aGk="}}' "$grpc" \
     waterwheel.v1.WorkerPoolService/Submit
-says '"status": "SERVING"' "$GOBIN/grpcurl" -plaintext "$ops" grpc.health.v1.Health/Check
-says '"status": "SERVING"' "$GOBIN/grpcurl" -plaintext -d '{"service": "pool/cpu"}' "$grpc" grpc.health.v1.Health/Check
+says '"status": "SERVING"' "$GRPCURL" -plaintext "$ops" grpc.health.v1.Health/Check
+says '"status": "SERVING"' "$GRPCURL" -plaintext -d '{"service": "pool/cpu"}' "$grpc" grpc.health.v1.Health/Check
 # The details of errors are readable by reflection alone; a job that fails does not end the call of the others.
-fails '"reason": "UNKNOWN_KIND"' "$GOBIN/grpcurl" -plaintext -d '{"job": {"kind": "none"}}' "$grpc" \
+fails '"reason": "UNKNOWN_KIND"' "$GRPCURL" -plaintext -d '{"job": {"kind": "none"}}' "$grpc" \
     waterwheel.v1.WorkerPoolService/Submit
 readonly jobs='{"job": {"kind": "none"}} {"job": {"kind": "echo", "payload": "aGk="}}'
 buf=$(buf)
 for expected in '"reason": "UNKNOWN_KIND"' '"output": "aGk="'; do
-    says "$expected" "$GOBIN/grpcurl" -plaintext -d "$jobs" "$grpc" waterwheel.v1.WorkerPoolService/SubmitMany
+    says "$expected" "$GRPCURL" -plaintext -d "$jobs" "$grpc" waterwheel.v1.WorkerPoolService/SubmitMany
     says "$expected" "$buf" curl --protocol grpc --http2-prior-knowledge -d "$jobs" \
         "http://$grpc/waterwheel.v1.WorkerPoolService/SubmitMany"
 done
 # Reports go on until the caller leaves.
-says '"applicationUtilization"' bash -c '"$0" "$@" || (($? == 68))' "$GOBIN/grpcurl" -plaintext -max-time 1 \
+says '"applicationUtilization"' bash -c '"$0" "$@" || (($? == 68))' "$GRPCURL" -plaintext -max-time 1 \
     -emit-defaults "$grpc" xds.service.orca.v3.OpenRcaService/StreamCoreMetrics
 
-says "[OK]   200 responses" "$GOBIN/ghz" --insecure --call waterwheel.v1.WorkerPoolService/Submit \
+says "[OK]   200 responses" "$GHZ" --insecure --call waterwheel.v1.WorkerPoolService/Submit \
     -d '{"job": {"kind": "echo", "payload": "aGk="}}' "$grpc"
 
 # JSON, and what is said to those that speak neither.
