@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 use serde::de::DeserializeOwned;
 
 use super::{
+    Warning,
     fault::closest,
     handler, keys_and_defaults, model, redact,
     value_type::{plain, size},
@@ -35,6 +36,9 @@ pub(super) fn report(values: &mut Values, no_kinds: NoKinds, env: &[(String, Str
     report_burst(values, "quota");
     for tenant in values.names("quota.tenant") {
         report_burst(values, &format!("quota.tenant.{tenant}"));
+    }
+    if no_kinds == NoKinds::Fault {
+        warn_of_unknown_names(values);
     }
     report_kinds(values, no_kinds, env);
     report_pools(values);
@@ -150,6 +154,41 @@ fn report_auth(values: &mut Values) {
         let help = "add `server.tls.client_ca` or [auth.jwt], or remove the rules";
         values.contradiction(&["auth.rule"], "there are rules for callers, but no way to authenticate them", help);
     }
+}
+
+/// Warns about kinds that a rule allows and nothing serves, and about quotas of tenants that no rule gives to a caller.
+fn warn_of_unknown_names(values: &mut Values) {
+    let kinds = values.names("kind");
+    let list =
+        |name: &str, key: &str| values.get::<Vec<String>>(&format!("auth.rule.{name}.{key}")).unwrap_or_default();
+    let rules = values.names("auth.rule");
+    let mut warnings = Vec::new();
+    for rule in &rules {
+        for kind in list(rule, "kinds") {
+            let pattern = auth::Pattern::new(&kind);
+            if !kinds.iter().any(|name| pattern.matches(name)) {
+                let kind = redact::quote(&kind);
+                let message = format!("`auth.rule.{rule}.kinds` has `{kind}`, but no such kind is configured");
+                warnings.push((message, closest(&kind, &kinds).map(str::to_owned)));
+            }
+        }
+    }
+    let tenants: Option<Vec<String>> = rules
+        .iter()
+        .map(|rule| values.get(&format!("auth.rule.{rule}.tenant")).filter(|tenant| tenant != "*"))
+        .collect();
+    // Without rules, callers name their tenants.
+    if let Some(tenants) = tenants.filter(|tenants| !tenants.is_empty()) {
+        for tenant in values.names("quota.tenant").into_iter().filter(|tenant| !tenants.contains(tenant)) {
+            let message = format!("`quota.tenant.{tenant}` is for a tenant that no rule names");
+            warnings.push((message, closest(&tenant, &tenants).map(str::to_owned)));
+        }
+    }
+    values.warnings.extend(warnings.into_iter().map(|(message, closest)| {
+        let help =
+            closest.map_or("correct the name, or remove it".to_owned(), |closest| format!("did you mean `{closest}`?"));
+        Warning { message, help }
+    }));
 }
 
 fn report_store(values: &mut Values) {

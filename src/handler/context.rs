@@ -322,10 +322,18 @@ impl Context {
         self.0.start.worker()
     }
 
-    /// Marks the start of the run: on `worker`, at `now`, with a run limit of `limit`.
-    pub(crate) fn begin(&self, worker: u32, now: Instant, limit: Option<Duration>) {
+    /// Time for which the job has had its worker, until `now`. Longer than the run: the run begins when a task or a
+    /// thread takes the job up, and when what runs it is there.
+    pub(crate) fn held(&self, now: Instant) -> Duration {
+        let here = now.saturating_duration_since(self.deadline().arrival());
+        self.0.start.granted().map_or(Duration::ZERO, |granted| here.saturating_sub(granted))
+    }
+
+    /// Marks the start of the run: on `worker`, which it has since `granted`, at `now`, with a run limit of `limit`.
+    pub(crate) fn begin(&self, worker: u32, granted: Instant, now: Instant, limit: Option<Duration>) {
         debug_assert!(self.waited().is_none(), "a job begins once");
-        self.0.start.set(worker, now.saturating_duration_since(self.deadline().arrival()), limit);
+        let after = |at: Instant| at.saturating_duration_since(self.deadline().arrival());
+        self.0.start.set(worker, after(granted), after(now), limit);
     }
 
     /// Waits for the process or worker that `find` looks for, at first and after each change. Meanwhile, the job counts

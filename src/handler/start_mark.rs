@@ -15,6 +15,8 @@ use crate::model::Deadline;
 pub(super) struct StartMark {
     /// Nanoseconds from the arrival to the start, plus one; 0 before the mark.
     waited: AtomicU64,
+    /// Nanoseconds from the arrival until the job got its worker, plus one; 0 without one.
+    granted: AtomicU64,
     /// Longest run in nanoseconds; 0 if only the deadline limits it.
     limit: AtomicU64,
     /// Longest wait from the arrival in nanoseconds, after the mark was taken back; 0 if only the deadline limits it.
@@ -23,9 +25,11 @@ pub(super) struct StartMark {
 }
 
 impl StartMark {
-    /// Marks the start of a run on `worker`, `waited` after the arrival, with a run limit of `limit`.
-    pub(super) fn set(&self, worker: u32, waited: Duration, limit: Option<Duration>) {
+    /// Marks the start of a run with a run limit of `limit`. The job got its `worker` the time `granted` after it
+    /// arrived, and the run began the time `waited` after it arrived.
+    pub(super) fn set(&self, worker: u32, granted: Duration, waited: Duration, limit: Option<Duration>) {
         self.worker.store(worker, Ordering::Relaxed);
+        self.granted.store(nanos(granted) + 1, Ordering::Relaxed);
         self.limit.store(limit.map_or(0, |limit| nanos(limit).max(1)), Ordering::Relaxed);
         self.set_waited(waited);
     }
@@ -45,6 +49,11 @@ impl StartMark {
     /// Time from the arrival to the start; `None` before the mark.
     pub(super) fn waited(&self) -> Option<Duration> {
         self.waited.load(Ordering::Acquire).checked_sub(1).map(Duration::from_nanos)
+    }
+
+    /// Time from the arrival until the job got its worker; `None` if it has none.
+    pub(super) fn granted(&self) -> Option<Duration> {
+        self.granted.load(Ordering::Relaxed).checked_sub(1).map(Duration::from_nanos)
     }
 
     /// When a job with this deadline is stopped: at the deadline, or earlier by the limit of its run, or of its wait.
@@ -88,7 +97,8 @@ mod tests {
         ];
         for (waited, limit, until) in cases {
             let mark = StartMark::default();
-            mark.set(7, waited, limit);
+            mark.set(7, short, waited, limit);
+            assert_eq!(mark.granted(), Some(short));
             let until = until.map_or(deadline.reply_by(), |until| arrival + until);
             assert_eq!((mark.until(deadline), mark.waited(), mark.worker()), (until, Some(waited), 7), "{limit:?}");
             mark.take_back(None);

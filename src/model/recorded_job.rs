@@ -28,8 +28,8 @@ pub(crate) struct RecordedJob {
     pub(crate) budget: f32,
     /// Seconds from the arrival to the start of the run, or to the end of the job.
     pub(crate) wait: f32,
-    /// Seconds of the run.
-    pub(crate) run: f32,
+    /// Seconds for which it had a worker.
+    pub(crate) held: f32,
     pub(crate) traits: Traits,
     /// Number of its kind in the pool.
     pub(crate) kind: u16,
@@ -39,7 +39,7 @@ pub(crate) struct RecordedJob {
 /// How a recorded job ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RecordedEnd {
-    /// Its run came to an end by itself, so that its length is known.
+    /// Its run came to an end by itself, so that it is known how long it needs a worker.
     Ran,
     /// It was not accepted, or another job took its place in the queue.
     Refused,

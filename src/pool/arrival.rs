@@ -1,6 +1,6 @@
 //! The arrival of a job: its bounds, its context, and the verdict of the scheduler.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use futures_util::FutureExt;
 use tokio::time::Instant;
@@ -66,7 +66,7 @@ impl Ticket {
         };
         match inner.drive(|core, effects| core.offer(now, arrival, waiter, effects)) {
             Verdict::Start(grant) => {
-                let lease = Lease::new(inner.clone(), grant);
+                let lease = Lease::new(inner.clone(), grant, now);
                 log_arrival(inner, &job, &cx, None);
                 Ok(Self::new(State::Granted(job), lease, cx))
             }
@@ -77,7 +77,7 @@ impl Ticket {
                 Ok(Self::new(state, Lease::naming(inner.clone(), key), cx))
             }
             Verdict::Refused(refusal) => {
-                inner.recorder.record(&cx, now, Duration::ZERO, RecordedEnd::Refused);
+                inner.recorder.record(&cx, now, RecordedEnd::Refused);
                 let rejection = refuse(inner, &cx, refusal);
                 log_arrival(inner, &job, &cx, Some(&rejection));
                 Err(rejection)

@@ -306,7 +306,7 @@ impl Shared {
     fn act(&self, effects: Vec<Effect<Wiring>>) {
         for effect in effects {
             match effect {
-                Effect::Start { waiter, grant } => waiter.start(Lease::new(self.clone(), grant)),
+                Effect::Start { waiter, grant } => waiter.start(Lease::new(self.clone(), grant, Instant::now())),
                 Effect::Ended { waiter, job, outcome, retry_after } => {
                     if outcome == Outcome::Drained {
                         self.lost.lock().push(LostJob::new(&job));

@@ -33,6 +33,7 @@ pub(super) struct Lease {
     inner: Shared,
     key: JobKey,
     worker: u32,
+    since: Instant,
     /// `None` once the worker is given back, and if its own thread has it.
     handlers: Option<Box<WorkerHandlers>>,
 }
@@ -69,14 +70,14 @@ impl WorkerHandlers {
 }
 
 impl Lease {
-    pub(super) fn new(inner: Shared, grant: Grant<Wiring>) -> Self {
+    pub(super) fn new(inner: Shared, grant: Grant<Wiring>, since: Instant) -> Self {
         let Grant { key, worker, state } = grant;
-        Self { inner, key, worker, handlers: Some(state) }
+        Self { inner, key, worker, since, handlers: Some(state) }
     }
 
     /// Names a job that has no worker, or whose worker's own thread has the lease.
     pub(super) fn naming(inner: Shared, key: JobKey) -> Self {
-        Self { inner, key, worker: 0, handlers: None }
+        Self { inner, key, worker: 0, since: Instant::now(), handlers: None }
     }
 
     /// Passes the worker on. What is left only names the job.
@@ -94,6 +95,11 @@ impl Lease {
 
     pub(super) fn worker(&self) -> u32 {
         self.worker
+    }
+
+    /// When the job got the worker.
+    pub(super) fn since(&self) -> Instant {
+        self.since
     }
 
     /// The worker's handler of `kind`; `None` if it must be made. The lease does not own it again until

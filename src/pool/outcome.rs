@@ -114,13 +114,13 @@ pub(super) fn record(inner: &PoolInner, cx: &Context, failure: Box<Failure>) -> 
 }
 
 fn remember(inner: &PoolInner, cx: &Context, ended: EndedJob) {
-    inner.recorder.record(cx, ended.at, ended.waterfall.run, RecordedEnd::of(ended.outcome, ended.started));
+    inner.recorder.record(cx, ended.at, RecordedEnd::of(ended.outcome, ended.started));
     inner.meters.record(ended);
 }
 
 /// The answer for a caller that waited for capacity without success.
 pub(super) fn refuse_waiting(inner: &PoolInner, cx: &Context, reason: RejectionReason) -> JobError {
-    inner.recorder.record(cx, Instant::now(), Duration::ZERO, RecordedEnd::Refused);
+    inner.recorder.record(cx, Instant::now(), RecordedEnd::Refused);
     let retry_after = match reason {
         RejectionReason::NoRoomInTime => {
             let expected = inner.read(|core| core.expected_wait(Instant::now(), Criticality::default()));

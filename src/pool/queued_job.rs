@@ -51,7 +51,7 @@ impl StartOnThread for BlockingJob {
         }
         let Ok(thread) = lease.thread() else { return Err(lease) };
         let Some((job, done)) = self.queued.lock().take() else { return Err(lease) };
-        cx.begin(lease.worker(), now, lease.inner().run_timeout(cx.kind_id(), &job));
+        cx.begin(lease.worker(), lease.since(), now, lease.inner().run_timeout(cx.kind_id(), &job));
         let reports = done.reports().cloned();
         run_on_thread(&thread, lease, job, cx.clone(), done);
         Ok(reports)
@@ -148,7 +148,7 @@ impl Drop for QueuedJob {
         }
         let outcome = match (withdrawn, self.signal.try_recv()) {
             (Withdrawn::Waiting, _) | (Withdrawn::Gone, Ok(Signal::Refused(_))) => {
-                return self.inner.recorder.record(&self.cx, Instant::now(), Duration::ZERO, RecordedEnd::Cut);
+                return self.inner.recorder.record(&self.cx, Instant::now(), RecordedEnd::Cut);
             }
             (Withdrawn::Gone, Ok(Signal::Ended(outcome, _))) => outcome,
             (Withdrawn::Queued | Withdrawn::Gone, _) => Outcome::Cancelled,

@@ -30,8 +30,8 @@ impl Recorder {
         Self { since: Instant::now(), capacity: jobs.div_ceil(shards.len()), shards }
     }
 
-    /// Records a job that waited until `now` or until its run, which took `run`.
-    pub(super) fn record(&self, cx: &Context, now: Instant, run: Duration, end: RecordedEnd) {
+    /// Records a job that ended at `now`.
+    pub(super) fn record(&self, cx: &Context, now: Instant, end: RecordedEnd) {
         let deadline = cx.deadline();
         let budget = deadline.left(deadline.arrival());
         let Ok(kind) = u16::try_from(cx.kind_id().0) else { return };
@@ -43,7 +43,7 @@ impl Recorder {
             at: u64::try_from(at.as_micros()).unwrap_or(u64::MAX),
             budget: budget.as_secs_f32(),
             wait: cx.queued(now).as_secs_f32(),
-            run: run.as_secs_f32(),
+            held: cx.held(now).as_secs_f32(),
             traits: cx.traits(),
             kind,
             end,

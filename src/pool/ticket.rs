@@ -203,7 +203,7 @@ impl Ticket {
             // The worker was granted too late: passing the grant on took the remaining time.
             return Err(Failure::of(cx, Outcome::ExpiredInQueue));
         }
-        cx.begin(lease.worker(), self.seen, lease.inner().run_timeout(cx.kind_id(), &job));
+        cx.begin(lease.worker(), lease.since(), self.seen, lease.inner().run_timeout(cx.kind_id(), &job));
         if lease.inner().kind(cx.kind_id()).is_blocking() {
             let thread = lease.thread().map_err(|error| {
                 let message = format!("the worker's thread could not be started: {error}");

@@ -28,6 +28,29 @@ fn text(dir: &tempfile::TempDir, rest: &str) -> String {
 }
 
 #[test]
+fn names_in_rules_and_quotas_that_stand_for_nothing_get_a_warning() {
+    let dir = files();
+    let warned = |rest: &str| {
+        let loaded = load(&sources(&text(&dir, rest), &[], &[])).unwrap_or_else(|faults| panic!("{faults}"));
+        loaded.warnings.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let rule = |rest: &str| format!("[auth.rule.web]\nprincipals = [\"jwt:web\"]\nrpcs = [\"*\"]\n{rest}\n");
+    let quota = "[quota.tenant.sohp]\nin_flight = 7";
+    assert_eq!(
+        warned(&(rule("kinds = [\"ecko\", \"e*\", \"zip*\"]\ntenant = \"shop\"") + quota)),
+        [
+            "warning: `auth.rule.web.kinds` has `ecko`, but no such kind is configured\n  help: did you mean `echo`?",
+            "warning: `auth.rule.web.kinds` has `zip*`, but no such kind is configured\n  \
+             help: correct the name, or remove it",
+            "warning: `quota.tenant.sohp` is for a tenant that no rule names\n  help: did you mean `shop`?",
+        ]
+    );
+    for fine in [rule("tenant = \"sohp\""), rule("tenant = \"*\""), rule("")] {
+        assert_eq!(warned(&(fine + quota)), [""; 0]);
+    }
+}
+
+#[test]
 fn what_is_configured_reads_as_it_is() {
     let dir = files();
     let config =

@@ -299,6 +299,29 @@ pub(super) const ROWS: &[Row] = &[
         ],
     },
     Row {
+        promise: "Groups",
+        cells: &[
+            NOT_STORED,
+            by(of(CREATES), "tests/it/detached/groups.rs::each_group_runs_its_job_once_over_many_kills"),
+            MEMORY_CONFORMS,
+            SQLITE_CONFORMS,
+            POSTGRES_CONFORMS,
+            not(of(SCHEDULE), "a schedule names no group"),
+        ],
+    },
+    Row {
+        promise: "Later",
+        cells: &[
+            by(of(CALLS), "tests/it/detached/runs/holds.rs::an_api_that_says_429_is_left_alone_and_other_keys_go_on"),
+            by(of(CREATES), "tests/it/detached/runs/holds.rs::an_api_that_says_429_is_left_alone_and_other_keys_go_on"),
+            by(
+                run_by(&[Run::Exec, Run::Program]),
+                "tests/it/detached/runs/holds.rs::a_program_says_later_by_a_message_or_by_its_exit_code",
+            ),
+            AS_CREATED,
+        ],
+    },
+    Row {
         promise: "A kind that is no longer configured",
         cells: &[NOT_STORED, MEMORY_CONFORMS, SQLITE_CONFORMS, POSTGRES_CONFORMS],
     },
