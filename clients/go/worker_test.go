@@ -23,7 +23,10 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+
 	waterwheel "waterwheel.dev/go"
+	pb "waterwheel.dev/go/waterwheel/v1"
 	"waterwheel.dev/go/worker"
 )
 
@@ -62,6 +65,19 @@ func program() *worker.Worker {
 			return nil, "", &worker.Failed{Code: "NOT_FOUND\xff", Message: strings.Repeat("ü\xff\x00", 10_000)}
 		case "type":
 			return []byte("x"), strings.Repeat("\xffü", 1000), nil
+		case "past":
+			return nil, "", &worker.Later{After: -1}
+		case "scope":
+			return nil, "", &worker.Failed{Code: "ABORTED", Later: &worker.Later{After: 1, Scope: "ALL"}}
+		case "timeless":
+			return nil, "", &worker.Later{Scope: worker.Kind}
+		case "hold":
+			return nil, "", &worker.Later{After: 10 * time.Minute, Message: "429", Scope: worker.Scope(job.Labels["scope"])}
+		case "again":
+			if job.Attempt == 1 {
+				return nil, "", fmt.Errorf("too early: %w", &worker.Later{After: 1, Uncounted: true})
+			}
+			return fmt.Append(nil, job.Attempt), "", nil
 		case "late":
 			go func() {
 				<-job.Context().Done()
@@ -103,10 +119,13 @@ func program() *worker.Worker {
 
 // ends are how each malformed result ends, by its payload.
 var ends = map[string]string{
-	"panic": "INTERNAL: panic: a bug",
-	"exit":  "INTERNAL: the handler ended its goroutine",
-	"evil":  "INTERNAL: panic: evil",
-	"nil":   "INTERNAL: panic: runtime error: invalid memory address or nil pointer dereference",
+	"panic":    "INTERNAL: panic: a bug",
+	"exit":     "INTERNAL: the handler ended its goroutine",
+	"evil":     "INTERNAL: panic: evil",
+	"past":     "INTERNAL: a time is not negative, as -1ns is",
+	"scope":    `INTERNAL: a scope is OneJob, LimitKey or Kind, not "ALL"`,
+	"timeless": "INTERNAL: the scope KIND needs a time",
+	"nil":      "INTERNAL: panic: runtime error: invalid memory address or nil pointer dereference",
 }
 
 func TestATestOfAHandlerNeedsNoServer(t *testing.T) {
@@ -119,6 +138,10 @@ func TestATestOfAHandlerNeedsNoServer(t *testing.T) {
 	tested := program().Test(t.Context(), run)
 	if string(tested.Output) != "0\n1\n2\nend\n" || tested.ContentType != "text/plain" || tested.Err != nil {
 		t.Errorf("%+v", tested)
+	}
+	tested = program().Test(t.Context(), &worker.Run{Kind: "do", Payload: []byte("hold"), Labels: map[string]string{"scope": "KIND"}})
+	if later := tested.Err.Later; later == nil || later.After != 10*time.Minute || later.Scope != worker.Kind || later.Uncounted {
+		t.Errorf("%+v", tested.Err)
 	}
 	for _, kind := range []string{"do", "batch"} {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
@@ -149,10 +172,13 @@ env = { %s = "1" }
 const kinds = `
 [kind.do]
 pool = "one"
+limit.per_key.concurrency = 99
 ?
 [kind.batch]
 pool = "one"
 ?
+[store]
+memory = true
 `
 
 var far = "[pool.one]\nwhen_full = \"wait\"\n" + strings.ReplaceAll(kinds, "?", "remote = true")
@@ -259,9 +285,39 @@ func batches(t *testing.T, client *waterwheel.Client) {
 	}
 }
 
+// later shows that a job that is for later waits, and with it its limit key or its kind.
+func later(t *testing.T, client *waterwheel.Client) {
+	again := &waterwheel.Job{Kind: "do", Payload: []byte("again"), LimitKey: "other"}
+	created, err := client.Create(within(t, patience), "", again, &waterwheel.JobOptions{Retry: &pb.RetryPolicy{MaxAttempts: 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The first attempt does not count.
+	if ended, err := created.Wait(within(t, patience)); err != nil || string(ended.Output) != "2" {
+		t.Error(ended, err)
+	}
+	for _, its := range []struct {
+		scope        worker.Scope
+		key, another string
+		limit        string
+	}{{worker.LimitKey, "a", "a", "key_hold"}, {worker.Kind, "b", "c", "hold"}} {
+		labels := map[string]string{"scope": string(its.scope)}
+		hold := &waterwheel.Job{Kind: "do", Payload: []byte("hold"), LimitKey: its.key, Labels: labels}
+		_, err := client.Submit(within(t, patience), hold)
+		if failed := as[*waterwheel.Failed](t, err); failed.Code != codes.Unavailable || failed.Message != "429" {
+			t.Error(failed)
+		}
+		_, err = client.Submit(within(t, patience), &waterwheel.Job{Kind: "do", LimitKey: its.another})
+		if refused := as[*waterwheel.Refused](t, err); refused.Metadata["limit"] != its.limit || refused.RetryAfter < 50*time.Second {
+			t.Error(refused)
+		}
+	}
+}
+
 func TestAChild(t *testing.T) {
 	client, _ := serve(t, child())
 	malformed(t, client)
+	later(t, client)
 	batches(t, client)
 	_, err := client.Submit(within(t, patience), job("batch", "crash"))
 	if lost := as[*waterwheel.Lost](t, err); lost.Reason != "WORKER_CRASHED" {
@@ -277,6 +333,7 @@ func TestAnAttachedWorker(t *testing.T) {
 	_, port, _ := net.SplitHostPort(server.address)
 	work(t, waterwheel.Options{}, "localhost:"+port)
 	malformed(t, client)
+	later(t, client)
 }
 
 func TestAWorkerComesBackToAServerThatWasKilled(t *testing.T) {

@@ -1,6 +1,7 @@
 // One class for each thing that a caller does differently.
 "use strict";
 
+const { inspect } = require("node:util");
 const { status } = require("@grpc/grpc-js");
 const { contract } = require("./connection.js");
 
@@ -27,6 +28,18 @@ class Failed extends JobError {
     super(message, { code, started: true, ...fields });
     // What a program of `exec` printed last on standard error follows how it ended.
     this.stderr ??= /\bexit(?:ed with)? (?:code |status )?\d+: ([^]*)/.exec(this.message)?.[1] ?? "";
+  }
+}
+
+// Not now: the job is tried again after so many milliseconds, of an hour at most; null leaves the time to the kind.
+class Later extends Failed {
+  constructor(after, message = "not now", { scope = "job", counts = true, code = "UNAVAILABLE" } = {}) {
+    const isTime = after == null || (typeof after === "number" && after >= 0);
+    if (!isTime) throw new TypeError(`a time is a number of milliseconds, and not negative: ${inspect(after)} is not`);
+    if (!["job", "limit-key", "kind"].includes(scope)) throw new TypeError(`a scope is job, limit-key or kind, not ${inspect(scope)}`);
+    if (typeof counts !== "boolean") throw new TypeError(`counts is true or false, not ${inspect(counts)}`);
+    if (scope !== "job" && after == null) throw new TypeError(`the scope ${scope} needs a time`);
+    super(code, message, { retryAfter: after ?? undefined, scope, counts });
   }
 }
 
@@ -75,4 +88,4 @@ function ofDetached({ state, attempts, jobId }) {
   return classify(attempts.length ? "STARTED" : "NOT_STARTED", message || reason, { code: name, reason, jobId });
 }
 
-module.exports = { JobError, Refused, Missed, Failed, Lost, failureOf, ofCall, ofDetached };
+module.exports = { JobError, Refused, Missed, Failed, Later, Lost, failureOf, ofCall, ofDetached };

@@ -158,6 +158,27 @@ export class Failed extends JobError {
   readonly stderr: string;
 }
 
+/**
+ * Not now: a handler that throws `new Later(30_000)` lets the job be tried again after that time, of an hour at most; null
+ * leaves it to the kind.
+ */
+export class Later extends Failed {
+  constructor(
+    after: number | null,
+    message?: string,
+    options?: {
+      /** What starts no job until then: this one, those with its limit key, or those of its kind. */
+      scope?: "job" | "limit-key" | "kind";
+      /** If false, a detached job has as many attempts left as before. */
+      counts?: boolean;
+      /** UNAVAILABLE by default. */
+      code?: string;
+    },
+  );
+  readonly scope: string;
+  readonly counts: boolean;
+}
+
 /** A job that runs. */
 export interface RunningJob {
   readonly id: string;

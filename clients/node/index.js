@@ -2,7 +2,7 @@
 "use strict";
 
 const { Client } = require("./client.js");
-const { JobError, Refused, Missed, Failed, Lost } = require("./errors.js");
+const { JobError, Refused, Missed, Failed, Later, Lost } = require("./errors.js");
 const { Worker, Output } = require("./worker.js");
 
-module.exports = { Client, JobError, Refused, Missed, Failed, Lost, Worker, Output, worker: new Worker() };
+module.exports = { Client, JobError, Refused, Missed, Failed, Later, Lost, Worker, Output, worker: new Worker() };

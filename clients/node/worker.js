@@ -6,7 +6,7 @@ const { attachAll } = require("./attach.js");
 const { Batch } = require("./batch.js");
 const { isChild, runChild } = require("./child.js");
 const { encoded, fromEnvironment } = require("./connection.js");
-const { Failed } = require("./errors.js");
+const { Failed, Later } = require("./errors.js");
 const { Session } = require("./session.js");
 
 // A result with its media type.
@@ -68,7 +68,7 @@ class Worker {
         if (output) session.taken(output.id);
         if (progress) tested.progress.push(progress);
         if (output ?? done) tested.pieces.push((output ?? done).data);
-        if (failed) reject(new Failed(failed.code, failed.message, { retryable: failed.retryable }));
+        if (failed) reject(errorOf(failed));
         if (done) resolve({ ...tested, output: Buffer.concat(tested.pieces), contentType: done.contentType });
       });
       kind ??= this.kinds.find((name) => name !== "conformance");
@@ -111,6 +111,12 @@ class Worker {
   read(value, contentType) {
     return value instanceof Output ? encoded(value.data, value.contentType ?? contentType) : encoded(value, contentType);
   }
+}
+
+// The error of a message about a job that failed.
+function errorOf({ code, message, retryable, retryAfterMs, counts, scope }) {
+  if (!scope) return new Failed(code, message, { retryable });
+  return new Later(retryAfterMs, message, { code, counts, scope: scope.toLowerCase().replace("_", "-") });
 }
 
 const isIterator = (value) => typeof value?.next === "function";

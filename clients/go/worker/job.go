@@ -1,18 +1,21 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
 	pb "waterwheel.dev/go/waterwheel/v1"
 )
 
@@ -45,9 +48,49 @@ type Failed struct {
 	Code, Message string
 	// Retryable says whether another attempt of a detached job may succeed. Without it, the code decides.
 	Retryable *bool
+	// Later is set if the answer is "not now".
+	Later *Later
 }
 
 func (failed *Failed) Error() string { return failed.Code + ": " + failed.Message }
+
+// Later is the error of a handler that says "not now": the job is tried again after some time. It fails with UNAVAILABLE;
+// with another code as the Later of a [Failed].
+type Later struct {
+	// After is that time, of an hour at most; 0 leaves it to the kind.
+	After time.Duration
+	// Scope is what starts no job until then. It needs a time.
+	Scope Scope
+	// Uncounted leaves a detached job as many attempts as before.
+	Uncounted bool
+	// Message is for people.
+	Message string
+}
+
+// Scope is what a job that is to be tried later holds back.
+type Scope string
+
+// Scopes. The empty one is that of one job.
+const (
+	OneJob   Scope = "JOB"
+	LimitKey Scope = "LIMIT_KEY"
+	Kind     Scope = "KIND"
+)
+
+func (later *Later) Error() string { return cmp.Or(later.Message, "not now") }
+
+// fault is what cannot be sent.
+func (later *Later) fault() error {
+	switch {
+	case !slices.Contains([]Scope{"", OneJob, LimitKey, Kind}, later.Scope):
+		return fmt.Errorf("a scope is OneJob, LimitKey or Kind, not %q", later.Scope)
+	case later.After < 0:
+		return fmt.Errorf("a time is not negative, as %v is", later.After)
+	case later.After == 0 && later.Scope != "" && later.Scope != OneJob:
+		return fmt.Errorf("the scope %s needs a time", later.Scope)
+	}
+	return nil
+}
 
 // Context is done when the job is to stop.
 func (job *Job) Context() context.Context { return job.ctx }
@@ -134,19 +177,44 @@ func (job *Job) failed(err error) (said *Failed) {
 		}
 	}()
 	defer recovered(&fault)
-	if errors.As(err, &said) && said != nil {
-		return said
-	} else if job.Cancelled() && errors.Is(err, context.Canceled) {
-		return &Failed{Code: "CANCELLED", Message: "stopped because of " + context.Cause(job.ctx).Error()}
+	var later *Later
+	switch {
+	case errors.As(err, &said) && said != nil:
+	case errors.As(err, &later):
+		said = &Failed{Code: "UNAVAILABLE", Message: later.Error(), Later: later}
+	case job.Cancelled() && errors.Is(err, context.Canceled):
+		said = &Failed{Code: "CANCELLED", Message: "stopped because of " + context.Cause(job.ctx).Error()}
+	default:
+		said = &Failed{Code: "INTERNAL", Message: err.Error()}
 	}
-	return &Failed{Code: "INTERNAL", Message: err.Error()}
+	if said.Later != nil {
+		fault = said.Later.fault()
+	}
+	return said
 }
 
 func (job *Job) fail(said *Failed) {
 	failed := &pb.AttachRequest_Failed{
 		Id: job.Id, Code: text(said.Code, 64), Message: text(said.Message, mostText), Retryable: said.Retryable,
 	}
+	if later := said.Later; later != nil {
+		failed.Counts, failed.Scope = proto.Bool(!later.Uncounted), string(later.Scope)
+		if later.After > 0 {
+			// A part of a millisecond is one.
+			failed.RetryAfterMs = proto.Uint64(uint64((later.After + time.Millisecond - 1) / time.Millisecond))
+		}
+	}
 	job.say(&pb.AttachRequest{Message: &pb.AttachRequest_Failed_{Failed: failed}}, true)
+}
+
+// heard is what a message says of a job that failed.
+func heard(failed *pb.AttachRequest_Failed) *Failed {
+	said := &Failed{Code: failed.Code, Message: failed.Message, Retryable: failed.Retryable}
+	if failed.Counts != nil {
+		after := time.Duration(failed.GetRetryAfterMs()) * time.Millisecond
+		said.Later = &Later{after, Scope(failed.Scope), !failed.GetCounts(), failed.Message}
+	}
+	return said
 }
 
 // session is the jobs of one server: of a child, or of one call of Attach.

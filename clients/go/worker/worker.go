@@ -168,7 +168,7 @@ func (worker *Worker) Test(ctx context.Context, run *Run) Tested {
 		if done != nil {
 			tested.Output, tested.ContentType = append(tested.Output, done.Data...), done.ContentType
 		} else if failed != nil {
-			tested.Err = &Failed{failed.Code, failed.Message, failed.Retryable}
+			tested.Err = heard(failed)
 		}
 		if done != nil || failed != nil {
 			close(ended)

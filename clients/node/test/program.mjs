@@ -2,7 +2,7 @@
 
 import { setTimeout as sleep } from "node:timers/promises";
 import { current } from "../connection.js";
-import { Failed, Output, Worker } from "../index.js";
+import { Failed, Later, Output, Worker } from "../index.js";
 
 export function program() {
   const worker = new Worker();
@@ -33,6 +33,15 @@ export function program() {
         });
         break;
       case "nan": job.progress(NaN); break;
+      case "time": throw new Later("30");
+      case "past": throw new Later(-1);
+      case "scope": throw new Later(1, "", { scope: "all" });
+      case "timeless": throw new Later(null, "", { scope: "kind" });
+      case "counts": throw new Later(1, "", { counts: 0 });
+      case "hold": throw new Later(600_000, "429", { scope: job.labels.scope });
+      case "again":
+        if (job.attempt === 1) throw new Later(10, "", { counts: false });
+        return `attempt ${job.attempt}`;
       case "ids": return [job.requestId, current.getStore() === job, job.labels.size ?? ""];
       case "wait": await sleep(60_000, null, { signal: job.signal });
     }

@@ -1,5 +1,5 @@
 // Compiled, and not run: each line is as a user writes it, and the marked ones are faults.
-import { Client, Failed, Lost, Missed, Output, Refused, worker, type Job } from "../index.js";
+import { Client, Failed, Later, Lost, Missed, Output, Refused, worker, type Job } from "../index.js";
 
 export async function call(): Promise<string> {
   const pool = new Client("127.0.0.1:7070", { token: async () => "t" });
@@ -32,6 +32,13 @@ worker.kind("pieces", async function* (job) {
   for (let number = 0; !job.cancelled; number++) yield `${number}\n`;
 });
 worker.batch("embed", { max: 32 }, (jobs) => jobs.map(({ text }) => (text ? [1, 2] : new Failed("NOT_FOUND", "empty"))));
+worker.kind("busy", () => {
+  throw new Later(30_000, "429", { scope: "limit-key", counts: false });
+});
+// @ts-expect-error
+new Later("30");
+// @ts-expect-error
+new Later(30, "429", { scope: "all" });
 // @ts-expect-error
 worker.kind("wrong", () => 7);
 await worker.run({ name: "thumbs 1.4", slots: 8 });

@@ -9,7 +9,7 @@ import { test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
-import { Failed, Lost, Missed, Refused, Worker } from "../index.js";
+import { Failed, Later, Lost, Missed, Refused, Worker } from "../index.js";
 import { program } from "./program.mjs";
 import { PROGRAM, dial, folder, held, start, until } from "./server.mjs";
 
@@ -23,6 +23,11 @@ const ENDS = {
   number: "INTERNAL: bytes, a text, an object or an array was expected, not Number",
   date: "INTERNAL: bytes, a text, an object or an array was expected, not Date",
   halfway: "NOT_FOUND: no b",
+  time: "INTERNAL: a time is a number of milliseconds, and not negative: '30' is not",
+  past: "INTERNAL: a time is a number of milliseconds, and not negative: -1 is not",
+  scope: "INTERNAL: a scope is job, limit-key or kind, not 'all'",
+  timeless: "INTERNAL: the scope kind needs a time",
+  counts: "INTERNAL: counts is true or false, not 0",
 };
 const RESULTS = { json: '{"a":[1]}', pieces: "ab", nothing: "", late: "late", nan: "nan", type: "x", plain: "plain" };
 
@@ -40,6 +45,9 @@ test("a test of a handler needs no server", async () => {
   assert.match((await worker.test("cycle", { kind: "do" }).catch(String)).toString(), /circular/);
   const ids = await worker.test("ids", { kind: "do", labels: { size: "3" } });
   assert.equal(ids.output.toString(), '["",true,"3"]');
+  const later = await worker.test("hold", { kind: "do", labels: { scope: "kind" } }).catch((error) => error);
+  assert.ok(later instanceof Later && later instanceof Failed);
+  assert.deepEqual([later.code, later.retryAfter, later.scope, later.counts], ["UNAVAILABLE", 600_000, "kind", true]);
   for (const kind of ["do", "batch"]) {
     const error = await worker.test("wait", { kind, cancelAfter: 10 }).catch((error) => error);
     assert.deepEqual([error.code, error.message], ["CANCELLED", "stopped because of CALLER"]);
@@ -56,7 +64,7 @@ for (const attach of [[], ["--attach"]]) {
   });
 }
 
-const KINDS = ["do", "batch"].map((kind) => `[kind.${kind}]\npool = "one"\n?\n`).join("");
+const KINDS = ["do", "batch"].map((kind) => `[kind.${kind}]\npool = "one"\nlimit.per_key.concurrency = 99\n?\n`).join("") + "[store]\nmemory = true\n";
 const FAR = `[pool.one]\nwhen_full = "wait"\n${KINDS.replaceAll("?", "remote = true")}`;
 const CHILD = `
 [pool.one]
@@ -110,11 +118,24 @@ async function batches(pool, address) {
   assert.equal((await pool.submit("batch", "a")).text, "1");
 }
 
+// It waits, and with it its limit key or its kind.
+async function later(pool) {
+  const job = await pool.create("do", "again", { limitKey: "other", retry: { attempts: 1 } });
+  assert.equal((await job.wait()).text, "attempt 2", "the first one does not count");
+  for (const [scope, limitKey, another, limit] of [["limit-key", "a", "a", "key_hold"], ["kind", "b", "c", "hold"]]) {
+    const held = await pool.submit("do", "hold", { labels: { scope }, limitKey }).catch((error) => error);
+    assert.ok(held instanceof Failed && held.code === "UNAVAILABLE" && held.retryAfter > 50_000, held.stack);
+    const refused = await pool.submit("do", "x", { limitKey: another }).catch((error) => error);
+    assert.deepEqual([refused.reason, refused.metadata.limit], ["LIMIT_EXCEEDED", limit]);
+  }
+}
+
 test("a child", async (t) => {
   const { address } = await start(t, CHILD);
   const pool = dial(t, address);
   await malformed(pool);
   await batches(pool, address);
+  await later(pool);
   const lost = await pool.submit("batch", "crash").catch((error) => error);
   assert.ok(lost instanceof Lost && lost.reason === "WORKER_CRASHED", lost.stack);
   assert.equal((await pool.submit("batch", "a")).text, "1");
@@ -126,6 +147,7 @@ test("an attached worker, by name", async (t) => {
   work(t, program(), { address: `localhost:${address.split(":")[1]}` });
   await malformed(pool);
   await batches(pool, address);
+  await later(pool);
 });
 
 test("a worker comes back to a server that was killed", async (t) => {

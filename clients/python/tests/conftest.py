@@ -86,6 +86,7 @@ def pool(server: Server) -> Iterator[Client]:
 
 def kinds(names: str, **keys: str) -> str:
     """The kinds of the crew, in a pool of that name."""
+    keys = {"limit.per_key.concurrency": "1000", **keys}
     fields = "".join(f", {key} = {value}" for key, value in keys.items())
     return "".join(f'kind.{name} = {{ pool = "crew"{fields} }}\n' for name in names.split())
 
@@ -96,6 +97,7 @@ def as_child(names: str, folder: Path, processes: int = 1, each: int = 4) -> str
 drain.notice = "0s"
 pool.crew = {{ workers = {processes * each}, when_full = "wait", cancel_grace = "2s" }}
 program.crew = {{ command = ["{sys.executable}", "{CREW}"], jobs_per_process = {each}, env = {environment} }}
+store.memory = true
 {kinds(names, program='"crew"')}
 """
 
@@ -104,6 +106,7 @@ def as_remote(names: str, idempotent: str = "false") -> str:
     return f"""
 drain.notice = "0s"
 pool.crew = {{ when_full = "wait", cancel_grace = "2s" }}
+store.memory = true
 {kinds(names, remote="true", idempotent=idempotent)}
 """
 

@@ -6,9 +6,10 @@ import os
 import sys
 import threading
 import time
+from datetime import timedelta
 from pathlib import Path
 
-from waterwheel_pool import Client, Failed, worker
+from waterwheel_pool import Client, Failed, Later, worker
 
 FOLDER = Path(os.environ.get("CREW_FOLDER", "/nowhere"))
 
@@ -73,6 +74,16 @@ def relay(job):
         return pool.submit("facts").output
 
 
+@worker.kind("busy")
+def busy(job):
+    """What it calls says "not now": for a while, and once without an attempt."""
+    if job.labels.get("until") != "the next attempt":
+        raise Later(timedelta(minutes=10), "429 Too Many Requests", scope=job.labels.get("scope", "job"))
+    if job.attempt == 1:
+        raise Later(0.01, counts=False)
+    return f"attempt {job.attempt}"
+
+
 @worker.kind("crash")
 def crash(job):
     with (FOLDER / "crashes").open("a") as file:
@@ -135,6 +146,12 @@ MALFORMED = {
     "a broken coroutine": (coroutine_that_fails, "in a coroutine"),
     "recursion": (lambda job: recursion(job), "RecursionError"),
     "no text": (lambda job: job.text, "can't decode byte"),
+    "a time in words": (lambda job: Later("30"), "seconds or a timedelta"),
+    "a time that is past": (lambda job: Later(-1), "not negative"),
+    "no time at all": (lambda job: Later(float("nan")), "not negative"),
+    "an unknown scope": (lambda job: Later(1, scope="all"), "not 'all'"),
+    "a scope without a time": (lambda job: Later(None, scope="kind"), "the scope kind needs a time"),
+    "a count": (lambda job: Later(1, counts=0), "counts a bool"),
     "an error returned": (lambda job: ValueError("not raised"), "not raised"),
 }
 # What looks odd, and completes.

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import re
 import signal
 import socket
@@ -16,9 +17,9 @@ from pathlib import Path
 import crew
 import pytest
 from conftest import CREW, PROGRAM, Server, as_child, as_remote, until
-from waterwheel_pool import Client, Failed, Job, Lost, Missed, Refused, Result, RunningJob, Worker, attached
+from waterwheel_pool import Client, Failed, Job, Later, Lost, Missed, Refused, Result, Retry, RunningJob, Worker, attached
 
-KINDS = "upper facts pieces apieces large pause hold relay crash crash_once misuse double"
+KINDS = "busy upper facts pieces apieces large pause hold relay crash crash_once misuse double"
 Hire = Callable[..., "subprocess.Popen[bytes]"]
 
 
@@ -70,6 +71,19 @@ def test_a_call_of_a_handler_carries_on_the_request(worked) -> None:
     pool, server = worked
     with Client(server.address) as again:
         assert json.loads(again.submit("relay", server.address, request_id="first", timeout=10).text)["request_id"] == "first"
+
+
+def test_not_now_waits_for_what_it_names(worked) -> None:
+    pool, _ = worked
+    job = pool.create("busy", limit_key="other", labels={"until": "the next attempt"}, retry=Retry(attempts=1))
+    assert job.wait(timeout=20).text == "attempt 2", "the first one does not count"
+    for scope, key, another, limit in (("limit-key", "a", "a", "key_hold"), ("kind", "b", "c", "hold")):
+        with pytest.raises(Failed, match="429 Too Many Requests") as failed:
+            pool.submit("busy", labels={"scope": scope}, limit_key=key)
+        assert failed.value.code == "UNAVAILABLE" and failed.value.retry_after > 50
+        with pytest.raises(Refused) as refused:
+            pool.submit("busy", limit_key=another, timeout=20)
+        assert (refused.value.reason, refused.value.metadata["limit"]) == ("LIMIT_EXCEEDED", limit)
 
 
 @pytest.mark.parametrize("use", crew.MALFORMED)
@@ -310,6 +324,11 @@ def test_handlers_are_tested_without_a_server(tmp_path: Path, monkeypatch: pytes
         worker.test("60", "pause", cancel_after=0.05)
     with pytest.raises(Failed, match="not int"):
         worker.test(kind="misuse", labels={"as": "a number"})
+    with pytest.raises(Later, match="429") as later:
+        worker.test(kind="busy", labels={"scope": "kind"})
+    assert (later.value.retry_after, later.value.scope, later.value.counts) == (600, "kind", True)
+    again = pickle.loads(pickle.dumps(later.value))
+    assert vars(again) == vars(later.value), "it comes through from another process"
     one, two = worker.test_batch(["a", "fail"], "double")
     assert isinstance(one, Result) and one.text == "aa" and isinstance(two, Failed)
 

@@ -17,9 +17,11 @@ pub(super) fn text<'de, D: Deserializer<'de>>(value: D) -> Result<String, D::Err
     })
 }
 
-/// A number; `None` for anything else.
+/// A number, or the text of one, as the JSON of protobuf writes 64 bits; `None` for anything else.
 pub(super) fn number<'de, D: Deserializer<'de>>(value: D) -> Result<Option<f64>, D::Error> {
-    Value::deserialize(value).map(|value| value.as_f64())
+    let value = Value::deserialize(value)?;
+    let number: Option<f64> = value.as_f64().or_else(|| value.as_str()?.parse().ok());
+    Ok(number.filter(|number| number.is_finite()))
 }
 
 /// A truth value; `None` for anything else.

@@ -154,6 +154,8 @@ mod cases {
         for (said, after, counts, hold) in [
             (r#""retry_after_ms":1500,"scope":"JOB""#, Some(Duration::from_millis(1500)), true, None),
             (r#""retry_after_ms":"soon","counts":1"#, None, true, None),
+            (r#""retry_after_ms":"NaN","counts":"no""#, None, true, None),
+            (r#""retry_after_ms":"600000""#, Some(Duration::from_secs(600)), true, None),
             (r#""retry_after_ms":-1,"counts":null"#, None, true, None),
             (r#""retry_after_ms":1e300,"counts":false,"scope":"KIND""#, Some(hour), false, Some(Limiter::Hold)),
             (

@@ -5,8 +5,9 @@ import math
 import random
 import re
 import time
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any, Literal
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -64,10 +65,41 @@ class Failed(JobError):
         #: Whether another attempt of a detached job may do better; None leaves it to the code.
         self.retryable = retryable
 
+    def fields(self) -> dict[str, Any]:
+        """What a worker says of it beside a code and a text."""
+        return {"retryable": self.retryable if isinstance(self.retryable, bool) else None}
+
     @property
     def stderr(self) -> str:
         """What a program wrote to standard error at its end."""
         return re.split(r" exited with code \d+: |$", str(self.message), maxsplit=1)[1]
+
+
+class Later(Failed):
+    """Not now: a handler that raises `Later(30)` lets the job be tried again after 30 s, or a `timedelta`, of an hour at
+    most; None leaves the time to the kind. Until then, `scope` starts no job: this one, those with its limit key, or those
+    of its kind. If `counts` is false, a detached job has as many attempts left as before."""
+
+    def __init__(
+        self, after: float | timedelta | None, message: str = "not now", *,
+        scope: Literal["job", "limit-key", "kind"] = "job", counts: bool = True, code: str = "UNAVAILABLE",
+    ) -> None:  # fmt: skip
+        seconds = after.total_seconds() if isinstance(after, timedelta) else after
+        if not (seconds is None or isinstance(seconds, int | float) and seconds >= 0):
+            raise TypeError(f"a time is seconds or a timedelta, and not negative: {after!r} is not")
+        if scope not in ("job", "limit-key", "kind") or not isinstance(counts, bool):
+            raise TypeError(f"scope is job, limit-key or kind, and counts a bool, not {scope!r} and {counts!r}")
+        if scope != "job" and seconds is None:
+            raise TypeError(f"the scope {scope} needs a time")
+        super().__init__(code, message, retry_after=seconds)
+        self.scope, self.counts = scope, counts
+        # What it is made of again, where a handler works in another process.
+        self.args = after, message
+
+    def fields(self) -> dict[str, Any]:
+        milliseconds = None if self.retry_after is None else math.ceil(min(self.retry_after, 3600) * 1000)
+        scope = self.scope.upper().replace("-", "_")
+        return {**super().fields(), "retry_after_ms": milliseconds, "counts": self.counts, "scope": scope}
 
 
 def ended(code: str, message: str, reason: str, started: bool | None, **known: Any) -> JobError:

@@ -103,17 +103,15 @@ class Worker:
         self, payloads: Iterable[Payload], kind: str = "", *, cancel_after: float | None = None, **fields: Any
     ) -> list[Tested | Failed]:
         """Runs jobs together without a server, for a unit test: the end of each."""
-        kind, ends, jobs = kind or next(iter(self.kinds)), dict[int, Tested | Failed](), list[RunningJob]()
+        kind, ends = kind or next(iter(self.kinds)), dict[int, Tested]()
 
         def rehearse(at: int, payload: Payload) -> RunningJob:
             pieces, progress = list[bytes](), list[tuple[float, str]]()
 
             def say(name: str, said: dict[str, Any], data: bytes) -> None:
-                if name == "failed":
-                    ends[at] = Failed(said["code"], said["message"], said["retryable"])
-                elif name == "progress":
+                if name == "progress":
                     progress.append((said["fraction"], said["message"]))
-                else:
+                elif name != "failed":
                     pieces.append(data)
                     if name == "done":
                         ends[at] = Tested(b"".join(pieces), said["content_type"], pieces=pieces, progress=progress)
@@ -127,7 +125,7 @@ class Worker:
         self.kinds[kind].work(jobs)
         for timer in timers:
             timer.cancel()
-        return [ends[at] for at in range(len(jobs))]
+        return [ends.get(at, job.failed) for at, job in enumerate(jobs)]
 
     def start(self, job: RunningJob, slots: Slots = nullcontext()) -> None:
         """Runs a job in a thread, as soon as there is a slot."""

@@ -31,7 +31,7 @@ class RunningJob:
         self.reason = ""
         self._end = time.monotonic() + (run.get("budget_ms") or 0) / 1000
         self._send, self._id, self._lock, self._stop = say, text["id"], threading.Lock(), threading.Event()
-        self.answered = False
+        self.answered, self.failed = False, Failed("UNKNOWN", "it has not failed")
         # What stops it. Until its handler has begun, it is answered at once.
         self.on_stop: Callable[[], object] = lambda: self.finish(self.why())
         # Pieces of output that may be sent before the server has taken one.
@@ -102,16 +102,15 @@ class RunningJob:
             current.reset(token)
 
     def _fail(self, error: BaseException) -> None:
-        retryable = None
         if isinstance(error, Failed):
-            code, message = clean(error.code, 64), clean(error.message)
-            retryable = error.retryable if isinstance(error.retryable, bool) else None
+            self.failed = error
         elif type(error).__name__ == "CancelledError" and self.cancelled:
-            code, message = "CANCELLED", clean(self.why().message)
+            self.failed = self.why()
         else:
-            code, message = "INTERNAL", clean(traceback.format_exception_only(error)[-1].strip())
+            self.failed = Failed("INTERNAL", traceback.format_exception_only(error)[-1].strip())
             log.error("the handler of %s failed", self.kind, exc_info=error)
-        self._say("failed", {"code": code, "message": message, "retryable": retryable}, ends=True)
+        code, message = clean(self.failed.code, 64), clean(self.failed.message)
+        self._say("failed", {"code": code, "message": message, **self.failed.fields()}, ends=True)
 
     def _say(self, name: str, fields: dict[str, Any], data: bytes = b"", ends: bool = False) -> None:
         with self._lock:
