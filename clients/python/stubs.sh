@@ -7,9 +7,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 # The client for threads has the words of the one for asyncio.
 package=clients/python/src/waterwheel_pool
 threads=$(sed -E -e '1s/.*/"""The client for threads, which clients\/python\/stubs.sh makes from aio.py."""/' \
-    -e 's/^import asyncio$/import threading/; /^import grpc.aio$/d; s/grpc\.aio/grpc/' \
+    -e 's/^import asyncio$/import queue\nimport threading/; s/task( as|_later)/thread\1/g' \
+    -e '/^import grpc.aio$/d; s/grpc\.aio/grpc/; s/asyncio\.Queue/queue.SimpleQueue/' \
     -e 's/asyncio\.sleep/time.sleep/; s/asyncio\.Semaphore/threading.Semaphore/' \
-    -e 's/\(grpc.RpcError, asyncio.CancelledError\)/grpc.RpcError/; /isinstance\(broken, grpc.RpcError/,+1d' \
     -e 's/async (def|for|with)/\1/; s/await //g; s/__a(enter|exit|iter|next)__/__\1__/; s/\ba(iter|next)\(/\1(/' \
     -e '/^(async )?def _each/,$d; s/_each\(jobs\)/jobs/; s/ \| AsyncIterable\[Job\]//; s/AsyncIterable, //' \
     -e 's/AsyncIterator, Callable, Iterable,/Callable, Iterable, Iterator,/; s/Async(Client|Stream|Handle|Iterator)/\1/g' \

@@ -22,6 +22,7 @@ kind.echo = { pool = "cpu", builtin = "echo" }
 kind.gzip = { pool = "cpu", builtin = "gzip" }
 kind.sleep = { pool = "cpu", builtin = "sleep" }
 kind.nap = { pool = "tiny", builtin = "sleep" }
+kind.rarest = { pool = "cpu", builtin = "echo", limit.rate = 0.01 }
 kind.legacy = { pool = "cpu", exec = ["/bin/sh", "-c", "echo bad luck >&2; exit 65"], exit_codes = { 65 = "INVALID_ARGUMENT" } }
 kind.away = { pool = "cpu", exec = ["/bin/sh", "-c", "read file; echo run >> $file; exit 75"], exit_codes = { 75 = "UNAVAILABLE" } }
 [store]

@@ -14,19 +14,20 @@ from waterwheel_pool import AsyncClient, Client, Failed, Job, JobError, Lost, Mi
 from waterwheel_pool.gen.worker_pool_service_pb2 import StatsRequest, StatsResponse
 
 
-def fill(pool: Client, threads: ThreadPoolExecutor, ms: int = 60_000) -> None:
-    """Occupies the only worker of `nap` and the only place in its queue."""
+def figures(pool: Client, name: str) -> tuple[int, int]:
+    """The jobs that run, and those that are queued."""
     stats = pool._channel.unary_unary(
         "/waterwheel.v1.WorkerPoolService/Stats", StatsRequest.SerializeToString, StatsResponse.FromString
     )
+    one = stats(StatsRequest(pool=name), wait_for_ready=True).stats.pools[0]
+    return one.in_flight, one.queue.jobs
 
-    def held() -> tuple[int, int]:
-        tiny = stats(StatsRequest(pool="tiny"), wait_for_ready=True).stats.pools[0]
-        return tiny.in_flight, tiny.queue.jobs
 
+def fill(pool: Client, threads: ThreadPoolExecutor, ms: int = 60_000) -> None:
+    """Occupies the only worker of `nap` and the only place in its queue."""
     for wanted in (1, 0), (1, 1):
         threads.submit(pool.submit, "nap", str(ms), timeout=90)
-        until(lambda: held() == wanted)
+        until(lambda: figures(pool, "tiny") == wanted)
 
 
 def test_a_result(pool: Client) -> None:
@@ -118,31 +119,21 @@ def test_a_connection_that_breaks_is_lost_and_not_sent_again(serve: Callable[...
     server = serve()
     with Client(server.address) as pool, ThreadPoolExecutor() as threads:
         call = threads.submit(pool.submit, "sleep", "60000", timeout=60)
-        many = threads.submit(lambda: list(ends_of(pool, [Job("sleep", "60000"), Job("sleep", "60001")])))
+        jobs = [Job("sleep", "60000"), Job("sleep", "60001")]
+        many = threads.submit(lambda: [end for _, end in pool.submit_many(jobs)])
         until(lambda: b"x" == pool.submit("echo", b"x", timeout=5, when_full="reject").output or True)
         stream = pool.stream("sleep", "60000")
         server.close()
         with pytest.raises(Lost) as lost:
             call.result(timeout=10)
         assert (lost.value.started, lost.value.code) == (None, "UNAVAILABLE")
-        assert [type(end) for end in many.result(timeout=10)] == [Lost, Lost, Lost]
+        assert [type(end) for end in many.result(timeout=10)] == [Lost, Lost]
         with pytest.raises(JobError):
             list(stream)
 
 
-def ends_of(pool: Client, jobs: list[Job]) -> list[object]:
-    """How jobs end, and at last the error of their call."""
-    ends: list[object] = []
-    try:
-        for _, end in pool.submit_many(jobs):
-            ends.append(end)
-    except JobError as error:
-        ends.append(error)
-    return ends
-
-
 def test_a_stream_gives_pieces_and_its_end(pool: Client) -> None:
-    data, told = os.urandom(4_000_000), []
+    data, told = os.urandom(1_000_000), []
     stream = pool.stream("gzip", data, timeout=20, on_progress=lambda fraction, _: told.append(fraction))
     pieces = list(stream)
     assert len(pieces) > 1 and stream.result and stream.result.content_type == "application/gzip"
@@ -173,6 +164,53 @@ def test_many_jobs_each_end_once(pool: Client) -> None:
         seen.append(job)
         assert isinstance(end, Failed) if job.kind == "legacy" else isinstance(end, Result) and end.text == job.payload
     assert len(seen) == len(set(map(id, seen))) == 1000 and most <= 52, "it takes no more jobs than it may have"
+
+
+def test_one_of_many_that_is_refused_is_sent_again(serve: Callable[..., Server]) -> None:
+    jobs = [Job("nap", b"0", when_full="reject"), Job("echo"), Job("nothing")]
+    with ThreadPoolExecutor() as threads, Client(serve().address) as pool:
+        fill(pool, threads, ms=3000)
+        ends = {job.kind: end for job, end in pool.submit_many(jobs, resend=False)}
+        assert [type(ends[kind]) for kind in ("nap", "echo", "nothing")] == [Refused, Result, Refused]
+        ends = {job.kind: end for job, end in pool.submit_many(jobs, timeout=30)}
+        assert ends["nap"].text == "slept 0 ms" and ends["nothing"].reason == "UNKNOWN_KIND"
+        # What is left of the time does not cover the delay: it is told why, at once.
+        _, final = [end for _, end in pool.submit_many([Job("rarest"), Job("rarest")], timeout=5)]
+        assert final.reason == "LIMIT_EXCEEDED" and final.retry_after > 5
+
+
+def test_many_go_on_after_their_server(serve: Callable[..., Server], tmp_path: Path) -> None:
+    server, ready, go = serve(), threading.Event(), threading.Event()
+
+    def jobs():
+        yield Job("sleep", "60000")
+        yield Job("sleep", "1500", idempotent=True)
+        ready.set()
+        go.wait(20)
+        yield Job("echo", "after")
+
+    with Client(server.address) as pool, ThreadPoolExecutor() as threads:
+        many = threads.submit(lambda: {job.payload: end for job, end in pool.submit_many(jobs(), timeout=30)})
+        ready.wait(20)
+        until(lambda: figures(pool, "cpu")[0] == 2)
+        server.close()
+        serve(BUILT_IN, listen=server.address)
+        go.set()
+        ends = many.result(timeout=30)
+    assert isinstance(ends["60000"], Lost), "it may have run"
+    assert (ends["1500"].text, ends["after"].text) == ("slept 1500 ms", "after")
+
+
+def test_the_deadline_of_many_is_theirs_together(pool: Client) -> None:
+    def endless():
+        while True:
+            yield Job("sleep", "1")
+
+    ends = []
+    with pytest.raises(Missed, match="before the last job"):
+        for _, end in pool.submit_many(endless(), timeout=0.5, at_once=4):
+            ends.append(type(end))
+    assert Result in ends and set(ends) <= {Result, Missed, Refused}
 
 
 def test_a_fault_of_the_iterator_is_raised(pool: Client) -> None:

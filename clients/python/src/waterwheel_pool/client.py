@@ -1,5 +1,6 @@
 """The client for threads, which clients/python/stubs.sh makes from aio.py."""
 
+import queue
 import threading
 import math
 import os
@@ -10,11 +11,12 @@ from typing import Any, Self, Unpack
 
 import grpc
 
+from .aside import thread as aside, thread_later as later
 from .channel import Access, Connection
-from .errors import MORE_RUNS, JobError, Missed, Tries, of_call, of_failure
+from .errors import MORE_RUNS, JobError, Lost, Missed, Tries, of_call, of_failure
 from .gen import job_service_pb2 as detached
 from .gen import worker_pool_service_pb2 as pool
-from .messages import Fields, Job, Payload, Result, Retry, duration, result_of, result_of_detached, state_name
+from .messages import Fields, Job, ManyCall, Payload, Result, Retry, duration, result_of, result_of_detached, state_name
 
 
 class Client:
@@ -67,50 +69,101 @@ class Client:
         return Stream(start, tries, on_progress)
 
     def submit_many(
-        self, jobs: Iterable[Job], *, timeout: float = 600.0, at_once: int = 256
+        self, jobs: Iterable[Job], *, timeout: float = 600.0, at_once: int = 256, resend: bool = True
     ) -> Iterator[tuple[Job, Result | JobError]]:
-        """Runs many jobs on one call, and gives each with its result or error as it ends. It takes jobs as the server has
-        room for them, and has at most `at_once`. If the call breaks, the jobs that it had end with its error, which is
-        then raised; further jobs were not taken."""
-        waiting: dict[str, Job] = {}
-        room, faults, is_over = threading.Semaphore(at_once), list[Exception](), False
+        """Runs many jobs on one call, and gives each with its result or error as it ends, in no order. It takes jobs as the
+        server and the loop do: at most `at_once` are under way. One that is refused is sent again as by `submit`. `timeout`
+        is that of all: a job that it does not take by then is `Missed`, which is raised. A loop that ends early cancels
+        the rest."""
+        events, room, end = queue.SimpleQueue[Any](), threading.Semaphore(at_once), time.monotonic() + timeout
+        calls, held, late, is_last, is_over = list[ManyCall](), 0, list[Missed](), False, False
 
-        def requests() -> Iterator[pool.SubmitManyRequest]:
+        def take() -> None:
             try:
                 for job in jobs:
                     room.acquire()
                     if is_over:
+                        return
+                    if time.monotonic() >= end:
+                        late.append(Missed("DEADLINE_EXCEEDED", "the deadline came before the last job"))
                         break
-                    request = pool.SubmitManyRequest(tag=str(uuid.uuid4()), job=job.message())
-                    waiting[request.tag] = job
-                    yield request
+                    events.put_nowait(("job", job, Tries(end - time.monotonic(), resend and self._resend, MORE_RUNS * job.idempotent)))
+                events.put_nowait(("last",))
             except Exception as fault:
-                faults.append(fault)
-                call.cancel()
+                events.put_nowait(("fault", fault))
 
+        def settle(job: Job, tries: Tries, error: JobError) -> None:
+            try:
+                later(tries.delay(error), events.put_nowait, ("again", job, tries))
+            except JobError:
+                events.put_nowait(("end", job, error))
+
+        stop = aside(take)
+        try:
+            while held or not is_last:
+                match events.get():
+                    case ("job" | "again") as what, job, tries:
+                        held += what == "job"
+                        if not calls or calls[-1].is_left:
+                            calls[:] = [*filter(lambda its: its.sent, calls), self._many(events, end - time.monotonic())]
+                        calls[-1].send(job, tries)
+                    case "answer", its, answer if answer.HasField("result"):
+                        events.put_nowait(("end", its.sent.pop(answer.tag)[0], result_of(answer.result)))
+                    case "answer", its, answer:
+                        error = of_failure(answer.failure)
+                        if error.code == "UNAVAILABLE":
+                            its.leave()  # Another server may be there.
+                        job, tries = its.sent.pop(answer.tag)
+                        settle(job, tries, error)
+                    case "broken", its, error:
+                        its.leave()
+                        for job, tries in its.sent.values():
+                            settle(job, tries, error)
+                        its.sent.clear()
+                    case "end", job, ended:
+                        held -= 1
+                        yield job, ended
+                        room.release()
+                    case "last",:
+                        is_last = True
+                    case "fault", fault:
+                        raise fault
+            for missed in late:
+                raise missed
+        finally:
+            is_over = True
+            stop()
+            room.release()
+            for its in calls:
+                its.leave()
+                if its.sent:
+                    its.call.cancel()
+
+    def _many(self, events: Any, timeout: float) -> ManyCall:
+        """A call for many jobs, which tells its answers and its end."""
         method = self._channel.stream_stream(
             "/waterwheel.v1.WorkerPoolService/SubmitMany",
             pool.SubmitManyRequest.SerializeToString,
             pool.SubmitManyResponse.FromString,
         )
-        call = method(requests(), timeout=timeout, metadata=self._connection.metadata())
-        try:
-            for answer in call:
-                job = waiting.pop(answer.tag)
-                room.release()
-                yield job, result_of(answer.result) if answer.HasField("result") else of_failure(answer.failure)
-        except grpc.RpcError as broken:
-            if faults:
-                raise faults[0] from None
-            error = of_call(broken)
-            is_over = True
-            for job in list(waiting.values()):
-                yield job, error
-            raise error from broken
-        finally:
-            is_over = True
-            room.release()
-            call.cancel()
+        outbox = queue.SimpleQueue[Any]()
+
+        def requests() -> Iterator[pool.SubmitManyRequest]:
+            while (request := outbox.get()) is not None:
+                yield request
+
+        def read() -> None:
+            error: JobError = Lost("UNAVAILABLE", "the server ended the call")
+            try:
+                for answer in its.call:
+                    events.put_nowait(("answer", its, answer))
+            except grpc.RpcError as broken:
+                error = of_call(broken)
+            events.put_nowait(("broken", its, error))
+
+        its = ManyCall(outbox, method(requests(), timeout=timeout, metadata=self._connection.metadata()))
+        aside(read)
+        return its
 
     def create(
         self, kind: str, payload: Payload = b"", *, id: str = "", timeout: float = 30.0, delay: float | None = None,
