@@ -219,7 +219,7 @@ func of(jobs ...*waterwheel.Job) iter.Seq[*waterwheel.Job] {
 }
 
 func TestEachOfManyHasItsOwnError(t *testing.T) {
-	client, server := serve(t, one)
+	client, _ := serve(t, one)
 	for outcome := range client.SubmitMany(within(t, patience), of(job("echo", "a"), job("sad", ""), job("nothing", ""))) {
 		switch outcome.Job.Kind {
 		case "echo":
@@ -232,21 +232,54 @@ func TestEachOfManyHasItsOwnError(t *testing.T) {
 			as[*waterwheel.Refused](t, outcome.Err)
 		}
 	}
-	lost := 0
-	for outcome := range client.SubmitMany(within(t, 3*time.Second), func(yield func(*waterwheel.Job) bool) {
+}
+
+func TestManyGoOnAfterTheirServer(t *testing.T) {
+	_, server := serve(t, one)
+	client := dial(t, server.address, waterwheel.Options{Idempotent: []string{"gzip"}})
+	ends := map[string]error{}
+	for outcome := range client.SubmitMany(within(t, patience), func(yield func(*waterwheel.Job) bool) {
 		yield(job("sleep", "60000"))
-		eventually(t, "it runs", func() bool { return held(t, client) == 1 })
+		yield(job("gzip", "x"))
+		eventually(t, "one runs and one waits", func() bool { return held(t, client) == 2 })
 		server.kill()
-		// After the call broke, it is tried like a single one.
+		start(t, one, server.address)
 		yield(job("echo", ""))
 	}) {
-		if outcome.Job.Kind == "sleep" {
-			as[*waterwheel.Lost](t, outcome.Err)
-			lost++
+		ends[outcome.Job.Kind] = outcome.Err
+	}
+	// The first one may have run; the others go on by another call.
+	if as[*waterwheel.Lost](t, ends["sleep"]); len(ends) != 3 || ends["gzip"] != nil || ends["echo"] != nil {
+		t.Error(ends)
+	}
+}
+
+func TestOneOfManyThatIsRefusedIsSentAgain(t *testing.T) {
+	client, _ := serve(t, one)
+	ended := make(chan error, 2)
+	for range 2 {
+		go func() {
+			_, err := client.Submit(within(t, patience), job("sleep", "1000"))
+			ended <- err
+		}()
+	}
+	eventually(t, "the pool is full", func() bool { return held(t, client) == 2 })
+	full := job("echo", "x")
+	full.WhenFull = pb.WhenFull_WHEN_FULL_REJECT
+	for outcome := range client.SubmitMany(within(t, patience), of(full, job("nothing", ""))) {
+		if outcome.Job == full && outcome.Err != nil {
+			t.Error(outcome.Err)
+		} else if outcome.Job != full {
+			as[*waterwheel.Refused](t, outcome.Err)
 		}
 	}
-	if lost != 1 {
-		t.Error(lost)
+	if len(figures(t, client).Jobs.Rejected) == 0 {
+		t.Error("it was not refused")
+	}
+	for range 2 {
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
 	}
 }
 

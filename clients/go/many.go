@@ -5,6 +5,7 @@ import (
 	"iter"
 	"strconv"
 	"sync"
+	"sync/atomic"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -22,18 +23,19 @@ type Outcome struct {
 	Err    error
 }
 
-// SubmitMany runs many jobs, and yields the outcome of each as it is known, in no order. It takes jobs from the sequence,
-// in a goroutine, only as fast as the server and the loop take them: the sequence may have no end. Jobs wait while the
-// pool is full; those that are refused otherwise are sent again as by Submit. A loop that ends early cancels the rest.
-// The deadline of the context is
-// that of all jobs, and then no more are taken; without one, each has the server's.
+// SubmitMany runs many jobs on one call, and yields the outcome of each as it is known, in no order. It takes jobs from the
+// sequence, in a goroutine, only as fast as the server and the loop take them: the sequence may have no end. Jobs wait while
+// the pool is full; those that are refused otherwise are sent again as by Submit. If the call breaks, another one goes on. A
+// loop that ends early cancels the rest. The deadline of the context is that of all jobs, and then no more are taken; without
+// one, each has the server's.
 func (client *Client) SubmitMany(ctx context.Context, jobs iter.Seq[*Job]) iter.Seq[Outcome] {
 	return func(yield func(Outcome) bool) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		many := &many{client: client, ctx: ctx, pending: map[string]*Job{}}
-		many.places, many.outcomes = make(chan struct{}, window), make(chan Outcome, window)
-		go many.run(jobs)
+		many := &many{client: client, ctx: ctx, places: make(chan struct{}, window)}
+		many.outcomes, many.queue = make(chan Outcome, window), make(chan member, window)
+		go many.take(jobs)
+		go many.send()
 		for outcome := range many.outcomes {
 			if !yield(outcome) {
 				return
@@ -43,85 +45,126 @@ func (client *Client) SubmitMany(ctx context.Context, jobs iter.Seq[*Job]) iter.
 	}
 }
 
+// many has room in its channels for as many jobs as there are places: only that for a place waits.
 type many struct {
-	client     *Client
-	ctx        context.Context
-	places     chan struct{}
-	outcomes   chan Outcome
-	unanswered sync.WaitGroup
-	mutex      sync.Mutex
-	// Jobs that were sent, by their tags.
-	pending map[string]*Job
-	// How the call ended: Submit sends the jobs that follow.
-	end error
+	client   *Client
+	ctx      context.Context
+	places   chan struct{}
+	queue    chan member
+	outcomes chan Outcome
+	// Jobs without an outcome, and calls that have not ended.
+	jobs, calls sync.WaitGroup
 }
 
-func (many *many) run(jobs iter.Seq[*Job]) {
-	defer close(many.outcomes)
-	defer many.unanswered.Wait()
-	var server peer.Peer
-	call, err := many.client.pool.SubmitMany(many.ctx, grpc.Peer(&server))
-	if err != nil {
-		many.end = classify(many.ctx, err, server.Addr != nil)
-	} else {
-		go many.receive(call, &server)
-		defer call.CloseSend()
-	}
-	number := 0
+type member struct {
+	job   *Job
+	tries *tries
+}
+
+func (many *many) take(jobs iter.Seq[*Job]) {
+	defer close(many.queue)
+	defer many.jobs.Wait()
 	for job := range jobs {
 		select {
 		case many.places <- struct{}{}:
 		case <-many.ctx.Done():
 			return
 		}
+		many.jobs.Add(1)
+		many.queue <- member{job, &tries{mayRepeat: many.client.mayRepeat(job)}}
+	}
+}
+
+// send sends on one call, until that ends or another server may be better.
+func (many *many) send() {
+	defer close(many.outcomes)
+	defer many.calls.Wait()
+	var call *manyCall
+	number := 0
+	for its := range many.queue {
+		if call == nil || call.isLeft.Load() {
+			call.leave()
+			call = many.open()
+		}
 		number++
 		tag := strconv.Itoa(number)
-		many.unanswered.Add(1)
-		many.mutex.Lock()
-		end := many.end
-		if end == nil {
-			many.pending[tag] = job
+		call.pending.Store(tag, its)
+		if call.stream != nil {
+			// An error is that of the call, which its reader sees.
+			_ = call.stream.Send(&pb.SubmitManyRequest{Tag: tag, Job: its.job})
 		}
-		many.mutex.Unlock()
-		if end != nil {
-			many.settle(job, nil, &Refused{Details: Details{Code: codes.Unavailable, Reason: "UNREACHABLE", Message: end.Error(), cause: end}})
-			continue
+		if call.hasEnded.Load() {
+			many.fail(call)
 		}
-		// An error is that of the call, which its reader sees.
-		_ = call.Send(&pb.SubmitManyRequest{Tag: tag, Job: job})
+	}
+	call.leave()
+}
+
+// manyCall is one call, with the jobs that it has not answered by their tags.
+type manyCall struct {
+	stream           grpc.BidiStreamingClient[pb.SubmitManyRequest, pb.SubmitManyResponse]
+	pending          sync.Map
+	isLeft, hasEnded atomic.Bool
+	end              error
+}
+
+func (many *many) open() *manyCall {
+	server := &peer.Peer{}
+	stream, err := many.client.pool.SubmitMany(many.ctx, grpc.Peer(server))
+	call := &manyCall{stream: stream}
+	many.calls.Go(func() {
+		for err == nil {
+			var answer *pb.SubmitManyResponse
+			if answer, err = stream.Recv(); err == nil {
+				many.receive(call, answer)
+			}
+		}
+		call.end = classify(many.ctx, err, server.Addr != nil)
+		call.isLeft.Store(true)
+		call.hasEnded.Store(true)
+		many.fail(call)
+	})
+	return call
+}
+
+// leave sends no more.
+func (call *manyCall) leave() {
+	if call != nil && call.stream != nil {
+		_ = call.stream.CloseSend()
 	}
 }
 
-func (many *many) receive(call grpc.BidiStreamingClient[pb.SubmitManyRequest, pb.SubmitManyResponse], server *peer.Peer) {
-	for {
-		answer, err := call.Recv()
-		many.mutex.Lock()
-		if err != nil {
-			many.end = classify(many.ctx, err, server.Addr != nil)
-			many.mutex.Unlock()
-			for _, job := range many.pending {
-				many.settle(job, nil, many.end)
-			}
+func (many *many) receive(call *manyCall, answer *pb.SubmitManyResponse) {
+	its, _ := call.pending.LoadAndDelete(answer.Tag)
+	failure := answer.GetFailure()
+	if failure == nil {
+		many.settle(its.(member), answer.GetResult(), nil)
+		return
+	}
+	if failure.Code == int32(codes.Unavailable) {
+		call.isLeft.Store(true) // Another server may be there.
+	}
+	many.settle(its.(member), nil, ofFailure(failure))
+}
+
+// fail settles what a call that has ended did not answer.
+func (many *many) fail(call *manyCall) {
+	call.pending.Range(func(tag, _ any) bool {
+		if its, isOpen := call.pending.LoadAndDelete(tag); isOpen {
+			many.settle(its.(member), nil, call.end)
+		}
+		return true
+	})
+}
+
+// settle passes on how a job ended, or sends it again.
+func (many *many) settle(its member, result *Result, err error) {
+	go func() {
+		if err != nil && its.tries.another(many.ctx, err) {
+			many.queue <- its
 			return
 		}
-		job := many.pending[answer.Tag]
-		delete(many.pending, answer.Tag)
-		many.mutex.Unlock()
-		if failure := answer.GetFailure(); failure != nil {
-			err = ofFailure(failure)
-		}
-		many.settle(job, answer.GetResult(), err)
-	}
-}
-
-// settle passes on how a job ended, or lets Submit try it again.
-func (many *many) settle(job *Job, result *Result, err error) {
-	go func() {
-		tries := tries{mayRepeat: many.client.mayRepeat(job)}
-		if err != nil && tries.another(many.ctx, err) {
-			result, err = many.client.Submit(many.ctx, job)
-		}
-		many.outcomes <- Outcome{job, result, err}
-		many.unanswered.Done()
+		many.outcomes <- Outcome{its.job, result, err}
+		many.jobs.Done()
 	}()
 }

@@ -116,10 +116,9 @@ class Client {
       open: async () => this.#pool.submitMany(await metadataOf(this.#options), { deadline }),
       ofCall: (error, call) => ofCall(error, call, this.#channel.getTarget()),
       ofFailure: ({ code, message, details }) => failureOf(code, message, details, true),
-      refused: ({ message }) => new Refused(message, { code: "UNAVAILABLE", reason: "UNREACHABLE", started: false }),
+      lost: (message) => new Lost(message, { code: "UNAVAILABLE", reason: "UNAVAILABLE" }),
       result: (result) => new Result(result),
-      another: (failure, job) => new Tries({ ...this.#defaults(job), ...left() }).another(failure),
-      submit: ({ kind, payload, ...fields }) => this.submit(kind, payload, { ...fields, ...left() }),
+      tries: ({ idempotent }) => new Tries({ ...this.#defaults(options), idempotent, ...left() }),
     });
   }
 

@@ -122,10 +122,13 @@ export class Client {
   constructor(address?: string, options?: ClientOptions);
   submit(kind: string, payload?: Payload, options?: SubmitOptions): Promise<Result>;
   stream(kind: string, payload?: Payload, options?: SubmitOptions & { onProgress?: (its: Progress) => void }): Stream;
-  /** Takes jobs as fast as they run, at most `atOnce` (256) ahead. The timeout is that of all of them. */
+  /**
+   * Takes jobs as fast as they run, at most `atOnce` (256) ahead. The timeout is that of all of them. What is refused is sent
+   * again; if the call breaks, another one goes on.
+   */
   submitMany<J extends Job>(
     jobs: Iterable<J> | AsyncIterable<J>,
-    options?: { timeout?: number; atOnce?: number },
+    options?: { timeout?: number; atOnce?: number; resend?: boolean },
   ): AsyncGenerator<Outcome<J>>;
   create(kind: string, payload?: Payload, options?: CreateOptions): Promise<Detached>;
   /** A job that was created before. */
