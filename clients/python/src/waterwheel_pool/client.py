@@ -13,10 +13,11 @@ import grpc
 
 from .aside import thread as aside, thread_later as later
 from .channel import Access, Connection
-from .errors import MORE_RUNS, JobError, Lost, Missed, Tries, of_call, of_failure
+from .errors import MORE_RUNS, JobError, Lost, Missed, Tries, of_call
 from .gen import job_service_pb2 as detached
 from .gen import worker_pool_service_pb2 as pool
-from .messages import Fields, Job, ManyCall, Payload, Result, Retry, duration, result_of, result_of_detached, state_name
+from .many import Call, Many
+from .messages import Fields, Job, Payload, Result, Retry, duration, result_of, result_of_detached, state_name
 
 
 class Client:
@@ -76,70 +77,35 @@ class Client:
         is that of all: a job that it does not take by then is `Missed`, which is raised. A loop that ends early cancels
         the rest."""
         events, room, end = queue.SimpleQueue[Any](), threading.Semaphore(at_once), time.monotonic() + timeout
-        calls, held, late, is_last, is_over = list[ManyCall](), 0, list[Missed](), False, False
+        many = Many(events.put_nowait, later, lambda: self._many(events.put_nowait, end - time.monotonic()))
 
         def take() -> None:
+            fault: Exception | None = None
             try:
                 for job in jobs:
                     room.acquire()
-                    if is_over:
+                    if many.is_over:
                         return
                     if time.monotonic() >= end:
-                        late.append(Missed("DEADLINE_EXCEEDED", "the deadline came before the last job"))
-                        break
-                    events.put_nowait(("job", job, Tries(end - time.monotonic(), resend and self._resend, MORE_RUNS * job.idempotent)))
-                events.put_nowait(("last",))
-            except Exception as fault:
-                events.put_nowait(("fault", fault))
-
-        def settle(job: Job, tries: Tries, error: JobError) -> None:
-            try:
-                later(tries.delay(error), events.put_nowait, ("again", job, tries))
-            except JobError:
-                events.put_nowait(("end", job, error))
+                        raise Missed("DEADLINE_EXCEEDED", "the deadline came before the last job")
+                    tries = Tries(end - time.monotonic(), resend and self._resend, MORE_RUNS * job.idempotent)
+                    events.put_nowait(("job", job, tries))
+            except Exception as error:
+                fault = error
+            events.put_nowait(("last", fault))
 
         stop = aside(take)
         try:
-            while held or not is_last:
-                match events.get():
-                    case ("job" | "again") as what, job, tries:
-                        held += what == "job"
-                        if not calls or calls[-1].is_left:
-                            calls[:] = [*filter(lambda its: its.sent, calls), self._many(events, end - time.monotonic())]
-                        calls[-1].send(job, tries)
-                    case "answer", its, answer if answer.HasField("result"):
-                        events.put_nowait(("end", its.sent.pop(answer.tag)[0], result_of(answer.result)))
-                    case "answer", its, answer:
-                        error = of_failure(answer.failure)
-                        if error.code == "UNAVAILABLE":
-                            its.leave()  # Another server may be there.
-                        job, tries = its.sent.pop(answer.tag)
-                        settle(job, tries, error)
-                    case "broken", its, error:
-                        its.leave()
-                        for job, tries in its.sent.values():
-                            settle(job, tries, error)
-                        its.sent.clear()
-                    case "end", job, ended:
-                        held -= 1
-                        yield job, ended
-                        room.release()
-                    case "last",:
-                        is_last = True
-                    case "fault", fault:
-                        raise fault
-            for missed in late:
-                raise missed
+            while many.goes_on():
+                if ended := many.on(events.get()):
+                    yield ended
+                    room.release()
         finally:
-            is_over = True
+            many.close()
             stop()
             room.release()
-            for its in calls:
-                its.leave()
-                if its.sent:
-                    its.call.cancel()
 
-    def _many(self, events: Any, timeout: float) -> ManyCall:
+    def _many(self, tell: Callable[[Any], None], timeout: float) -> Call:
         """A call for many jobs, which tells its answers and its end."""
         method = self._channel.stream_stream(
             "/waterwheel.v1.WorkerPoolService/SubmitMany",
@@ -156,12 +122,12 @@ class Client:
             error: JobError = Lost("UNAVAILABLE", "the server ended the call")
             try:
                 for answer in its.call:
-                    events.put_nowait(("answer", its, answer))
+                    tell(("answer", its, answer))
             except grpc.RpcError as broken:
                 error = of_call(broken)
-            events.put_nowait(("broken", its, error))
+            tell(("broken", its, error))
 
-        its = ManyCall(outbox, method(requests(), timeout=timeout, metadata=self._connection.metadata()))
+        its = Call(outbox, method(requests(), timeout=timeout, metadata=self._connection.metadata()))
         aside(read)
         return its
 

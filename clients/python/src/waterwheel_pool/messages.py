@@ -2,15 +2,13 @@
 
 import contextvars
 import json
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict, Unpack
 
-from .errors import CODES, Tries, ended
+from .errors import CODES, ended
 from .gen import job_pb2
 from .gen import job_service_pb2 as detached
-from .gen import worker_pool_service_pb2 as pool
 
 if TYPE_CHECKING:
     from .running import RunningJob
@@ -70,24 +68,6 @@ class Result:
 
     def json(self) -> Any:
         return json.loads(self.output)
-
-
-class ManyCall:
-    """A call for many jobs: what it is to send, and those that have no answer."""
-
-    def __init__(self, outbox: Any, call: Any) -> None:
-        self.outbox, self.call, self.is_left = outbox, call, False
-        self.sent = dict[str, tuple[Job, Tries]]()
-
-    def send(self, job: Job, tries: Tries) -> None:
-        request = pool.SubmitManyRequest(tag=str(uuid.uuid4()), job=job.message())
-        self.sent[request.tag] = job, tries
-        self.outbox.put_nowait(request)
-
-    def leave(self) -> None:
-        """Sends no more on it."""
-        self.is_left = True
-        self.outbox.put_nowait(None)
 
 
 class Retry(NamedTuple):

@@ -1,0 +1,88 @@
+"""Many jobs on one call, and on another one if it breaks: what happens to each, for both clients."""
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from .errors import JobError, Missed, Tries, of_failure
+from .gen import worker_pool_service_pb2 as pool
+from .messages import Job, Result, result_of
+
+
+class Call:
+    """A call: where it takes its requests from, and the jobs that have no answer on it."""
+
+    def __init__(self, outbox: Any, call: Any) -> None:
+        self.outbox, self.call, self.is_left, self.sent = outbox, call, False, dict[str, tuple[Job, Tries]]()
+
+    def send(self, job: Job, tries: Tries) -> None:
+        request = pool.SubmitManyRequest(tag=str(uuid.uuid4()), job=job.message())
+        self.sent[request.tag] = job, tries
+        self.outbox.put_nowait(request)
+
+    def leave(self) -> None:
+        """Sends no more."""
+        self.is_left = True
+        self.outbox.put_nowait(None)
+
+
+class Many:
+    """It is told one event after the other. `tell` adds one, and `later` does something after so many seconds."""
+
+    def __init__(self, tell: Callable[[Any], None], later: Callable[..., None], open: Callable[[], Call]) -> None:
+        self._tell, self._later, self._open, self._calls = tell, later, open, list[Call]()
+        self._held, self._is_last, self._late, self.is_over = 0, False, list[Missed](), False
+
+    def goes_on(self) -> bool:
+        """Whether there is more to come. Raises `Missed` after all if the deadline came before the last job."""
+        if self._held or not self._is_last:
+            return True
+        for missed in self._late:
+            raise missed
+        return False
+
+    def on(self, event: Any) -> tuple[Job, Result | JobError] | None:
+        """What an event means. Returns the end of a job, if it is one."""
+        match event:
+            case ("job" | "again") as what, job, tries:
+                self._held += what == "job"
+                if not self._calls or self._calls[-1].is_left:
+                    self._calls = [*filter(lambda call: call.sent, self._calls), self._open()]
+                self._calls[-1].send(job, tries)
+            case "answer", call, answer:
+                job, tries = call.sent.pop(answer.tag)
+                if answer.HasField("result"):
+                    self._tell(("end", job, result_of(answer.result)))
+                else:
+                    error = of_failure(answer.failure)
+                    if error.code == "UNAVAILABLE":
+                        call.leave()  # Another server may be there.
+                    self._settle(job, tries, error)
+            case "broken", call, error:
+                call.leave()
+                for job, tries in call.sent.values():
+                    self._settle(job, tries, error)
+                call.sent.clear()
+            case "end", job, end:
+                self._held -= 1
+                return job, end
+            case "last", Missed() as late:
+                self._is_last, self._late = True, [late]
+            case "last", fault:
+                self._is_last = True
+                if fault:
+                    raise fault
+        return None
+
+    def _settle(self, job: Job, tries: Tries, error: JobError) -> None:
+        try:
+            self._later(tries.delay(error), self._tell, ("again", job, tries))
+        except JobError:
+            self._tell(("end", job, error))
+
+    def close(self) -> None:
+        self.is_over = True
+        for call in self._calls:
+            call.leave()
+            if call.sent:
+                call.call.cancel()
