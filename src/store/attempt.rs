@@ -22,14 +22,14 @@ pub struct Token {
     pub attempt: u32,
     /// The session that leased it.
     pub session: SessionId,
-    /// Whether the job has an ordering key.
-    pub(super) is_keyed: bool,
+    /// Names of the [keys](NewJob::keys) of the job.
+    pub(super) keys: Vec<String>,
 }
 
 impl Token {
     /// The first of all possible tokens of a job, in their order.
     pub(crate) fn first(id: &str) -> Self {
-        Self { id: id.to_owned(), row: i64::MIN, attempt: 0, session: SessionId(i64::MIN), is_keyed: false }
+        Self { id: id.to_owned(), row: i64::MIN, attempt: 0, session: SessionId(i64::MIN), keys: Vec::new() }
     }
 }
 

@@ -24,11 +24,15 @@ pub(super) use fair_order::FairOrder;
 use super::{
     Bounds, Claimed, Demand, Full, JobRecord, JobState, Room, SessionId, Settle, Size, StoreError, StoredLimits,
     StoredQuotas, Timestamp, Token,
+    job::{ordering_lock, owned},
     request::Added,
     sql::{Connection, MemberChange, Select},
     wakes::Changes,
 };
 use crate::model::Criticality;
+
+/// Maximum number of keys that a transaction locks singly. The database has room for some thousand locks.
+const MAX_LOCKS: usize = 64;
 
 /// The last tick of a schedule.
 #[derive(Debug, Clone)]
@@ -48,6 +52,8 @@ pub(super) struct Engine<C> {
     bounds: Bounds,
     /// What the transaction adds so far.
     added: Added,
+    /// Names of the keys that the transaction has locked; `None` for all.
+    locked: Option<BTreeSet<String>>,
     /// Where the search goes on after the transaction.
     searched: Option<Option<(String, String)>>,
     /// What it changes of groups, by the row of the job that waits for each.
@@ -70,12 +76,24 @@ impl<C: Connection> Engine<C> {
     pub(super) fn new(rows: C, bounds: Bounds, shared: Arc<Shared>) -> Self {
         let (now, changes) = (Timestamp::default(), Changes::default());
         let (groups, finds_due) = (BTreeMap::new(), false);
-        Self { rows, now, changes, bounds, added: Added::default(), searched: None, groups, finds_due, shared }
+        let (added, locked, searched) = (Added::default(), None, None);
+        Self { rows, now, changes, bounds, added, locked, searched, groups, finds_due, shared }
     }
 
-    /// Begins a transaction.
-    pub(super) fn begin(&mut self) -> Result<(), StoreError> {
+    /// Begins a transaction that changes these keys, or if `None` any. It locks all if they are many.
+    pub(super) fn begin(&mut self, keys: Option<BTreeSet<String>>) -> Result<(), StoreError> {
         self.now = self.rows.begin()?;
+        self.locked = keys.filter(|keys| C::IS_SHARED && keys.len() <= MAX_LOCKS);
+        self.rows.lock_keys(self.locked.as_ref())
+    }
+
+    /// Locks a key that was not known at the begin. It does not wait for another transaction, which may wait for a row.
+    fn lock_key(&mut self, key: String) -> Result<(), StoreError> {
+        let Some(locked) = self.locked.as_mut().filter(|locked| !locked.contains(&key)) else { return Ok(()) };
+        if locked.len() >= MAX_LOCKS || !self.rows.try_lock_key(&key)? {
+            return Err(StoreError::Conflict);
+        }
+        locked.insert(key);
         Ok(())
     }
 
@@ -256,19 +274,17 @@ impl<C: Connection> Engine<C> {
         let (mut released, mut limited) = (Vec::new(), BTreeSet::new());
         for record in &mut records {
             self.changes.ready |= record.state == JobState::Ready;
-            if let Some((kind, key)) = record.request.limit_key().filter(|_| !record.has_slot()) {
-                limited.insert((kind.to_owned(), key.to_owned()));
-            }
+            limited.extend(record.request.limit_key().filter(|_| !record.has_slot()).map(owned));
             if record.state.is_ended() {
                 self.resize(record, -1, 0);
                 if record.release_key() {
-                    let (tenant, key) = record.key();
-                    released.push((tenant.to_owned(), key.to_owned()));
+                    released.extend(record.request.ordering_key().map(owned));
                 }
             }
         }
         self.save(&records)?;
         for (tenant, key) in released {
+            self.lock_key(ordering_lock((&tenant, &key)))?;
             let mut next = self.select(Select::blocked(&tenant, &key), 1)?;
             for record in &mut next {
                 self.enter(record)?;
@@ -276,7 +292,7 @@ impl<C: Connection> Engine<C> {
             }
             self.save(&next)?;
         }
-        limited.iter().try_for_each(|(kind, key)| self.let_in(kind, key))
+        self.let_in(&limited)
     }
 
     fn save(&mut self, records: &[JobRecord]) -> Result<(), StoreError> {
@@ -294,8 +310,12 @@ impl<C: Connection> Engine<C> {
 
     /// Makes a job ready in the fair order of tenants, or blocked behind those that hold its keys.
     fn enter(&mut self, record: &mut JobRecord) -> Result<(), StoreError> {
-        let key_is_held = record.needs_key() && self.rows.key_holder(record.key())?.is_some();
-        let may_run = record.take_key(key_is_held) && self.has_free_slot(record)?;
+        if let Some(key) = record.request.ordering_key().filter(|_| record.needs_key()) {
+            self.lock_key(ordering_lock(key))?;
+            let is_held = self.rows.key_holder(key)?.is_some();
+            record.take_key(is_held);
+        }
+        let may_run = !record.needs_key() && self.has_free_slot(record)?;
         let place = if may_run { self.place(record)? } else { self.number()? };
         record.enter(may_run, place);
         Ok(())

@@ -83,17 +83,23 @@ impl NewJob {
 
     /// The token of an attempt of the job, which has this row.
     pub(crate) fn token(&self, row: i64, attempt: u32, session: SessionId) -> Token {
-        Token { id: self.id.clone(), row, attempt, session, is_keyed: self.is_keyed() }
+        Token { id: self.id.clone(), row, attempt, session, keys: self.keys() }
+    }
+
+    /// Names of its ordering key and of its limit key, as transactions lock them.
+    pub(super) fn keys(&self) -> Vec<String> {
+        let ordering = self.ordering_key().map(ordering_lock);
+        ordering.into_iter().chain(self.limit_key().map(limit_lock)).collect()
     }
 
     /// Whether others may wait until it has ended: for its ordering key, or for its limit key.
     pub(super) fn is_keyed(&self) -> bool {
-        self.is_ordered() || self.policy.has_key_limit
+        !self.job.ordering_key.is_empty() || self.policy.has_key_limit
     }
 
-    /// Whether it has an ordering key.
-    pub(super) fn is_ordered(&self) -> bool {
-        !self.job.ordering_key.is_empty()
+    /// Tenant and ordering key, if it has one.
+    pub(super) fn ordering_key(&self) -> Option<(&str, &str)> {
+        Some((&*self.job.tenant, &*self.job.ordering_key)).filter(|(_, key)| !key.is_empty())
     }
 
     /// Kind and limit key, if only so many jobs of the limit key may run.
@@ -110,6 +116,21 @@ impl NewJob {
         }
         hash.finalize().into()
     }
+}
+
+/// A key with what it belongs to: the tenant of an ordering key, or the kind of a limit key.
+pub(super) fn owned((of, key): (&str, &str)) -> (String, String) {
+    (of.to_owned(), key.to_owned())
+}
+
+/// Name of an ordering key, as transactions lock it.
+pub(super) fn ordering_lock((tenant, key): (&str, &str)) -> String {
+    format!("order {tenant}/{key}")
+}
+
+/// Name of a limit key, as transactions lock it.
+pub(super) fn limit_lock((kind, key): (&str, &str)) -> String {
+    format!("limit {kind}/{key}")
 }
 
 /// State of a detached job. The last four are final.

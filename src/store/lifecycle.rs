@@ -34,20 +34,15 @@ impl JobRecord {
         }
     }
 
-    /// Tenant and ordering key.
-    pub(super) fn key(&self) -> (&str, &str) {
-        (&self.request.job.tenant, &self.request.job.ordering_key)
-    }
-
     /// Whether it must get its ordering key before it is ready. A job that waits for its next attempt has its key
     /// already.
     pub(crate) fn needs_key(&self) -> bool {
-        self.request.is_ordered() && !self.holds_key
+        self.request.ordering_key().is_some() && !self.holds_key
     }
 
     /// Takes its ordering key if that is free. Returns whether it may go on.
     pub(super) fn take_key(&mut self, key_is_held: bool) -> bool {
-        self.holds_key |= self.request.is_ordered() && !key_is_held;
+        self.holds_key |= self.request.ordering_key().is_some() && !key_is_held;
         !self.needs_key()
     }
 

@@ -28,7 +28,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 pub(super) use group_counts::{MemberChange, due_jobs, mark_started, open_group, save_members};
-pub(super) use limit_counts::{running, slots, waiting_after};
+pub(super) use limit_counts::{Slots, running, slots, waiting_after};
 pub(super) use record::{COLUMNS, Cell, Value, Values, read_record, text};
 pub(super) use rows::Connection;
 pub(super) use statements::{BLOCKED, Bulk, COLUMN_LIST, READY, RUNNING, Select};
@@ -259,8 +259,7 @@ impl<C: Connection> JobStore for SqlStore<C> {
 
     async fn tick(&self, end_leases: bool) -> Result<Ticked, StoreError> {
         let asked = Instant::now();
-        self.write(Turn::Keys(Vec::new()), move |engine| engine.tick(end_leases && asked.elapsed() < MAX_TICK_WAIT))
-            .await
+        self.write(Turn::Any, move |engine| engine.tick(end_leases && asked.elapsed() < MAX_TICK_WAIT)).await
     }
 
     async fn probe(&self) -> Result<(), StoreError> {

@@ -84,7 +84,7 @@ fn start(options: &SqliteOptions, clock: Clock) -> Result<Arc<dyn JobStore>, Sto
     let writer = SqliteConnection::of_writer(connection, lock, options, clock.clone(), Arc::clone(&log_bytes))?;
     // A session ends with its process.
     let mut engine = Engine::new(writer, options.bounds, Arc::default());
-    engine.begin()?;
+    engine.begin(None)?;
     engine.end_leases(Timestamp::from_millis(i64::MAX))?;
     let (wakes, closed) = (Arc::new(Wakes::default()), CancellationToken::new());
     wakes.announce(&engine.commit()?);

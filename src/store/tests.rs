@@ -240,8 +240,8 @@ async fn keys_have_their_holders(script: &Script) {
     let jobs = script.store.list(Filter::default(), Order::Newest, None, 1000).await.expect("a list").jobs;
     let (mut keys, mut limits) = (HashMap::<_, (usize, usize)>::new(), HashMap::<_, (usize, usize)>::new());
     for job in jobs.iter().filter(|job| !job.state.is_ended()) {
-        if job.request.is_ordered() {
-            let (holders, blocked) = keys.entry(job.key()).or_default();
+        if let Some(key) = job.request.ordering_key() {
+            let (holders, blocked) = keys.entry(key).or_default();
             match job.state {
                 JobState::Blocked if !job.holds_key => *blocked += 1,
                 JobState::Scheduled if !job.holds_key => {}

@@ -20,6 +20,8 @@ pub struct Wakes {
 #[derive(Debug, Default)]
 pub(super) struct Changes {
     pub(super) ready: bool,
+    /// A limit over all servers has a place. Other servers find it by their looks, because this one can use it.
+    pub(super) place: bool,
     /// Jobs are ready again in their old places. Only `postgres/replica.rs` reads it.
     pub(super) returned: bool,
     pub(super) cancels: bool,
@@ -78,7 +80,7 @@ impl Wakes {
 
     /// Wakes what waits for these changes, and logs the jobs that could not be read.
     pub(super) fn announce(&self, changes: &Changes) {
-        if changes.ready {
+        if changes.ready || changes.place {
             self.ready.notify_one();
         }
         if changes.cancels {

@@ -30,11 +30,7 @@ impl<C: Connection> Engine<C> {
         due.retain(|record| record.waits_for_group());
         for record in &mut due {
             record.due_at = self.now;
-            // The next tick lets a job take its keys, where they are locked.
-            if !record.request.is_keyed() {
-                self.enter(record)?;
-            }
         }
-        self.save_changed(due)
+        self.start(due)
     }
 }

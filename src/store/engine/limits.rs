@@ -1,7 +1,10 @@
 //! Limits of kinds over all servers of a store. A kind leases only as many jobs as its limit leaves. A limit key blocks
 //! its jobs before they are ready, so that no server looks at jobs that may not run.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -9,7 +12,8 @@ use parking_lot::Mutex;
 use super::{Engine, Shared};
 use crate::store::{
     BATCH, JobRecord, StoreError, StoredLimit, StoredLimits,
-    sql::{Connection, Select, running, slots, waiting_after},
+    job::{limit_lock, owned},
+    sql::{Connection, Select, Slots, running, slots, waiting_after},
 };
 
 impl Default for Shared {
@@ -44,13 +48,20 @@ impl<C: Connection> Engine<C> {
         &mut self,
         kinds: &BTreeMap<String, usize>,
     ) -> Result<Vec<(String, usize)>, StoreError> {
-        if kinds.keys().any(|kind| self.limit_of_all(kind).is_some()) {
+        let mut rooms = self.rooms(kinds)?;
+        // Others wait for the lock until the commit, so it is taken only where it serves.
+        if rooms.iter().any(|(kind, room)| *room > 0 && self.limit_of_all(kind).is_some()) {
             self.rows.lock_limits()?;
+            rooms = self.rooms(kinds)?;
         }
+        Ok(rooms)
+    }
+
+    fn rooms(&mut self, kinds: &BTreeMap<String, usize>) -> Result<Vec<(String, usize)>, StoreError> {
         let mut rooms = Vec::new();
         for (kind, &count) in kinds {
             let left = match self.limit_of_all(kind) {
-                Some(max) => max.saturating_sub(running(&mut self.rows, kind)?),
+                Some(max) => running(&mut self.rows, kind)?.map_or(0, |running| max.saturating_sub(running)),
                 None => count,
             };
             rooms.push((kind.clone(), count.min(left)));
@@ -58,34 +69,42 @@ impl<C: Connection> Engine<C> {
         Ok(rooms)
     }
 
-    /// An attempt ended: another server may wait for its place.
+    /// An attempt ended: this server can use its place. To tell all others of it would cost more claims than jobs.
     pub(super) fn note_place(&mut self, kind: &str) {
-        self.changes.ready |= self.limit_of_all(kind).is_some();
+        self.changes.place |= self.limit_of_all(kind).is_some();
     }
 
-    /// How many more jobs of a limit key may be ready or run.
-    pub(super) fn free_slots(&mut self, kind: &str, key: &str) -> Result<usize, StoreError> {
-        let Some(max) = self.shared.limit(kind).per_key else { return Ok(BATCH) };
-        Ok((max as usize).saturating_sub(slots(&mut self.rows, kind, key)?).min(BATCH))
+    /// The state of limit keys, and how many more jobs of each may be ready or run.
+    pub(super) fn free_slots(&mut self, keys: &BTreeSet<(String, String)>) -> Result<Vec<(Slots, usize)>, StoreError> {
+        keys.iter().try_for_each(|(kind, key)| self.lock_key(limit_lock((kind, key))))?;
+        let free = |slots: Slots| {
+            let max = self.shared.limit(&slots.kind).per_key.map_or(usize::MAX, |max| max as usize);
+            let free = max.saturating_sub(slots.taken).min(BATCH);
+            (slots, free)
+        };
+        Ok(slots(&mut self.rows, keys)?.into_iter().map(free).collect())
     }
 
     pub(super) fn has_free_slot(&mut self, record: &JobRecord) -> Result<bool, StoreError> {
-        let Some((kind, key)) = record.request.limit_key() else { return Ok(true) };
-        Ok(self.free_slots(kind, key)? > 0)
+        let key = record.request.limit_key().map(owned);
+        Ok(self.free_slots(&key.into_iter().collect())?.iter().all(|(_, free)| *free > 0))
     }
 
-    /// Makes the next jobs of a limit key ready, as many as it allows.
-    pub(super) fn let_in(&mut self, kind: &str, key: &str) -> Result<(), StoreError> {
-        let free = self.free_slots(kind, key)?;
-        if free == 0 {
-            return Ok(());
+    /// Makes the next jobs of limit keys ready, as many as each allows.
+    pub(super) fn let_in(&mut self, keys: &BTreeSet<(String, String)>) -> Result<(), StoreError> {
+        let mut all = Vec::new();
+        for (Slots { kind, key, is_awaited, .. }, free) in self.free_slots(keys)? {
+            if !is_awaited || free == 0 {
+                continue;
+            }
+            let mut next = self.select(Select::waiting(&kind, &key), free)?;
+            for record in &mut next {
+                record.enter(true, self.place(record)?);
+                self.changes.ready = true;
+            }
+            all.extend(next);
         }
-        let mut next = self.select(Select::waiting(kind, key), free)?;
-        for record in &mut next {
-            record.enter(true, self.place(record)?);
-            self.changes.ready = true;
-        }
-        self.save(&next)
+        self.save(&all)
     }
 
     /// After a change of the limits: lets in the jobs of further limit keys. Returns whether more follow.
@@ -97,7 +116,7 @@ impl<C: Connection> Engine<C> {
                 self.searched = Some(None);
                 return Ok(false);
             };
-            self.let_in(&next.0, &next.1)?;
+            self.let_in(&[next.clone()].into())?;
             last = next;
         }
         self.searched = Some(Some(last));

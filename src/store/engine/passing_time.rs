@@ -7,7 +7,7 @@ use tracing::warn;
 
 use super::{Engine, LastTick};
 use crate::store::{
-    BATCH, Fired, JobState, Overlap, StoreError, Submission, Submitted, Tick, Ticked, Timestamp,
+    BATCH, Fired, JobRecord, JobState, Overlap, StoreError, Submission, Submitted, Tick, Ticked, Timestamp,
     sql::{Connection, Select},
 };
 
@@ -37,6 +37,12 @@ impl<C: Connection> Engine<C> {
     fn promote(&mut self) -> Result<usize, StoreError> {
         let due = self.select(Select::due(self.now), BATCH)?;
         let promoted = due.len();
+        self.start(due)?;
+        Ok(promoted)
+    }
+
+    /// Makes jobs ready that are due, as far as their keys let them.
+    pub(super) fn start(&mut self, due: Vec<JobRecord>) -> Result<(), StoreError> {
         let mut batch = Vec::new();
         for mut record in due {
             let needs_key = record.request.is_keyed();
@@ -44,8 +50,7 @@ impl<C: Connection> Engine<C> {
             // A later job with the same key must find the key held, or one place less.
             if needs_key { self.save_changed(vec![record])? } else { batch.push(record) }
         }
-        self.save_changed(batch)?;
-        Ok(promoted)
+        self.save_changed(batch)
     }
 
     /// Takes back the jobs of sessions whose lease has ended at time `at`.

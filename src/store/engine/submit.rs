@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet, hash_map::Entry};
 use super::Engine;
 use crate::store::{
     JobRecord, JobState, NewJob, SessionId, StoreError, Submission, Submitted,
+    job::owned,
     sql::{Connection, open_group},
 };
 
@@ -16,14 +17,31 @@ struct Batch<'a> {
     /// Whether a kind has no ready job before the new ones.
     free_kinds: HashMap<&'a str, bool>,
     ids: HashSet<&'a str>,
-    keys: HashSet<(&'a str, &'a str)>,
+    /// The ordering keys that are held, each with its tenant.
+    held: HashSet<(String, String)>,
     /// Jobs that may still become ready, by kind and limit key.
-    slots: HashMap<(&'a str, &'a str), usize>,
+    slots: HashMap<(String, String), usize>,
     /// The groups that jobs name, with their row, their tenant, and whether they are closed.
     groups: HashMap<&'a str, Option<(i64, String, bool)>>,
     records: Vec<JobRecord>,
     /// One for each job, in order.
     plans: Vec<Plan>,
+}
+
+impl Batch<'_> {
+    /// Gives a new job its keys, as far as they are free. Returns whether it has all.
+    fn take_keys(&mut self, record: &mut JobRecord) -> bool {
+        let is_held = record.request.ordering_key().is_some_and(|key| !self.held.insert(owned(key)));
+        if !record.take_key(is_held) {
+            return false;
+        }
+        let free = record.request.limit_key().and_then(|key| self.slots.get_mut(&owned(key)));
+        free.is_none_or(|free| {
+            let is_free = *free > 0;
+            *free = free.saturating_sub(1);
+            is_free
+        })
+    }
 }
 
 /// What is to be done with a job.
@@ -42,9 +60,13 @@ impl<C: Connection> Engine<C> {
         let mut batch = Batch::default();
         let jobs = || submissions.iter().flat_map(|submission| &submission.jobs);
         // Only new jobs may take ordering keys.
-        let keyed: Vec<_> = jobs().filter(|job| job.is_keyed()).map(|job| job.id.as_str()).collect();
-        let old = self.rows.look_at(&keyed)?;
-        batch.ids.extend(keyed.iter().filter(|id| old.iter().any(|record| record.request.id == **id)));
+        let keyed: Vec<_> = jobs().filter(|job| job.is_keyed()).collect();
+        let ids: Vec<_> = keyed.iter().map(|job| job.id.as_str()).collect();
+        let old = self.rows.look_at(&ids)?;
+        batch.ids.extend(ids.iter().filter(|id| old.iter().any(|record| record.request.id == **id)));
+        batch.held.extend(self.rows.held_keys(&keyed.iter().filter_map(|job| job.ordering_key()).collect())?);
+        let free = self.free_slots(&keyed.iter().filter_map(|job| job.limit_key()).map(owned).collect())?;
+        batch.slots.extend(free.into_iter().map(|(slots, free)| ((slots.kind, slots.key), free)));
         let mut numbers = self.rows.numbers(jobs().count())?.into_iter();
         for submission in submissions {
             for (job, row) in submission.jobs.iter().zip(&mut numbers) {
@@ -67,18 +89,6 @@ impl<C: Connection> Engine<C> {
             entry.insert(self.ready(session, kind, 1)?.is_empty());
         }
         Ok(batch.sessions[&session] && batch.free_kinds[kind])
-    }
-
-    /// Whether the limit key of a new job lets it run.
-    fn take_slot<'a>(&mut self, batch: &mut Batch<'a>, job: &'a NewJob) -> Result<bool, StoreError> {
-        let Some(key) = job.limit_key() else { return Ok(true) };
-        let free = match batch.slots.entry(key) {
-            Entry::Occupied(entry) => entry.into_mut(),
-            Entry::Vacant(entry) => entry.insert(self.free_slots(key.0, key.1)?),
-        };
-        let is_free = *free > 0;
-        *free = free.saturating_sub(1);
-        Ok(is_free)
     }
 
     /// Row of the group that a job joins, or why it cannot. Another server may close the group until the commit.
@@ -121,11 +131,8 @@ impl<C: Connection> Engine<C> {
         }
         let mut record = JobRecord { member_of, ..JobRecord::new(job.clone(), self.now, row) };
         if record.due_at <= self.now {
-            let key = (job.job.tenant.as_str(), job.job.ordering_key.as_str());
-            let is_held = job.is_ordered() && (batch.keys.contains(&key) || self.rows.key_holder(key)?.is_some());
-            let may_run = record.take_key(is_held) && self.take_slot(batch, job)?;
+            let may_run = batch.take_keys(&mut record);
             record.enter(may_run, row);
-            batch.keys.extend(record.holds_key.then_some(key));
         }
         self.resize(&record, 1, bytes as i64);
         if record.state == JobState::Ready {

@@ -1,6 +1,6 @@
 //! A connection to PostgreSQL, for threads that may block.
 
-use std::{error::Error, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, error::Error, sync::Arc, time::Duration};
 
 use bytes::BytesMut;
 use tokio::time::{Instant, sleep_until};
@@ -21,8 +21,10 @@ use crate::store::{
 };
 
 const NOW: &str = "select waterwheel.waterwheel_now()";
-/// Advisory lock: only one transaction at a time changes jobs with ordering keys.
+/// Advisory lock: a transaction that locks any keys shares it, and one that locks all has it alone.
 const KEYS_LOCK: i64 = 0x7777_6b65_7973;
+/// The sort of the advisory locks of single keys.
+const KEY_LOCKS: i32 = 0x7777_6b65;
 /// Advisory lock: only one transaction at a time leases jobs of kinds with a limit.
 const LIMITS_LOCK: i64 = 0x7777_6c69_6d69;
 
@@ -131,8 +133,27 @@ impl Connection for PostgresConnection {
         self.replica.publish(changes);
     }
 
-    fn lock_keys(&mut self) -> Result<(), StoreError> {
-        self.ask("select pg_advisory_xact_lock($1)", &[(&KEYS_LOCK, Type::INT8)]).map(drop)
+    fn lock_keys(&mut self, keys: Option<&BTreeSet<String>>) -> Result<(), StoreError> {
+        let Some(keys) = keys else {
+            return self.ask("select pg_advisory_xact_lock($1)", &[(&KEYS_LOCK, Type::INT8)]).map(drop);
+        };
+        if keys.is_empty() {
+            return Ok(());
+        }
+        // In one order, so that no two transactions wait for each other.
+        let sql = "select pg_advisory_xact_lock_shared($1) union all select pg_advisory_xact_lock($2, hash) from \
+                   (select distinct hashtext(key) as hash from unnest($3) as key order by hash) as hashes";
+        let keys: Vec<_> = keys.iter().collect();
+        let parameters: [Parameter<'_>; 3] =
+            [(&KEYS_LOCK, Type::INT8), (&KEY_LOCKS, Type::INT4), (&keys, Type::TEXT_ARRAY)];
+        self.ask(sql, &parameters).map(drop)
+    }
+
+    fn try_lock_key(&mut self, key: &str) -> Result<bool, StoreError> {
+        let sql = "select case when pg_try_advisory_xact_lock_shared($1) \
+                   then pg_try_advisory_xact_lock($2, hashtext($3)) else false end";
+        let parameters: [Parameter<'_>; 3] = [(&KEYS_LOCK, Type::INT8), (&KEY_LOCKS, Type::INT4), (&key, Type::TEXT)];
+        Ok(self.ask(sql, &parameters)?.pop().map_or(Ok(0), |row| row.number::<u8>(0))? == 1)
     }
 
     fn lock_limits(&mut self) -> Result<(), StoreError> {

@@ -1,23 +1,55 @@
 //! Counts of jobs that limits compare.
 
-use super::{BLOCKED, Cell, Connection, READY, RUNNING, text};
+use std::{collections::BTreeSet, sync::LazyLock};
+
+use super::{BLOCKED, Bulk, Connection, READY, RUNNING, Values, text};
 use crate::store::StoreError;
 
-/// Number of jobs of a kind that are leased. The sessions make it one step each in the index.
-pub(in crate::store) fn running(rows: &mut impl Connection, kind: &str) -> Result<usize, StoreError> {
-    let sessions = "session in (select session from sessions)";
-    let sql = format!("select count(*) from jobs where state = {RUNNING} and {sessions} and kind = $1");
-    count(rows, &sql, &[text(kind)])
+/// Number of jobs of a kind that are leased; `None` if none is ready. The sessions make it one step each in the index.
+pub(in crate::store) fn running(rows: &mut impl Connection, kind: &str) -> Result<Option<usize>, StoreError> {
+    let sql = format!(
+        "select count(*) from jobs where state = {RUNNING} and session in (select session from sessions) and kind = $1 \
+         having exists (select 1 from jobs where state = {READY} and kind = $1)"
+    );
+    rows.query(&sql, &[text(kind)])?.pop().map(|row| row.number(0)).transpose()
 }
 
-/// Number of jobs of a limit key that are ready or run.
-pub(in crate::store) fn slots(rows: &mut impl Connection, kind: &str, key: &str) -> Result<usize, StoreError> {
-    let sql = format!("select count(*) from jobs where state in ({READY}, {RUNNING}) and kind = $1 and slot_key = $2");
-    count(rows, &sql, &[text(kind), text(key)])
+/// Kind and limit key, the number of its jobs that are ready or run, and whether others wait for it.
+static SLOTS: LazyLock<Bulk> = LazyLock::new(|| {
+    let slots = |kind, key| {
+        let jobs = format!("from jobs where kind = {kind} and slot_key = {key} and state");
+        format!(
+            "select {kind}, {key}, (select count(*) {jobs} in ({READY}, {RUNNING})), \
+             cast(case when exists (select 1 {jobs} = {BLOCKED}) then 1 else 0 end as bigint)"
+        )
+    };
+    Bulk {
+        single: slots("$1", "$2"),
+        arrays: format!("{} from unnest($1, $2) as keys (kind, key)", slots("keys.kind", "keys.key")),
+    }
+});
+
+/// A limit key.
+pub(in crate::store) struct Slots {
+    pub(in crate::store) kind: String,
+    pub(in crate::store) key: String,
+    /// Number of its jobs that are ready or run.
+    pub(in crate::store) taken: usize,
+    /// Whether others wait for it, or also for their ordering key.
+    pub(in crate::store) is_awaited: bool,
 }
 
-fn count(rows: &mut impl Connection, sql: &str, cells: &[Cell<'_>]) -> Result<usize, StoreError> {
-    rows.query(sql, cells)?.pop().map_or(Ok(0), |row| row.number(0))
+/// The state of limit keys, each with its kind.
+pub(in crate::store) fn slots(
+    rows: &mut impl Connection,
+    keys: &BTreeSet<(String, String)>,
+) -> Result<Vec<Slots>, StoreError> {
+    let cells: Vec<_> = keys.iter().map(|(kind, key)| vec![text(kind), text(key)]).collect();
+    let read = |row: &mut Values| {
+        let (kind, key, is_awaited) = (row.text(0), row.text(1), row.number::<u8>(3)? == 1);
+        Ok(Slots { kind, key, taken: row.number(2)?, is_awaited })
+    };
+    rows.bulk(&SLOTS, &cells)?.iter_mut().map(read).collect()
 }
 
 /// The next kind and limit key with jobs that wait.

@@ -1,6 +1,9 @@
 //! Rows in a database. The SQL is the same for all databases; a [`Connection`] runs it.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
@@ -11,8 +14,8 @@ use super::{
         COLUMNS, Cell, FIXED, Values, cells_of, int, json, numbers, read_record, read_records, rows_of, text, time,
     },
     statements::{
-        Bulk, COLUMN_LIST, DELETE_JOBS, DEPTHS, INSERT_JOBS, INSERT_OUTPUTS, INSERT_PAYLOADS, LOAD_PAYLOADS, LOCK_JOBS,
-        READ_JOBS, READY, RUNNING, SAVE_JOBS, Select, delete,
+        Bulk, COLUMN_LIST, DELETE_JOBS, DEPTHS, HELD_KEYS, INSERT_JOBS, INSERT_OUTPUTS, INSERT_PAYLOADS, LOAD_PAYLOADS,
+        LOCK_JOBS, READ_JOBS, READY, SAVE_JOBS, Select, delete,
     },
 };
 use crate::store::{
@@ -63,9 +66,13 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
     fn roll_back(&mut self);
     /// Notifies other processes of the changes of a transaction.
     fn publish(&mut self, _: &Changes) {}
-    /// Prevents others from changing jobs with ordering keys, until the transaction ends.
-    fn lock_keys(&mut self) -> Result<(), StoreError> {
+    /// Waits for these keys, or if `None` for all, and locks them until the transaction ends.
+    fn lock_keys(&mut self, _: Option<&BTreeSet<String>>) -> Result<(), StoreError> {
         Ok(())
+    }
+    /// Locks a further key, unless another transaction has it. Returns whether it did.
+    fn try_lock_key(&mut self, _: &str) -> Result<bool, StoreError> {
+        Ok(true)
     }
     /// Prevents others from leasing jobs of kinds with a limit, until the transaction ends.
     fn lock_limits(&mut self) -> Result<(), StoreError> {
@@ -193,6 +200,12 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
         self.bulk(&delete("outputs"), &[vec![int(record.row)]]).map(drop)
     }
 
+    /// Those of the ordering keys, each with its tenant, that a job holds.
+    fn held_keys(&mut self, keys: &BTreeSet<(&str, &str)>) -> Result<Vec<(String, String)>, StoreError> {
+        let cells: Vec<_> = keys.iter().map(|(tenant, key)| vec![text(tenant), text(key)]).collect();
+        Ok(self.bulk(&HELD_KEYS, &cells)?.iter_mut().map(|row| (row.text(0), row.text(1))).collect())
+    }
+
     /// Id of the job of the tenant that holds the ordering key.
     fn key_holder(&mut self, (tenant, key): (&str, &str)) -> Result<Option<String>, StoreError> {
         let sql = "select id from jobs where tenant = $1 and ordering_key = $2 and holds_key";
@@ -283,15 +296,8 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
 
     /// The tokens of the jobs that are leased to a session.
     fn leased(&mut self, session: SessionId) -> Result<Vec<Token>, StoreError> {
-        let sql = format!(
-            "select id, row, starts, cast(case when ordering_key <> '' or slot_key is not null then 1 else 0 end as \
-             bigint) from jobs where state = {RUNNING} and session = $1"
-        );
-        let token = |job: &mut Values| {
-            let (id, is_keyed) = (job.text(0), job.number::<u8>(3)? == 1);
-            Ok(Token { id, row: job.number(1)?, attempt: job.number(2)?, session, is_keyed })
-        };
-        self.query(&sql, &[int(session.0)])?.iter_mut().map(token).collect()
+        let leased = self.query_jobs(Select::leased(session), usize::MAX, "")?;
+        Ok(leased.iter().filter_map(JobRecord::token).collect())
     }
 
     /// Saves a session and the end of its lease.

@@ -83,6 +83,17 @@ pub(super) static LOCK_JOBS: LazyLock<Bulk> = LazyLock::new(|| {
     Bulk { single: single.clone(), arrays: format!("{arrays} order by row for update") }
 });
 
+pub(super) static HELD_KEYS: LazyLock<Bulk> = LazyLock::new(|| {
+    let held = |tenant, key| {
+        let holder = format!("select 1 from jobs where tenant = {tenant} and ordering_key = {key} and holds_key");
+        format!("where exists ({holder})")
+    };
+    Bulk {
+        single: format!("select $1, $2 {}", held("$1", "$2")),
+        arrays: format!("select * from unnest($1, $2) as keys (tenant, key) {}", held("keys.tenant", "keys.key")),
+    }
+});
+
 /// It waits for no other server: a job that one changes is left.
 pub(super) static DELETE_JOBS: LazyLock<Bulk> = LazyLock::new(|| {
     let tail = "returning row, tenant, payload_bytes + output_bytes";

@@ -1,13 +1,13 @@
 //! The writer of a store: operations wait for it, and share the transactions.
 
-use std::{mem, sync::Arc, vec};
+use std::{collections::BTreeSet, mem, sync::Arc, vec};
 
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 use tracing::error;
 
 use super::Connection;
-use crate::store::{JobState, Settle, StoreError, Submission, Submitted, Wakes, engine::Engine};
+use crate::store::{JobState, NewJob, Settle, StoreError, Submission, Submitted, Wakes, engine::Engine};
 
 /// Maximum number of operations of one transaction.
 const MAX_GROUP: usize = 1024;
@@ -23,7 +23,7 @@ pub(super) enum Turn {
     /// It extends a lease. An operation of the same group may end leases.
     Lease,
     Any,
-    /// It may change jobs that have ordering keys, or end leases. The ids are those of its jobs, as far as known.
+    /// It may change jobs that have any keys, or end leases. The ids are those of its jobs, as far as known.
     Keys(Vec<String>),
 }
 
@@ -100,17 +100,18 @@ impl<C: Connection> Writer<C> {
     }
 
     fn settle_together(&mut self, ends: &[Settle]) -> Result<Vec<Option<JobState>>, StoreError> {
-        let needs_keys = ends.iter().any(|end| end.token.is_keyed);
-        self.transact(needs_keys, |engine| engine.settle(&ends.iter().collect::<Vec<_>>()))
+        let keys = ends.iter().flat_map(|end| end.token.keys.clone()).collect();
+        self.transact(Some(keys), |engine| engine.settle(&ends.iter().collect::<Vec<_>>()))
     }
 
     /// Runs a group in one transaction.
     fn run_group(&mut self, group: &mut [Operation<C>]) -> Result<Answers, StoreError> {
-        let needs_keys = group.iter().any(Operation::needs_keys);
-        self.transact(needs_keys, |engine| {
+        let keys = group.iter().map(Operation::keys).collect::<Option<Vec<_>>>();
+        let keys = keys.map(|keys| keys.into_iter().flatten().collect());
+        self.transact(keys, |engine| {
             let (mut submissions, mut ends) = (Vec::new(), Vec::new());
             let (mut others, mut named) = (Vec::new(), Vec::new());
-            for operation in group {
+            for operation in &mut *group {
                 match operation {
                     Operation::Submit(submission, _) => submissions.push(&*submission),
                     Operation::Settle(settles, _) => ends.extend(settles.iter()),
@@ -142,17 +143,26 @@ impl<C: Connection> Writer<C> {
         })
     }
 
+    /// Runs a transaction that locks these keys, or all. If it meets others that are locked, it runs again with all.
     fn transact<T>(
         &mut self,
-        needs_keys: bool,
+        keys: Option<BTreeSet<String>>,
+        mut run: impl FnMut(&mut Engine<C>) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        match self.attempt(keys, &mut run) {
+            Err(StoreError::Conflict) => self.attempt(None, &mut run),
+            answer => answer,
+        }
+    }
+
+    fn attempt<T>(
+        &mut self,
+        keys: Option<BTreeSet<String>>,
         run: impl FnOnce(&mut Engine<C>) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let engine = &mut self.engine;
         let attempt = || {
-            engine.begin()?;
-            if needs_keys {
-                engine.rows.lock_keys()?;
-            }
+            engine.begin(keys)?;
             let answer = run(engine)?;
             Ok((answer, engine.commit()?))
         };
@@ -171,11 +181,13 @@ impl<C: Connection> Writer<C> {
 }
 
 impl<C: Connection> Operation<C> {
-    fn needs_keys(&self) -> bool {
+    /// Names of the keys that it changes; `None` for any.
+    fn keys(&self) -> Option<Vec<String>> {
         match self {
-            Self::Submit(submission, _) => submission.jobs.iter().any(|job| job.is_keyed()),
-            Self::Settle(ends, _) => ends.iter().any(|end| end.token.is_keyed),
-            Self::Other(turn, ..) => matches!(turn, Turn::Keys(_)),
+            Self::Submit(submission, _) => Some(submission.jobs.iter().flat_map(NewJob::keys).collect()),
+            Self::Settle(ends, _) => Some(ends.iter().flat_map(|end| end.token.keys.clone()).collect()),
+            Self::Other(Turn::Keys(_), ..) => None,
+            Self::Other(..) => Some(Vec::new()),
         }
     }
 }

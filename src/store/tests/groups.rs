@@ -169,7 +169,6 @@ pub(super) const GROUPS: &[Case] = &[
             claim S k=9           => a x
             end a ok              => succeeded
             claim S k=9           =>
-            tick                  => promoted=1
             get group/g           => blocked starts=0 failures=0 crashes=0 kept=0
             end x ok              => succeeded
             claim S k=9           => group/g

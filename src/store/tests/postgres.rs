@@ -1,7 +1,8 @@
 //! Stores on a PostgreSQL server of the tests' own.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use tempfile::{NamedTempFile, TempDir};
 use tokio::time::timeout;
 use tokio_postgres::NoTls;
@@ -10,8 +11,8 @@ use super::{cluster::Cluster, promises::success};
 use crate::{
     model::Job,
     store::{
-        Action, Bounds, JobName, JobState, JobStore, NewJob, PostgresOptions, Room, StoreError, Submission, Submitted,
-        Timestamp, inspect_postgres, open_postgres,
+        Action, Bounds, JobName, JobState, JobStore, NewJob, PostgresOptions, Room, StoreError, StoredLimit,
+        Submission, Submitted, Timestamp, inspect_postgres, open_postgres,
     },
     task::Tasks,
 };
@@ -207,6 +208,78 @@ async fn servers_that_change_the_same_jobs_do_not_wait_for_each_other_in_a_circl
         tokio::try_join!(one.change(names(), Action::Cancel), other.change(names(), Action::Cancel)).expect("answers");
         tokio::try_join!(one.change(names(), Action::Delete), other.change(names(), Action::Delete)).expect("answers");
     }
+    let log = std::fs::read_to_string(cluster.directory.path().join("log")).expect("its log");
+    assert!(!log.contains("deadlock detected"), "{log}");
+    for store in stores {
+        store.close().await;
+    }
+}
+
+/// Jobs that run, of a key or of all.
+type Running = Mutex<HashMap<String, usize>>;
+
+/// Runs jobs until none is ready, and ends each batch from its last to its first.
+async fn run(store: &dyn JobStore, room: &Room, running: &Running) {
+    loop {
+        let mut claimed = store.claim(room.clone()).await.expect("jobs");
+        if claimed.is_empty() {
+            return;
+        }
+        claimed.reverse();
+        let keys = claimed.iter().flat_map(|job| job.token.keys.iter().map(String::as_str).chain(["all"]));
+        let keys: Vec<_> = keys.map(str::to_owned).collect();
+        for key in &keys {
+            let most = if key == "all" { 5 } else { 1 + usize::from(key.starts_with("limit")) };
+            let mut running = running.lock();
+            let of_key = running.entry(key.clone()).or_default();
+            *of_key += 1;
+            assert!(*of_key <= most, "{of_key} jobs of {key} run");
+        }
+        keys.iter().for_each(|key| *running.lock().get_mut(key).expect("it runs") -= 1);
+        store.settle(claimed.into_iter().map(success).collect()).await.expect("answers");
+    }
+}
+
+/// Each creates, runs, cancels and retries jobs of the same keys, in an order of its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_that_share_keys_keep_their_limits_and_do_not_wait_for_each_other_in_a_circle() {
+    let Some(cluster) = Cluster::start().await else { return };
+    let (first, server) = store(&cluster, "keys", Bounds::default()).await;
+    let stores = [first, replica(&cluster, "keys", Bounds::default())];
+    server.run("alter system set deadlock_timeout = '20ms'").await;
+    server.run("select pg_reload_conf()").await;
+    let job = |id: usize, of: &str| {
+        let mut job = NewJob::new(format!("{of}{id}"), "p", Job::new("k", "p"));
+        job.job.limit_key = (id % 7).to_string();
+        job.job.ordering_key = if id.is_multiple_of(3) { (id % 5).to_string() } else { String::new() };
+        job.policy.has_key_limit = id % 11 != 0;
+        job
+    };
+    let (running, mut rooms) = (Running::default(), Vec::new());
+    for store in &stores {
+        store.set_limits([("k".to_owned(), StoredLimit { all: Some(5), per_key: Some(2) })].into());
+        let session = store.open_session(Duration::from_secs(60)).await.expect("a session");
+        rooms.push(Room { session, kinds: [("k".to_owned(), 9)].into(), bytes: usize::MAX });
+    }
+    for round in 0..5 {
+        let ids = || round * 20..round * 20 + 20;
+        let [forth, back] = [ids().map(|id| job(id, "a")).collect(), ids().rev().map(|id| job(id, "b")).collect()]
+            .map(|jobs| Submission { jobs, session: None });
+        let names = |of| ids().rev().map(|id| JobName::from(&*format!("{of}{id}"))).collect();
+        let ([one, other], [room, other_room]) = (&stores, [&rooms[0], &rooms[1]]);
+        let work = async |store: &Arc<dyn JobStore>, room, jobs, (own, others)| {
+            let (created, ()) = tokio::join!(store.submit(jobs), run(&**store, room, &running));
+            created.expect("jobs");
+            let cancelled = store.change(names(own), Action::Cancel);
+            let retried = store.change(names(others), Action::Retry);
+            let (cancelled, retried, ()) = tokio::join!(cancelled, retried, run(&**store, room, &running));
+            cancelled.and(retried).expect("answers");
+        };
+        tokio::join!(work(one, room, forth, ("a", "b")), work(other, other_room, back, ("b", "a")));
+    }
+    run(&*stores[1], &rooms[1], &running).await;
+    let waiting = stores[0].depths().await.expect("counts");
+    assert!(waiting.is_empty(), "{waiting:?}");
     let log = std::fs::read_to_string(cluster.directory.path().join("log")).expect("its log");
     assert!(!log.contains("deadlock detected"), "{log}");
     for store in stores {

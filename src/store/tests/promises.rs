@@ -217,7 +217,7 @@ fn retries_back_off_until_their_bound() {
     ];
     let policy = RetryPolicy { max_attempts: 20, ..RetryPolicy::default() };
     for (name, failures, crashes, reason, retryable, jitter, expected) in cases {
-        let token = Token { id: "a".to_owned(), row: 1, attempt: 1, session: SessionId(1), is_keyed: false };
+        let token = Token { id: "a".to_owned(), row: 1, attempt: 1, session: SessionId(1), keys: Vec::new() };
         let request = NewJob::new("a", "p", Job::new("k", ""));
         let claimed = Claimed { token, request, failures, crashes };
         assert_eq!(policy.next(&claimed, reason, retryable, jitter), expected, "{name}");
