@@ -141,10 +141,11 @@ func (many *many) receive(call *manyCall, answer *pb.SubmitManyResponse) {
 		many.settle(its.(member), answer.GetResult(), nil)
 		return
 	}
-	if failure.Code == int32(codes.Unavailable) {
+	err := ofFailure(failure)
+	if refused, isRefused := err.(*Refused); isRefused && refused.Code == codes.Unavailable {
 		call.isLeft.Store(true) // Another server may be there.
 	}
-	many.settle(its.(member), nil, ofFailure(failure))
+	many.settle(its.(member), nil, err)
 }
 
 // fail settles what a call that has ended did not answer.

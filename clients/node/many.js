@@ -40,7 +40,7 @@ async function* many(jobs, how) {
       if (result) return tell({ job, result: how.result(result) });
       const error = how.ofFailure(failure);
       // Another server may be there.
-      if (error.code === "UNAVAILABLE") its.leave();
+      if (error.code === "UNAVAILABLE" && error.started === false) its.leave();
       settle(job, tries, error);
     };
     its.isReady = how.open().then((call) => {

@@ -55,7 +55,7 @@ class Many:
                     self._tell(("end", job, result_of(answer.result)))
                 else:
                     error = of_failure(answer.failure)
-                    if error.code == "UNAVAILABLE":
+                    if error.code == "UNAVAILABLE" and error.started is False:
                         call.leave()  # Another server may be there.
                     self._settle(job, tries, error)
             case "broken", call, error:
