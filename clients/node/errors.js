@@ -31,6 +31,9 @@ class Failed extends JobError {
   }
 }
 
+// Longest time to another attempt.
+const HOUR = 3_600_000;
+
 // Not now: the job is tried again after so many milliseconds, of an hour at most; null leaves the time to the kind.
 class Later extends Failed {
   constructor(after, message = "not now", { scope = "job", counts = true, code = "UNAVAILABLE" } = {}) {
@@ -40,6 +43,9 @@ class Later extends Failed {
     if (typeof counts !== "boolean") throw new TypeError(`counts is true or false, not ${inspect(counts)}`);
     if (scope !== "job" && after == null) throw new TypeError(`the scope ${scope} needs a time`);
     super(code, message, { retryAfter: after ?? undefined, scope, counts });
+    const most = Math.ceil(Math.min(after, HOUR));
+    // What is sent of it.
+    this.next = { retryAfterMs: after == null ? null : most, counts, scope: scope.toUpperCase().replace("-", "_") };
   }
 }
 

@@ -9,8 +9,6 @@ const { Failed, Later } = require("./errors.js");
 const PIECE = 1 << 18;
 // Pieces of one job that the server has not taken: more would hold up the other jobs.
 const UNTAKEN = 4;
-// Longest time to the next attempt, in milliseconds.
-const HOUR = 3_600_000;
 
 // A text in UTF-8, which half a character is not, of so many bytes at most.
 const text = (value, most) => Buffer.from(String(value)).subarray(0, most).toString();
@@ -96,11 +94,7 @@ class Job {
     if (error instanceof Failed) {
       failed.code = words({ message: error.code });
       if (error.retryable != null) failed.retryable = Boolean(error.retryable);
-      if (error instanceof Later) {
-        const { retryAfter = null, counts, scope } = error;
-        failed.retryAfterMs = retryAfter && Math.ceil(Math.min(retryAfter, HOUR));
-        Object.assign(failed, { counts, scope: scope.toUpperCase().replace("-", "_") });
-      }
+      if (error instanceof Later) Object.assign(failed, error.next);
     } else if (this.cancelled && (error === this.signal.reason || error?.name === "AbortError")) {
       failed = { code: "CANCELLED", message: this.signal.reason.message };
     } else if (!this.isAnswered) {

@@ -14,6 +14,11 @@ from waterwheel_pool import Client, Failed, Later, worker
 FOLDER = Path(os.environ.get("CREW_FOLDER", "/nowhere"))
 
 
+class Codeless(Failed):
+    def __init__(self):
+        pass
+
+
 class Nameless(Exception):
     def __str__(self):
         raise ValueError("no text")
@@ -135,6 +140,7 @@ MALFORMED = {
     "interrupt": (raising(KeyboardInterrupt()), "KeyboardInterrupt"),
     "generator exit": (raising(GeneratorExit()), "GeneratorExit"),
     "a nameless error": (raising(Nameless()), "Nameless"),
+    "a failure without a code": (raising(Codeless()), "no attribute 'code'"),
     "a surrogate": (raising(ValueError("half \udcff")), "half ?"),
     "a long text": (raising(ValueError("long" * 1_000_000)), "longlong"),
     "control characters": (raising(ValueError("a\0b\x1b[2J")), "a b [2J"),

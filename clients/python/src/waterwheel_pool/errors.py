@@ -93,13 +93,13 @@ class Later(Failed):
             raise TypeError(f"the scope {scope} needs a time")
         super().__init__(code, message, retry_after=seconds)
         self.scope, self.counts = scope, counts
+        milliseconds = None if seconds is None else math.ceil(min(seconds, 3600) * 1000)
+        self._next = {"retry_after_ms": milliseconds, "counts": counts, "scope": scope.upper().replace("-", "_")}
         # What it is made of again, where a handler works in another process.
         self.args = after, message
 
     def fields(self) -> dict[str, Any]:
-        milliseconds = None if self.retry_after is None else math.ceil(min(self.retry_after, 3600) * 1000)
-        scope = self.scope.upper().replace("-", "_")
-        return {**super().fields(), "retry_after_ms": milliseconds, "counts": self.counts, "scope": scope}
+        return {**super().fields(), **self._next}
 
 
 def ended(code: str, message: str, reason: str, started: bool | None, **known: Any) -> JobError:

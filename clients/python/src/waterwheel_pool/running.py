@@ -109,8 +109,11 @@ class RunningJob:
         else:
             self.failed = Failed("INTERNAL", traceback.format_exception_only(error)[-1].strip())
             log.error("the handler of %s failed", self.kind, exc_info=error)
-        code, message = clean(self.failed.code, 64), clean(self.failed.message)
-        self._say("failed", {"code": code, "message": message, **self.failed.fields()}, ends=True)
+        try:
+            said = {"code": clean(self.failed.code, 64), "message": clean(self.failed.message), **self.failed.fields()}
+        except AttributeError as fault:  # Its class has a constructor of its own.
+            said = {"code": "INTERNAL", "message": clean(fault)}
+        self._say("failed", said, ends=True)
 
     def _say(self, name: str, fields: dict[str, Any], data: bytes = b"", ends: bool = False) -> None:
         with self._lock:
