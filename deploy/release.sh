@@ -7,6 +7,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source .ci/tools.sh
+readonly CARGO_AUDITABLE=0.7.7
 
 machine=$(uname -m)
 target="$machine-unknown-linux-musl"
@@ -20,7 +21,10 @@ program=${1:-}
 if [[ -z $program ]]; then
     command -v musl-gcc >/dev/null || { echo "a static program needs musl-gcc, of musl-tools"; exit 1; }
     rustup target add "$target"
-    cargo build --release --locked --bin waterwheel --target "$target"
+    # It puts the names and versions of the crates into the program, where scanners of vulnerabilities look for them.
+    place="$PWD/target/ci/cargo-auditable/$CARGO_AUDITABLE"
+    [[ -x $place/bin/cargo-auditable ]] || cargo install --quiet --locked --root "$place" "cargo-auditable@$CARGO_AUDITABLE"
+    PATH="$place/bin:$PATH" cargo auditable build --release --locked --bin waterwheel --target "$target"
     program="target/$target/release/waterwheel"
 fi
 

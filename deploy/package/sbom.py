@@ -15,23 +15,18 @@ import uuid
 def main():
     command = ["cargo", "metadata", "--locked", "--format-version", "1", "--filter-platform", sys.argv[1]]
     metadata = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
-    packages = {package["id"]: package for package in metadata["packages"]}
+    built, root = crates(sys.argv[1]), metadata["resolve"]["root"]
+    packages = {p["id"]: p for p in metadata["packages"] if (p["name"], f"v{p['version']}") in built}
     needs = {
         node["id"]: sorted(
-            need["pkg"] for need in node["deps"] if any(kind["kind"] != "dev" for kind in need["dep_kinds"])
+            need["pkg"] for need in node["deps"]
+            if need["pkg"] in packages and any(kind["kind"] != "dev" for kind in need["dep_kinds"])
         )
         for node in metadata["resolve"]["nodes"]
     }
-    root = metadata["resolve"]["root"]
-    used, ahead = set(), [root]
-    while ahead:
-        package = ahead.pop()
-        if package not in used:
-            used.add(package)
-            ahead += needs[package]
     with open("Cargo.lock", "rb") as file:
         sums = {(p["name"], p["version"]): p.get("checksum") for p in tomllib.load(file)["package"]}
-    components = {package: component(packages[package], sums) for package in sorted(used)}
+    components = {package: component(packages[package], sums) for package in sorted(packages)}
     # The same for the same crates.
     serial = uuid.uuid5(uuid.NAMESPACE_URL, json.dumps([*components.values()]))
     when = time.gmtime(int(os.environ.get("SOURCE_DATE_EPOCH", time.time())))
@@ -49,6 +44,14 @@ def main():
     }
     json.dump(bill, sys.stdout, indent=1)
     print()
+
+
+def crates(target):
+    """Names and versions. The metadata also has what only the features need that tests turn on."""
+    command = ["cargo", "tree", "--locked", "--package", "waterwheel", "--edges", "normal,build", "--target", target,
+               "--prefix", "none", "--format", "{p}"]
+    lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    return {tuple(line.split()[:2]) for line in lines if line}
 
 
 def component(package, sums):

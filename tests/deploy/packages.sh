@@ -68,6 +68,8 @@ told "daemon-reload"
 left=$(find "$root" -type f -not -path "$root/var/*")
 [[ -z $left ]] || fault "left behind: $left"
 
+rpmlint --strict --config tests/deploy/rpmlint.toml "$FILES"/*.rpm >"$scratch/log" 2>&1 || { cat "$scratch/log"; fault rpmlint; }
+
 # The same files as in the other package, but for the place of zsh.
 listed() {
     sed 's|/usr/share/zsh/[a-z-]*/|/usr/share/zsh/|' | LC_ALL=C sort

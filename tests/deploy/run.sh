@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checks what is in deploy/: `bash tests/deploy/run.sh`, with cargo, go and python 3. What it installs goes below
-# target/ci; systemd-analyze, nginx, haproxy, Prometheus, PostgreSQL, rpm and groff come from the system, or from Debian's
+# target/ci; systemd-analyze, nginx, haproxy, Prometheus, PostgreSQL, rpm, rpmlint and groff come from the system, or from Debian's
 # packages.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -11,7 +11,7 @@ readonly CACHE="$PWD/target/ci"
 source .ci/tools.sh
 
 missing=()
-for tool in systemd-analyze:systemd nginx:nginx haproxy:haproxy promtool:prometheus rpm:rpm groff:groff objdump:binutils; do
+for tool in systemd-analyze:systemd nginx:nginx haproxy:haproxy promtool:prometheus rpm:rpm rpmlint:rpmlint groff:groff objdump:binutils; do
     command -v "${tool%:*}" >/dev/null || missing+=("${tool#*:}")
 done
 compgen -G "/usr/lib/postgresql/*/bin/initdb" >/dev/null || missing+=(postgresql)
