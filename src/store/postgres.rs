@@ -91,8 +91,8 @@ async fn open(
     closed: CancellationToken,
 ) -> Result<(Arc<dyn JobStore>, impl Future<Output = ()> + use<>), StoreError> {
     let hosts = Hosts::new(&options.url, options)?;
-    let listened = options.listen_url.as_ref().or(options.prepared.then_some(&options.url));
-    let listened = listened.map(|url| Hosts::new(url, options)).transpose()?;
+    let listened = options.listen_url.as_ref().map(|url| Hosts::new(url, options)).transpose()?;
+    let listened = listened.or_else(|| options.prepared.then(|| hosts.clone()));
     let replica = Arc::new(Replica::new(hosts, listened));
     let first = match replica.reach().await {
         Ok(session) => {

@@ -7,7 +7,8 @@ round kills, freezes or moves something. The last lines say whether an acknowled
     /usr/bin/python3 -m venv /tmp/rig && /tmp/rig/bin/pip install 'patroni[etcd3]>=4.1' 'psycopg[binary]'
     /tmp/rig/bin/python tests/patroni/failover.py --rounds 100
 
-It needs target/debug/waterwheel. As root it runs all as `postgres`. A round takes about 40 s. Nothing else runs it.
+It needs target/debug/waterwheel. As root it runs all as `postgres`. A round takes about 40 s, and Ctrl-C ends the rounds
+early. Nothing else runs it.
 """
 
 import argparse
@@ -90,7 +91,9 @@ class Place:
 
     def start(self, name, *command):
         with open(self.directory / f"{name}.log", "ab") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.directory, **self.user)
+            # Ctrl-C is not for them.
+            options = {"cwd": self.directory, "start_new_session": True, **self.user}
+            process = subprocess.Popen(command, stdout=log, stderr=log, **options)
         self.running.append(process)
         return process
 
@@ -332,10 +335,11 @@ def main():
         rig = Rig(place, given.program)
         callers = Callers(rig.servers)
         until(lambda: all(server.created for server in rig.servers), 60)
-        for number in range(given.rounds):
-            rows.append(rig.play(ACTIONS[number % len(ACTIONS)]))
-            shown = {key: round(value, 1) if isinstance(value, float) else value for key, value in rows[-1].items()}
-            print(number + 1, json.dumps(shown), len(callers.ids), flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            for number in range(given.rounds):
+                rows.append(rig.play(ACTIONS[number % len(ACTIONS)]))
+                shown = {key: round(value, 1) if isinstance(value, float) else value for key, value in rows[-1].items()}
+                print(number + 1, json.dumps(shown), len(callers.ids), flush=True)
         callers.stop()
         found = rig.judge(callers)
         summary(rows)

@@ -35,7 +35,8 @@ const MAX_FILE: u64 = 1 << 20;
 /// A stream that the driver encrypts, if the server can.
 type Tls = <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream;
 
-/// The hosts of a database, of which one takes writes.
+/// The hosts of a database, of which one takes writes. Clones share what is known of them.
+#[derive(Clone)]
 pub(super) struct Hosts {
     configs: Vec<Config>,
     tls: MakeRustlsConnect,
@@ -44,7 +45,7 @@ pub(super) struct Hosts {
     /// Time without an answer, or an acknowledgement, after which a host counts as away. At least one look fits in it.
     pub(super) patience: Duration,
     /// Index of the host to try first: the one that answered last.
-    first: AtomicUsize,
+    first: Arc<AtomicUsize>,
 }
 
 impl Hosts {
@@ -62,7 +63,7 @@ impl Hosts {
             config
         });
         let (configs, tls) = (configs.collect(), tls(options.ca_file.as_deref())?);
-        Ok(Self { configs, tls, is_prepared: options.prepared, patience, first: AtomicUsize::default() })
+        Ok(Self { configs, tls, is_prepared: options.prepared, patience, first: Arc::default() })
     }
 
     pub(super) async fn connect(&self) -> Result<Session, StoreError> {
@@ -97,7 +98,7 @@ impl Hosts {
         Err(if is_final { StoreError::Database(text) } else { StoreError::Unavailable(text) })
     }
 
-    /// Tries another host first, because this one stands still.
+    /// Tries another host first, because this one stands still or takes no writes.
     pub(super) fn leave(&self) {
         self.first.fetch_add(1, Relaxed);
     }

@@ -189,16 +189,14 @@ impl Replica {
             let reached = if let Some(session) = session.take() { Ok(session) } else { self.reach().await };
             let error = match reached {
                 Ok(session) => match tokio::try_join!(self.send(&session), self.look(&session)) {
-                    Err(error) if error == mute(self.hosts.patience) || error == standby() => {
-                        self.hosts.leave();
-                        Some(error)
-                    }
+                    Err(error) if error == mute(self.hosts.patience) || error == schema::no_writes() => Some(error),
                     // A lost connection says nothing of the others. It is made again first.
                     Err(_) => None,
                 },
                 Err(error) => Some(wait_for_it(error)),
             };
             if error.is_some() {
+                self.hosts.leave();
                 self.away.send_replace(error);
             }
             sleep(CONNECT_INTERVAL).await;
@@ -218,14 +216,11 @@ impl Replica {
 
     /// Looks for changes when others tell of some, and every second, also whether the database still takes writes.
     async fn look(&self, session: &Session) -> Result<Infallible, StoreError> {
-        let takes_writes = "select case current_setting('transaction_read_only') when 'off' then 1 else 0 end::bigint";
         let mut look_at = Instant::now();
         loop {
             tokio::select! {
                 () = sleep_until(look_at) => {
-                    if self.answered(session.number(takes_writes, &[])).await? == 0 {
-                        return Err(standby());
-                    }
+                    schema::takes_writes(&self.hosts, session).await?;
                     self.check(session, ALL).await?;
                     look_at = Instant::now() + LOOK_INTERVAL;
                 }
@@ -324,10 +319,6 @@ impl Replica {
         *self.sizes.lock() = sizes;
         Ok(())
     }
-}
-
-fn standby() -> StoreError {
-    StoreError::Unavailable("it is a standby, and takes no writes".to_owned())
 }
 
 /// A running server waits for whatever its database refuses it: its operator may mend that meanwhile.

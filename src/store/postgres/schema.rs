@@ -4,7 +4,7 @@ use tokio_postgres::types::Type;
 
 use super::{
     READERS, StoreError, WRITERS,
-    database_session::{BEGIN, Session, answered},
+    database_session::{BEGIN, Parameter, Session, answered},
     hosts::Hosts,
 };
 
@@ -20,7 +20,13 @@ const FREE: &str = "select current_setting('max_connections')::bigint \
     - coalesce(current_setting('reserved_connections', true), '0')::bigint \
     - (select coalesce(sum(numbackends), 0)::bigint from pg_stat_database) + 2";
 
-/// Connects, and checks that each connection is as its settings need it.
+/// Whether a host takes writes. A primary does not whose standby is lost or follows another primary: it answers, but
+/// its commits wait, those of the connections that were dropped meanwhile included.
+const TAKES_WRITES: &str = "select (current_setting('transaction_read_only') = 'off' and not exists ( \
+    select from pg_stat_activity where usename = session_user and wait_event = 'SyncRep' \
+    and query_start < clock_timestamp() - $1 * interval '1 s'))::int::bigint";
+
+/// Connects, and checks that each connection is as its settings need it, and that the host takes writes.
 pub(super) async fn connect(hosts: &Hosts) -> Result<(Session, Session), StoreError> {
     let (one, other) = (hosts.connect().await?, hosts.connect().await?);
     if hosts.is_prepared && !answered(hosts.patience, keeps_sessions(&one, &other)).await? {
@@ -28,7 +34,21 @@ pub(super) async fn connect(hosts: &Hosts) -> Result<(Session, Session), StoreEr
                     `store.listen_url` to the database itself";
         return Err(StoreError::Database(help.to_owned()));
     }
+    takes_writes(hosts, &one).await?;
     Ok((one, other))
+}
+
+/// # Errors
+/// [`no_writes`], and those of the answer.
+pub(super) async fn takes_writes(hosts: &Hosts, session: &Session) -> Result<(), StoreError> {
+    let patience = hosts.patience.as_secs() as i64;
+    let parameters: [Parameter<'_>; 1] = [(&patience, Type::INT8)];
+    let answer = answered(hosts.patience, session.number(TAKES_WRITES, &parameters)).await?;
+    if answer == 0 { Err(no_writes()) } else { Ok(()) }
+}
+
+pub(super) fn no_writes() -> StoreError {
+    StoreError::Unavailable("it takes no writes: it is a standby, or waits for one".to_owned())
 }
 
 /// Whether a connection stays with its session. A pooler that shares sessions lends them to the other one.

@@ -1,6 +1,6 @@
 //! Databases that are away: ended, standing still, or read-only. A refusal of one job is none.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use rustix::process::Signal;
 use tokio::time::{Instant, timeout};
@@ -88,6 +88,27 @@ async fn a_promoted_standby_takes_over_although_two_hosts_are_mute() {
     standby.promote().await;
     created(&*store, "b").await;
     assert!(store.get("a", Extent::All).await.expect("an answer").is_some());
+    store.close().await;
+}
+
+/// Its standby was promoted, so that no commit of it ends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_primary_that_waits_for_its_standby_is_left_for_the_new_one() {
+    let Some(primary) = Cluster::start().await else { return };
+    let standby = primary.standby().await;
+    let url = format!("postgres://test@{},{}/postgres", primary.host(), standby.host());
+    let url = url.try_into().expect("a URL");
+    let options = PostgresOptions { patience: Duration::from_secs(1), ..PostgresOptions::new(url) };
+    let store = open_postgres(&options).expect("a store");
+    primary.wait_for_standby(true);
+    let server = connect(&primary.url("postgres")).await;
+    server.until("select bool_or(sync_state = 'sync') is true from pg_stat_replication").await;
+    created(&*store, "a").await;
+    standby.promote().await;
+    is_away(&*store, "or waits for one").await;
+    created(&*store, "b").await;
+    let server = connect(&standby.url("postgres")).await;
+    server.until("select array['a', 'b'] <@ array_agg(id) from waterwheel.jobs").await;
     store.close().await;
 }
 

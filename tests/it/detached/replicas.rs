@@ -239,23 +239,41 @@ async fn when_the_database_stops_no_acknowledged_job_is_lost_and_submit_still_wo
 /// Its connections stay open, and nothing answers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn when_the_database_stands_still_creates_are_refused_and_submit_still_works() {
+    let stand_still = |cluster: &Cluster, is_over| cluster.signal(if is_over { Signal::CONT } else { Signal::STOP });
+    refuses_and_goes_on("it has not answered for 5 s", stand_still).await;
+}
+
+/// It answers, but no commit ends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn when_the_database_waits_for_its_standby_creates_are_refused_and_submit_still_works() {
+    let wait = |cluster: &Cluster, is_over: bool| cluster.wait_for_standby(!is_over);
+    refuses_and_goes_on("it takes no writes: it is a standby, or waits for one", wait).await;
+}
+
+async fn refuses_and_goes_on(cause: &str, set: impl Fn(&Cluster, bool)) {
     let Some(cluster) = Cluster::start().await else { return };
     let (_dir, path) = replica_file(&cluster);
     let process = Process::serve_file(&path).await;
     let jobs = Jobs::of(&process).await;
     let running = jobs.created(work("sleep", "2000")).await;
     while jobs.get(&running).await.state() != JobState::Running {}
-    cluster.signal(Signal::STOP);
+    set(&cluster, false);
     let begin = Instant::now();
-    let refused = jobs.create(work("echo", "")).await.unwrap_err();
+    let refused = loop {
+        // The database may read its new setting late.
+        match jobs.create(work("echo", "")).await {
+            Ok(_) => assert!(begin.elapsed() < PATIENCE),
+            Err(refused) => break refused,
+        }
+    };
     eprintln!("refused after {:.1?}", begin.elapsed());
     assert_eq!((refused.code(), refused.reason().as_str()), (Code::Unavailable, "STORE_UNAVAILABLE"));
     assert!(refused.pushback() > Some(0) && begin.elapsed() < PATIENCE, "{refused:?}");
-    process.logged("it has not answered for 5 s").await;
+    process.logged(cause).await;
     assert_eq!(health::check(process.public, "store").await, ServingStatus::NotServing);
     Caller::of(process.public).await.0.submit(SubmitRequest { job: Some(job("echo", "x")) }).await.unwrap();
 
-    cluster.signal(Signal::CONT);
+    set(&cluster, true);
     process.logged("the store of detached jobs answers again").await;
     let job = jobs.ended(&running).await;
     assert_eq!((job.state(), outcomes(&job)), (JobState::Succeeded, vec!["COMPLETED"]));
