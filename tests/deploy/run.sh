@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks what is in deploy/: `bash tests/deploy/run.sh`, with cargo, go and python 3. What it installs goes below
-# target/ci; systemd-analyze, nginx, haproxy, Prometheus, PostgreSQL, rpm, rpmlint and groff come from the system, or from Debian's
-# packages.
+# target/ci; systemd-analyze, nginx, haproxy, Prometheus, PostgreSQL, rpm, rpmlint and groff come from the system, or from
+# Debian's packages.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 readonly HADOLINT=2.15.1
