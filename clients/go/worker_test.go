@@ -199,26 +199,55 @@ func work(t *testing.T, options waterwheel.Options, addresses ...string) {
 }
 
 func TestWorkersKeepTheProtocol(t *testing.T) {
+	program, _ := os.Executable()
 	for _, attach := range [][]string{{}, {"--attach"}} {
-		program, _ := os.Executable()
-		args := append([]string{"worker", "test", "--output", "json", "--pass-env", isWorker}, attach...)
-		kit := exec.Command(binary(), append(args, "--", program)...)
-		kit.Env = append(os.Environ(), isWorker+"=1")
-		rows, err := kit.Output()
+		keepsTheProtocol(t, program, attach...)
+	}
+}
+
+// The file that `worker new` writes, with the module as the command says.
+func TestTheWorkerThatIsWrittenKeepsTheProtocol(t *testing.T) {
+	folder := t.TempDir()
+	run := func(name string, args ...string) string {
+		t.Helper()
+		command := exec.Command(name, args...)
+		command.Dir = folder
+		said, err := command.CombinedOutput()
 		if err != nil {
-			t.Error(err)
+			t.Fatalf("%v: %s", err, said)
 		}
-		passed := 0
-		for row := range strings.Lines(string(rows)) {
-			var read struct{ Verdict string }
-			if err := json.Unmarshal([]byte(row), &read); err != nil || read.Verdict != "pass" {
-				t.Error(row)
-			}
-			passed++
+		return string(said)
+	}
+	program, _ := filepath.Abs(binary())
+	said := run(program, "worker", "new", "--language", "go", "thumb")
+	_, install, _ := strings.Cut(said, "CLONE:\n")
+	install, _, _ = strings.Cut(install, "\n\n")
+	clone, _ := filepath.Abs("../..")
+	run("sh", "-c", strings.ReplaceAll(install, "CLONE", clone))
+	run("go", "vet", ".")
+	run("go", "build", "-o", "thumb", ".")
+	keepsTheProtocol(t, filepath.Join(folder, "thumb"))
+}
+
+func keepsTheProtocol(t *testing.T, program string, attach ...string) {
+	t.Helper()
+	args := append([]string{"worker", "test", "--output", "json", "--pass-env", isWorker}, attach...)
+	kit := exec.Command(binary(), append(args, "--", program)...)
+	kit.Env = append(os.Environ(), isWorker+"=1")
+	rows, err := kit.Output()
+	if err != nil {
+		t.Error(err)
+	}
+	passed := 0
+	for row := range strings.Lines(string(rows)) {
+		var read struct{ Verdict string }
+		if err := json.Unmarshal([]byte(row), &read); err != nil || read.Verdict != "pass" {
+			t.Error(row)
 		}
-		if passed < 15 {
-			t.Errorf("%d rows", passed)
-		}
+		passed++
+	}
+	if passed < 15 {
+		t.Errorf("%d rows", passed)
 	}
 }
 

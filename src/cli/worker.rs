@@ -61,9 +61,11 @@ pub(super) async fn run(args: WorkerCommand, console: &mut Console<'_>) -> Resul
     }
 }
 
-/// Write a worker that runs: one file without dependencies, and a handler to fill in.
+/// Write a worker that runs: one file with a handler to fill in.
 ///
-/// It shows chunks, progress, failures and cancels. A file that is there already is not replaced.
+/// It needs the package of its language, where there is one, and then also attaches to servers. With --bare, and in the
+/// other languages, it needs nothing, and shows chunks, progress, failures and cancels. A file that is there already is not
+/// replaced.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  waterwheel worker new --language python resize")]
 struct NewArgs {
@@ -73,6 +75,9 @@ struct NewArgs {
     /// Directory to write to; the current one by default.
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
+    /// Write the file that needs no package.
+    #[arg(long)]
+    bare: bool,
     /// Kind that it serves, and name of the file.
     #[arg(value_name = "NAME", value_parser = valid_name)]
     name: String,
@@ -86,15 +91,46 @@ struct Language {
     /// Program and arguments that run a file.
     command: &'static [&'static str],
     template: &'static str,
+    /// The file for its package, and the command that installs that from a clone.
+    package: Option<(&'static str, &'static str)>,
 }
 
+const INSTALL_PYTHON: &str = "python3 -m pip install CLONE/clients/python";
+const INSTALL_NODE: &str = "npm install \"$(npm pack --silent --pack-destination . CLONE/clients/node)\"";
+const INSTALL_GO: &str = "go mod init worker && \\\n  go mod edit -require waterwheel.dev/go@v0.0.0 \
+                          -replace waterwheel.dev/go=CLONE/clients/go && go mod tidy";
+
 static LANGUAGES: [Language; 6] = [
-    Language { name: "python", extension: "py", command: &["python3"], template: template!("thumbnail.py") },
-    Language { name: "node", extension: "mjs", command: &["node"], template: template!("thumbnail.mjs") },
-    Language { name: "go", extension: "go", command: &["go", "run"], template: template!("thumbnail.go") },
-    Language { name: "java", extension: "java", command: &["java"], template: template!("thumbnail.java") },
-    Language { name: "ruby", extension: "rb", command: &["ruby"], template: template!("thumbnail.rb") },
-    Language { name: "bash", extension: "sh", command: &["bash"], template: template!("thumbnail.sh") },
+    Language {
+        name: "python",
+        extension: "py",
+        command: &["python3"],
+        template: template!("thumbnail.py"),
+        package: Some((template!("package/thumbnail.py"), INSTALL_PYTHON)),
+    },
+    Language {
+        name: "node",
+        extension: "mjs",
+        command: &["node"],
+        template: template!("thumbnail.mjs"),
+        package: Some((template!("package/thumbnail.mjs"), INSTALL_NODE)),
+    },
+    Language {
+        name: "go",
+        extension: "go",
+        command: &["go", "run"],
+        template: template!("thumbnail.go"),
+        package: Some((template!("package/thumbnail.go"), INSTALL_GO)),
+    },
+    Language {
+        name: "java",
+        extension: "java",
+        command: &["java"],
+        template: template!("thumbnail.java"),
+        package: None,
+    },
+    Language { name: "ruby", extension: "rb", command: &["ruby"], template: template!("thumbnail.rb"), package: None },
+    Language { name: "bash", extension: "sh", command: &["bash"], template: template!("thumbnail.sh"), package: None },
 ];
 
 fn language() -> impl TypedValueParser<Value = &'static Language> {
@@ -103,17 +139,18 @@ fn language() -> impl TypedValueParser<Value = &'static Language> {
 }
 
 async fn new(args: &NewArgs, console: &mut Console<'_>) -> Result<Exit, Failure> {
-    let NewArgs { language, directory, name } = args;
+    let NewArgs { language, directory, bare, name } = args;
     let file = PathBuf::from(format!("{name}.{}", language.extension));
     let path = directory.as_ref().map_or(file.clone(), |directory| directory.join(&file));
-    let text = language.template.replace(PLACEHOLDER, name);
+    let package = language.package.filter(|_| !bare);
+    let text = package.map_or(language.template, |(template, _)| template).replace(PLACEHOLDER, name);
     let written = fs::File::create_new(&path).and_then(|mut file| file.write_all(text.as_bytes()));
     written.map_err(|error| Failure::unwritten(&path, &error))?;
-    console.out.line(&next_steps(language, name, &path)).await?;
+    console.out.line(&next_steps(language, package.map(|(_, install)| install), name, &path)).await?;
     Ok(Exit::Done)
 }
 
-fn next_steps(language: &Language, name: &str, path: &Path) -> String {
+fn next_steps(language: &Language, install: Option<&str>, name: &str, path: &Path) -> String {
     let shown = path.display();
     let absolute = env::current_dir().map_or_else(|_| path.to_owned(), |directory| directory.join(path));
     let words = language.command;
@@ -123,7 +160,7 @@ fn next_steps(language: &Language, name: &str, path: &Path) -> String {
     let command: Vec<_> = [&*program].iter().chain(&words[1..]).map(|word| format!("{word:?}")).collect();
     format!(
         "wrote {shown}\n\n\
-         check it:  waterwheel worker test {}-- {} {shown}\n\
+         {}check it:  waterwheel worker test {}-- {} {shown}\n\
          serve it:  waterwheel dev --worker {shown}\n\
          call it:   waterwheel submit {name} hello\n\n\
          in the configuration of a server:\n\n\
@@ -132,10 +169,17 @@ fn next_steps(language: &Language, name: &str, path: &Path) -> String {
          [kind.{name}]\n\
          pool = \"cpu\"\n\
          program = \"{name}\"",
+        install.map_or_else(String::new, |install| {
+            format!("its package, from a clone of waterwheel, here CLONE:\n  {install}\n\n")
+        }),
         if needs_home { "--pass-env HOME " } else { "" },
         words.join(" "),
         command.join(", "),
-        if needs_home { "pass_env = [\"HOME\"]\n" } else { "" },
+        if needs_home {
+            format!("directory = {:?}\npass_env = [\"HOME\"]\n", absolute.parent().unwrap_or(path))
+        } else {
+            String::new()
+        },
     )
 }
 
@@ -220,10 +264,10 @@ pub(super) fn on_path(program: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    async fn written(directory: &Path, language: &'static Language) -> Result<String, Failure> {
+    async fn written(directory: &Path, language: &'static Language, bare: bool) -> Result<String, Failure> {
         let mut out = Vec::new();
         let mut console = Console::pipes(&mut out, tokio::io::sink());
-        let args = NewArgs { language, directory: Some(directory.to_owned()), name: "resize".into() };
+        let args = NewArgs { language, directory: Some(directory.to_owned()), bare, name: "resize".into() };
         new(&args, &mut console).await?;
         drop(console);
         Ok(String::from_utf8(out).unwrap())
@@ -232,16 +276,20 @@ mod tests {
     #[tokio::test]
     async fn each_language_has_a_file_of_its_own_which_is_never_replaced() {
         let directory = tempfile::tempdir().unwrap();
-        for language in &LANGUAGES {
-            let said = written(directory.path(), language).await.unwrap();
+        for (language, bare) in LANGUAGES.iter().flat_map(|language| [(language, true), (language, false)]) {
+            let said = written(directory.path(), language, bare).await.unwrap();
             let path = directory.path().join(format!("resize.{}", language.extension));
             let text = fs::read_to_string(&path).unwrap();
             assert!(text.contains("resize") && !text.contains(PLACEHOLDER), "{language:?}");
             assert!(said.contains(&format!("{path:?}]")), "{said}");
+            // The package serves the kind itself.
+            let is_bare = bare || language.package.is_none();
+            assert_eq!((text.contains("conformance"), !said.contains("CLONE/")), (is_bare, is_bare), "{said}");
             fs::write(&path, "mine").unwrap();
-            let failure = written(directory.path(), language).await.unwrap_err().to_string();
+            let failure = written(directory.path(), language, bare).await.unwrap_err().to_string();
             assert!(failure.contains("cannot write") && failure.contains("exists"), "{failure}");
             assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
+            fs::remove_file(path).unwrap();
         }
     }
 }

@@ -178,7 +178,7 @@ async fn a_generated_worker_of_each_language_passes_every_conformance_test() {
             eprintln!("{} is not installed", run[0]);
             continue;
         }
-        let (exit, said) = waterwheel(&directory, &["worker", "new", "--language", language, "thumb"]).await;
+        let (exit, said) = waterwheel(&directory, &["worker", "new", "--bare", "--language", language, "thumb"]).await;
         assert_eq!(exit, 0, "{said}");
         let file = format!("thumb.{extension}");
         let command: Vec<_> = run.iter().copied().chain([file.as_str()]).collect();

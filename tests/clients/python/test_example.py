@@ -54,6 +54,19 @@ remote = true
 
 
 @pytest.mark.timeout(240)
+def test_the_worker_that_is_written_for_the_package_keeps_the_protocol(tmp_path, monkeypatch):
+    wrote = subprocess.run([PROGRAM, "worker", "new", "--language", "python", "thumb"], cwd=tmp_path, capture_output=True, text=True)
+    assert "pip install CLONE/clients/python" in wrote.stdout
+    command = [PROGRAM, "worker", "test", "--output", "json", "--", sys.executable, "thumb.py"]
+    tested = subprocess.run(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    rows = [json.loads(line) for line in tested.stdout.splitlines()]
+    assert len(rows) >= 15 and all(row["verdict"] == "pass" for row in rows), tested.stdout
+    monkeypatch.syspath_prepend(tmp_path)
+    import thumb
+    assert thumb.worker.test(b"data").output == b"data"
+
+
+@pytest.mark.timeout(240)
 def test_the_worker_keeps_the_protocol():
     command = [PROGRAM, "worker", "test", "--attach", "--output", "json", "--", *WORKER]
     tested = subprocess.run(command, stdout=subprocess.PIPE, text=True)
