@@ -102,22 +102,27 @@ impl Inner {
             }
             schedules.must_forget_others.store(false, Relaxed);
         }
-        join_all(schedules.all.iter().map(|scheduled| self.fire_due(scheduled, now))).await;
+        let due = schedules.all.iter().filter_map(|scheduled| {
+            let tick = scheduled.due(now).and_then(|at| self.tick_of(scheduled, at, now));
+            if tick.is_none() {
+                scheduled.pass(now);
+            }
+            tick.map(|tick| self.fire_due(scheduled, tick, now))
+        });
+        join_all(due).await;
     }
 
-    /// Fires the last tick of a schedule up to `now`, if it may not have fired.
-    async fn fire_due(&self, scheduled: &Scheduled, now: Timestamp) {
+    /// Fires a tick of a schedule, the last one up to `now`.
+    async fn fire_due(&self, scheduled: &Scheduled, tick: Tick, now: Timestamp) {
         let schedule = &scheduled.schedule.name;
-        if let Some(tick) = scheduled.due(now).and_then(|at| self.tick_of(scheduled, at, now)) {
-            match self.note(self.store.fire(tick).await) {
-                Ok(Fired::Refused) => {
-                    let reason = "the store is full, the quota is used up, or another job has its id";
-                    warn!(schedule, "the job of a schedule was not created: {reason}");
-                }
-                Ok(_) => {}
-                Err(error) if error.is_outage() => return,
-                Err(error) => warn!(schedule, cause = %error, "the job of a schedule was not created"),
+        match self.note(self.store.fire(tick).await) {
+            Ok(Fired::Refused) => {
+                let reason = "the store is full, the quota is used up, or another job has its id";
+                warn!(schedule, "the job of a schedule was not created: {reason}");
             }
+            Ok(_) => {}
+            Err(error) if error.is_outage() => return,
+            Err(error) => warn!(schedule, cause = %error, "the job of a schedule was not created"),
         }
         scheduled.pass(now);
     }

@@ -80,13 +80,6 @@ impl Cluster {
         own(&path);
     }
 
-    /// Whether each commit waits until a standby has it.
-    pub(crate) fn wait_for_standby(&self, does_wait: bool) {
-        let names = if does_wait { "*" } else { "" };
-        self.put("postgresql.auto.conf", &format!("synchronous_standby_names = '{names}'\n"));
-        self.signal(Signal::HUP);
-    }
-
     /// The URL of one of its databases.
     pub(crate) fn url(&self, database: &str) -> String {
         format!("postgres://test@{}/{database}", host(self.directory.path()))

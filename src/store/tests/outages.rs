@@ -100,7 +100,8 @@ async fn a_primary_that_waits_for_its_standby_is_left_for_the_new_one() {
     let url = url.try_into().expect("a URL");
     let options = PostgresOptions { patience: Duration::from_secs(1), ..PostgresOptions::new(url) };
     let store = open_postgres(&options).expect("a store");
-    primary.wait_for_standby(true);
+    primary.put("postgresql.auto.conf", "synchronous_standby_names = '*'\n");
+    primary.signal(Signal::HUP);
     let server = connect(&primary.url("postgres")).await;
     server.until("select bool_or(sync_state = 'sync') is true from pg_stat_replication").await;
     created(&*store, "a").await;

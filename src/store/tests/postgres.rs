@@ -252,7 +252,7 @@ async fn servers_that_share_keys_keep_their_limits_and_do_not_wait_for_each_othe
         let mut job = NewJob::new(format!("{of}{id}"), "p", Job::new("k", "p"));
         job.job.limit_key = (id % 7).to_string();
         job.job.ordering_key = if id.is_multiple_of(3) { (id % 5).to_string() } else { String::new() };
-        job.policy.has_key_limit = id % 11 != 0;
+        job.policy.has_key_limit = !id.is_multiple_of(11);
         job
     };
     let (running, mut rooms) = (Running::default(), Vec::new());

@@ -246,7 +246,11 @@ async fn when_the_database_stands_still_creates_are_refused_and_submit_still_wor
 /// It answers, but no commit ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn when_the_database_waits_for_its_standby_creates_are_refused_and_submit_still_works() {
-    let wait = |cluster: &Cluster, is_over: bool| cluster.wait_for_standby(!is_over);
+    let wait = |cluster: &Cluster, is_over| {
+        let names = if is_over { "" } else { "*" };
+        cluster.put("postgresql.auto.conf", &format!("synchronous_standby_names = '{names}'\n"));
+        cluster.signal(Signal::HUP);
+    };
     refuses_and_goes_on("it takes no writes: it is a standby, or waits for one", wait).await;
 }
 
