@@ -17,6 +17,7 @@ use super::{
 use crate::{
     config::{Config, Faults, Loaded, Pool, Sources, Warning},
     detached::{Calendar, Schedule, wall_clock},
+    model::Limit,
     store::{StoreError, inspect_postgres},
 };
 
@@ -140,7 +141,19 @@ fn comparison(findings: &[Finding]) -> Vec<String> {
 fn summary(config: &Config) -> String {
     let (pools, kinds) = (pluralized(config.pools.len(), "pool"), pluralized(config.kinds.len(), "kind"));
     let ticks = ticks(config).into_iter().map(|(name, next)| format!("\nschedule {name}  next {}", next.join("  ")));
-    format!("ok: {pools} and {kinds}\n{}", contents(config)) + &ticks.collect::<String>()
+    format!("ok: {pools} and {kinds}\n{}", contents(config)) + &ticks.collect::<String>() + shares(config)
+}
+
+/// Which limits hold over all servers of a store.
+fn shares(config: &Config) -> &'static str {
+    let has_limit = config.kinds.iter().map(|kind| &kind.options.limits).any(|limits| {
+        let none = Limit::default();
+        limits.all != none || limits.per_key != none
+    });
+    if config.store.postgres().is_none() || !has_limit {
+        return "";
+    }
+    "\nlimits  `concurrency` of detached jobs holds over all servers of the store; each server counts the rest by itself"
 }
 
 /// The next ticks of each schedule.
@@ -218,6 +231,20 @@ mod tests {
         let (_, ticks) = shown.split_once("\nschedule report  next ").expect("it is named");
         let ticks: Vec<_> = ticks.split("  ").collect();
         assert!(ticks.len() == 3 && ticks.iter().all(|tick| tick.ends_with("-01-01T00:00:00Z")), "{shown}");
+    }
+
+    #[test]
+    fn limits_that_each_server_counts_by_itself_are_named() {
+        let file = starter_file();
+        let shown = |keys: &[&str]| {
+            let set = keys.iter().flat_map(|key| ["--set", key]);
+            checked(&["--config", file.path().to_str().unwrap()].into_iter().chain(set).collect::<Vec<_>>()).unwrap()
+        };
+        let (shared, limited) = ("store.url=postgres://u@localhost/jobs", "kind.echo.limit.rate=5");
+        assert!(shown(&[shared, limited]).contains("\nlimits  `concurrency` of detached jobs holds over"));
+        for keys in [[shared, "store.max_jobs=9"], ["store.memory=true", limited]] {
+            assert!(!shown(&keys).contains("\nlimits  "), "{keys:?}");
+        }
     }
 
     #[test]
