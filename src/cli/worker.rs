@@ -64,8 +64,8 @@ pub(super) async fn run(args: WorkerCommand, console: &mut Console<'_>) -> Resul
 /// Write a worker that runs: one file with a handler to fill in.
 ///
 /// It needs the package of its language, where there is one, and then also attaches to servers. With --bare, and in
-/// the other languages, it needs nothing, and shows chunks, progress, failures and cancels. A file that is there already
-/// is not replaced.
+/// the other languages, it needs nothing, and shows chunks, progress, failures and cancels. A file that is there is not
+/// replaced.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  waterwheel worker new --language python resize")]
 struct NewArgs {
