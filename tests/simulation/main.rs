@@ -8,7 +8,7 @@
 //!
 //! - `SIMULATION_SEED=17` runs only that seed, in this process, and prints its trace. `SIMULATION_DAY=17` runs a day.
 //! - `SIMULATION_SEEDS=5000` runs 5000 seeds instead of 40, and `SIMULATION_DAYS=50` runs 50 days instead of one.
-//!   `.ci/run` runs 200 and 3, of which all ends of jobs must occur, and a day twice.
+//!   `.ci/run` runs 200 and 2. All ends of jobs must occur from 200 and 3 on, and a day runs twice from 3 on.
 //! - `SIMULATION_JOB=call-17`, together with `SIMULATION_DAY`, prints the events of that job.
 
 #![forbid(unsafe_code)]
