@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{Disturbance, LaterLoad, Load, Outcome, Pattern, Retry, Served, Service, Source, run, world::run_with};
 use crate::model::Criticality;
 
+mod batches;
 mod others;
 
 use others::{CodelLifo, Expired, Fifo, HalfBudget};

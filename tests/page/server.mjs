@@ -48,6 +48,10 @@ export async function load({ grpc, ops }) {
   });
   for (let index = 0; index < 12; index++) await stored(`mail-${index}`, "mail");
   await stored("later", "thumbnail", { delay: "86400s" });
+  // A group that is open, with two members that wait.
+  await call(grpc, "JobService/CreateGroup", { groupId: "night", job: { kind: "thumbnail", payload: payload({ ms: 1 }) } });
+  await stored("night-1", "thumbnail", { delay: "86400s", group: "night" });
+  await stored("night-2", "charge", { delay: "86400s", group: "night" });
   const jobs = async (method, request) => (await call(ops, method, request)).body.jobs ?? [];
   const failed = { filter: { states: ["JOB_STATE_FAILED"] } };
   await until("the jobs run", async () =>

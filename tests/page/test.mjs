@@ -43,6 +43,7 @@ const VIEWS = {
   ended: [`/job/${jobs.ended}`, "standard error"],
   detached: ["/job/mail-3", "Attempts"],
   scheduled: ["/job/later", "It starts"],
+  grouped: ["/job/group%2Fnight", "It waits for the jobs of its group."],
   nothing: [NO_JOB, "Nothing here"],
   dead: ["/dead", "failed for good, by 1 error"],
   workers: ["/workers", "are busy"],
@@ -212,6 +213,19 @@ async function retriesGroup() {
   await page.context().close();
 }
 
+/** From the job that waits for a group to its members. */
+async function group() {
+  const page = await open({ viewport: SIZES.desk }, []);
+  await page.goto(`${origin}/job/group%2Fnight`);
+  await page.getByText("Why: ").first().waitFor();
+  await page.getByRole("link", { name: "night", exact: true }).click();
+  await page.getByText("3 jobs.").waitFor();
+  await page.getByText("waits for its group").waitFor();
+  await page.getByRole("row").filter({ hasText: "night-1" }).getByRole("link").click();
+  await page.getByText("It starts").waitFor();
+  await page.context().close();
+}
+
 /** A page that only reads has no button, and the server refuses what it would send. Another site can do nothing. */
 async function readOnly() {
   const other = await serve(binary, { mode: "read" });
@@ -330,7 +344,7 @@ async function drains() {
 }
 
 const TESTS = [
-  views, policy, strayAddress, withoutScript, keyboard, cancels, retriesGroup, operates, readOnly, manyJobs, hidden,
+  views, policy, strayAddress, withoutScript, keyboard, cancels, group, retriesGroup, operates, readOnly, manyJobs, hidden,
   drains, awayAndBack,
 ];
 

@@ -154,8 +154,9 @@ function storedRow(job) {
   const run = last?.endTime ? epoch(last.endTime) - epoch(last.startTime) : undefined;
   let tail = Object.entries(work.labels ?? {}).map(([name, value]) => `${name}=${value}`).join(" ");
   const now = Date.now() / 1000;
-  if (state === "JOB_STATE_SCHEDULED") tail = `starts in ${time(Math.max(0, epoch(dueTime) - now))}`;
-  else if (last?.message) tail = firstLine(last.message);
+  if (state === "JOB_STATE_SCHEDULED") {
+    tail = dueTime ? `starts in ${time(Math.max(0, epoch(dueTime) - now))}` : "waits for its group";
+  } else if (last?.message) tail = firstLine(last.message);
   return line(first(jobId, STATES[state] ?? ["wait", "–"]), part("strong", work.kind),
     part("", tenantName(work.tenant)), part("n big", attempts.length || "–"),
     part("n big", time(Math.max(0, now - epoch(createTime)))), part("n big", time(run)), part("id big", jobId),
