@@ -68,7 +68,7 @@ const WARM_UP: Duration = Duration::from_secs(20);
 /// What became of the jobs.
 #[derive(Debug, Default, Clone, Copy)]
 struct Figures {
-    /// Jobs that were answered in time, as a share of those that were sent, or if that is less, of those that the worker
+    /// Jobs that were answered in time, as a share of those that were sent. If the worker can do less, of those that it
     /// can do.
     useful: f64,
     /// Jobs that were accepted but not answered in time, as a share of those that were accepted.
