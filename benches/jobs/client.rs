@@ -10,9 +10,9 @@ use tokio::{
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 use waterwheel::proto::{
-    CreateJobRequest, CreateJobsRequest, DetachedJob, DetachedJobFilter, GetJobRequest, Job,
-    JobServiceCancelJobRequest, JobServiceListJobsRequest, JobState, SubmitRequest, WaitJobRequest,
-    create_jobs_response::Outcome, job_service_client::JobServiceClient,
+    CloseGroupRequest, CreateGroupRequest, CreateJobRequest, CreateJobsRequest, DetachedJob, DetachedJobFilter,
+    GetJobRequest, Job, JobOptions, JobServiceCancelJobRequest, JobServiceListJobsRequest, JobState, SubmitRequest,
+    WaitJobRequest, create_jobs_response::Outcome, job_service_client::JobServiceClient,
     worker_pool_service_client::WorkerPoolServiceClient,
 };
 
@@ -45,6 +45,17 @@ impl Client {
 
     pub(crate) async fn cancel(&mut self, id: &str) -> Result<(), Failure> {
         self.0.cancel_job(JobServiceCancelJobRequest { job_id: id.to_owned(), reason: String::new() }).await?;
+        Ok(())
+    }
+
+    /// Opens a group, and returns the id of the job that waits for it.
+    pub(crate) async fn open_group(&mut self, group_id: &str) -> Result<String, Failure> {
+        let request = CreateGroupRequest { job: job("echo", ""), group_id: group_id.to_owned(), ..Default::default() };
+        Ok(self.0.create_group(request).await?.into_inner().job_id)
+    }
+
+    pub(crate) async fn close_group(&mut self, group_id: &str) -> Result<(), Failure> {
+        self.0.close_group(CloseGroupRequest { group_id: group_id.to_owned() }).await?;
         Ok(())
     }
 
@@ -120,6 +131,8 @@ pub(crate) struct Batch {
     pub(crate) prefix: String,
     /// Jobs per second. `None` means as fast as the server accepts them.
     pub(crate) rate: Option<f64>,
+    /// The group that they join. Empty means none.
+    pub(crate) group: String,
 }
 
 /// Creates jobs on `calls` concurrent calls. Returns when all are acknowledged.
@@ -139,8 +152,10 @@ pub(crate) async fn create(server: &Server, calls: usize, batch: &Batch) -> Resu
                 }
                 let job_id = format!("{}-{call}-{number}", batch.prefix);
                 let job = job(batch.kind, batch.payload);
+                let options = JobOptions { group: batch.group.clone(), ..JobOptions::default() };
+                let request = CreateJobsRequest { job, job_id, options: Some(options), ..Default::default() };
                 // The call has ended, and its status has the reason.
-                if send.send(CreateJobsRequest { job, job_id, ..CreateJobsRequest::default() }).await.is_err() {
+                if send.send(request).await.is_err() {
                     break;
                 }
             }

@@ -62,7 +62,10 @@ struct JobsArgs {
     /// How long to create jobs at half the measured rate.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
     duration: Duration,
-    /// Rounds of `Submit`, each with and without a store.
+    /// Jobs of a group, and as many without one.
+    #[arg(long, value_name = "N", default_value = "20000")]
+    members: usize,
+    /// Rounds of a group, and of `Submit` with and without a store.
     #[arg(long, value_name = "N", default_value = "7")]
     rounds: usize,
     /// Rounds of each installed queue, alternating with waterwheel on SQLite and on PostgreSQL.
@@ -94,6 +97,7 @@ async fn run(args: &JobsArgs) -> Result<(), Failure> {
     let small = Place::new(store)?.drain(args, 2 * args.drained).await?;
     let large = Place::new(store)?.drain(args, args.backlog).await?;
     println!("slower by the backlog  {:>8.2}", small / large);
+    group(args, &place).await?;
     submit(args, &place).await
 }
 
@@ -137,8 +141,14 @@ impl Place {
             client.running(id).await?;
         }
         let prefix = unique(&format!("b{backlog}"), &server);
-        let batch =
-            Batch { jobs: backlog, kind: "late", payload: "hello waterwheel", prefix: prefix.clone(), rate: None };
+        let batch = Batch {
+            jobs: backlog,
+            kind: "late",
+            payload: "hello waterwheel",
+            prefix: prefix.clone(),
+            rate: None,
+            group: String::new(),
+        };
         client::create(&server, args.calls, &batch).await?;
         let with = resident(server.pid)?;
         let start = Instant::now();
@@ -159,8 +169,14 @@ impl Place {
 async fn measure(args: &JobsArgs, server: &Server) -> Result<Figures, Failure> {
     println!("idle with a store      {:>8.1} MiB", resident(server.pid)?);
     let (start, before) = (Instant::now(), Usage::of(server.pid)?);
-    let batch =
-        Batch { jobs: args.jobs, kind: "echo", payload: "hello waterwheel", prefix: unique("e", server), rate: None };
+    let batch = Batch {
+        jobs: args.jobs,
+        kind: "echo",
+        payload: "hello waterwheel",
+        prefix: unique("e", server),
+        rate: None,
+        group: String::new(),
+    };
     client::create(server, args.calls, &batch).await?;
     let accepted_seconds = start.elapsed().as_secs_f64();
     Client::of(server).await?.all_ended("echo").await?;
@@ -178,7 +194,8 @@ async fn measure(args: &JobsArgs, server: &Server) -> Result<Figures, Failure> {
 async fn from_acceptance_to_end(args: &JobsArgs, server: &Server, rate: f64) -> Result<[f64; 2], Failure> {
     let jobs = (rate * args.duration.as_secs_f64()) as usize;
     let prefix = unique("l", server);
-    let batch = Batch { jobs, kind: "echo", payload: "x", prefix: prefix.clone(), rate: Some(rate) };
+    let batch =
+        Batch { jobs, kind: "echo", payload: "x", prefix: prefix.clone(), rate: Some(rate), group: String::new() };
     client::create(server, args.calls, &batch).await?;
     let mut client = Client::of(server).await?;
     client.all_ended("echo").await?;
@@ -187,6 +204,29 @@ async fn from_acceptance_to_end(args: &JobsArgs, server: &Server, rate: f64) -> 
     let [p50, p99] = [0.5, 0.99].map(|quantile| waits[(waits.len() as f64 * quantile) as usize].as_secs_f64() * 1e3);
     println!("acceptance to end      {p50:>8.1} ms p50, {p99:.1} ms p99, at {rate:.0} jobs/s");
     Ok([p50, p99])
+}
+
+/// Compares the jobs per second of one group with those of as many jobs without a group, alternately.
+async fn group(args: &JobsArgs, place: &Place) -> Result<(), Failure> {
+    let server = place.serve(true).await?;
+    let mut client = Client::of(&server).await?;
+    let mut ratios = Vec::new();
+    for round in 0..args.rounds {
+        let prefix = unique(&format!("g{round}"), &server);
+        let batch = Batch { jobs: args.members, kind: "echo", payload: "x", prefix, rate: None, group: String::new() };
+        let start = Instant::now();
+        client::create(&server, args.calls, &batch).await?;
+        client.all_ended("echo").await?;
+        let plain = start.elapsed();
+        let group = format!("{}-group", batch.prefix);
+        let start = Instant::now();
+        let last = client.open_group(&group).await?;
+        client::create(&server, args.calls, &Batch { prefix: group.clone(), group: group.clone(), ..batch }).await?;
+        client.close_group(&group).await?;
+        client.ended(&last).await?;
+        ratios.push(plain.as_secs_f64() / start.elapsed().as_secs_f64());
+    }
+    print_middle("jobs/s of a group, ratio", "of those without", &mut ratios)
 }
 
 /// Compares the CPU time of `Submit` with and without a store, alternately.
@@ -206,13 +246,13 @@ async fn submit(args: &JobsArgs, place: &Place) -> Result<(), Failure> {
     }
     // The first round warms up.
     ratios.remove(0);
+    print_middle("CPU of Submit, ratio   ", "with a store to without", &mut ratios)
+}
+
+fn print_middle(what: &str, of: &str, ratios: &mut [f64]) -> Result<(), Failure> {
     ratios.sort_unstable_by(f64::total_cmp);
     let middle = ratios.get(ratios.len() / 2).ok_or("no rounds")?;
-    println!(
-        "CPU of Submit, ratio   {middle:>8.2} with a store to without ({:.2} to {:.2})",
-        ratios[0],
-        ratios[ratios.len() - 1]
-    );
+    println!("{what}{middle:>8.2} {of} ({:.2} to {:.2})", ratios[0], ratios[ratios.len() - 1]);
     Ok(())
 }
 
