@@ -3,6 +3,7 @@
 The figures of a longer run: `KEDA_CYCLES=50 KEDA_CALLS=200`.
 """
 
+import json
 import math
 import os
 import random
@@ -31,8 +32,9 @@ import time
 from waterwheel_pool import worker
 @worker.kind("infer")
 def infer(job):
+    began = time.monotonic()
     time.sleep(0.02)
-    return job.payload
+    return [int(job.text), began]
 worker.run(slots=4)
 """
 
@@ -76,7 +78,7 @@ class Scaler:
             for _ in range(wanted - len(live)):
                 environment = {**os.environ, "WATERWHEEL_ADDRESS": self.address}
                 worker = subprocess.Popen([sys.executable, "-c", WORKER], env=environment, stderr=subprocess.DEVNULL)
-                worker.leaves = False
+                worker.leaves, worker.began = False, time.monotonic()
                 self.workers.append(worker)
             self.most = max(self.most, wanted)
             for worker in random.sample(live, max(0, len(live) - wanted)):
@@ -97,6 +99,12 @@ class Scaler:
             worker.wait()
 
 
+def call(pool, at):
+    """Its number, and when it began to run, and was answered."""
+    number, ran = json.loads(pool.submit("infer", str(at).encode(), timeout=30).output)
+    return number, ran, time.monotonic()
+
+
 def test_workers_come_from_zero_and_go_back_and_no_call_is_lost():
     with Service(CONFIG) as service, Client(service.address, resend=False) as pool, ThreadPoolExecutor(60) as threads:
         scaler = Scaler(service)
@@ -111,12 +119,16 @@ def test_workers_come_from_zero_and_go_back_and_no_call_is_lost():
                     except Refused as refused:
                         assert refused.reason == "NO_WORKERS" and int(refused.metadata["needed_timeout_ms"]) > 50
                 began = time.monotonic()
-                calls = []
+                calls, before = [], len(scaler.workers)
                 for at in range(CALLS):
-                    calls.append(threads.submit(pool.submit, "infer", str(at).encode(), timeout=30))
+                    calls.append(threads.submit(call, pool, at))
                     time.sleep(random.expovariate(CALLS))
-                assert [int(call.result().output) for call in calls] == list(range(CALLS))
-                print(f"{CALLS} calls from zero in {time.monotonic() - began:.2f} s, up to {scaler.most} workers")
+                answers = [call.result() for call in calls]
+                assert [at for at, *_ in answers] == list(range(CALLS))
+                _, ran, first = answers[0]
+                start = ran - scaler.workers[before].began
+                print(f"{CALLS} calls from zero in {time.monotonic() - began:.2f} s, up to {scaler.most} workers; the first "
+                      f"in {first - began:.2f} s, of which a worker took {start:.2f} s to start")  # fmt: skip
             scaler.wait_for_zero()
         finally:
             scaler.end()
