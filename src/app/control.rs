@@ -17,6 +17,7 @@ use crate::{
     monitor::{Monitor, Outlook},
     phase::{Phase, PhaseCell},
     pool::{LostJob, Pool, PoolLoad, Pools},
+    proto::PoolForecast,
     rpc::{DrainControl, DrainProgress, DryRun, ReloadFault, SettingChange},
 };
 
@@ -193,6 +194,10 @@ impl DrainControl for Control {
 
     fn try_reload(&self) -> BoxFuture<'_, Result<DryRun, ReloadFault>> {
         Self::try_reload(self).boxed()
+    }
+
+    fn advise(&self, pools: Vec<Pool>) -> BoxFuture<'_, Result<Vec<PoolForecast>, ReloadFault>> {
+        Self::advise(self, pools).boxed()
     }
 
     fn progress(&self) -> DrainProgress {

@@ -1,4 +1,5 @@
-//! Says what a change of the configuration would have done to the last jobs of the pools, by replays in the simulator.
+//! Says what a change of the configuration, or other numbers of workers, would have done to the last jobs of the pools,
+//! by replays in the simulator.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -14,17 +15,19 @@ use crate::{
     handler::Kind,
     model::RecordedJob,
     pool::{Pool, Pools, Settings},
-    proto::{JobFigures, KindForecast, PoolForecast},
+    proto::{JobFigures, KindForecast, PoolForecast, SizeForecast},
     sim::{KindFigures, KindPlan, Plan, Replay, measured},
     task::off_thread,
 };
 
-/// Maximum number of jobs of one forecast, of all pools. Each is replayed up to 13 times, in about 2 µs each.
+/// Maximum number of jobs of one forecast, of all pools. Each is replayed up to 20 times, in about 2 µs each.
 const MAX_JOBS: usize = 200_000;
 /// Jobs that arrived earlier than this before the last one are left out.
 const LAST: Duration = Duration::from_secs(24 * 3600);
 /// Fewer jobs of a pool say little.
 const MIN_JOBS: usize = 200;
+/// The numbers of workers that advice compares, as shares of the number in use.
+const SIZES: [f64; 6] = [0.5, 0.75, 1.0, 1.25, 1.5, 2.0];
 /// Forecasts come one after the other, on one thread.
 static TURN: Semaphore = Semaphore::const_new(1);
 
@@ -47,19 +50,32 @@ pub(super) fn changes(pools: &Pools, new: &[config::Pool], kinds: &[Vec<Kind>]) 
 
 /// The forecast for each pool whose scheduling changes. Dropping the future ends the replays. `None` if they panicked.
 pub(super) async fn forecasts(changes: Vec<Change>) -> Option<Vec<PoolForecast>> {
+    let question = |Change { pool, settings, kinds }: &Change| {
+        Question::of(pool, settings, &|name| kinds.get(name).copied()).filter(|it| it.plans[0] != it.plans[1])
+    };
+    answers(move || changes.iter().filter_map(question).collect()).await
+}
+
+/// The forecast for each pool with other numbers of workers; else like [`forecasts`].
+pub(super) async fn advice(pools: Vec<Pool>) -> Option<Vec<PoolForecast>> {
+    let question = |pool: &Pool| Question::of(pool, pool.settings(), &|name| pool.kind(name).map(kind_plan));
+    answers(move || pools.iter().filter_map(question).collect()).await
+}
+
+async fn answers(ask: impl FnOnce() -> Vec<Question> + Send + 'static) -> Option<Vec<PoolForecast>> {
     let turn = TURN.acquire().await.ok()?;
     let dropped = CancellationToken::new();
     let _guard = dropped.clone().drop_guard();
     let replays = move || {
         let _turn = turn;
-        let asked: Vec<_> = changes.iter().filter_map(Question::of).collect();
+        let asked = ask();
         let max = MAX_JOBS / asked.len().max(1);
         asked.into_iter().map(|question| question.answer(max, &|| !dropped.is_cancelled())).collect()
     };
     off_thread(replays).await.ok()
 }
 
-/// What to replay: the jobs of a pool, and its settings in use and the new ones.
+/// What to replay: the jobs of a pool, its settings in use, and the new ones, or the same for advice.
 struct Question {
     pool: Arc<str>,
     jobs: Vec<RecordedJob>,
@@ -68,8 +84,8 @@ struct Question {
 }
 
 impl Question {
-    /// `None` if the scheduling of the pool does not change.
-    fn of(Change { pool, settings, kinds: new }: &Change) -> Option<Self> {
+    /// The new settings are those of the pool and of each kind. `None` if a job has no kind that is known.
+    fn of(pool: &Pool, settings: &Settings, new: &dyn Fn(&str) -> Option<KindPlan>) -> Option<Self> {
         let (mut jobs, names) = pool.recorded();
         // A kind that was replaced has several numbers.
         let kinds: Vec<_> = names.iter().collect::<BTreeSet<_>>().into_iter().cloned().collect();
@@ -85,11 +101,8 @@ impl Question {
             kinds: kinds.iter().map(|name| kind(name)).collect(),
         };
         let [now, then] = pool.bounds_under(settings);
-        let plans = [
-            plan(pool.settings(), now, &|name| pool.kind(name).map(kind_plan)),
-            plan(settings, then, &|name| new.get(name).copied()),
-        ];
-        (plans[0] != plans[1]).then(|| Self { pool: Arc::clone(pool.name()), jobs, kinds, plans })
+        let plans = [plan(pool.settings(), now, &|name| pool.kind(name).map(kind_plan)), plan(settings, then, new)];
+        Some(Self { pool: Arc::clone(pool.name()), jobs, kinds, plans })
     }
 
     fn answer(self, max: usize, go_on: &dyn Fn() -> bool) -> PoolForecast {
@@ -102,9 +115,10 @@ impl Question {
             pool: pool.to_string(),
             jobs: jobs.len() as u64,
             over: over.and_then(|over| over.try_into().ok()),
-            workers: u32::try_from(new.bounds.max).unwrap_or(u32::MAX),
+            workers: count(new.bounds.max),
             ..PoolForecast::default()
         };
+        let is_advice = old == new;
         let is_served: Vec<_> = new.kinds.iter().map(Option::is_some).collect();
         if jobs.len() >= MIN_JOBS
             && let Some(now) = Replay::new(jobs, old)
@@ -121,10 +135,29 @@ impl Question {
                 });
             }
             let fewest = then.fewest_workers(go_on);
-            forecast.fewest_workers = fewest.and_then(|fewest| u32::try_from(fewest).ok());
+            forecast.fewest_workers = fewest.map(count);
+            if is_advice {
+                forecast.sizes = sizes(&mut then, forecast.workers, forecast.fewest_workers, go_on);
+            }
         }
         forecast
     }
+}
+
+/// The replays with the fewest workers that are enough, and with fewer and more than there are.
+fn sizes(replay: &mut Replay, workers: u32, fewest: Option<u32>, go_on: &dyn Fn() -> bool) -> Vec<SizeForecast> {
+    let base = f64::from(if workers == 0 { fewest.unwrap_or(1) } else { workers });
+    let counts: BTreeSet<_> =
+        SIZES.iter().map(|share| (base * share).round() as u32).chain(fewest).filter(|count| *count > 0).collect();
+    let size = |workers: u32| {
+        let (all, busy) = replay.with_workers(workers as usize);
+        SizeForecast { workers, jobs: Some(figures(all)), busy }
+    };
+    counts.into_iter().take_while(|_| go_on()).map(size).collect()
+}
+
+fn count(workers: usize) -> u32 {
+    u32::try_from(workers).unwrap_or(u32::MAX)
 }
 
 fn kind_plan(kind: &Kind) -> KindPlan {

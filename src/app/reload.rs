@@ -9,7 +9,7 @@ use tracing::{Span, info, warn};
 use super::{
     Control, OwnKind,
     assemble::{self, Runners},
-    forecast::{changes, forecasts},
+    forecast::{advice, changes, forecasts},
     services,
 };
 use crate::{
@@ -18,7 +18,8 @@ use crate::{
     detached::Detached,
     handler::Kind,
     phase::Phase,
-    pool::Pools,
+    pool::{Pool, Pools},
+    proto::PoolForecast,
     reload::{Seen, keep_fresh, read},
     rpc::{AccessControl, DryRun, ReloadFault, SettingChange},
     task::off_thread,
@@ -75,12 +76,23 @@ impl Control {
         let Next { new, changes: changed, kinds } = self.read_again().await?;
         let changes = changes(self.pools(), &new.config.pools, &kinds);
         drop((kinds, turn));
+        Ok(DryRun { changes: changed, forecasts: self.unless_draining(forecasts(changes)).await? })
+    }
+
+    /// What other numbers of workers would have done to the last jobs of `pools`.
+    pub(super) async fn advise(&self, pools: Vec<Pool>) -> Result<Vec<PoolForecast>, ReloadFault> {
+        self.unless_draining(advice(pools)).await
+    }
+
+    /// Ends the replays when the drain begins.
+    async fn unless_draining(
+        &self,
+        replays: impl Future<Output = Option<Vec<PoolForecast>>>,
+    ) -> Result<Vec<PoolForecast>, ReloadFault> {
         tokio::select! {
             biased;
             () = self.phase().reached(Phase::Draining) => Err(ReloadFault::Draining),
-            made = forecasts(changes) => {
-                Ok(DryRun { changes: changed, forecasts: made.ok_or(ReloadFault::Panicked)? })
-            }
+            made = replays => made.ok_or(ReloadFault::Panicked),
         }
     }
 

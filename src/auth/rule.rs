@@ -58,7 +58,7 @@ rpcs! {
     "waterwheel.v1.WorkerPoolService": { Submit, Stream, SubmitMany, Stats, WatchStats }
     "waterwheel.v1.AdminService": {
         Drain, Pause, Resume, Resize, CancelJob, Explain, ListJobs, Reload, Restart, ListSchedules,
-        WhoAmI, StatsHistory
+        WhoAmI, StatsHistory, Advise
     }
     "grpc.reflection.v1.ServerReflection": { Reflection = "ServerReflectionInfo" as "Reflection" }
     "xds.service.orca.v3.OpenRcaService": { LoadReports = "StreamCoreMetrics" as "LoadReports" }

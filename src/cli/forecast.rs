@@ -1,31 +1,62 @@
-//! The sentences of `waterwheel reload --dry-run` about what a change would have done.
+//! The sentences of `waterwheel reload --dry-run` about what a change would have done, and of `waterwheel advise` about
+//! other numbers of workers.
+
+use clap::builder::styling::Style;
 
 use super::{
     console::{FAINT, STRONG, WARN, paint},
-    output::{duration, pluralized, sanitized, short, short_duration},
+    output::{duration, pluralized, row, sanitized, short, short_duration, table},
 };
-use crate::proto::{JobFigures, KindForecast, PoolForecast};
+use crate::proto::{JobFigures, KindForecast, PoolForecast, SizeForecast};
 
 /// From this difference on, in percentage points, the measured figures are shown beside those of the replay.
 const NOTEWORTHY: f64 = 2.0;
 
-pub(super) fn text(forecast: &PoolForecast) -> String {
-    let PoolForecast { pool, jobs, over, kinds, workers, fewest_workers } = forecast;
+/// What a change would have done.
+pub(super) fn of_change(forecast: &PoolForecast) -> String {
+    let kinds = forecast.kinds.iter().map(kind).collect();
+    format!("\n{}", text(forecast, "with the change and without", "would be", kinds))
+}
+
+/// What other numbers of workers would have done.
+pub(super) fn of_sizes(forecast: &PoolForecast) -> String {
+    let row = |SizeForecast { workers, jobs, busy }: &SizeForecast| {
+        let jobs = jobs.unwrap_or_default();
+        let style = if *workers == forecast.workers { STRONG } else { Style::new() };
+        let [refused, missed] = [jobs.refused, jobs.missed].map(|count| shown(percent(&jobs, count)));
+        row![paint(style, workers), refused, missed, short(jobs.wait_p99), shown(busy * 100.0)]
+    };
+    let heads = [">  workers", ">refused", ">missed", ">p99 wait", ">busy"];
+    let sizes = table(&heads, forecast.sizes.iter().map(row).collect()).into_iter();
+    text(
+        forecast,
+        "with other numbers of workers",
+        "are up to",
+        sizes.chain(forecast.kinds.iter().filter_map(note)).collect(),
+    )
+}
+
+fn text(forecast: &PoolForecast, how: &str, there: &str, replayed: Vec<String>) -> String {
+    let PoolForecast { pool, jobs, over, kinds, workers, fewest_workers, sizes: _ } = forecast;
     let pool = paint(STRONG, format!("pool {}", sanitized(pool)));
     let all = pluralized(*jobs, "job");
     if kinds.is_empty() {
-        return format!("\n{pool}: {all} recorded, too few to say what the change would have done");
+        return format!("{pool}: {all} recorded, too few for a forecast; 200 are enough if some ran to their end");
     }
     let of = short_duration(duration(*over));
-    let mut lines = vec![format!("\n{pool}: its last {all}, of {of}, replayed with the change and without")];
-    lines.extend(kinds.iter().map(kind));
-    let there = format!("there would be {workers}");
+    let mut lines = vec![format!("{pool}: its last {all}, of {of}, replayed {how}")];
+    lines.extend(replayed);
     lines.push(match fewest_workers {
         Some(fewest) => {
             let are = if *fewest == 1 { "is the fewest" } else { "are the fewest" };
-            format!("  {} {are} for at most 1 % refused or missed; {there}", pluralized(*fewest, "worker"))
+            format!(
+                "  {} {are} for at most 1 % refused or missed; there {there} {workers}",
+                pluralized(*fewest, "worker")
+            )
         }
-        None => format!("  more workers alone do not bring refused and missed jobs to at most 1 %; {there}"),
+        None => {
+            format!("  more workers alone do not bring refused and missed jobs to at most 1 %; there {there} {workers}")
+        }
     });
     lines.join("\n")
 }
@@ -38,28 +69,34 @@ fn kind(forecast: &KindForecast) -> String {
         return format!("  would no longer serve {kind}: {}", pluralized(measured.jobs, "job"));
     };
     let was = |text: String| paint(FAINT, format!("(now {text})"));
-    let refused = |figures: &JobFigures| percent(figures, figures.refused);
-    let missed = |figures: &JobFigures| percent(figures, figures.missed);
-    let mut line = format!(
+    let line = format!(
         "  would have refused {} of {kind} {}, missed {} {}; p99 wait {} {}",
-        shown(refused(then)),
-        was(shown(refused(&now))),
-        shown(missed(then)),
-        was(shown(missed(&now))),
+        shown(percent(then, then.refused)),
+        was(shown(percent(&now, now.refused))),
+        shown(percent(then, then.missed)),
+        was(shown(percent(&now, now.missed))),
         short(then.wait_p99),
         was(short(now.wait_p99)),
     );
-    let is_off = |of: &dyn Fn(&JobFigures) -> f64| (of(&measured) - of(&now)).abs() > NOTEWORTHY;
-    if is_off(&refused) || is_off(&missed) {
+    [Some(line), note(forecast)].into_iter().flatten().collect::<Vec<_>>().join("\n")
+}
+
+/// How the replay under the settings in use differs from what happened, if it does.
+fn note(KindForecast { kind, measured, now, .. }: &KindForecast) -> Option<String> {
+    let [measured, now] = [measured, now].map(|figures| figures.unwrap_or_default());
+    let [refused, missed] = [(measured.refused, now.refused), (measured.missed, now.missed)]
+        .map(|(measured_count, now_count)| (percent(&measured, measured_count), percent(&now, now_count)));
+    let is_off = |(measured, now): (f64, f64)| (measured - now).abs() > NOTEWORTHY;
+    (is_off(refused) || is_off(missed)).then(|| {
         let wait = short(measured.wait_p99);
         let note = format!(
-            "\n    the replay differs from what the server measured: refused {}, missed {}; p99 wait {wait}",
-            shown(refused(&measured)),
-            shown(missed(&measured)),
+            "    the replay of {} differs from what the server measured: refused {}, missed {}; p99 wait {wait}",
+            sanitized(kind),
+            shown(refused.0),
+            shown(missed.0),
         );
-        line.push_str(&paint(WARN, note));
-    }
-    line
+        paint(WARN, note)
+    })
 }
 
 fn percent(figures: &JobFigures, of: u64) -> f64 {
@@ -78,38 +115,62 @@ mod tests {
         Some(JobFigures { jobs: 1000, refused, missed, wait_p99: Some(wait.parse().expect("a duration")) })
     }
 
-    #[test]
-    fn a_forecast_is_sentences() {
-        let thumb = KindForecast {
+    fn stripped(text: &str) -> String {
+        anstream::adapter::strip_str(text).to_string()
+    }
+
+    fn pool(kinds: Vec<KindForecast>) -> PoolForecast {
+        PoolForecast {
+            pool: "cpu".into(),
+            jobs: 2000,
+            over: Some("7200s".parse().expect("a duration")),
+            kinds,
+            workers: 8,
+            fewest_workers: Some(9),
+            sizes: Vec::new(),
+        }
+    }
+
+    fn thumb() -> KindForecast {
+        KindForecast {
             kind: "thumb".into(),
             measured: figures(30, 0, "0.040s"),
             now: figures(4, 0, "0.035s"),
             then: figures(31, 2, "0.410s"),
-        };
-        let page = KindForecast { kind: "page".into(), then: None, ..thumb.clone() };
-        let mut forecast = PoolForecast {
-            pool: "cpu".into(),
-            jobs: 2000,
-            over: Some("7200s".parse().expect("a duration")),
-            kinds: vec![thumb, page],
-            workers: 8,
-            fewest_workers: Some(9),
-        };
-        let stripped = |forecast: &PoolForecast| anstream::adapter::strip_str(&text(forecast)).to_string();
+        }
+    }
+
+    #[test]
+    fn a_forecast_is_sentences() {
+        let page = KindForecast { kind: "page".into(), then: None, ..thumb() };
+        let mut forecast = pool(vec![thumb(), page]);
         let expected = "
 pool cpu: its last 2000 jobs, of 2h 0m, replayed with the change and without
   would have refused 3.1 % of thumb (now 0.4 %), missed 0.2 % (now 0.0 %); p99 wait 410ms (now 35ms)
-    the replay differs from what the server measured: refused 3.0 %, missed 0.0 %; p99 wait 40ms
+    the replay of thumb differs from what the server measured: refused 3.0 %, missed 0.0 %; p99 wait 40ms
   would no longer serve page: 1000 jobs
   9 workers are the fewest for at most 1 % refused or missed; there would be 8";
-        assert_eq!(stripped(&forecast), expected);
+        assert_eq!(stripped(&of_change(&forecast)), expected);
         forecast.fewest_workers = None;
         let end = "more workers alone do not bring refused and missed jobs to at most 1 %; there would be 8";
-        assert_eq!(stripped(&forecast).lines().last().map(str::trim), Some(end));
+        assert_eq!(stripped(&of_change(&forecast)).lines().last().map(str::trim), Some(end));
         forecast.kinds.clear();
-        assert_eq!(
-            stripped(&forecast),
-            "\npool cpu: 2000 jobs recorded, too few to say what the change would have done"
-        );
+        let few = "pool cpu: 2000 jobs recorded, too few for a forecast; 200 are enough if some ran to their end";
+        assert_eq!(stripped(&of_sizes(&forecast)), few);
+    }
+
+    #[test]
+    fn sizes_are_a_table() {
+        let size = |workers, refused, busy| SizeForecast { workers, jobs: figures(refused, 5, "0.2s"), busy };
+        let same = KindForecast { measured: thumb().now, ..thumb() };
+        let forecast = PoolForecast { sizes: vec![size(4, 300, 0.999), size(9, 0, 0.5)], ..pool(vec![same, thumb()]) };
+        let expected = "\
+pool cpu: its last 2000 jobs, of 2h 0m, replayed with other numbers of workers
+  workers  refused  missed  p99 wait    busy
+        4   30.0 %   0.5 %     200ms  99.9 %
+        9    0.0 %   0.5 %     200ms  50.0 %
+    the replay of thumb differs from what the server measured: refused 3.0 %, missed 0.0 %; p99 wait 40ms
+  9 workers are the fewest for at most 1 % refused or missed; there are up to 8";
+        assert_eq!(stripped(&of_sizes(&forecast)), expected);
     }
 }

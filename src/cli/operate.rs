@@ -226,7 +226,7 @@ fn reloaded(answer: &ReloadResponse, dry_run: bool) -> String {
         None => format!("{} changed", pluralized(changes.len(), "setting")),
     };
     let faults = faults.lines().map(sanitized);
-    let lines = faults.chain(changes.iter().map(change)).chain([end]).chain(forecasts.iter().map(forecast::text));
+    let lines = faults.chain(changes.iter().map(change)).chain([end]).chain(forecasts.iter().map(forecast::of_change));
     lines.collect::<Vec<_>>().join("\n")
 }
 

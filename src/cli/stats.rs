@@ -21,7 +21,6 @@ use crossterm::{
 use futures_util::{Stream, TryStreamExt, stream};
 use tonic::Streaming;
 
-pub(super) use self::text::live_workers;
 use self::{
     screen::{View, lines},
     text::snapshot,

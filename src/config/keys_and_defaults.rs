@@ -308,7 +308,7 @@ keys! {
     "pool.*.tenant_share": Number(0.001, 1.0), default "0.25";
     /// Ended jobs that the pool remembers, 0.3 to 5 KiB each. Half are for failures.
     "pool.*.ended_jobs": Integer(0, 1 << 20), default "1024";
-    /// Last jobs that `waterwheel reload --dry-run` can replay, 32 bytes each. 0 records none.
+    /// Last jobs that `waterwheel advise` and `reload --dry-run` can replay, 32 bytes each. 0 records none.
     "pool.*.recorded_jobs": Integer(0, 1 << 20), default "65536";
     /// Run time from which a job is stale: logged once, counted, shown by `jobs --stale`. By default none is.
     "pool.*.stale_after": RUN, like "'5m'";

@@ -1,5 +1,5 @@
-//! `AdminService`, and its RPCs `Pause`, `Resume`, `Resize`, `Drain`, `Reload` and `Restart`. `src/app/` carries out
-//! reloads and drains of the process, and `src/pool/drain.rs` drains one pool.
+//! `AdminService`, and its RPCs `Pause`, `Resume`, `Resize`, `Drain`, `Reload`, `Advise` and `Restart`. `src/app/` carries
+//! out reloads, forecasts and drains of the process, and `src/pool/drain.rs` drains one pool.
 
 mod any_id;
 mod pool_jobs;
@@ -35,11 +35,11 @@ use crate::{
     phase::Phase,
     pool::{Pool, Pools, RestartFault},
     proto::{
-        self, CancelJobRequest, CancelJobResponse, DrainRequest, DrainResponse, ExplainRequest, ExplainResponse,
-        ListJobsRequest, ListJobsResponse, ListSchedulesRequest, ListSchedulesResponse, PauseRequest, PauseResponse,
-        PoolState, ReloadRequest, ReloadResponse, ResizeRequest, ResizeResponse, RestartRequest, RestartResponse,
-        ResumeRequest, ResumeResponse, StatsHistoryRequest, StatsHistoryResponse, WhoAmIRequest, WhoAmIResponse,
-        admin_service_server::AdminService,
+        self, AdviseRequest, AdviseResponse, CancelJobRequest, CancelJobResponse, DrainRequest, DrainResponse,
+        ExplainRequest, ExplainResponse, ListJobsRequest, ListJobsResponse, ListSchedulesRequest,
+        ListSchedulesResponse, PauseRequest, PauseResponse, PoolForecast, PoolState, ReloadRequest, ReloadResponse,
+        ResizeRequest, ResizeResponse, RestartRequest, RestartResponse, ResumeRequest, ResumeResponse,
+        StatsHistoryRequest, StatsHistoryResponse, WhoAmIRequest, WhoAmIResponse, admin_service_server::AdminService,
     },
 };
 
@@ -67,6 +67,11 @@ pub trait DrainControl: Send + Sync + 'static {
     /// # Errors
     /// The reason why a reload would change nothing.
     fn try_reload(&self) -> BoxFuture<'_, Result<DryRun, ReloadFault>>;
+    /// Replays the last jobs of `pools` with other numbers of workers.
+    ///
+    /// # Errors
+    /// That the server drains, or the replay panicked.
+    fn advise(&self, pools: Vec<Pool>) -> BoxFuture<'_, Result<Vec<PoolForecast>, ReloadFault>>;
 }
 
 /// Progress of a drain.
@@ -183,6 +188,15 @@ impl AdminService for Admin {
     async fn reload(&self, request: Request<ReloadRequest>) -> Result<Response<ReloadResponse>, Status> {
         let span = span(&request, &request.get_ref().reason);
         reload::reload(&*self.control, request.get_ref().dry_run).instrument(span).await.map(Response::new)
+    }
+
+    /// Replays the last jobs with other numbers of workers.
+    async fn advise(&self, request: Request<AdviseRequest>) -> Result<Response<AdviseResponse>, Status> {
+        let pool = &request.get_ref().pool;
+        check_pool(&self.pools, pool)?;
+        let asked = self.pools.all().iter().filter(|it| pool.is_empty() || **it.name() == **pool).cloned().collect();
+        let pools = self.control.advise(asked).await.map_err(|fault| reload::status_of(&fault))?;
+        Ok(Response::new(AdviseResponse { pools }))
     }
 
     /// Replaces the processes of a pool.

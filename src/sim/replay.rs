@@ -6,7 +6,7 @@ use super::{
     load::{Arrival, Load, Retry, Source},
     policy::Plan,
     recording::{Recorded, Recording, Run},
-    tally::{KindTally, quantile_of},
+    tally::{KindTally, Tally, quantile_of},
     world::run_under,
 };
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
     scheduler::Bounds,
 };
 
-/// Most workers that the search tries.
+/// Most workers that the search tries, if there are no more already.
 const MOST_WORKERS: usize = 1024;
 /// The share of refused and missed jobs that the search allows.
 const GOAL: f64 = 0.01;
@@ -65,7 +65,7 @@ impl Replay {
     /// The smallest fixed number of workers with which few jobs are refused or missed. `None` if more workers do not
     /// help, or `go_on` ends the search.
     pub(crate) fn fewest_workers(&mut self, go_on: &dyn Fn() -> bool) -> Option<usize> {
-        let (mut too_few, mut enough) = (0, MOST_WORKERS);
+        let (mut too_few, mut enough) = (0, MOST_WORKERS.max(self.plan.bounds.max));
         if !self.is_enough(enough) {
             return None;
         }
@@ -84,10 +84,23 @@ impl Replay {
     }
 
     fn is_enough(&mut self, workers: usize) -> bool {
+        let (all, _) = self.with_workers(workers);
+        (all.refused + all.missed) as f64 <= GOAL * all.jobs as f64
+    }
+
+    /// The figures of all jobs with a fixed number of workers, and the share of the time for which these are busy.
+    pub(crate) fn with_workers(&mut self, workers: usize) -> (KindFigures, f64) {
         self.plan.bounds = Bounds { min: workers, max: workers };
-        let figures = self.figures();
-        let sum = |of: fn(&KindFigures) -> u64| figures.iter().map(of).sum::<u64>() as f64;
-        sum(|kind| kind.refused + kind.missed) <= GOAL * sum(|kind| kind.jobs)
+        let Tally { kinds, useful, wasted, .. } = run_under(&self.plan, &self.load).tally;
+        let all = kinds.into_iter().fold(KindTally::default(), |mut all, kind| {
+            all.arrived += kind.arrived;
+            all.refused += kind.refused;
+            all.missed += kind.missed;
+            all.waits.extend(kind.waits);
+            all
+        });
+        let time = self.load.lasts.as_secs_f64() * workers.max(1) as f64;
+        (all.into(), (useful + wasted).as_secs_f64() / time)
     }
 }
 

@@ -153,7 +153,7 @@ async fn operators_read_statistics_and_detached_jobs_at_their_own_listener() {
         ("jobs list", "one  succeeded"),
         ("jobs get one", "one  succeeded  kind echo"),
         ("probe --service pool/one", "SERVING  pool/one"),
-        ("advise --over 100ms", "one"),
+        ("advise", "pool one: 1 job recorded, too few"),
     ] {
         let ran = at_ops(process.ops, line).await;
         assert!(ran.code == Some(0) && ran.out.contains(shown), "{line}: {}{}", ran.out, ran.err);

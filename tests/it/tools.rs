@@ -8,7 +8,10 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{net::TcpListener, process::Command, time::timeout};
 
-use crate::process::{PATIENCE, Process, program};
+use crate::{
+    process::{PATIENCE, Process, program},
+    service::{Caller, job},
+};
 
 /// Runs a command, and parses each line of its output as JSON.
 async fn lines(args: &[&str]) -> Vec<Value> {
@@ -73,27 +76,26 @@ async fn sim_replays_the_jobs_of_a_server_log() {
 }
 
 #[tokio::test]
-async fn advise_derives_its_advice_from_the_measurements_of_a_server() {
-    let server = Process::dev(&[]).await;
-    let address = server.public.0.to_string();
-    let watch = ["advise", "--server", &address, "--pool", "io", "--over", "1s", "--busy", "0.5", "--output", "json"];
-    let load = ["bench", "echo", "--server", &address, "--connections", "1", "--in-flight", "2", "--duration", "5m"];
-    let mut load = program(&load).spawn().unwrap();
-    let report = loop {
-        let report = lines(&watch).await.remove(0);
-        if report["idle"].as_array().unwrap().is_empty() {
-            break report;
-        }
-        assert!(load.try_wait().unwrap().is_none(), "the load ended before `advise` saw a job: {report}");
-    };
-    load.kill().await.unwrap();
-    let pool = &report["pools"][0];
-    let figure = |name: &str| pool[name].as_f64().unwrap();
-    assert!(figure("arrived") > 0.0 && figure("mean_run_s") > 0.0, "{pool}");
-    let rate = figure("arrived") / report["watched_s"].as_f64().unwrap();
-    assert!((figure("arrivals_per_s") / rate - 1.0).abs() < 1e-6, "{report}");
-    assert!((figure("arrivals_per_s") * figure("mean_run_s") / figure("busy_workers") - 1.0).abs() < 1e-6, "{pool}");
-    assert!(figure("workers_advised") * 0.5 >= figure("busy_workers") && figure("workers") == 64.0, "{pool}");
+async fn advise_replays_the_last_jobs_of_a_server_with_other_numbers_of_workers() {
+    let server = Process::serve(CONFIG).await;
+    let caller = Caller::of(server.public).await;
+    for _ in 0..200 {
+        caller.leave(job("echo", "")).await.unwrap().expect("it is served");
+    }
+    let ran = server.run("advise --pool one").await;
+    for line in [
+        "pool one: its last 200 jobs, of ",
+        "\n  workers  refused  missed  p99 wait ",
+        "\n       16    0.0 %   0.0 % ",
+        "\n  1 worker is the fewest for at most 1 % refused or missed; there are up to 8\n",
+    ] {
+        assert!(ran.code == Some(0) && ran.out.contains(line), "{line}: {}{}", ran.out, ran.err);
+    }
+    let answer: Value = serde_json::from_str(&server.run("advise --output json").await.out).unwrap();
+    let sizes: Vec<_> = answer["pools"][0]["sizes"].as_array().unwrap().iter().map(|size| &size["workers"]).collect();
+    assert_eq!(sizes, [1, 4, 6, 8, 10, 12, 16], "{answer}");
+    let none = server.run("advise --pool none").await;
+    assert!(none.code == Some(2) && none.err.contains("one"), "{}", none.err);
 }
 
 const CONFIG: &str = r#"

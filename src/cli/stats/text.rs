@@ -192,7 +192,7 @@ fn idle_line(idle: &[&WorkerStats]) -> String {
 }
 
 /// Number of workers. Stuck ones were replaced, and stopped ones are gone.
-pub(in crate::cli) fn live_workers(pool: &PoolStats) -> usize {
+fn live_workers(pool: &PoolStats) -> usize {
     let is_gone = |worker: &&WorkerStats| matches!(worker.state(), WorkerState::Stuck | WorkerState::Stopped);
     pool.workers.len() - pool.workers.iter().filter(is_gone).count()
 }

@@ -29,12 +29,12 @@ use super::{
     output::Format,
 };
 use crate::proto::{
-    CancelJobRequest, CancelJobResponse, DrainRequest, DrainResponse, ExplainRequest, ExplainResponse, Job, JobResult,
-    ListJobsRequest, ListJobsResponse, ListSchedulesRequest, ListSchedulesResponse, PauseRequest, PauseResponse,
-    ReloadRequest, ReloadResponse, ResizeRequest, ResizeResponse, RestartRequest, RestartResponse, ResumeRequest,
-    ResumeResponse, Stats, StatsHistoryRequest, StatsHistoryResponse, StatsRequest, StatsResponse, StreamRequest,
-    StreamResponse, SubmitManyRequest, SubmitManyResponse, SubmitRequest, SubmitResponse, WatchStatsRequest,
-    WatchStatsResponse, Waterfall, WhoAmIRequest, WhoAmIResponse,
+    AdviseRequest, AdviseResponse, CancelJobRequest, CancelJobResponse, DrainRequest, DrainResponse, ExplainRequest,
+    ExplainResponse, Job, JobResult, ListJobsRequest, ListJobsResponse, ListSchedulesRequest, ListSchedulesResponse,
+    PauseRequest, PauseResponse, ReloadRequest, ReloadResponse, ResizeRequest, ResizeResponse, RestartRequest,
+    RestartResponse, ResumeRequest, ResumeResponse, Stats, StatsHistoryRequest, StatsHistoryResponse, StatsRequest,
+    StatsResponse, StreamRequest, StreamResponse, SubmitManyRequest, SubmitManyResponse, SubmitRequest, SubmitResponse,
+    WatchStatsRequest, WatchStatsResponse, Waterfall, WhoAmIRequest, WhoAmIResponse,
     admin_service_server::{AdminService, AdminServiceServer},
     health::{
         HealthCheckRequest, HealthCheckResponse,
@@ -309,6 +309,10 @@ impl AdminService for Play {
 
     async fn reload(&self, _: Request<ReloadRequest>) -> Result<Response<ReloadResponse>, Status> {
         Err(Status::unimplemented("no script reloads"))
+    }
+
+    async fn advise(&self, _: Request<AdviseRequest>) -> Result<Response<AdviseResponse>, Status> {
+        Err(Status::unimplemented("no script advises"))
     }
 
     async fn restart(&self, _: Request<RestartRequest>) -> Result<Response<RestartResponse>, Status> {

@@ -67,9 +67,7 @@ pub(super) async fn reload(control: &dyn DrainControl, dry_run: bool) -> Result<
         }
         Err(ReloadFault::NeedsRestart(changes)) => (changes, String::new(), false),
         Err(ReloadFault::Faulty(faults)) => (Vec::new(), faults, false),
-        Err(ReloadFault::Panicked) => return Err(status::internal("the reload panicked")),
-        Err(fault @ ReloadFault::NoSource) => return Err(failed_precondition(Reason::NoConfig, fault.to_string())),
-        Err(fault @ ReloadFault::Draining) => return Err(failed_precondition(Reason::Draining, fault.to_string())),
+        Err(fault) => return Err(status_of(&fault)),
     };
     let change = |SettingChange { key, old, new, needs_restart }| proto::SettingChange {
         key,
@@ -79,6 +77,17 @@ pub(super) async fn reload(control: &dyn DrainControl, dry_run: bool) -> Result<
     };
     let changes = changes.into_iter().map(change).collect();
     Ok(ReloadResponse { applied, changes, faults, forecasts })
+}
+
+/// The status of a fault that the configuration does not explain.
+pub(super) fn status_of(fault: &ReloadFault) -> Status {
+    match fault {
+        ReloadFault::NoSource => failed_precondition(Reason::NoConfig, fault.to_string()),
+        ReloadFault::Draining => failed_precondition(Reason::Draining, fault.to_string()),
+        ReloadFault::Panicked | ReloadFault::Faulty(_) | ReloadFault::NeedsRestart(_) => {
+            status::internal("the reload or the forecast panicked")
+        }
+    }
 }
 
 /// Each fault with its position, joined in one line.

@@ -1156,7 +1156,100 @@ func (x *ReloadResponse) GetForecasts() []*PoolForecast {
 	return nil
 }
 
-// What a change would have done to the last jobs of a pool. The server replays them in its simulator.
+// Request of `Advise`.
+type AdviseRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the pool. Empty means all pools.
+	Pool          string `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AdviseRequest) Reset() {
+	*x = AdviseRequest{}
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AdviseRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AdviseRequest) ProtoMessage() {}
+
+func (x *AdviseRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AdviseRequest.ProtoReflect.Descriptor instead.
+func (*AdviseRequest) Descriptor() ([]byte, []int) {
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *AdviseRequest) GetPool() string {
+	if x != nil {
+		return x.Pool
+	}
+	return ""
+}
+
+// Response of `Advise`.
+type AdviseResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The pools, by name.
+	Pools         []*PoolForecast `protobuf:"bytes,1,rep,name=pools,proto3" json:"pools,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AdviseResponse) Reset() {
+	*x = AdviseResponse{}
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AdviseResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AdviseResponse) ProtoMessage() {}
+
+func (x *AdviseResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AdviseResponse.ProtoReflect.Descriptor instead.
+func (*AdviseResponse) Descriptor() ([]byte, []int) {
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *AdviseResponse) GetPools() []*PoolForecast {
+	if x != nil {
+		return x.Pools
+	}
+	return nil
+}
+
+// What a change, or other numbers of workers, would have done to the last jobs of a pool. The server replays them in
+// its simulator.
 type PoolForecast struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the pool.
@@ -1167,18 +1260,20 @@ type PoolForecast struct {
 	Over *durationpb.Duration `protobuf:"bytes,3,opt,name=over,proto3" json:"over,omitempty"`
 	// The kinds of the jobs. Empty if there are fewer than 200 jobs, or none has run to its end.
 	Kinds []*KindForecast `protobuf:"bytes,4,rep,name=kinds,proto3" json:"kinds,omitempty"`
-	// Maximum number of workers after the change. Of attached workers, how many there are.
+	// Maximum number of workers, after the change. Of attached workers, how many there are.
 	Workers uint32 `protobuf:"varint,5,opt,name=workers,proto3" json:"workers,omitempty"`
 	// The smallest fixed number of workers with which, after the change, at most one of 100 jobs would have been refused
-	// or have missed its deadline. Absent if not even 1,024 are enough, and without kinds.
+	// or have missed its deadline. Absent if neither 1,024 nor `workers` are enough, and without kinds.
 	FewestWorkers *uint32 `protobuf:"varint,6,opt,name=fewest_workers,json=fewestWorkers,proto3,oneof" json:"fewest_workers,omitempty"`
+	// In an answer of `Advise`: some fixed numbers of workers, ascending. `workers` and `fewest_workers` are among them.
+	Sizes         []*SizeForecast `protobuf:"bytes,7,rep,name=sizes,proto3" json:"sizes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PoolForecast) Reset() {
 	*x = PoolForecast{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[15]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1190,7 +1285,7 @@ func (x *PoolForecast) String() string {
 func (*PoolForecast) ProtoMessage() {}
 
 func (x *PoolForecast) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[15]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1203,7 +1298,7 @@ func (x *PoolForecast) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolForecast.ProtoReflect.Descriptor instead.
 func (*PoolForecast) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{15}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *PoolForecast) GetPool() string {
@@ -1248,6 +1343,77 @@ func (x *PoolForecast) GetFewestWorkers() uint32 {
 	return 0
 }
 
+func (x *PoolForecast) GetSizes() []*SizeForecast {
+	if x != nil {
+		return x.Sizes
+	}
+	return nil
+}
+
+// What a fixed number of workers would have done to the last jobs of a pool.
+type SizeForecast struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The number of workers.
+	Workers uint32 `protobuf:"varint,1,opt,name=workers,proto3" json:"workers,omitempty"`
+	// The replay of all jobs with it.
+	Jobs *JobFigures `protobuf:"bytes,2,opt,name=jobs,proto3" json:"jobs,omitempty"`
+	// Share of the time for which the workers would have been busy, from 0 to 1.
+	Busy          float64 `protobuf:"fixed64,3,opt,name=busy,proto3" json:"busy,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SizeForecast) Reset() {
+	*x = SizeForecast{}
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SizeForecast) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SizeForecast) ProtoMessage() {}
+
+func (x *SizeForecast) ProtoReflect() protoreflect.Message {
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SizeForecast.ProtoReflect.Descriptor instead.
+func (*SizeForecast) Descriptor() ([]byte, []int) {
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *SizeForecast) GetWorkers() uint32 {
+	if x != nil {
+		return x.Workers
+	}
+	return 0
+}
+
+func (x *SizeForecast) GetJobs() *JobFigures {
+	if x != nil {
+		return x.Jobs
+	}
+	return nil
+}
+
+func (x *SizeForecast) GetBusy() float64 {
+	if x != nil {
+		return x.Busy
+	}
+	return 0
+}
+
 // What a change would have done to the last jobs of a kind.
 type KindForecast struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1257,7 +1423,7 @@ type KindForecast struct {
 	Measured *JobFigures `protobuf:"bytes,2,opt,name=measured,proto3" json:"measured,omitempty"`
 	// Their replay under the settings in use.
 	Now *JobFigures `protobuf:"bytes,3,opt,name=now,proto3" json:"now,omitempty"`
-	// Their replay after the change. Absent if the pool would not serve the kind.
+	// Their replay after the change. Absent if the pool would not serve the kind. For `Advise`, the same as `now`.
 	Then          *JobFigures `protobuf:"bytes,4,opt,name=then,proto3" json:"then,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1265,7 +1431,7 @@ type KindForecast struct {
 
 func (x *KindForecast) Reset() {
 	*x = KindForecast{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[16]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1277,7 +1443,7 @@ func (x *KindForecast) String() string {
 func (*KindForecast) ProtoMessage() {}
 
 func (x *KindForecast) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[16]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1290,7 +1456,7 @@ func (x *KindForecast) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KindForecast.ProtoReflect.Descriptor instead.
 func (*KindForecast) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{16}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *KindForecast) GetKind() string {
@@ -1338,7 +1504,7 @@ type JobFigures struct {
 
 func (x *JobFigures) Reset() {
 	*x = JobFigures{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[17]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1350,7 +1516,7 @@ func (x *JobFigures) String() string {
 func (*JobFigures) ProtoMessage() {}
 
 func (x *JobFigures) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[17]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1363,7 +1529,7 @@ func (x *JobFigures) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobFigures.ProtoReflect.Descriptor instead.
 func (*JobFigures) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{17}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *JobFigures) GetJobs() uint64 {
@@ -1411,7 +1577,7 @@ type SettingChange struct {
 
 func (x *SettingChange) Reset() {
 	*x = SettingChange{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[18]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1423,7 +1589,7 @@ func (x *SettingChange) String() string {
 func (*SettingChange) ProtoMessage() {}
 
 func (x *SettingChange) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[18]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1436,7 +1602,7 @@ func (x *SettingChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettingChange.ProtoReflect.Descriptor instead.
 func (*SettingChange) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{18}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *SettingChange) GetKey() string {
@@ -1494,7 +1660,7 @@ type ListJobsRequest struct {
 
 func (x *ListJobsRequest) Reset() {
 	*x = ListJobsRequest{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[19]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1506,7 +1672,7 @@ func (x *ListJobsRequest) String() string {
 func (*ListJobsRequest) ProtoMessage() {}
 
 func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[19]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1519,7 +1685,7 @@ func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsRequest.ProtoReflect.Descriptor instead.
 func (*ListJobsRequest) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{19}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListJobsRequest) GetStages() []JobStage {
@@ -1602,7 +1768,7 @@ type ListJobsResponse struct {
 
 func (x *ListJobsResponse) Reset() {
 	*x = ListJobsResponse{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[20]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1614,7 +1780,7 @@ func (x *ListJobsResponse) String() string {
 func (*ListJobsResponse) ProtoMessage() {}
 
 func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[20]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1627,7 +1793,7 @@ func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsResponse.ProtoReflect.Descriptor instead.
 func (*ListJobsResponse) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{20}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListJobsResponse) GetJobs() []*ListedJob {
@@ -1693,7 +1859,7 @@ type ListedJob struct {
 
 func (x *ListedJob) Reset() {
 	*x = ListedJob{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[21]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1705,7 +1871,7 @@ func (x *ListedJob) String() string {
 func (*ListedJob) ProtoMessage() {}
 
 func (x *ListedJob) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[21]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1718,7 +1884,7 @@ func (x *ListedJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListedJob.ProtoReflect.Descriptor instead.
 func (*ListedJob) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{21}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListedJob) GetJobId() string {
@@ -1827,7 +1993,7 @@ type TenantRate struct {
 
 func (x *TenantRate) Reset() {
 	*x = TenantRate{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[22]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1839,7 +2005,7 @@ func (x *TenantRate) String() string {
 func (*TenantRate) ProtoMessage() {}
 
 func (x *TenantRate) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[22]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1852,7 +2018,7 @@ func (x *TenantRate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TenantRate.ProtoReflect.Descriptor instead.
 func (*TenantRate) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{22}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *TenantRate) GetTenant() string {
@@ -1885,7 +2051,7 @@ type ListSchedulesRequest struct {
 
 func (x *ListSchedulesRequest) Reset() {
 	*x = ListSchedulesRequest{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[23]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1897,7 +2063,7 @@ func (x *ListSchedulesRequest) String() string {
 func (*ListSchedulesRequest) ProtoMessage() {}
 
 func (x *ListSchedulesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[23]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1910,7 +2076,7 @@ func (x *ListSchedulesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSchedulesRequest.ProtoReflect.Descriptor instead.
 func (*ListSchedulesRequest) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{23}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{26}
 }
 
 // Response of `ListSchedules`.
@@ -1924,7 +2090,7 @@ type ListSchedulesResponse struct {
 
 func (x *ListSchedulesResponse) Reset() {
 	*x = ListSchedulesResponse{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[24]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1936,7 +2102,7 @@ func (x *ListSchedulesResponse) String() string {
 func (*ListSchedulesResponse) ProtoMessage() {}
 
 func (x *ListSchedulesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[24]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1949,7 +2115,7 @@ func (x *ListSchedulesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSchedulesResponse.ProtoReflect.Descriptor instead.
 func (*ListSchedulesResponse) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{24}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListSchedulesResponse) GetSchedules() []*ListedSchedule {
@@ -1978,7 +2144,7 @@ type ListedSchedule struct {
 
 func (x *ListedSchedule) Reset() {
 	*x = ListedSchedule{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[25]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1990,7 +2156,7 @@ func (x *ListedSchedule) String() string {
 func (*ListedSchedule) ProtoMessage() {}
 
 func (x *ListedSchedule) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[25]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2003,7 +2169,7 @@ func (x *ListedSchedule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListedSchedule.ProtoReflect.Descriptor instead.
 func (*ListedSchedule) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{25}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ListedSchedule) GetName() string {
@@ -2050,7 +2216,7 @@ type WhoAmIRequest struct {
 
 func (x *WhoAmIRequest) Reset() {
 	*x = WhoAmIRequest{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[26]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2062,7 +2228,7 @@ func (x *WhoAmIRequest) String() string {
 func (*WhoAmIRequest) ProtoMessage() {}
 
 func (x *WhoAmIRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[26]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2075,7 +2241,7 @@ func (x *WhoAmIRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhoAmIRequest.ProtoReflect.Descriptor instead.
 func (*WhoAmIRequest) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{26}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{29}
 }
 
 // Response of `WhoAmI`.
@@ -2091,7 +2257,7 @@ type WhoAmIResponse struct {
 
 func (x *WhoAmIResponse) Reset() {
 	*x = WhoAmIResponse{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[27]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2103,7 +2269,7 @@ func (x *WhoAmIResponse) String() string {
 func (*WhoAmIResponse) ProtoMessage() {}
 
 func (x *WhoAmIResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[27]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2116,7 +2282,7 @@ func (x *WhoAmIResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhoAmIResponse.ProtoReflect.Descriptor instead.
 func (*WhoAmIResponse) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{27}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *WhoAmIResponse) GetPrincipal() string {
@@ -2145,7 +2311,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[28]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2157,7 +2323,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[28]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2170,7 +2336,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{28}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ExplainRequest) GetId() string {
@@ -2227,7 +2393,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[29]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2239,7 +2405,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[29]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2252,7 +2418,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{29}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ExplainResponse) GetJobId() string {
@@ -2439,7 +2605,7 @@ type StoredState struct {
 
 func (x *StoredState) Reset() {
 	*x = StoredState{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[30]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2451,7 +2617,7 @@ func (x *StoredState) String() string {
 func (*StoredState) ProtoMessage() {}
 
 func (x *StoredState) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[30]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2464,7 +2630,7 @@ func (x *StoredState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredState.ProtoReflect.Descriptor instead.
 func (*StoredState) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{30}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *StoredState) GetBoundBy() Binding {
@@ -2523,7 +2689,7 @@ type HeldState struct {
 
 func (x *HeldState) Reset() {
 	*x = HeldState{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[31]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2535,7 +2701,7 @@ func (x *HeldState) String() string {
 func (*HeldState) ProtoMessage() {}
 
 func (x *HeldState) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[31]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2548,7 +2714,7 @@ func (x *HeldState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeldState.ProtoReflect.Descriptor instead.
 func (*HeldState) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{31}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *HeldState) GetPosition() uint64 {
@@ -2630,7 +2796,7 @@ type RunningState struct {
 
 func (x *RunningState) Reset() {
 	*x = RunningState{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[32]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2642,7 +2808,7 @@ func (x *RunningState) String() string {
 func (*RunningState) ProtoMessage() {}
 
 func (x *RunningState) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[32]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2655,7 +2821,7 @@ func (x *RunningState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunningState.ProtoReflect.Descriptor instead.
 func (*RunningState) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{32}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *RunningState) GetWorker() uint32 {
@@ -2722,7 +2888,7 @@ type StopRequest struct {
 
 func (x *StopRequest) Reset() {
 	*x = StopRequest{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[33]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2734,7 +2900,7 @@ func (x *StopRequest) String() string {
 func (*StopRequest) ProtoMessage() {}
 
 func (x *StopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[33]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2747,7 +2913,7 @@ func (x *StopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRequest.ProtoReflect.Descriptor instead.
 func (*StopRequest) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{33}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *StopRequest) GetReason() string {
@@ -2795,7 +2961,7 @@ type EndedState struct {
 
 func (x *EndedState) Reset() {
 	*x = EndedState{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[34]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2807,7 +2973,7 @@ func (x *EndedState) String() string {
 func (*EndedState) ProtoMessage() {}
 
 func (x *EndedState) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[34]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2820,7 +2986,7 @@ func (x *EndedState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndedState.ProtoReflect.Descriptor instead.
 func (*EndedState) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{34}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *EndedState) GetOutcome() string {
@@ -2887,7 +3053,7 @@ type ProgramEnd struct {
 
 func (x *ProgramEnd) Reset() {
 	*x = ProgramEnd{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[35]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2899,7 +3065,7 @@ func (x *ProgramEnd) String() string {
 func (*ProgramEnd) ProtoMessage() {}
 
 func (x *ProgramEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[35]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2912,7 +3078,7 @@ func (x *ProgramEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProgramEnd.ProtoReflect.Descriptor instead.
 func (*ProgramEnd) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{35}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ProgramEnd) GetExitCode() int32 {
@@ -2947,7 +3113,7 @@ type StatsHistoryRequest struct {
 
 func (x *StatsHistoryRequest) Reset() {
 	*x = StatsHistoryRequest{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[36]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2959,7 +3125,7 @@ func (x *StatsHistoryRequest) String() string {
 func (*StatsHistoryRequest) ProtoMessage() {}
 
 func (x *StatsHistoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[36]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2972,7 +3138,7 @@ func (x *StatsHistoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsHistoryRequest.ProtoReflect.Descriptor instead.
 func (*StatsHistoryRequest) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{36}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *StatsHistoryRequest) GetPool() string {
@@ -2997,7 +3163,7 @@ type StatsHistoryResponse struct {
 
 func (x *StatsHistoryResponse) Reset() {
 	*x = StatsHistoryResponse{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[37]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3009,7 +3175,7 @@ func (x *StatsHistoryResponse) String() string {
 func (*StatsHistoryResponse) ProtoMessage() {}
 
 func (x *StatsHistoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[37]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3022,7 +3188,7 @@ func (x *StatsHistoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsHistoryResponse.ProtoReflect.Descriptor instead.
 func (*StatsHistoryResponse) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{37}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *StatsHistoryResponse) GetStep() *durationpb.Duration {
@@ -3066,7 +3232,7 @@ type PoolHistory struct {
 
 func (x *PoolHistory) Reset() {
 	*x = PoolHistory{}
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[38]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3078,7 +3244,7 @@ func (x *PoolHistory) String() string {
 func (*PoolHistory) ProtoMessage() {}
 
 func (x *PoolHistory) ProtoReflect() protoreflect.Message {
-	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[38]
+	mi := &file_waterwheel_v1_admin_service_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3091,7 +3257,7 @@ func (x *PoolHistory) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolHistory.ProtoReflect.Descriptor instead.
 func (*PoolHistory) Descriptor() ([]byte, []int) {
-	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{38}
+	return file_waterwheel_v1_admin_service_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *PoolHistory) GetName() string {
@@ -3188,15 +3354,24 @@ const file_waterwheel_v1_admin_service_proto_rawDesc = "" +
 	"\aapplied\x18\x01 \x01(\bR\aapplied\x126\n" +
 	"\achanges\x18\x02 \x03(\v2\x1c.waterwheel.v1.SettingChangeR\achanges\x12\x16\n" +
 	"\x06faults\x18\x03 \x01(\tR\x06faults\x129\n" +
-	"\tforecasts\x18\x04 \x03(\v2\x1b.waterwheel.v1.PoolForecastR\tforecasts\"\xf1\x01\n" +
+	"\tforecasts\x18\x04 \x03(\v2\x1b.waterwheel.v1.PoolForecastR\tforecasts\"#\n" +
+	"\rAdviseRequest\x12\x12\n" +
+	"\x04pool\x18\x01 \x01(\tR\x04pool\"C\n" +
+	"\x0eAdviseResponse\x121\n" +
+	"\x05pools\x18\x01 \x03(\v2\x1b.waterwheel.v1.PoolForecastR\x05pools\"\xa4\x02\n" +
 	"\fPoolForecast\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x12\n" +
 	"\x04jobs\x18\x02 \x01(\x04R\x04jobs\x12-\n" +
 	"\x04over\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x04over\x121\n" +
 	"\x05kinds\x18\x04 \x03(\v2\x1b.waterwheel.v1.KindForecastR\x05kinds\x12\x18\n" +
 	"\aworkers\x18\x05 \x01(\rR\aworkers\x12*\n" +
-	"\x0efewest_workers\x18\x06 \x01(\rH\x00R\rfewestWorkers\x88\x01\x01B\x11\n" +
-	"\x0f_fewest_workers\"\xb5\x01\n" +
+	"\x0efewest_workers\x18\x06 \x01(\rH\x00R\rfewestWorkers\x88\x01\x01\x121\n" +
+	"\x05sizes\x18\a \x03(\v2\x1b.waterwheel.v1.SizeForecastR\x05sizesB\x11\n" +
+	"\x0f_fewest_workers\"k\n" +
+	"\fSizeForecast\x12\x18\n" +
+	"\aworkers\x18\x01 \x01(\rR\aworkers\x12-\n" +
+	"\x04jobs\x18\x02 \x01(\v2\x19.waterwheel.v1.JobFiguresR\x04jobs\x12\x12\n" +
+	"\x04busy\x18\x03 \x01(\x01R\x04busy\"\xb5\x01\n" +
 	"\fKindForecast\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x125\n" +
 	"\bmeasured\x18\x02 \x01(\v2\x19.waterwheel.v1.JobFiguresR\bmeasured\x12+\n" +
@@ -3380,14 +3555,15 @@ const file_waterwheel_v1_admin_service_proto_rawDesc = "" +
 	"\x11BINDING_NO_WORKER\x10\x10\x12\x16\n" +
 	"\x12BINDING_LIMIT_HOLD\x10\x11\x12\x1a\n" +
 	"\x16BINDING_LIMIT_KEY_HOLD\x10\x12\x12\x11\n" +
-	"\rBINDING_GROUP\x10\x132\xb3\a\n" +
+	"\rBINDING_GROUP\x10\x132\xff\a\n" +
 	"\fAdminService\x12D\n" +
 	"\x05Drain\x12\x1b.waterwheel.v1.DrainRequest\x1a\x1c.waterwheel.v1.DrainResponse0\x01\x12B\n" +
 	"\x05Pause\x12\x1b.waterwheel.v1.PauseRequest\x1a\x1c.waterwheel.v1.PauseResponse\x12E\n" +
 	"\x06Resume\x12\x1c.waterwheel.v1.ResumeRequest\x1a\x1d.waterwheel.v1.ResumeResponse\x12E\n" +
 	"\x06Resize\x12\x1c.waterwheel.v1.ResizeRequest\x1a\x1d.waterwheel.v1.ResizeResponse\x12N\n" +
 	"\tCancelJob\x12\x1f.waterwheel.v1.CancelJobRequest\x1a .waterwheel.v1.CancelJobResponse\x12E\n" +
-	"\x06Reload\x12\x1c.waterwheel.v1.ReloadRequest\x1a\x1d.waterwheel.v1.ReloadResponse\x12H\n" +
+	"\x06Reload\x12\x1c.waterwheel.v1.ReloadRequest\x1a\x1d.waterwheel.v1.ReloadResponse\x12J\n" +
+	"\x06Advise\x12\x1c.waterwheel.v1.AdviseRequest\x1a\x1d.waterwheel.v1.AdviseResponse\"\x03\x90\x02\x01\x12H\n" +
 	"\aRestart\x12\x1d.waterwheel.v1.RestartRequest\x1a\x1e.waterwheel.v1.RestartResponse\x12P\n" +
 	"\bListJobs\x12\x1e.waterwheel.v1.ListJobsRequest\x1a\x1f.waterwheel.v1.ListJobsResponse\"\x03\x90\x02\x01\x12M\n" +
 	"\aExplain\x12\x1d.waterwheel.v1.ExplainRequest\x1a\x1e.waterwheel.v1.ExplainResponse\"\x03\x90\x02\x01\x12_\n" +
@@ -3409,7 +3585,7 @@ func file_waterwheel_v1_admin_service_proto_rawDescGZIP() []byte {
 }
 
 var file_waterwheel_v1_admin_service_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_waterwheel_v1_admin_service_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
+var file_waterwheel_v1_admin_service_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
 var file_waterwheel_v1_admin_service_proto_goTypes = []any{
 	(JobStage)(0),                 // 0: waterwheel.v1.JobStage
 	(JobOrder)(0),                 // 1: waterwheel.v1.JobOrder
@@ -3429,37 +3605,40 @@ var file_waterwheel_v1_admin_service_proto_goTypes = []any{
 	(*PoolState)(nil),             // 15: waterwheel.v1.PoolState
 	(*ReloadRequest)(nil),         // 16: waterwheel.v1.ReloadRequest
 	(*ReloadResponse)(nil),        // 17: waterwheel.v1.ReloadResponse
-	(*PoolForecast)(nil),          // 18: waterwheel.v1.PoolForecast
-	(*KindForecast)(nil),          // 19: waterwheel.v1.KindForecast
-	(*JobFigures)(nil),            // 20: waterwheel.v1.JobFigures
-	(*SettingChange)(nil),         // 21: waterwheel.v1.SettingChange
-	(*ListJobsRequest)(nil),       // 22: waterwheel.v1.ListJobsRequest
-	(*ListJobsResponse)(nil),      // 23: waterwheel.v1.ListJobsResponse
-	(*ListedJob)(nil),             // 24: waterwheel.v1.ListedJob
-	(*TenantRate)(nil),            // 25: waterwheel.v1.TenantRate
-	(*ListSchedulesRequest)(nil),  // 26: waterwheel.v1.ListSchedulesRequest
-	(*ListSchedulesResponse)(nil), // 27: waterwheel.v1.ListSchedulesResponse
-	(*ListedSchedule)(nil),        // 28: waterwheel.v1.ListedSchedule
-	(*WhoAmIRequest)(nil),         // 29: waterwheel.v1.WhoAmIRequest
-	(*WhoAmIResponse)(nil),        // 30: waterwheel.v1.WhoAmIResponse
-	(*ExplainRequest)(nil),        // 31: waterwheel.v1.ExplainRequest
-	(*ExplainResponse)(nil),       // 32: waterwheel.v1.ExplainResponse
-	(*StoredState)(nil),           // 33: waterwheel.v1.StoredState
-	(*HeldState)(nil),             // 34: waterwheel.v1.HeldState
-	(*RunningState)(nil),          // 35: waterwheel.v1.RunningState
-	(*StopRequest)(nil),           // 36: waterwheel.v1.StopRequest
-	(*EndedState)(nil),            // 37: waterwheel.v1.EndedState
-	(*ProgramEnd)(nil),            // 38: waterwheel.v1.ProgramEnd
-	(*StatsHistoryRequest)(nil),   // 39: waterwheel.v1.StatsHistoryRequest
-	(*StatsHistoryResponse)(nil),  // 40: waterwheel.v1.StatsHistoryResponse
-	(*PoolHistory)(nil),           // 41: waterwheel.v1.PoolHistory
-	(Phase)(0),                    // 42: waterwheel.v1.Phase
-	(*durationpb.Duration)(nil),   // 43: google.protobuf.Duration
-	(*SizeStats)(nil),             // 44: waterwheel.v1.SizeStats
-	(*timestamppb.Timestamp)(nil), // 45: google.protobuf.Timestamp
-	(*DetachedJob)(nil),           // 46: waterwheel.v1.DetachedJob
-	(*Waterfall)(nil),             // 47: waterwheel.v1.Waterfall
-	(*DrainResponse)(nil),         // 48: waterwheel.v1.DrainResponse
+	(*AdviseRequest)(nil),         // 18: waterwheel.v1.AdviseRequest
+	(*AdviseResponse)(nil),        // 19: waterwheel.v1.AdviseResponse
+	(*PoolForecast)(nil),          // 20: waterwheel.v1.PoolForecast
+	(*SizeForecast)(nil),          // 21: waterwheel.v1.SizeForecast
+	(*KindForecast)(nil),          // 22: waterwheel.v1.KindForecast
+	(*JobFigures)(nil),            // 23: waterwheel.v1.JobFigures
+	(*SettingChange)(nil),         // 24: waterwheel.v1.SettingChange
+	(*ListJobsRequest)(nil),       // 25: waterwheel.v1.ListJobsRequest
+	(*ListJobsResponse)(nil),      // 26: waterwheel.v1.ListJobsResponse
+	(*ListedJob)(nil),             // 27: waterwheel.v1.ListedJob
+	(*TenantRate)(nil),            // 28: waterwheel.v1.TenantRate
+	(*ListSchedulesRequest)(nil),  // 29: waterwheel.v1.ListSchedulesRequest
+	(*ListSchedulesResponse)(nil), // 30: waterwheel.v1.ListSchedulesResponse
+	(*ListedSchedule)(nil),        // 31: waterwheel.v1.ListedSchedule
+	(*WhoAmIRequest)(nil),         // 32: waterwheel.v1.WhoAmIRequest
+	(*WhoAmIResponse)(nil),        // 33: waterwheel.v1.WhoAmIResponse
+	(*ExplainRequest)(nil),        // 34: waterwheel.v1.ExplainRequest
+	(*ExplainResponse)(nil),       // 35: waterwheel.v1.ExplainResponse
+	(*StoredState)(nil),           // 36: waterwheel.v1.StoredState
+	(*HeldState)(nil),             // 37: waterwheel.v1.HeldState
+	(*RunningState)(nil),          // 38: waterwheel.v1.RunningState
+	(*StopRequest)(nil),           // 39: waterwheel.v1.StopRequest
+	(*EndedState)(nil),            // 40: waterwheel.v1.EndedState
+	(*ProgramEnd)(nil),            // 41: waterwheel.v1.ProgramEnd
+	(*StatsHistoryRequest)(nil),   // 42: waterwheel.v1.StatsHistoryRequest
+	(*StatsHistoryResponse)(nil),  // 43: waterwheel.v1.StatsHistoryResponse
+	(*PoolHistory)(nil),           // 44: waterwheel.v1.PoolHistory
+	(Phase)(0),                    // 45: waterwheel.v1.Phase
+	(*durationpb.Duration)(nil),   // 46: google.protobuf.Duration
+	(*SizeStats)(nil),             // 47: waterwheel.v1.SizeStats
+	(*timestamppb.Timestamp)(nil), // 48: google.protobuf.Timestamp
+	(*DetachedJob)(nil),           // 49: waterwheel.v1.DetachedJob
+	(*Waterfall)(nil),             // 50: waterwheel.v1.Waterfall
+	(*DrainResponse)(nil),         // 51: waterwheel.v1.DrainResponse
 }
 var file_waterwheel_v1_admin_service_proto_depIdxs = []int32{
 	15, // 0: waterwheel.v1.PauseResponse.pool:type_name -> waterwheel.v1.PoolState
@@ -3468,83 +3647,88 @@ var file_waterwheel_v1_admin_service_proto_depIdxs = []int32{
 	15, // 3: waterwheel.v1.ResizeResponse.pool:type_name -> waterwheel.v1.PoolState
 	14, // 4: waterwheel.v1.CancelJobResponse.jobs:type_name -> waterwheel.v1.CancelledJob
 	0,  // 5: waterwheel.v1.CancelledJob.stage:type_name -> waterwheel.v1.JobStage
-	42, // 6: waterwheel.v1.PoolState.phase:type_name -> waterwheel.v1.Phase
-	43, // 7: waterwheel.v1.PoolState.paused:type_name -> google.protobuf.Duration
-	44, // 8: waterwheel.v1.PoolState.size:type_name -> waterwheel.v1.SizeStats
-	21, // 9: waterwheel.v1.ReloadResponse.changes:type_name -> waterwheel.v1.SettingChange
-	18, // 10: waterwheel.v1.ReloadResponse.forecasts:type_name -> waterwheel.v1.PoolForecast
-	43, // 11: waterwheel.v1.PoolForecast.over:type_name -> google.protobuf.Duration
-	19, // 12: waterwheel.v1.PoolForecast.kinds:type_name -> waterwheel.v1.KindForecast
-	20, // 13: waterwheel.v1.KindForecast.measured:type_name -> waterwheel.v1.JobFigures
-	20, // 14: waterwheel.v1.KindForecast.now:type_name -> waterwheel.v1.JobFigures
-	20, // 15: waterwheel.v1.KindForecast.then:type_name -> waterwheel.v1.JobFigures
-	43, // 16: waterwheel.v1.JobFigures.wait_p99:type_name -> google.protobuf.Duration
-	0,  // 17: waterwheel.v1.ListJobsRequest.stages:type_name -> waterwheel.v1.JobStage
-	43, // 18: waterwheel.v1.ListJobsRequest.older:type_name -> google.protobuf.Duration
-	1,  // 19: waterwheel.v1.ListJobsRequest.order:type_name -> waterwheel.v1.JobOrder
-	24, // 20: waterwheel.v1.ListJobsResponse.jobs:type_name -> waterwheel.v1.ListedJob
-	1,  // 21: waterwheel.v1.ListJobsResponse.order:type_name -> waterwheel.v1.JobOrder
-	25, // 22: waterwheel.v1.ListJobsResponse.tenants:type_name -> waterwheel.v1.TenantRate
-	0,  // 23: waterwheel.v1.ListedJob.stage:type_name -> waterwheel.v1.JobStage
-	43, // 24: waterwheel.v1.ListedJob.age:type_name -> google.protobuf.Duration
-	43, // 25: waterwheel.v1.ListedJob.run:type_name -> google.protobuf.Duration
-	45, // 26: waterwheel.v1.ListedJob.arrive_time:type_name -> google.protobuf.Timestamp
-	28, // 27: waterwheel.v1.ListSchedulesResponse.schedules:type_name -> waterwheel.v1.ListedSchedule
-	45, // 28: waterwheel.v1.ListedSchedule.next_times:type_name -> google.protobuf.Timestamp
-	34, // 29: waterwheel.v1.ExplainResponse.held:type_name -> waterwheel.v1.HeldState
-	35, // 30: waterwheel.v1.ExplainResponse.running:type_name -> waterwheel.v1.RunningState
-	37, // 31: waterwheel.v1.ExplainResponse.ended:type_name -> waterwheel.v1.EndedState
-	33, // 32: waterwheel.v1.ExplainResponse.stored:type_name -> waterwheel.v1.StoredState
-	45, // 33: waterwheel.v1.ExplainResponse.arrive_time:type_name -> google.protobuf.Timestamp
-	46, // 34: waterwheel.v1.ExplainResponse.detached:type_name -> waterwheel.v1.DetachedJob
-	2,  // 35: waterwheel.v1.StoredState.bound_by:type_name -> waterwheel.v1.Binding
-	45, // 36: waterwheel.v1.StoredState.until:type_name -> google.protobuf.Timestamp
-	43, // 37: waterwheel.v1.HeldState.expected_start:type_name -> google.protobuf.Duration
-	2,  // 38: waterwheel.v1.HeldState.bound_by:type_name -> waterwheel.v1.Binding
-	43, // 39: waterwheel.v1.HeldState.age:type_name -> google.protobuf.Duration
-	43, // 40: waterwheel.v1.HeldState.left:type_name -> google.protobuf.Duration
-	45, // 41: waterwheel.v1.HeldState.until:type_name -> google.protobuf.Timestamp
-	43, // 42: waterwheel.v1.RunningState.queue:type_name -> google.protobuf.Duration
-	43, // 43: waterwheel.v1.RunningState.run:type_name -> google.protobuf.Duration
-	43, // 44: waterwheel.v1.RunningState.left:type_name -> google.protobuf.Duration
-	36, // 45: waterwheel.v1.RunningState.stop:type_name -> waterwheel.v1.StopRequest
-	43, // 46: waterwheel.v1.StopRequest.since:type_name -> google.protobuf.Duration
-	43, // 47: waterwheel.v1.StopRequest.grace_left:type_name -> google.protobuf.Duration
-	47, // 48: waterwheel.v1.EndedState.waterfall:type_name -> waterwheel.v1.Waterfall
-	43, // 49: waterwheel.v1.EndedState.since:type_name -> google.protobuf.Duration
-	38, // 50: waterwheel.v1.EndedState.program:type_name -> waterwheel.v1.ProgramEnd
-	43, // 51: waterwheel.v1.StatsHistoryResponse.step:type_name -> google.protobuf.Duration
-	45, // 52: waterwheel.v1.StatsHistoryResponse.end:type_name -> google.protobuf.Timestamp
-	41, // 53: waterwheel.v1.StatsHistoryResponse.pools:type_name -> waterwheel.v1.PoolHistory
-	3,  // 54: waterwheel.v1.AdminService.Drain:input_type -> waterwheel.v1.DrainRequest
-	4,  // 55: waterwheel.v1.AdminService.Pause:input_type -> waterwheel.v1.PauseRequest
-	6,  // 56: waterwheel.v1.AdminService.Resume:input_type -> waterwheel.v1.ResumeRequest
-	10, // 57: waterwheel.v1.AdminService.Resize:input_type -> waterwheel.v1.ResizeRequest
-	12, // 58: waterwheel.v1.AdminService.CancelJob:input_type -> waterwheel.v1.CancelJobRequest
-	16, // 59: waterwheel.v1.AdminService.Reload:input_type -> waterwheel.v1.ReloadRequest
-	8,  // 60: waterwheel.v1.AdminService.Restart:input_type -> waterwheel.v1.RestartRequest
-	22, // 61: waterwheel.v1.AdminService.ListJobs:input_type -> waterwheel.v1.ListJobsRequest
-	31, // 62: waterwheel.v1.AdminService.Explain:input_type -> waterwheel.v1.ExplainRequest
-	26, // 63: waterwheel.v1.AdminService.ListSchedules:input_type -> waterwheel.v1.ListSchedulesRequest
-	29, // 64: waterwheel.v1.AdminService.WhoAmI:input_type -> waterwheel.v1.WhoAmIRequest
-	39, // 65: waterwheel.v1.AdminService.StatsHistory:input_type -> waterwheel.v1.StatsHistoryRequest
-	48, // 66: waterwheel.v1.AdminService.Drain:output_type -> waterwheel.v1.DrainResponse
-	5,  // 67: waterwheel.v1.AdminService.Pause:output_type -> waterwheel.v1.PauseResponse
-	7,  // 68: waterwheel.v1.AdminService.Resume:output_type -> waterwheel.v1.ResumeResponse
-	11, // 69: waterwheel.v1.AdminService.Resize:output_type -> waterwheel.v1.ResizeResponse
-	13, // 70: waterwheel.v1.AdminService.CancelJob:output_type -> waterwheel.v1.CancelJobResponse
-	17, // 71: waterwheel.v1.AdminService.Reload:output_type -> waterwheel.v1.ReloadResponse
-	9,  // 72: waterwheel.v1.AdminService.Restart:output_type -> waterwheel.v1.RestartResponse
-	23, // 73: waterwheel.v1.AdminService.ListJobs:output_type -> waterwheel.v1.ListJobsResponse
-	32, // 74: waterwheel.v1.AdminService.Explain:output_type -> waterwheel.v1.ExplainResponse
-	27, // 75: waterwheel.v1.AdminService.ListSchedules:output_type -> waterwheel.v1.ListSchedulesResponse
-	30, // 76: waterwheel.v1.AdminService.WhoAmI:output_type -> waterwheel.v1.WhoAmIResponse
-	40, // 77: waterwheel.v1.AdminService.StatsHistory:output_type -> waterwheel.v1.StatsHistoryResponse
-	66, // [66:78] is the sub-list for method output_type
-	54, // [54:66] is the sub-list for method input_type
-	54, // [54:54] is the sub-list for extension type_name
-	54, // [54:54] is the sub-list for extension extendee
-	0,  // [0:54] is the sub-list for field type_name
+	45, // 6: waterwheel.v1.PoolState.phase:type_name -> waterwheel.v1.Phase
+	46, // 7: waterwheel.v1.PoolState.paused:type_name -> google.protobuf.Duration
+	47, // 8: waterwheel.v1.PoolState.size:type_name -> waterwheel.v1.SizeStats
+	24, // 9: waterwheel.v1.ReloadResponse.changes:type_name -> waterwheel.v1.SettingChange
+	20, // 10: waterwheel.v1.ReloadResponse.forecasts:type_name -> waterwheel.v1.PoolForecast
+	20, // 11: waterwheel.v1.AdviseResponse.pools:type_name -> waterwheel.v1.PoolForecast
+	46, // 12: waterwheel.v1.PoolForecast.over:type_name -> google.protobuf.Duration
+	22, // 13: waterwheel.v1.PoolForecast.kinds:type_name -> waterwheel.v1.KindForecast
+	21, // 14: waterwheel.v1.PoolForecast.sizes:type_name -> waterwheel.v1.SizeForecast
+	23, // 15: waterwheel.v1.SizeForecast.jobs:type_name -> waterwheel.v1.JobFigures
+	23, // 16: waterwheel.v1.KindForecast.measured:type_name -> waterwheel.v1.JobFigures
+	23, // 17: waterwheel.v1.KindForecast.now:type_name -> waterwheel.v1.JobFigures
+	23, // 18: waterwheel.v1.KindForecast.then:type_name -> waterwheel.v1.JobFigures
+	46, // 19: waterwheel.v1.JobFigures.wait_p99:type_name -> google.protobuf.Duration
+	0,  // 20: waterwheel.v1.ListJobsRequest.stages:type_name -> waterwheel.v1.JobStage
+	46, // 21: waterwheel.v1.ListJobsRequest.older:type_name -> google.protobuf.Duration
+	1,  // 22: waterwheel.v1.ListJobsRequest.order:type_name -> waterwheel.v1.JobOrder
+	27, // 23: waterwheel.v1.ListJobsResponse.jobs:type_name -> waterwheel.v1.ListedJob
+	1,  // 24: waterwheel.v1.ListJobsResponse.order:type_name -> waterwheel.v1.JobOrder
+	28, // 25: waterwheel.v1.ListJobsResponse.tenants:type_name -> waterwheel.v1.TenantRate
+	0,  // 26: waterwheel.v1.ListedJob.stage:type_name -> waterwheel.v1.JobStage
+	46, // 27: waterwheel.v1.ListedJob.age:type_name -> google.protobuf.Duration
+	46, // 28: waterwheel.v1.ListedJob.run:type_name -> google.protobuf.Duration
+	48, // 29: waterwheel.v1.ListedJob.arrive_time:type_name -> google.protobuf.Timestamp
+	31, // 30: waterwheel.v1.ListSchedulesResponse.schedules:type_name -> waterwheel.v1.ListedSchedule
+	48, // 31: waterwheel.v1.ListedSchedule.next_times:type_name -> google.protobuf.Timestamp
+	37, // 32: waterwheel.v1.ExplainResponse.held:type_name -> waterwheel.v1.HeldState
+	38, // 33: waterwheel.v1.ExplainResponse.running:type_name -> waterwheel.v1.RunningState
+	40, // 34: waterwheel.v1.ExplainResponse.ended:type_name -> waterwheel.v1.EndedState
+	36, // 35: waterwheel.v1.ExplainResponse.stored:type_name -> waterwheel.v1.StoredState
+	48, // 36: waterwheel.v1.ExplainResponse.arrive_time:type_name -> google.protobuf.Timestamp
+	49, // 37: waterwheel.v1.ExplainResponse.detached:type_name -> waterwheel.v1.DetachedJob
+	2,  // 38: waterwheel.v1.StoredState.bound_by:type_name -> waterwheel.v1.Binding
+	48, // 39: waterwheel.v1.StoredState.until:type_name -> google.protobuf.Timestamp
+	46, // 40: waterwheel.v1.HeldState.expected_start:type_name -> google.protobuf.Duration
+	2,  // 41: waterwheel.v1.HeldState.bound_by:type_name -> waterwheel.v1.Binding
+	46, // 42: waterwheel.v1.HeldState.age:type_name -> google.protobuf.Duration
+	46, // 43: waterwheel.v1.HeldState.left:type_name -> google.protobuf.Duration
+	48, // 44: waterwheel.v1.HeldState.until:type_name -> google.protobuf.Timestamp
+	46, // 45: waterwheel.v1.RunningState.queue:type_name -> google.protobuf.Duration
+	46, // 46: waterwheel.v1.RunningState.run:type_name -> google.protobuf.Duration
+	46, // 47: waterwheel.v1.RunningState.left:type_name -> google.protobuf.Duration
+	39, // 48: waterwheel.v1.RunningState.stop:type_name -> waterwheel.v1.StopRequest
+	46, // 49: waterwheel.v1.StopRequest.since:type_name -> google.protobuf.Duration
+	46, // 50: waterwheel.v1.StopRequest.grace_left:type_name -> google.protobuf.Duration
+	50, // 51: waterwheel.v1.EndedState.waterfall:type_name -> waterwheel.v1.Waterfall
+	46, // 52: waterwheel.v1.EndedState.since:type_name -> google.protobuf.Duration
+	41, // 53: waterwheel.v1.EndedState.program:type_name -> waterwheel.v1.ProgramEnd
+	46, // 54: waterwheel.v1.StatsHistoryResponse.step:type_name -> google.protobuf.Duration
+	48, // 55: waterwheel.v1.StatsHistoryResponse.end:type_name -> google.protobuf.Timestamp
+	44, // 56: waterwheel.v1.StatsHistoryResponse.pools:type_name -> waterwheel.v1.PoolHistory
+	3,  // 57: waterwheel.v1.AdminService.Drain:input_type -> waterwheel.v1.DrainRequest
+	4,  // 58: waterwheel.v1.AdminService.Pause:input_type -> waterwheel.v1.PauseRequest
+	6,  // 59: waterwheel.v1.AdminService.Resume:input_type -> waterwheel.v1.ResumeRequest
+	10, // 60: waterwheel.v1.AdminService.Resize:input_type -> waterwheel.v1.ResizeRequest
+	12, // 61: waterwheel.v1.AdminService.CancelJob:input_type -> waterwheel.v1.CancelJobRequest
+	16, // 62: waterwheel.v1.AdminService.Reload:input_type -> waterwheel.v1.ReloadRequest
+	18, // 63: waterwheel.v1.AdminService.Advise:input_type -> waterwheel.v1.AdviseRequest
+	8,  // 64: waterwheel.v1.AdminService.Restart:input_type -> waterwheel.v1.RestartRequest
+	25, // 65: waterwheel.v1.AdminService.ListJobs:input_type -> waterwheel.v1.ListJobsRequest
+	34, // 66: waterwheel.v1.AdminService.Explain:input_type -> waterwheel.v1.ExplainRequest
+	29, // 67: waterwheel.v1.AdminService.ListSchedules:input_type -> waterwheel.v1.ListSchedulesRequest
+	32, // 68: waterwheel.v1.AdminService.WhoAmI:input_type -> waterwheel.v1.WhoAmIRequest
+	42, // 69: waterwheel.v1.AdminService.StatsHistory:input_type -> waterwheel.v1.StatsHistoryRequest
+	51, // 70: waterwheel.v1.AdminService.Drain:output_type -> waterwheel.v1.DrainResponse
+	5,  // 71: waterwheel.v1.AdminService.Pause:output_type -> waterwheel.v1.PauseResponse
+	7,  // 72: waterwheel.v1.AdminService.Resume:output_type -> waterwheel.v1.ResumeResponse
+	11, // 73: waterwheel.v1.AdminService.Resize:output_type -> waterwheel.v1.ResizeResponse
+	13, // 74: waterwheel.v1.AdminService.CancelJob:output_type -> waterwheel.v1.CancelJobResponse
+	17, // 75: waterwheel.v1.AdminService.Reload:output_type -> waterwheel.v1.ReloadResponse
+	19, // 76: waterwheel.v1.AdminService.Advise:output_type -> waterwheel.v1.AdviseResponse
+	9,  // 77: waterwheel.v1.AdminService.Restart:output_type -> waterwheel.v1.RestartResponse
+	26, // 78: waterwheel.v1.AdminService.ListJobs:output_type -> waterwheel.v1.ListJobsResponse
+	35, // 79: waterwheel.v1.AdminService.Explain:output_type -> waterwheel.v1.ExplainResponse
+	30, // 80: waterwheel.v1.AdminService.ListSchedules:output_type -> waterwheel.v1.ListSchedulesResponse
+	33, // 81: waterwheel.v1.AdminService.WhoAmI:output_type -> waterwheel.v1.WhoAmIResponse
+	43, // 82: waterwheel.v1.AdminService.StatsHistory:output_type -> waterwheel.v1.StatsHistoryResponse
+	70, // [70:83] is the sub-list for method output_type
+	57, // [57:70] is the sub-list for method input_type
+	57, // [57:57] is the sub-list for extension type_name
+	57, // [57:57] is the sub-list for extension extendee
+	0,  // [0:57] is the sub-list for field type_name
 }
 
 func init() { file_waterwheel_v1_admin_service_proto_init() }
@@ -3555,23 +3739,23 @@ func file_waterwheel_v1_admin_service_proto_init() {
 	file_waterwheel_v1_job_proto_init()
 	file_waterwheel_v1_job_service_proto_init()
 	file_waterwheel_v1_stats_proto_init()
-	file_waterwheel_v1_admin_service_proto_msgTypes[15].OneofWrappers = []any{}
-	file_waterwheel_v1_admin_service_proto_msgTypes[19].OneofWrappers = []any{}
-	file_waterwheel_v1_admin_service_proto_msgTypes[29].OneofWrappers = []any{
+	file_waterwheel_v1_admin_service_proto_msgTypes[17].OneofWrappers = []any{}
+	file_waterwheel_v1_admin_service_proto_msgTypes[22].OneofWrappers = []any{}
+	file_waterwheel_v1_admin_service_proto_msgTypes[32].OneofWrappers = []any{
 		(*ExplainResponse_Held)(nil),
 		(*ExplainResponse_Running)(nil),
 		(*ExplainResponse_Ended)(nil),
 		(*ExplainResponse_Stored)(nil),
 	}
-	file_waterwheel_v1_admin_service_proto_msgTypes[31].OneofWrappers = []any{}
-	file_waterwheel_v1_admin_service_proto_msgTypes[35].OneofWrappers = []any{}
+	file_waterwheel_v1_admin_service_proto_msgTypes[34].OneofWrappers = []any{}
+	file_waterwheel_v1_admin_service_proto_msgTypes[38].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_waterwheel_v1_admin_service_proto_rawDesc), len(file_waterwheel_v1_admin_service_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   39,
+			NumMessages:   42,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -27,6 +27,7 @@ const (
 	AdminService_Resize_FullMethodName        = "/waterwheel.v1.AdminService/Resize"
 	AdminService_CancelJob_FullMethodName     = "/waterwheel.v1.AdminService/CancelJob"
 	AdminService_Reload_FullMethodName        = "/waterwheel.v1.AdminService/Reload"
+	AdminService_Advise_FullMethodName        = "/waterwheel.v1.AdminService/Advise"
 	AdminService_Restart_FullMethodName       = "/waterwheel.v1.AdminService/Restart"
 	AdminService_ListJobs_FullMethodName      = "/waterwheel.v1.AdminService/ListJobs"
 	AdminService_Explain_FullMethodName       = "/waterwheel.v1.AdminService/Explain"
@@ -67,6 +68,9 @@ type AdminServiceClient interface {
 	// rules, quotas and the log filter can change. If another key differs, the configuration has faults, or a new or
 	// changed program cannot start a process, nothing is changed. No call fails: accepted jobs end under the settings that they were accepted with.
 	Reload(ctx context.Context, in *ReloadRequest, opts ...grpc.CallOption) (*ReloadResponse, error)
+	// Returns what other numbers of workers would have done to the last jobs of a pool, or of each. The server replays
+	// them in its simulator. This takes seconds, and one forecast is made at a time.
+	Advise(ctx context.Context, in *AdviseRequest, opts ...grpc.CallOption) (*AdviseResponse, error)
 	// Replaces the processes of the pool's programs, so that they run new code. A new process starts before an old one
 	// leaves, one after the other, and no job fails. Returns when each program has its first new process. If that does
 	// not become ready, the old ones stay, and the call fails with FAILED_PRECONDITION (`HANDLER_UNAVAILABLE`).
@@ -156,6 +160,16 @@ func (c *adminServiceClient) Reload(ctx context.Context, in *ReloadRequest, opts
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ReloadResponse)
 	err := c.cc.Invoke(ctx, AdminService_Reload_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) Advise(ctx context.Context, in *AdviseRequest, opts ...grpc.CallOption) (*AdviseResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AdviseResponse)
+	err := c.cc.Invoke(ctx, AdminService_Advise_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -254,6 +268,9 @@ type AdminServiceServer interface {
 	// rules, quotas and the log filter can change. If another key differs, the configuration has faults, or a new or
 	// changed program cannot start a process, nothing is changed. No call fails: accepted jobs end under the settings that they were accepted with.
 	Reload(context.Context, *ReloadRequest) (*ReloadResponse, error)
+	// Returns what other numbers of workers would have done to the last jobs of a pool, or of each. The server replays
+	// them in its simulator. This takes seconds, and one forecast is made at a time.
+	Advise(context.Context, *AdviseRequest) (*AdviseResponse, error)
 	// Replaces the processes of the pool's programs, so that they run new code. A new process starts before an old one
 	// leaves, one after the other, and no job fails. Returns when each program has its first new process. If that does
 	// not become ready, the old ones stay, and the call fails with FAILED_PRECONDITION (`HANDLER_UNAVAILABLE`).
@@ -297,6 +314,9 @@ func (UnimplementedAdminServiceServer) CancelJob(context.Context, *CancelJobRequ
 }
 func (UnimplementedAdminServiceServer) Reload(context.Context, *ReloadRequest) (*ReloadResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Reload not implemented")
+}
+func (UnimplementedAdminServiceServer) Advise(context.Context, *AdviseRequest) (*AdviseResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Advise not implemented")
 }
 func (UnimplementedAdminServiceServer) Restart(context.Context, *RestartRequest) (*RestartResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Restart not implemented")
@@ -438,6 +458,24 @@ func _AdminService_Reload_Handler(srv interface{}, ctx context.Context, dec func
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_Advise_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AdviseRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).Advise(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_Advise_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).Advise(ctx, req.(*AdviseRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _AdminService_Restart_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(RestartRequest)
 	if err := dec(in); err != nil {
@@ -572,6 +610,10 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Reload",
 			Handler:    _AdminService_Reload_Handler,
+		},
+		{
+			MethodName: "Advise",
+			Handler:    _AdminService_Advise_Handler,
 		},
 		{
 			MethodName: "Restart",
