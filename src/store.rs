@@ -33,8 +33,8 @@ pub use postgres::{
     DatabaseUrl, InvalidDatabaseUrl, PostgresOptions, inspect_postgres, open_postgres, read_authorities, read_password,
 };
 pub use request::{
-    Action, Bounds, Change, Demand, Depth, Extent, Filter, Fired, Full, Group, Groups, Order, Overlap, Page, Room,
-    Size, StoredLimit, StoredLimits, StoredQuotas, Submission, Submitted, Suspended, Tick, Ticked,
+    Action, Bounds, Change, Demand, Depth, Extent, Figures, Filter, Fired, Full, Group, Groups, Order, Overlap, Page,
+    Room, Size, StoredLimit, StoredLimits, StoredQuotas, Submission, Submitted, Suspended, Tick, Ticked,
 };
 pub use retry::RetryPolicy;
 pub use sqlite::{
@@ -154,9 +154,9 @@ pub trait JobStore: Send + Sync + 'static {
     #[doc(hidden)]
     async fn size(&self) -> Result<Size, StoreError>;
 
-    /// Bytes of the log of an SQLite file that are not merged into it; `None` for other stores.
-    fn log_bytes(&self) -> Option<u64> {
-        None
+    /// What it measures of its database.
+    fn figures(&self) -> Figures {
+        Figures::default()
     }
 
     /// Closes the store, once the operations that have started are durable. Later operations fail with

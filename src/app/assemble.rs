@@ -70,9 +70,17 @@ pub(super) fn pools(config: &Config, own: &[OwnKind]) -> Result<Vec<Pool>, Assem
     let kinds = kinds(config, own, |kind| make(kind, &runners))?;
     let build = |(pool, kinds): (&config::Pool, Vec<Kind>)| {
         let builder = Pool::builder(pool.name.as_str()).settings(pool.settings.clone());
-        kinds.into_iter().fold(builder, PoolBuilder::kind).build()
+        let pool = kinds.into_iter().fold(builder, PoolBuilder::kind).build();
+        pool.name_tenants(&tenants(config));
+        pool
     };
     Ok(config.pools.iter().zip(kinds).map(build).collect())
+}
+
+/// The tenants that a quota or a rule names.
+pub(super) fn tenants(config: &Config) -> Vec<&str> {
+    let rules = config.auth.iter().flat_map(|auth| &auth.rules).filter_map(|rule| rule.tenant.as_deref());
+    config.quota.named.iter().map(|(name, _)| name.as_str()).chain(rules.filter(|tenant| *tenant != "*")).collect()
 }
 
 /// The kinds of each configured pool; `make` creates the configured ones.

@@ -159,7 +159,9 @@ impl Reloading {
         }
         self.log.set(&new.config.telemetry.log).map_err(|error| ReloadFault::Faulty(format!("error: {error}")))?;
         for (config::Pool { name, settings }, kinds) in new.config.pools.iter().zip(kinds) {
-            pools.get(name).expect(KNOWN).reconfigure(settings.clone(), kinds);
+            let pool = pools.get(name).expect(KNOWN);
+            pool.reconfigure(settings.clone(), kinds);
+            pool.name_tenants(&assemble::tenants(&new.config));
         }
         pools.refresh();
         if let Some(detached) = detached {

@@ -34,6 +34,7 @@ pub struct Quotas {
     others: Arc<Tenant>,
     /// When the quotas were created. Stored times are relative to it.
     began: Instant,
+    /// Jobs over the quota of a tenant without its own limits.
     refused: AtomicU64,
 }
 
@@ -72,6 +73,8 @@ struct Tenant {
     /// When the bucket is full again, in nanoseconds since the quotas were created.
     full_at: AtomicU64,
     in_flight: AtomicUsize,
+    /// Jobs over its quota.
+    refused: AtomicU64,
     /// The last retry time that a refused caller got, in the same unit.
     promised: AtomicU64,
 }
@@ -100,21 +103,23 @@ impl Quotas {
     /// # Errors
     /// [`OverQuota`]; then nothing is taken.
     pub fn take(&self, tenant: &str) -> Result<Option<Hold>, OverQuota> {
-        let tenant = match self.named.get(tenant) {
+        let named = self.named.get(tenant);
+        let tenant = match named {
             Some(named) => Arc::clone(named),
             None if self.each.is_bound() => self.tenant(tenant),
             None => return Ok(None),
         };
         let taken = tenant.take(self.began.elapsed());
         if taken.is_err() {
-            self.refused.fetch_add(1, Ordering::Relaxed);
+            named.map_or(&self.refused, |named| &named.refused).fetch_add(1, Ordering::Relaxed);
         }
         taken.map(Some)
     }
 
-    /// Jobs that were over a quota.
-    pub fn refused(&self) -> u64 {
-        self.refused.load(Ordering::Relaxed)
+    /// Jobs that were over a quota: of each tenant with its own limits, and of all others, with `None`.
+    pub fn refused(&self) -> impl Iterator<Item = (Option<&str>, u64)> {
+        let named = self.named.iter().map(|(name, tenant)| (Some(&**name), &tenant.refused));
+        named.chain([(None, &self.refused)]).map(|(name, count)| (name, count.load(Ordering::Relaxed)))
     }
 
     /// Tenants in the table.
@@ -152,7 +157,8 @@ impl Table {
 
 impl Tenant {
     fn new(bounds: TenantQuota) -> Self {
-        Self { bounds, in_flight: AtomicUsize::new(0), full_at: AtomicU64::new(0), promised: AtomicU64::new(0) }
+        let [full_at, refused, promised] = [0; 3].map(AtomicU64::new);
+        Self { bounds, full_at, in_flight: AtomicUsize::new(0), refused, promised }
     }
 
     fn take(self: Arc<Self>, now: Duration) -> Result<Hold, OverQuota> {
@@ -245,7 +251,7 @@ mod tests {
         advance(Duration::from_millis(1)).await;
         assert!(quotas.take("a").is_ok());
         assert!(quotas.take("b").is_ok(), "another tenant has its own");
-        assert_eq!(quotas.refused(), 2);
+        assert_eq!(quotas.refused().last(), Some((None, 2)), "it has no limits of its own");
     }
 
     #[tokio::test(start_paused = true)]

@@ -246,6 +246,17 @@ impl Reason {
     /// Reasons of refused jobs, in the order of the pools' counters.
     pub const REFUSALS: [Self; 10] = *Self::ALL.first_chunk().expect("the table begins with them");
 
+    /// Reasons for which a handler is to blame: it failed, could not be made, or took too long.
+    pub const FAULTS: [Self; 7] = [
+        Self::HandlerFailed,
+        Self::WorkerCrashed,
+        Self::WorkerLost,
+        Self::OutputTooLarge,
+        Self::HandlerUnavailable,
+        Self::HandlerPanicked,
+        Self::RunTimeout,
+    ];
+
     /// The reason with this name.
     #[must_use]
     pub fn of(name: &str) -> Option<Self> {

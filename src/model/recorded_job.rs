@@ -62,6 +62,9 @@ impl Traits {
 }
 
 impl RecordedEnd {
+    /// The names of the ends in metrics, in order.
+    pub(crate) const NAMES: [&str; 4] = ["ran", "refused", "missed", "cut"];
+
     pub(crate) fn of(outcome: Outcome, started: bool) -> Self {
         match outcome {
             Outcome::Shed | Outcome::Replaced => Self::Refused,

@@ -95,7 +95,7 @@ impl PoolSample {
         let mut spreads: HashMap<_, _> =
             if with_spreads { pool.spreads().into_iter().collect() } else { HashMap::new() };
         let kinds = kinds.into_iter().map(|kind| KindSample {
-            sums: [kind.failed, kind.run_time.count],
+            sums: [kind.faults.iter().sum(), kind.run_time.count],
             dead: depths.map(|depths| depths.get(&*kind.name).map_or(0, |depth| depth.dead)),
             last_failure: kind.last_failure.and_then(|ended| ended.failure).as_deref().map_or_else(String::new, why),
             is_limited: kind.limit.is_some(),

@@ -31,11 +31,14 @@ use crate::{
     monitor::{Monitor, StoreState},
     net::{Closed, Refused},
     phase::Phase,
+    store::Figures,
     telemetry::{STDERR, STDOUT},
 };
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const PLAIN_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+/// Label of all tenants that the configuration does not name.
+pub(super) const OTHER_TENANTS: &str = "_OTHER";
 const PHASES: [Phase; 5] = [Phase::Starting, Phase::Serving, Phase::Draining, Phase::Stopping, Phase::Stopped];
 
 /// In the OpenMetrics format for clients that accept it, else in the older text format.
@@ -203,9 +206,17 @@ fn connections(families: &mut Families, state: &OpsState) {
 /// The store and its jobs, by kind. A served kind has series even if it has no jobs.
 fn detached(families: &mut Families, state: &OpsState) {
     let Some(detached) = &state.detached else { return };
-    if let Some(bytes) = detached.store().log_bytes() {
+    let Figures { commits, log_bytes, free_bytes } = detached.store().figures();
+    if let Some(commits) = &commits {
+        let help = "Duration of the transactions that write to the store";
+        families.durations("waterwheel_store_commit_duration", help, [([("", ""); 0], commits)]);
+    }
+    if let Some(bytes) = log_bytes {
         let help = "Log of the store's file that is not merged into it";
         families.gauge("waterwheel_store_log_bytes", help, bytes as f64);
+    }
+    if let Some(bytes) = free_bytes {
+        families.gauge("waterwheel_store_free_bytes", "Bytes that are free on the disk of the store", bytes as f64);
     }
     let Some(counted) = detached.depths() else { return };
     let mut depths: BTreeMap<_, _> = counted.into_iter().collect();
@@ -256,7 +267,8 @@ fn security(families: &mut Families, state: &OpsState) {
         families.counters("waterwheel_calls_denied", "Denied calls and jobs", denied);
     }
     if let Some(quotas) = &*access.quotas.load() {
-        families.counter("waterwheel_quota_refused", "Jobs over the quota of their tenant", quotas.refused());
+        let refused = quotas.refused().map(|(tenant, count)| ([("tenant", tenant.unwrap_or(OTHER_TENANTS))], count));
+        families.counters("waterwheel_quota_refused", "Jobs over the quota of their tenant", refused);
         let help = "Tenants that the general quota counts separately";
         families.gauge("waterwheel_quota_tenants", help, quotas.tenants() as f64);
     }

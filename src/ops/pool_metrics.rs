@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::{families::Families, lower};
+use super::{families::Families, lower, metrics::OTHER_TENANTS};
 use crate::{
-    model::{Limit, Reason},
+    model::{Limit, Reason, RecordedEnd},
     pool::{KindStats, LimitStats, Pool, PoolStats, Pools, ProcessState},
 };
 
@@ -105,7 +105,20 @@ pub(super) fn write(families: &mut Families, pools: &Pools) {
     limits(families, &stats);
     counts(families, &stats);
     families.counter("waterwheel_jobs_unknown_kind", "Jobs of unknown kinds", pools.unknown_kinds());
+    tenants(families, pools);
     durations(families, pools);
+}
+
+/// The jobs of the tenants that the configuration names, and of all others.
+fn tenants(families: &mut Families, pools: &Pools) {
+    let tenants: Vec<_> = pools.all().iter().map(|pool| (&**pool.name(), pool.tenants())).collect();
+    let tenants = tenants.iter().flat_map(|(pool, tenants)| tenants.iter().map(move |tenant| (*pool, tenant)));
+    let jobs = tenants.flat_map(|(pool, (tenant, jobs))| {
+        let tenant = tenant.as_deref().unwrap_or(OTHER_TENANTS);
+        let ends = RecordedEnd::NAMES.into_iter().zip(jobs);
+        ends.map(move |(end, count)| ([("pool", pool), ("tenant", tenant), ("end", end)], *count))
+    });
+    families.counters("waterwheel_tenant_jobs", "Jobs that ended or were refused, by tenant", jobs);
 }
 
 fn durations(families: &mut Families, pools: &Pools) {
@@ -202,6 +215,11 @@ fn counts(families: &mut Families, stats: &[PoolStats]) {
         .map(|(outcome, count)| ([("pool", &*pool.name), ("outcome", outcome)], count))
     });
     families.counters("waterwheel_jobs_ended", "Ended jobs, by outcome", ended);
+    let failed = kinds(stats).flat_map(|([pool, kind], stats)| {
+        let faults = Reason::FAULTS.map(Reason::name).into_iter().zip(stats.faults);
+        faults.map(move |(reason, count)| ([pool, kind, ("reason", reason)], count))
+    });
+    families.counters("waterwheel_jobs_failed", "Jobs that ended by a fault of their handler, by reason", failed);
     let rejected = stats.iter().flat_map(|pool| {
         let reasons = Reason::REFUSALS.map(Reason::name).into_iter().zip(pool.counts.rejected);
         reasons.map(|(reason, count)| ([("pool", &*pool.name), ("reason", reason)], count))

@@ -61,11 +61,13 @@ pub(super) struct Meters {
 /// Queue wait and run time of a kind.
 type Histograms = [Histogram<u64>; 2];
 
+/// Numbers of jobs that ended by a fault of their handler, in the order of [`Reason::FAULTS`].
+pub(super) type Faults = [u64; Reason::FAULTS.len()];
+
 /// The figures of one kind.
 struct KindPart {
     durations: Histograms,
-    /// Jobs that ended by a fault of their handler.
-    failed: u64,
+    faults: Faults,
 }
 
 /// The part of one shard. Half of the remembered jobs are jobs that did not complete, because completed jobs would
@@ -111,11 +113,10 @@ impl EndedJob {
         }
     }
 
-    /// Whether its handler is to blame: it failed, could not be made, or took too long. The table of reasons has these
-    /// one after the other.
-    fn is_fault(&self) -> bool {
-        let reason = self.outcome.reason() as usize;
-        (Reason::HandlerFailed as usize..=Reason::RunTimeout as usize).contains(&reason)
+    /// The position of its reason in [`Reason::FAULTS`], if its handler is to blame.
+    fn fault(&self) -> Option<usize> {
+        let reason = self.outcome.reason();
+        Reason::FAULTS.iter().position(|fault| *fault == reason)
     }
 
     /// Its stage.
@@ -166,10 +167,12 @@ impl Meters {
     /// Records a job that ended, and its durations if it ran.
     pub(super) fn record(&self, ended: EndedJob) {
         let mut part = self.shards[shard() % self.shards.len()].lock();
-        let is_fault = ended.is_fault();
-        if ended.started || is_fault {
+        let fault = ended.fault();
+        if ended.started || fault.is_some() {
             let figures = part.of_kind(ended.kind);
-            figures.failed += u64::from(is_fault);
+            if let Some(fault) = fault {
+                figures.faults[fault] += 1;
+            }
             if ended.started {
                 figures.add_durations(ended.waterfall);
             }
@@ -238,11 +241,11 @@ impl Meters {
         merged
     }
 
-    /// Jobs of `kind` that ended by a fault of their handler, or took too long.
-    pub(super) fn failed(&self, kind: KindId) -> u64 {
-        let mut failed = 0;
-        self.each_part(kind, |part| failed += part.failed);
-        failed
+    /// Jobs of `kind` that ended by a fault of their handler.
+    pub(super) fn faults(&self, kind: KindId) -> Faults {
+        let mut faults = Faults::default();
+        self.each_part(kind, |part| faults.iter_mut().zip(part.faults).for_each(|(sum, count)| *sum += count));
+        faults
     }
 
     fn each_part(&self, kind: KindId, mut look: impl FnMut(&KindPart)) {
@@ -257,7 +260,7 @@ impl Meters {
     pub(super) fn last_failures(&self) -> FxHashMap<KindId, EndedJob> {
         let mut last = FxHashMap::<KindId, EndedJob>::default();
         for shard in &self.shards {
-            for ended in shard.lock().failed.jobs.iter().rev().filter(|ended| ended.is_fault()) {
+            for ended in shard.lock().failed.jobs.iter().rev().filter(|ended| ended.fault().is_some()) {
                 if last.get(&ended.kind).is_none_or(|known| known.at < ended.at) {
                     last.insert(ended.kind, ended.clone());
                 }
@@ -290,7 +293,8 @@ impl Part {
         if self.kinds.len() <= kind.0 {
             self.kinds.resize_with(kind.0 + 1, || None);
         }
-        self.kinds[kind.0].get_or_insert_with(|| Box::new(KindPart { durations: histograms(), failed: 0 }))
+        self.kinds[kind.0]
+            .get_or_insert_with(|| Box::new(KindPart { durations: histograms(), faults: Faults::default() }))
     }
 
     fn ended(&self) -> impl Iterator<Item = &EndedJob> {

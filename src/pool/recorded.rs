@@ -1,8 +1,8 @@
 //! What a replay of a pool's last jobs needs to know of it.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
-use super::{Pool, Settings};
+use super::{Pool, Settings, recorder::TenantJobs};
 use crate::{
     model::RecordedJob,
     scheduler::{Bounds, Core},
@@ -15,6 +15,16 @@ impl Pool {
         // The jobs first: a kind that is added meanwhile has its name then.
         let jobs = inner.recorder.jobs();
         (jobs, inner.all_kinds().map(|(_, kind)| Arc::clone(kind.name())).collect())
+    }
+
+    /// Counts the jobs of these tenants separately from now on.
+    pub(crate) fn name_tenants(&self, tenants: &[&str]) {
+        self.inner().recorder.name_tenants(tenants);
+    }
+
+    /// The jobs of each of these tenants, and of all others, with `None`; empty if there are none.
+    pub(crate) fn tenants(&self) -> BTreeMap<Option<Box<str>>, TenantJobs> {
+        self.inner().recorder.tenants()
     }
 
     pub(crate) fn settings(&self) -> &Settings {

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::{EndedJob, FactoryStats, Pool, inner::PoolInner, spread::Spread};
 use crate::{
     handler::{AttachedWorkerStats, Context, ExternalStats, ProgramStats},
-    model::{Durations, JobId},
+    model::{Durations, JobId, Reason},
     phase::Phase,
     scheduler::{Core, CoreLoad, Counts, LimitStats, SizeStats, WorkerSnapshot},
 };
@@ -83,8 +83,8 @@ pub struct KindStats {
     pub limit: Option<LimitStats>,
     /// State of its factory.
     pub factory: FactoryStats,
-    /// Jobs that ended by a fault of their handler, or took too long.
-    pub failed: u64,
+    /// Jobs that ended by a fault of their handler, in the order of [`Reason::FAULTS`].
+    pub faults: [u64; Reason::FAULTS.len()],
     /// The last remembered one of them.
     pub last_failure: Option<Box<EndedJob>>,
 }
@@ -178,12 +178,12 @@ impl PoolStats {
         let mut last_failures = inner.meters.last_failures();
         let kinds = inner.served().map(|(id, kind)| {
             let [queue_wait, run_time] = inner.meters.of_kind(id).each_ref().map(Distribution::of);
-            let (failed, last_failure) = (inner.meters.failed(id), last_failures.remove(&id).map(Box::new));
+            let (faults, last_failure) = (inner.meters.faults(id), last_failures.remove(&id).map(Box::new));
             let limit = core.limits.iter().find(|(kind, _)| *kind == id).map(|(_, limit)| *limit);
             let factory = inner.factories.stats(id, now);
             let expected_wait = core.expected_waits.get(id.0).copied().unwrap_or(core.expected_wait);
             let name = Arc::clone(kind.name());
-            KindStats { name, expected_wait, queue_wait, run_time, limit, factory, failed, last_failure }
+            KindStats { name, expected_wait, queue_wait, run_time, limit, factory, faults, last_failure }
         });
         let mut stats = Self {
             name: Arc::clone(&inner.name),

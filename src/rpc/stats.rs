@@ -138,7 +138,7 @@ fn job_counts(counts: &Counts) -> proto::JobCounts {
 }
 
 fn kind_stats(stats: KindStats) -> proto::KindStats {
-    let KindStats { name, expected_wait, queue_wait, run_time, limit, factory, failed: _, last_failure } = stats;
+    let KindStats { name, expected_wait, queue_wait, run_time, limit, factory, faults: _, last_failure } = stats;
     let FactoryStats { failures, in_a_row, retry_in } = factory;
     proto::KindStats {
         name: name.to_string(),

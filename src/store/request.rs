@@ -5,6 +5,8 @@ use std::{
     time::Duration,
 };
 
+use crate::model::Durations;
+
 use super::{Claimed, JobRecord, JobState, NewJob, SessionId, Timestamp};
 
 /// What a tenant may hold, as a multiple of what is free.
@@ -285,6 +287,17 @@ pub struct Depth {
 
 /// Numbers of jobs that run or wait in a server, by pool.
 pub type Demand = BTreeMap<String, u64>;
+
+/// What a store measures of its database. `None` is unknown.
+#[derive(Debug, Clone, Default)]
+pub struct Figures {
+    /// Durations of its transactions.
+    pub commits: Option<Durations>,
+    /// Bytes of the log of an SQLite file that are not merged into it.
+    pub log_bytes: Option<u64>,
+    /// Bytes that are free on the disk of that file.
+    pub free_bytes: Option<u64>,
+}
 
 /// Size of a store's contents.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -34,12 +34,15 @@ pub(super) use rows::Connection;
 pub(super) use statements::{BLOCKED, Bulk, COLUMN_LIST, READY, RUNNING, Select};
 
 use super::{
-    Action, BATCH, Bounds, Change, Claimed, Demand, Depth, Extent, Filter, Fired, Groups, JobName, JobRecord, JobState,
-    JobStore, Members, Order, Page, Room, SessionId, Settle, Size, StoreError, StoredLimits, StoredQuotas, Submission,
-    Submitted, Suspended, Tick, Ticked, Token, Wakes,
+    Action, BATCH, Bounds, Change, Claimed, Demand, Depth, Extent, Figures, Filter, Fired, Groups, JobName, JobRecord,
+    JobState, JobStore, Members, Order, Page, Room, SessionId, Settle, Size, StoreError, StoredLimits, StoredQuotas,
+    Submission, Submitted, Suspended, Tick, Ticked, Token, Wakes,
     engine::{Engine, Shared},
 };
-use crate::task::{off_thread, spawn_thread};
+use crate::{
+    model::Durations,
+    task::{off_thread, spawn_thread},
+};
 use filtered::{group, list};
 use writer::{Answer, Operation, Turn, Writer};
 
@@ -56,12 +59,22 @@ const MAX_TICK_WAIT: Duration = Duration::from_secs(5);
 /// Opens another reading connection. Blocks.
 pub(super) type Open<C> = Arc<dyn Fn() -> Result<C, StoreError> + Send + Sync>;
 
+/// Sizes of the file of a store.
+#[derive(Default)]
+pub(super) struct FileFigures {
+    /// Bytes of its log that are not merged into it.
+    pub(super) log_bytes: AtomicU64,
+    /// Bytes that are free on its disk.
+    pub(super) free_bytes: AtomicU64,
+}
+
 /// A store in a database.
 pub(super) struct SqlStore<C> {
     wakes: Arc<Wakes>,
     shared: Arc<Shared>,
-    /// Size of the log, where others keep it.
-    pub(super) log_bytes: Option<Arc<AtomicU64>>,
+    /// `None` if it is no file here.
+    pub(super) file: Option<Arc<FileFigures>>,
+    commits: Arc<Mutex<Durations>>,
     operations: Mutex<Option<mpsc::Sender<Operation<C>>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// `None` if the only connection writes.
@@ -86,9 +99,11 @@ impl<C: Connection> SqlStore<C> {
     ) -> Result<Self, StoreError> {
         let (sender, operations) = mpsc::channel(QUEUE);
         let (operations, shared) = (Arc::new(Mutex::new(operations)), Arc::<Shared>::default());
+        let commits = Arc::<Mutex<Durations>>::default();
         let start = |connection| {
             let engine = Engine::new(connection, bounds, shared.clone());
-            let (writer, operations) = (Writer { engine, wakes: wakes.clone() }, operations.clone());
+            let writer = Writer { engine, wakes: wakes.clone(), commits: commits.clone() };
+            let operations = operations.clone();
             spawn_thread("store".to_owned(), move || writer.run(&operations))
         };
         let threads = writers.into_iter().map(start).collect::<Result<_, _>>();
@@ -96,7 +111,8 @@ impl<C: Connection> SqlStore<C> {
         let (operations, idle) = (Mutex::new(Some(sender)), Arc::default());
         let (readers, lists) = (Arc::new(Semaphore::new(READERS)), Semaphore::new(LISTS));
         let secret = OnceCell::new();
-        Ok(Self { wakes, shared, log_bytes: None, operations, threads, open, idle, readers, lists, secret, closed })
+        let file = None;
+        Ok(Self { wakes, shared, file, commits, operations, threads, open, idle, readers, lists, secret, closed })
     }
 
     async fn send<T>(&self, operation: impl FnOnce(Answer<T>) -> Operation<C>) -> Result<T, StoreError> {
@@ -274,8 +290,13 @@ impl<C: Connection> JobStore for SqlStore<C> {
         self.write(Turn::Any, |engine| Ok(engine.size())).await
     }
 
-    fn log_bytes(&self) -> Option<u64> {
-        self.log_bytes.as_ref().map(|bytes| bytes.load(Relaxed))
+    fn figures(&self) -> Figures {
+        let read = |of: fn(&FileFigures) -> &AtomicU64| self.file.as_ref().map(|file| of(file).load(Relaxed));
+        Figures {
+            commits: Some(self.commits.lock().clone()),
+            log_bytes: read(|file| &file.log_bytes),
+            free_bytes: read(|file| &file.free_bytes),
+        }
     }
 
     async fn close(&self) {

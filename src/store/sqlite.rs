@@ -80,8 +80,8 @@ pub fn open_sqlite(options: &SqliteOptions, clock: Clock) -> Result<Arc<dyn JobS
 
 fn start(options: &SqliteOptions, clock: Clock) -> Result<Arc<dyn JobStore>, StoreError> {
     let (connection, lock) = open(&options.path)?;
-    let log_bytes = Arc::default();
-    let writer = SqliteConnection::of_writer(connection, lock, options, clock.clone(), Arc::clone(&log_bytes))?;
+    let figures = Arc::default();
+    let writer = SqliteConnection::of_writer(connection, lock, options, clock.clone(), Arc::clone(&figures))?;
     // A session ends with its process.
     let mut engine = Engine::new(writer, options.bounds, Arc::default());
     engine.begin(None)?;
@@ -95,7 +95,7 @@ fn start(options: &SqliteOptions, clock: Clock) -> Result<Arc<dyn JobStore>, Sto
         Ok(SqliteConnection::new(open_to_read(&path)?, clock.clone()))
     };
     let mut store = SqlStore::start(vec![engine.rows], Some(Arc::new(reader)), options.bounds, wakes, closed)?;
-    store.log_bytes = Some(log_bytes);
+    store.file = Some(figures);
     Ok(Arc::new(store))
 }
 

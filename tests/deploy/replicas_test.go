@@ -26,6 +26,7 @@ server.json = true
 server.tls = { cert = "SECRET/tls.crt", key = "SECRET/tls.key", client_ca = "SECRET/ca.crt", client_auth = "optional" }
 drain = { notice = "0s", finish = "1s", kill = "1s" }
 quota.rate = 18
+quota.tenant.shop.rate = 100
 auth.rule.all = { principals = ["anonymous"], rpcs = ["*"] }
 [pool.cpu]
 workers = 1

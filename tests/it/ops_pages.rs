@@ -205,7 +205,7 @@ async fn docs_metrics_lists_exactly_the_exported_metrics() {
         [store]
         path = "jobs.db"
         [quota]
-        rate = 1000
+        tenant.shop.rate = 1000
         [auth.rule.all]
         principals = ["anonymous"]
         rpcs = ["*"]

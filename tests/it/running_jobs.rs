@@ -205,5 +205,10 @@ async fn a_failed_job_of_a_program_is_explained_by_its_own_words() {
     else {
         panic!("it has ended")
     };
+    let metrics = get(process.ops, "/metrics").await.1;
+    let failed = |reason| format!("waterwheel_jobs_failed_total{{pool=\"one\",kind=\"do\",reason=\"{reason}\"}}");
+    for (reason, count) in [("HANDLER_FAILED", 1), ("HANDLER_PANICKED", 0)] {
+        assert!(metrics.contains(&format!("{} {count}\n", failed(reason))), "{metrics}");
+    }
     assert_eq!(ended.program.unwrap().stderr, "", "the lines of a process with several slots may be of other jobs");
 }

@@ -3,11 +3,17 @@
 use std::{collections::BTreeSet, mem, sync::Arc, vec};
 
 use parking_lot::Mutex;
-use tokio::sync::{mpsc, oneshot};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::Instant,
+};
 use tracing::error;
 
 use super::Connection;
-use crate::store::{JobState, NewJob, Settle, StoreError, Submission, Submitted, Wakes, engine::Engine};
+use crate::{
+    model::Durations,
+    store::{JobState, NewJob, Settle, StoreError, Submission, Submitted, Wakes, engine::Engine},
+};
 
 /// Maximum number of operations of one transaction.
 const MAX_GROUP: usize = 1024;
@@ -38,6 +44,7 @@ pub(super) enum Operation<C> {
 pub(super) struct Writer<C> {
     pub(super) engine: Engine<C>,
     pub(super) wakes: Arc<Wakes>,
+    pub(super) commits: Arc<Mutex<Durations>>,
 }
 
 /// The results of a group, in order.
@@ -160,7 +167,7 @@ impl<C: Connection> Writer<C> {
         keys: Option<BTreeSet<String>>,
         run: impl FnOnce(&mut Engine<C>) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let engine = &mut self.engine;
+        let (engine, begun) = (&mut self.engine, Instant::now());
         let attempt = || {
             engine.begin(keys)?;
             let answer = run(engine)?;
@@ -168,6 +175,7 @@ impl<C: Connection> Writer<C> {
         };
         match attempt() {
             Ok((answer, changes)) => {
+                self.commits.lock().add(u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX), 1);
                 self.wakes.announce(&changes);
                 self.engine.rows.publish(&changes);
                 Ok(answer)

@@ -3,11 +3,7 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-        mpsc::sync_channel,
-    },
+    sync::{Arc, atomic::Ordering::Relaxed, mpsc::sync_channel},
 };
 
 use rusqlite::{
@@ -24,7 +20,7 @@ use super::{Lock, SqliteOptions, Thread, beside, files::Opened, readers, scan::V
 use crate::store::{
     Clock, Size, StoreError, Timestamp,
     request::Added,
-    sql::{Bulk, Cell, Connection, Value, Values, text},
+    sql::{Bulk, Cell, Connection, FileFigures, Value, Values, text},
 };
 
 /// Pages in the log at which the thread starts a checkpoint. The log has room for 4,000.
@@ -73,9 +69,18 @@ struct Written {
     _checkpoints: Thread,
     path: PathBuf,
     opened: Opened,
+    figures: Arc<FileFigures>,
     reserve_bytes: u64,
     /// Held while the file may be written.
     _lock: Lock,
+}
+
+impl Written {
+    /// Bytes that are free on its disk.
+    fn free_bytes(&self) -> Option<u64> {
+        let disk = rustix::fs::statvfs(&self.path).ok()?;
+        Some(disk.f_bavail.saturating_mul(disk.f_frsize))
+    }
 }
 
 impl SqliteConnection {
@@ -96,7 +101,7 @@ impl SqliteConnection {
         lock: Lock,
         options: &SqliteOptions,
         clock: Clock,
-        log_bytes: Arc<AtomicU64>,
+        figures: Arc<FileFigures>,
     ) -> Result<Self, StoreError> {
         let mut writer = Self::new(sqlite, clock);
         if let Some(row) = writer.query("select number, jobs, bytes from totals", &[])?.pop() {
@@ -106,8 +111,8 @@ impl SqliteConnection {
         writer.kept_number = writer.totals.number;
         let SqliteOptions { path, reserve_bytes, .. } = options.clone();
         writer._visits = Some(Visits::start(super::open_to_read(&path)?, path.clone())?);
-        let (opened, checkpoints) = (Opened::of(&path), checkpoints(&mut writer.sqlite, &path, log_bytes)?);
-        writer.written = Some(Written { _checkpoints: checkpoints, path, opened, reserve_bytes, _lock: lock });
+        let (opened, _checkpoints) = (Opened::of(&path), checkpoints(&mut writer.sqlite, &path, figures.clone())?);
+        writer.written = Some(Written { _checkpoints, path, opened, figures, reserve_bytes, _lock: lock });
         Ok(writer)
     }
 
@@ -161,7 +166,12 @@ impl Connection for SqliteConnection {
     }
 
     fn begin(&mut self) -> Result<Timestamp, StoreError> {
-        self.written.as_ref().map_or(Ok(()), |file| file.opened.require())?;
+        if let Some(file) = &self.written {
+            file.opened.require()?;
+            if let Some(free) = file.free_bytes() {
+                file.figures.free_bytes.store(free, Relaxed);
+            }
+        }
         self.execute("begin immediate")?;
         self.now()
     }
@@ -192,10 +202,9 @@ impl Connection for SqliteConnection {
     }
 
     fn require_room(&self) -> Result<(), StoreError> {
-        let Some(Written { path, reserve_bytes, .. }) = &self.written else { return Ok(()) };
-        let Ok(disk) = rustix::fs::statvfs(path) else { return Ok(()) };
-        let free = disk.f_bavail.saturating_mul(disk.f_frsize);
-        if free >= *reserve_bytes || self.room(free)? >= *reserve_bytes {
+        let Some(file) = &self.written else { return Ok(()) };
+        let Some(free) = file.free_bytes() else { return Ok(()) };
+        if free >= file.reserve_bytes || self.room(free)? >= file.reserve_bytes {
             return Ok(());
         }
         Err(StoreError::NoRoom)
@@ -215,20 +224,20 @@ impl Connection for SqliteConnection {
     }
 }
 
-/// Starts the thread of checkpoints for the connection that writes to this file, and keeps `log_bytes`. It ends once
-/// that connection is closed.
+/// Starts the thread of checkpoints for the connection that writes to this file, and keeps the size of its log. It
+/// ends once that connection is closed.
 fn checkpoints(
     writer: &mut rusqlite::Connection,
     path: &Path,
-    log_bytes: Arc<AtomicU64>,
+    figures: Arc<FileFigures>,
 ) -> Result<Thread, StoreError> {
     let beside_writer = rusqlite::Connection::open(path)?;
     let page_size: i64 = writer.query_row("pragma page_size", (), |row| row.get(0))?;
     let (requests, requested) = sync_channel(1);
-    let bytes = log_bytes.clone();
+    let noted = figures.clone();
     writer.wal_hook(Some(move |log: &mut Wal, pages: i32| {
         let size = (i64::from(pages) * page_size).unsigned_abs();
-        bytes.store(size, Relaxed);
+        noted.log_bytes.store(size, Relaxed);
         // A checkpoint that fails, or overlaps with the other one, is retried after the next commit.
         if pages >= MOVE_ALL {
             let _ = log.checkpoint();
@@ -243,7 +252,7 @@ fn checkpoints(
         let mut reported = 0;
         for () in requested {
             let _ = beside_writer.query_row("pragma wal_checkpoint(passive)", (), |_| Ok(()));
-            let size_bytes = log_bytes.load(Relaxed);
+            let size_bytes = figures.log_bytes.load(Relaxed);
             if size_bytes < LARGE_LOG {
                 reported = 0;
             } else if size_bytes >= 2 * reported {

@@ -48,7 +48,7 @@ async fn drain_needs_credentials_unless_auth_ops_is_false() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn metrics_count_denied_calls_and_reloaded_files() {
     let (files, ca) = Files::of_server();
-    let rules = "[auth.rule.a]\nprincipals = [\"subject:CN=a\"]\nrpcs = [\"Submit\"]\n";
+    let rules = "[auth.rule.a]\nprincipals = [\"subject:CN=a\"]\nrpcs = [\"Submit\"]\ntenant = \"shop\"\n";
     let quota = "[quota]\nrate = 1\nburst = 1\n";
     let service = Service::start(&format!("{KINDS}{}{rules}{quota}", files.tls_section(Some("optional"))), Vec::new());
     let echo = || SubmitRequest { job: Some(job("echo", "x")) };
@@ -68,7 +68,9 @@ async fn metrics_count_denied_calls_and_reloaded_files() {
     for (name, value) in [
         (r#"waterwheel_calls_denied_total{reason="unauthenticated"}"#, 1.0),
         (r#"waterwheel_calls_denied_total{reason="permission_denied"}"#, 1.0),
-        ("waterwheel_quota_refused_total", 1.0),
+        (r#"waterwheel_quota_refused_total{tenant="_OTHER"}"#, 1.0),
+        (r#"waterwheel_tenant_jobs_total{pool="one",tenant="shop",end="ran"}"#, 1.0),
+        (r#"waterwheel_tenant_jobs_total{pool="one",tenant="_OTHER",end="ran"}"#, 0.0),
         ("waterwheel_quota_tenants", 1.0),
     ] {
         assert_eq!(metrics.get(name), Some(&value), "{name} of {metrics:#?}");

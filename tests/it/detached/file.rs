@@ -81,6 +81,9 @@ async fn a_log_that_grows_because_of_a_reader_is_measured_and_the_reader_is_name
         log_bytes().await < LARGE_LOG / 4.0
     })
     .await;
+    let metrics = metrics(process.ops).await;
+    let commits = metrics["waterwheel_store_commit_duration_seconds_count"];
+    assert!(commits > f64::from(count) && metrics["waterwheel_store_free_bytes"] > 0.0, "{commits} of {count} jobs");
 }
 
 #[tokio::test]
