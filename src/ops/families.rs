@@ -1,5 +1,9 @@
 //! The figures of the process as families of points, which `/metrics` writes as text, and `otlp.rs` sends.
 
+use std::time::Duration;
+
+use tokio::time::Instant;
+
 use crate::model::Durations;
 
 /// One metric, with a point for each set of labels.
@@ -31,7 +35,28 @@ pub(super) enum Sort {
 pub(super) enum Value {
     Whole(u64),
     Number(f64),
-    Durations(Box<Durations>),
+    Durations(Box<Durations>, Vec<Exemplar>),
+}
+
+/// A duration with the trace in which it was measured.
+#[derive(Debug)]
+pub(super) struct Exemplar {
+    /// 32 hexadecimal digits.
+    pub(super) trace_id: Box<str>,
+    pub(super) duration: Duration,
+    pub(super) at: Instant,
+}
+
+impl From<&Durations> for Value {
+    fn from(durations: &Durations) -> Self {
+        Self::Durations(Box::new(durations.clone()), Vec::new())
+    }
+}
+
+impl From<(&Durations, Vec<Exemplar>)> for Value {
+    fn from((durations, exemplars): (&Durations, Vec<Exemplar>)) -> Self {
+        Self::Durations(Box::new(durations.clone()), exemplars)
+    }
 }
 
 impl From<u64> for Value {
@@ -82,14 +107,12 @@ impl Families {
     }
 
     /// A histogram for each label set.
-    pub(super) fn durations<'d, V: Into<String>, const N: usize>(
+    pub(super) fn durations<V: Into<String>, const N: usize>(
         &mut self,
         name: &'static str,
         help: &'static str,
-        values: impl IntoIterator<Item = ([(&'static str, V); N], &'d Durations)>,
+        values: impl IntoIterator<Item = ([(&'static str, V); N], impl Into<Value>)>,
     ) {
-        let values = values.into_iter();
-        let values = values.map(|(labels, durations)| (labels, Value::Durations(Box::new(durations.clone()))));
         self.add(name, help, Sort::Durations, values);
     }
 

@@ -19,7 +19,7 @@ use prometheus_client::{
     metrics::MetricType,
     registry::{Registry, Unit},
 };
-use tokio::runtime::RuntimeMetrics;
+use tokio::{runtime::RuntimeMetrics, time::Instant};
 
 use super::{
     OpsState,
@@ -44,7 +44,7 @@ const PHASES: [Phase; 5] = [Phase::Starting, Phase::Serving, Phase::Draining, Ph
 /// In the OpenMetrics format for clients that accept it, else in the older text format.
 pub(super) async fn metrics(State(state): State<Arc<OpsState>>, headers: HeaderMap) -> Response {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Metrics(families(&state))));
+    registry.register_collector(Box::new(Metrics(families(&state, None))));
     let mut page = String::new();
     match text::encode(&mut page, &registry) {
         Ok(()) if accepts_open_metrics(&headers) => ([(CONTENT_TYPE, OPEN_METRICS), VARIES], page).into_response(),
@@ -80,14 +80,15 @@ fn plain(page: &str) -> String {
     text
 }
 
-/// All metrics. Parts that are not configured have no series.
-pub(super) fn families(state: &OpsState) -> Vec<Family> {
+/// All metrics, with exemplars of what happened after a time, if one is given. Parts that are not configured have no
+/// series.
+pub(super) fn families(state: &OpsState, exemplars_since: Option<Instant>) -> Vec<Family> {
     let mut families = Families::default();
     process(&mut families, state);
     runtimes(&mut families, &state.runtimes.read());
     calls(&mut families, state);
     connections(&mut families, state);
-    pool_metrics::write(&mut families, &state.pools);
+    pool_metrics::write(&mut families, &state.pools, exemplars_since);
     detached(&mut families, state);
     problems(&mut families, &state.monitor);
     security(&mut families, state);
@@ -127,7 +128,7 @@ fn encode(mut point: MetricEncoder<'_>, sort: Sort, value: &Value) -> fmt::Resul
         Value::Whole(count) => point.encode_counter::<NoLabelSet, u64, u64>(count, None),
         Value::Number(number) if sort == Sort::Counter => point.encode_counter::<NoLabelSet, f64, u64>(number, None),
         Value::Number(number) => point.encode_gauge(number),
-        Value::Durations(durations) => {
+        Value::Durations(durations, _) => {
             let bounds = Durations::BOUNDS.into_iter().chain([f64::INFINITY]);
             let buckets: Vec<_> = bounds.zip(durations.counts).collect();
             let (sum, count) = (durations.sum.as_secs_f64(), durations.count());

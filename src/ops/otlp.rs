@@ -9,18 +9,18 @@ use opentelemetry_proto::tonic::{
     collector::metrics::v1::{ExportMetricsServiceRequest, metrics_service_client::MetricsServiceClient},
     common::v1::{AnyValue, InstrumentationScope, KeyValue, any_value},
     metrics::v1::{
-        AggregationTemporality, Gauge, Histogram, HistogramDataPoint, Metric, NumberDataPoint, ResourceMetrics,
-        ScopeMetrics, Sum, metric, number_data_point,
+        self as proto, AggregationTemporality, Gauge, Histogram, HistogramDataPoint, Metric, NumberDataPoint,
+        ResourceMetrics, ScopeMetrics, Sum, exemplar, metric, number_data_point,
     },
     resource::v1::Resource,
 };
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tonic::transport::{Channel, Endpoint};
 use tracing::warn;
 
 use super::{
     OpsState,
-    families::{Family, Labels, Sort, Value},
+    families::{Exemplar, Family, Labels, Sort, Value},
     metrics::families,
 };
 use crate::{
@@ -42,12 +42,14 @@ pub async fn export(state: Arc<OpsState>, config: Config) {
     }
     let client = MetricsServiceClient::new(endpoint.connect_timeout(EXPORT_TIMEOUT).connect_lazy());
     let (failures, began) = (Throttle::default(), unix_nanos());
+    let mut last = Instant::now();
     let mut ticks = interval(config.metrics_every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let times = Times { began, now: unix_nanos() };
-        let request = request(&config.service_name, families(&state), times);
+        let since = std::mem::replace(&mut last, Instant::now());
+        let times = Times { began, now: unix_nanos(), at: last };
+        let request = request(&config.service_name, families(&state, Some(since)), times);
         if let Err(error) = send(client.clone(), request).await
             && let Some(others) = failures.pass()
         {
@@ -65,11 +67,13 @@ async fn send(mut client: MetricsServiceClient<Channel>, request: ExportMetricsS
     }
 }
 
-/// When counting began, and when the figures were read, in nanoseconds of Unix time.
+/// When counting began, and when the figures are read, in nanoseconds of Unix time.
 #[derive(Debug, Clone, Copy)]
 struct Times {
     began: u64,
     now: u64,
+    /// The same time as `now`.
+    at: Instant,
 }
 
 fn unix_nanos() -> u64 {
@@ -130,7 +134,7 @@ fn number((labels, value): (Labels, Value), times: Times) -> Option<NumberDataPo
     let value = match value {
         Value::Whole(count) => number_data_point::Value::AsInt(i64::try_from(count).unwrap_or(i64::MAX)),
         Value::Number(number) => number_data_point::Value::AsDouble(number),
-        Value::Durations(_) => return None,
+        Value::Durations(..) => return None,
     };
     Some(NumberDataPoint {
         attributes: attributes(labels),
@@ -142,7 +146,7 @@ fn number((labels, value): (Labels, Value), times: Times) -> Option<NumberDataPo
 }
 
 fn histogram((labels, value): (Labels, Value), times: Times) -> Option<HistogramDataPoint> {
-    let Value::Durations(durations) = value else { return None };
+    let Value::Durations(durations, exemplars) = value else { return None };
     Some(HistogramDataPoint {
         attributes: attributes(labels),
         start_time_unix_nano: times.began,
@@ -151,6 +155,19 @@ fn histogram((labels, value): (Labels, Value), times: Times) -> Option<Histogram
         sum: Some(durations.sum.as_secs_f64()),
         bucket_counts: durations.counts.to_vec(),
         explicit_bounds: Durations::BOUNDS.to_vec(),
+        exemplars: exemplars.iter().filter_map(|it| exemplar(it, times)).collect(),
         ..HistogramDataPoint::default()
+    })
+}
+
+/// `None` if the id of its trace is none.
+fn exemplar(Exemplar { trace_id, duration, at }: &Exemplar, times: Times) -> Option<proto::Exemplar> {
+    let trace_id = u128::from_str_radix(trace_id, 16).ok()?.to_be_bytes().to_vec();
+    let age = u64::try_from(times.at.saturating_duration_since(*at).as_nanos()).unwrap_or(u64::MAX);
+    Some(proto::Exemplar {
+        time_unix_nano: times.now.saturating_sub(age),
+        trace_id,
+        value: Some(exemplar::Value::AsDouble(duration.as_secs_f64())),
+        ..proto::Exemplar::default()
     })
 }

@@ -2,10 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use super::{families::Families, lower, metrics::OTHER_TENANTS};
+use tokio::time::Instant;
+
+use super::{
+    families::{Exemplar, Families},
+    lower,
+    metrics::OTHER_TENANTS,
+};
 use crate::{
     model::{Limit, Reason, RecordedEnd},
-    pool::{KindStats, LimitStats, Pool, PoolStats, Pools, ProcessState},
+    pool::{EndedJob, KindStats, LimitStats, Pool, PoolStats, Pools, ProcessState},
 };
 
 /// A gauge of every pool: name, help, and function that reads it.
@@ -90,8 +96,8 @@ fn per_second(limit: Limit) -> Option<f64> {
     limit.rate.map(|rate| rate.interval.as_secs_f64().recip())
 }
 
-/// Writes the metrics of all pools.
-pub(super) fn write(families: &mut Families, pools: &Pools) {
+/// Writes the metrics of all pools, with exemplars of the runs that ended after a time, if one is given.
+pub(super) fn write(families: &mut Families, pools: &Pools, exemplars_since: Option<Instant>) {
     let stats: Vec<_> = pools.all().iter().map(Pool::stats).collect();
     for (name, help, read) in LEVELS {
         families.gauges(name, help, stats.iter().map(|pool| ([("pool", &*pool.name)], read(pool))));
@@ -106,7 +112,7 @@ pub(super) fn write(families: &mut Families, pools: &Pools) {
     counts(families, &stats);
     families.counter("waterwheel_jobs_unknown_kind", "Jobs of unknown kinds", pools.unknown_kinds());
     tenants(families, pools);
-    durations(families, pools);
+    durations(families, pools, exemplars_since);
 }
 
 /// The jobs of the tenants that the configuration names, and of all others.
@@ -121,7 +127,7 @@ fn tenants(families: &mut Families, pools: &Pools) {
     families.counters("waterwheel_tenant_jobs", "Jobs that ended or were refused, by tenant", jobs);
 }
 
-fn durations(families: &mut Families, pools: &Pools) {
+fn durations(families: &mut Families, pools: &Pools, exemplars_since: Option<Instant>) {
     let drains: Vec<_> = pools.all().iter().map(|pool| (&**pool.name(), pool.drain_durations())).collect();
     let drains = drains.iter().map(|(pool, drains)| ([("pool", *pool)], drains));
     families.durations("waterwheel_drain_duration", "Duration of drains, until no job was left", drains);
@@ -130,8 +136,25 @@ fn durations(families: &mut Families, pools: &Pools) {
     let kinds = kinds.map(|(pool, kind)| ([("pool", *pool), ("kind", &*kind.kind)], kind));
     let waits = kinds.clone().map(|(labels, kind)| (labels, &kind.queue_wait));
     families.durations("waterwheel_job_queue_wait", "Time from arrival to the start, of jobs that ran", waits);
-    let runs = kinds.map(|(labels, kind)| (labels, &kind.run_time));
+    let mut exemplars = exemplars_since.map(|since| exemplars(pools, since)).unwrap_or_default();
+    let runs = kinds.map(|(labels, kind)| {
+        let [(_, pool), (_, kind_name)] = labels;
+        let exemplars = exemplars.remove(&(pool.to_owned(), kind_name.to_owned())).unwrap_or_default();
+        (labels, (&kind.run_time, exemplars))
+    });
     families.durations("waterwheel_job_run_time", "Run time of jobs", runs);
+}
+
+/// Exemplars of run times, by the names of pool and kind.
+fn exemplars(pools: &Pools, since: Instant) -> BTreeMap<(String, String), Vec<Exemplar>> {
+    let mut exemplars = BTreeMap::<_, Vec<_>>::new();
+    for pool in pools.all() {
+        for ((kind, _), EndedJob { names, waterfall, at, .. }) in pool.traced_runs(since) {
+            let exemplar = Exemplar { trace_id: names.trace_id.unwrap_or_default(), duration: waterfall.run, at };
+            exemplars.entry((pool.name().to_string(), kind.to_string())).or_default().push(exemplar);
+        }
+    }
+    exemplars
 }
 
 /// Each kind, with its labels.

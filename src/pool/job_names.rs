@@ -22,6 +22,8 @@ pub struct JobNames {
     pub attempt: Option<Arc<AttemptToken>>,
     /// Id of its trace, as 32 hexadecimal digits, if it is traced.
     pub trace_id: Option<Box<str>>,
+    /// Whether this server exports that trace.
+    pub is_sampled: bool,
 }
 
 impl JobNames {
@@ -32,13 +34,15 @@ impl JobNames {
     }
 
     pub(super) fn of(cx: &Context) -> Self {
+        let trace_id = cx.trace_id();
         Self {
+            is_sampled: trace_id.is_some() && cx.child_spans(),
             request_id: cx.known_request_id().cloned(),
             tenant: cx.tenant().cloned(),
             principal: cx.principal().cloned(),
             runner: cx.runner().map(|runner| runner.to_string().into()),
             attempt: cx.running_attempt().map(|attempt| Arc::clone(&attempt.token)),
-            trace_id: cx.trace_id(),
+            trace_id,
         }
     }
 }

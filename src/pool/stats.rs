@@ -1,5 +1,7 @@
 //! Snapshots of a pool.
 
+#[cfg(feature = "server")]
+use std::collections::BTreeMap;
 use std::{
     sync::{Arc, atomic::Ordering},
     time::Duration,
@@ -322,6 +324,21 @@ impl Pool {
             KindDurations { kind: Arc::clone(kind.name()), queue_wait, run_time }
         });
         kinds.collect()
+    }
+
+    /// Runs in exported traces that ended after `since`: of each kind and bucket of [`Durations`], the last one that
+    /// the pool remembers.
+    #[cfg(feature = "server")]
+    pub(crate) fn traced_runs(&self, since: Instant) -> BTreeMap<(Arc<str>, usize), EndedJob> {
+        let inner = self.inner();
+        let is_traced = |ended: &EndedJob| ended.started && ended.names.is_sampled && ended.at > since;
+        let (ended, _) = inner.meters.list(usize::MAX, |ended| is_traced(ended).then_some(ended.at));
+        let run = |(_, ended): (Instant, EndedJob)| {
+            let bucket = Durations::bucket(u64::try_from(ended.waterfall.run.as_nanos()).unwrap_or(u64::MAX));
+            ((Arc::clone(inner.kind(ended.kind).name()), bucket), ended)
+        };
+        // Later ones replace earlier ones.
+        ended.into_iter().map(run).collect()
     }
 
     /// Queue wait and run time since the start, by kind.

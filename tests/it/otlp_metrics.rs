@@ -8,18 +8,23 @@ use opentelemetry_proto::tonic::{
         metrics_service_server::{MetricsService, MetricsServiceServer},
     },
     common::v1::{KeyValue, any_value::Value},
-    metrics::v1::{Metric, metric::Data, number_data_point},
+    metrics::v1::{Exemplar, HistogramDataPoint, Metric, exemplar, metric::Data, number_data_point},
 };
 use tokio::{net::TcpListener, sync::mpsc};
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Request, Response, Status, async_trait, transport::Server};
-use waterwheel::task::Tasks;
+use waterwheel::{proto::SubmitRequest, task::Tasks};
 
 use crate::{
     ops_pages::metrics,
     process::Process,
+    refusal::request,
     service::{Caller, job},
 };
+
+/// Traces of a caller. It samples the first one.
+const SAMPLED: &str = "0af7651916cd43dd8448eb211c80319c";
+const OTHER: &str = "0af7651916cd43dd8448eb211c80319d";
 
 /// Passes on what it gets.
 struct Collector(mpsc::Sender<ExportMetricsServiceRequest>);
@@ -79,6 +84,17 @@ fn points(metric: &Metric) -> Vec<(String, f64)> {
     }
 }
 
+/// The exemplars of a metric, with the labels of their point.
+fn exemplars_of(metric: &Metric) -> Vec<(String, Exemplar)> {
+    let Some(Data::Histogram(histogram)) = &metric.data else { return Vec::new() };
+    let named = |point: &HistogramDataPoint| format!("{}{}", metric.name, labels(&point.attributes));
+    let exemplars = |point: &HistogramDataPoint| {
+        let name = named(point);
+        point.exemplars.clone().into_iter().map(move |exemplar| (name.clone(), exemplar))
+    };
+    histogram.data_points.iter().flat_map(exemplars).collect()
+}
+
 fn attributes_of(point: &opentelemetry_proto::tonic::metrics::v1::NumberDataPoint) -> &[KeyValue] {
     assert!(point.start_time_unix_nano > 0 && point.time_unix_nano >= point.start_time_unix_nano);
     &point.attributes
@@ -103,21 +119,32 @@ async fn a_collector_gets_the_figures_of_the_scrape() {
     });
     let process = Process::serve_as_configured(&config).await;
     let caller = Caller::of(process.public).await;
-    for _ in 0..3 {
-        caller.leave(job("echo", "hi")).await.unwrap().unwrap();
+    caller.leave(job("echo", "hi")).await.unwrap().unwrap();
+    for (trace, flags) in [(SAMPLED, "01"), (OTHER, "00")] {
+        let message = SubmitRequest { job: Some(job("echo", "hi")) };
+        let traceparent = format!("00-{trace}-b7ad6b7169203331-{flags}");
+        caller.0.clone().submit(request(message, &[("traceparent", &traceparent)])).await.unwrap();
     }
     let accepted = r#"waterwheel_jobs_accepted_total{pool="one"}"#;
+    let mut exemplars = Vec::new();
     let exported = loop {
         let request = exports.recv().await.unwrap();
         let [resource] = &request.resource_metrics[..] else { panic!("{request:?}") };
         let service = labels(&resource.resource.as_ref().unwrap().attributes);
         assert!(service.starts_with(r#"{service.name="sum",service.version="#), "{service}");
         let metrics = resource.scope_metrics.iter().flat_map(|scope| &scope.metrics);
+        exemplars.extend(metrics.clone().flat_map(exemplars_of));
         let exported: BTreeMap<_, _> = metrics.flat_map(points).collect();
-        if exported.get(accepted) == Some(&3.0) {
+        if exported.get(accepted) == Some(&3.0) && !exemplars.is_empty() {
             break exported;
         }
     };
+    for (name, exemplar) in exemplars {
+        assert_eq!(name, r#"waterwheel_job_run_time{pool="one",kind="echo"}"#);
+        assert_eq!(exemplar.trace_id, u128::from_str_radix(SAMPLED, 16).unwrap().to_be_bytes());
+        let Some(exemplar::Value::AsDouble(run)) = exemplar.value else { panic!("{exemplar:?}") };
+        assert!(exemplar.time_unix_nano > 0 && run > 0.0);
+    }
     let scraped = metrics(process.ops).await;
     let is_bucket = |name: &str| name.split('{').next().unwrap().ends_with("_bucket");
     let names = |figures: &BTreeMap<String, f64>| -> Vec<String> {

@@ -122,7 +122,7 @@ fn listed(listed: ListedJob) -> proto::ListedJob {
 pub(super) fn explained(explanation: Explanation) -> ExplainResponse {
     let Explanation { job: listed, wait, blocker } = explanation;
     let ListedJob { job, pool, kind, names, run, ended, age, left, stop, .. } = listed;
-    let JobNames { request_id, tenant, principal, runner, attempt, trace_id } = names;
+    let JobNames { request_id, tenant, principal, runner, attempt, trace_id, is_sampled: _ } = names;
     let state = match (run, ended) {
         (_, Some(ended)) => State::Ended(self::ended(&ended)),
         (None, None) => State::Held(HeldState { blocker, ..held(wait, age, left) }),
