@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"bytes"
 	"crypto/ed25519"
 	"encoding/base64"
 	"fmt"
@@ -16,11 +17,13 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/yaml"
 )
 
 const teams = kubernetes + "overlays/teams/waterwheel.toml"
@@ -146,6 +149,49 @@ func TestKedaReachesTheOperatorsPort(t *testing.T) {
 			return rule.Ports[0].Port.IntVal == port.Port && reflect.DeepEqual(rule.From[0].NamespaceSelector, &from)
 		}) {
 			t.Errorf("%s: %+v", variant, found.network.Spec.Ingress)
+		}
+	}
+}
+
+// The workers of the example are let in by network and rule, and trust the certificate of the servers. KEDA asks for their pool.
+func TestWorkersAttachToTheServers(t *testing.T) {
+	text, err := os.ReadFile(kubernetes + "workers.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	documents := split(t, yaml.NewDocumentDecoder(io.NopCloser(bytes.NewReader(text))))
+	var worker *appsv1.Deployment
+	for _, document := range documents[:2] {
+		object, err := decode(document)
+		if err != nil {
+			t.Fatalf("%v\n%s", err, document)
+		}
+		if deployment, is := object.(*appsv1.Deployment); is {
+			worker = deployment
+		}
+	}
+	servers, pod := build(t, platforms[0]), worker.Spec.Template
+	config := servers.config.Data["waterwheel.toml"]
+	account := fmt.Sprintf("\"jwt:system:serviceaccount:%s:%s\"", worker.Namespace, pod.Spec.ServiceAccountName)
+	sources := pod.Spec.Volumes[0].Projected.Sources
+	if !strings.Contains(config, account) || !strings.Contains(config, "audience = [\""+sources[0].ServiceAccountToken.Audience+"\"]") {
+		t.Errorf("no rule lets %s in", account)
+	}
+	if sources[1].Secret.Name != servers.certificate.Spec.SecretName {
+		t.Errorf("%+v beside %s", sources[1].Secret, servers.certificate.Spec.SecretName)
+	}
+	selector, err := metav1.LabelSelectorAsSelector(servers.network.Spec.Ingress[0].From[0].PodSelector)
+	if err != nil || !selector.Matches(labels.Set(pod.Labels)) || labels.SelectorFromSet(servers.ops.Spec.Selector).Matches(labels.Set(pod.Labels)) {
+		t.Errorf("%v: %+v", err, pod.Labels)
+	}
+	address := fmt.Sprintf("%s.%s.svc:%d", servers.service.Name, servers.service.Namespace, servers.service.Spec.Ports[0].Port)
+	if pod.Spec.Containers[0].Env[0].Value != address {
+		t.Errorf("%+v, and not %s", pod.Spec.Containers[0].Env[0], address)
+	}
+	asked := fmt.Sprintf("scalerAddress: %s.%s.svc:%d\n", servers.ops.Name, servers.ops.Namespace, servers.ops.Spec.Ports[0].Port)
+	for _, line := range []string{asked, "scaleTargetRef:\n    name: " + worker.Name + "\n", "pool: images\n"} {
+		if !strings.Contains(string(documents[2]), line) {
+			t.Errorf("KEDA is not told %s", line)
 		}
 	}
 }
