@@ -40,11 +40,8 @@ class Tries {
   }
 }
 
-const seconds = (milliseconds) => ({
-  seconds: Math.floor(milliseconds / 1000),
-  nanos: Math.round((milliseconds % 1000) * 1e6),
-});
-const optional = (milliseconds) => (milliseconds == null ? undefined : seconds(milliseconds));
+// A duration of the contract, or a timestamp.
+const seconds = (time) => time == null ? undefined : { seconds: Math.floor(time / 1000), nanos: Math.round((time % 1000) * 1e6) };
 
 const CLASSES = ["sheddable", "sheddable-plus", "critical", "critical-plus"];
 const POLICIES = ["reject", "wait", "shed", "drop-oldest"];
@@ -60,7 +57,7 @@ function jobOf(kind, payload, fields = {}) {
   const [bytes, type] = encoded(payload, contentType);
   return {
     ...{ kind, payload: bytes, contentType: type, tenant, orderingKey, labels, limitKey },
-    ...{ runTimeout: optional(runTimeout), queueTimeout: optional(queueTimeout) },
+    ...{ runTimeout: seconds(runTimeout), queueTimeout: seconds(queueTimeout) },
     criticality: choice("CRITICALITY", CLASSES, criticality),
     whenFull: choice("WHEN_FULL", POLICIES, whenFull),
   };
@@ -138,9 +135,9 @@ class Client {
   // The same id is the same job: without one, the client makes one, so that the call can be sent again.
   async create(kind, payload, options = {}) {
     const { id = randomUUID(), delay, expireIn, retainFor, retry } = options;
-    const policy = retry && { maxAttempts: retry.attempts, initial: optional(retry.initial), max: optional(retry.max) };
-    const when = { delay: optional(delay), retry: policy, retainFor: optional(retainFor) };
-    if (expireIn != null) when.expireTime = seconds(Date.now() + expireIn);
+    const policy = retry && { maxAttempts: retry.attempts, initial: seconds(retry.initial), max: seconds(retry.max) };
+    const expireTime = seconds(expireIn == null ? null : Date.now() + expireIn);
+    const when = { delay: seconds(delay), retry: policy, retainFor: seconds(retainFor), expireTime };
     const request = { job: jobOf(kind, payload, options), jobId: id, options: when };
     const { alreadyExisted } = await this.#repeat("createJob", request, options);
     return this.job(id, alreadyExisted);

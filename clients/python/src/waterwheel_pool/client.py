@@ -6,28 +6,25 @@ import math
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self, Unpack
 
 import grpc
 
-from .aside import thread as aside, thread_later as later
 from .channel import Access, Connection
 from .errors import MORE_RUNS, JobError, Lost, Missed, Tries, of_call
 from .gen import job_service_pb2 as detached
 from .gen import worker_pool_service_pb2 as pool
-from .many import Call, Many
+from .many import Call, Many, thread as aside, thread_later as later
 from .messages import Fields, Job, Payload, Result, Retry, duration, result_of, result_of_detached, state_name
 
 
 class Client:
-    """Calls a server. The address is HOST:PORT, https://HOST:PORT or unix:PATH, or a list of IP addresses with ports; by
-    default that in WATERWHEEL_SERVER. What is refused is sent again when the server says so, unless `resend` is false.
+    """Calls a server. The address is HOST:PORT, https://HOST:PORT, unix:PATH, or another name of gRPC; by default that in
+    WATERWHEEL_SERVER. What is refused is sent again when the server says so, unless `resend` is false.
     """
 
-    def __init__(
-        self, address: str | Sequence[str] | None = None, *, resend: bool = True, **access: Unpack[Access]
-    ) -> None:
+    def __init__(self, address: str = "", *, resend: bool = True, **access: Unpack[Access]) -> None:
         address = address or os.environ.get("WATERWHEEL_SERVER", "127.0.0.1:7070")
         self._connection, self._resend = Connection(address, **access), resend
         self._channel = self._connection.channel(grpc)

@@ -1,7 +1,9 @@
 """Many jobs on one call, and on another one if it breaks: what happens to each, for both clients."""
 
+import asyncio
+import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from .errors import JobError, Missed, Tries, of_failure
@@ -89,3 +91,30 @@ class Many:
             call.leave()
             if call.sent:
                 call.call.cancel()
+
+
+_tasks = set[asyncio.Task[None]]()
+
+
+def task(work: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], object]:
+    """Work aside; returns what ends it."""
+    running = asyncio.create_task(work())
+    _tasks.add(running)
+    running.add_done_callback(_tasks.discard)
+    return running.cancel
+
+
+def thread(work: Callable[[], None]) -> Callable[[], object]:
+    """The same in a thread, which ends by itself."""
+    threading.Thread(target=work, daemon=True).start()
+    return lambda: None
+
+
+def task_later(delay: float, work: Callable[..., object], *arguments: Any) -> None:
+    asyncio.get_running_loop().call_later(delay, work, *arguments)
+
+
+def thread_later(delay: float, work: Callable[..., object], *arguments: Any) -> None:
+    timer = threading.Timer(delay, work, arguments)
+    timer.daemon = True
+    timer.start()
