@@ -137,11 +137,7 @@ func (client *Client) Close() error { return client.connection.Close() }
 
 // Submit runs a job, and returns its result. The deadline of the context is that of all tries; without one it is 30 s.
 func (client *Client) Submit(ctx context.Context, job *Job) (*Result, error) {
-	ctx, cancel := bounded(ctx)
-	defer cancel()
-	answer, err := persist(ctx, client.mayRepeat(job), func(server grpc.CallOption) (*pb.SubmitResponse, error) {
-		return client.pool.Submit(ctx, &pb.SubmitRequest{Job: job}, server)
-	})
+	answer, err := call(ctx, client.runs(job), client.pool.Submit, &pb.SubmitRequest{Job: job})
 	return answer.GetResult(), err
 }
 
@@ -161,10 +157,8 @@ func (client *Client) Stream(ctx context.Context, job *Job) iter.Seq2[Event, err
 	return func(yield func(Event, error) bool) {
 		ctx, cancel := bounded(ctx)
 		defer cancel()
-		began, tries := false, tries{mayRepeat: client.mayRepeat(job)}
-		err := follow(ctx, func(server grpc.CallOption) (grpc.ServerStreamingClient[pb.StreamResponse], error) {
-			return client.pool.Stream(ctx, &pb.StreamRequest{Job: job}, server)
-		}, func(event *pb.StreamResponse) bool {
+		began, tries := false, tries{runs: client.runs(job)}
+		err := follow(ctx, client.pool.Stream, &pb.StreamRequest{Job: job}, func(event *pb.StreamResponse) bool {
 			began = true
 			if event.GetStarted() != nil {
 				return true
@@ -177,14 +171,17 @@ func (client *Client) Stream(ctx context.Context, job *Job) iter.Seq2[Event, err
 	}
 }
 
+// method is that of a stub.
+type method[Q, A any] = func(ctx context.Context, request Q, options ...grpc.CallOption) (A, error)
+
 // follow passes on the messages of a call, until it ends or `pass` says so, and makes it again while `another` allows it.
-func follow[M any](
-	ctx context.Context, open func(server grpc.CallOption) (grpc.ServerStreamingClient[M], error),
+func follow[Q, M any](
+	ctx context.Context, rpc method[Q, grpc.ServerStreamingClient[M]], request Q,
 	pass func(*M) bool, another func(failure error) bool,
 ) error {
 	for {
 		var server peer.Peer
-		messages, err := open(grpc.Peer(&server))
+		messages, err := rpc(ctx, request, grpc.Peer(&server))
 		for err == nil {
 			var message *M
 			if message, err = messages.Recv(); err == nil && !pass(message) {
@@ -200,8 +197,16 @@ func follow[M any](
 	}
 }
 
-func (client *Client) mayRepeat(job *Job) bool {
-	return slices.Contains(client.idempotent, job.GetKind())
+// call makes a call until it succeeds, or until no other try makes sense in the time that is left.
+func call[Q, A any](ctx context.Context, runs int, rpc method[Q, A], request Q) (answer A, err error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	err = persist(ctx, runs, func() (err error) {
+		var server peer.Peer
+		answer, err = rpc(ctx, request, grpc.Peer(&server))
+		return classify(ctx, err, server.Addr != nil)
+	})
+	return answer, err
 }
 
 func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
@@ -211,33 +216,32 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, defaultDeadline)
 }
 
-// persist tries until it succeeds, or until no other try makes sense in the time that is left. It returns the last error,
-// and not the bare one of a deadline.
-func persist[A any](ctx context.Context, mayRepeat bool, try func(server grpc.CallOption) (A, error)) (A, error) {
-	for tries := (tries{mayRepeat: mayRepeat}); ; {
-		var server peer.Peer
-		answer, err := try(grpc.Peer(&server))
-		if err == nil {
-			return answer, nil
-		}
-		if failure := classify(ctx, err, server.Addr != nil); !tries.another(ctx, failure) {
-			return answer, failure
+// runs is how often a job may run again where it may have run.
+func (client *Client) runs(job *Job) int {
+	if slices.Contains(client.idempotent, job.GetKind()) {
+		return 2
+	}
+	return 0
+}
+
+// persist tries until no other try makes sense. It returns the last error, and not the bare one of a deadline.
+func persist(ctx context.Context, runs int, try func() error) error {
+	for tries := (tries{runs: runs}); ; {
+		if err := try(); err == nil || !tries.another(ctx, err) {
+			return err
 		}
 	}
 }
 
-// tries of one call. Where the work may have started, only `mayRepeat` allows another one.
-type tries struct {
-	mayRepeat    bool
-	again, twice int
-}
+// tries of one call: how often it may be made again where the work may have started, and how often it was tried.
+type tries struct{ runs, count int }
 
 // another says whether another try makes sense after a failure, and waits until it does. The delay is that of the server;
 // our own where any server may take the call.
 func (tries *tries) another(ctx context.Context, failure error) bool {
-	delay := min(50*time.Millisecond<<min(tries.again, 5), time.Second)
+	delay := min(50*time.Millisecond<<min(tries.count, 5), time.Second)
 	delay = delay/2 + rand.N(delay/2)
-	tries.again++
+	tries.count++
 	switch failure := failure.(type) {
 	case *Refused:
 		if failure.RetryAfter > 0 {
@@ -248,7 +252,7 @@ func (tries *tries) another(ctx context.Context, failure error) bool {
 	case *Lost:
 		// The server says UNAVAILABLE of what it lost if the kind is idempotent there.
 		if isSaid := failure.Started && failure.Code == codes.Unavailable; !isSaid {
-			if tries.twice++; !tries.mayRepeat || tries.twice > 2 {
+			if tries.runs--; tries.runs < 0 {
 				return false
 			}
 		}

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -57,7 +59,12 @@ func TestEachClassOfErrors(t *testing.T) {
 		t.Fatal(result, err)
 	}
 	_, err = client.Submit(within(t, patience), job("nothing", ""))
-	if refused := as[*waterwheel.Refused](t, err); refused.Reason != "UNKNOWN_KIND" || refused.RetryAfter != 0 {
+	refused := as[*waterwheel.Refused](t, err)
+	if refused.Reason != "UNKNOWN_KIND" || refused.RetryAfter != 0 || refused.Message != "unknown kind" {
+		t.Error(refused)
+	}
+	// The text has the reason, what is wrong, and what to do.
+	if !strings.HasPrefix(refused.Help, "name a kind") || refused.Error() != "UNKNOWN_KIND: unknown kind ("+refused.Help+")" {
 		t.Error(refused)
 	}
 	long := &waterwheel.Job{Kind: "sleep", Payload: []byte("60000"), RunTimeout: durationpb.New(200 * time.Millisecond)}
@@ -173,7 +180,7 @@ func TestStream(t *testing.T) {
 func TestSubmitManyTakesJobsAsTheyAreDone(t *testing.T) {
 	client, _ := serve(t, one)
 	var taken atomic.Int32
-	ended := map[string]int{}
+	ended, ids := map[string]int{}, make([]uint64, 1000)
 	jobs := func(yield func(*waterwheel.Job) bool) {
 		for number := range 1000 {
 			taken.Add(1)
@@ -187,6 +194,12 @@ func TestSubmitManyTakesJobsAsTheyAreDone(t *testing.T) {
 			t.Fatal(outcome)
 		}
 		ended[string(outcome.Result.Output)]++
+		number, _ := strconv.Atoi(string(outcome.Result.Output))
+		_, id, _ := strings.Cut(outcome.Result.JobId, "-")
+		ids[number], _ = strconv.ParseUint(id, 16, 64)
+	}
+	if ids[0] == 0 || !slices.IsSorted(ids) {
+		t.Error("they are sent in another order", ids)
 	}
 	if taken.Load() != 1000 || len(ended) != 1000 {
 		t.Errorf("%d taken, %d ended", taken.Load(), len(ended))
@@ -251,6 +264,35 @@ func TestManyGoOnAfterTheirServer(t *testing.T) {
 	// The first one may have run; the others go on by another call.
 	if as[*waterwheel.Lost](t, ends["sleep"]); len(ends) != 3 || ends["gzip"] != nil || ends["echo"] != nil {
 		t.Error(ends)
+	}
+}
+
+func TestTheDeadlineOfManyIsTheirsTogether(t *testing.T) {
+	client, _ := serve(t, one)
+	ctx := within(t, 2*time.Second)
+	ends := map[string][]error{}
+	for outcome := range client.SubmitMany(ctx, func(yield func(*waterwheel.Job) bool) {
+		yield(job("echo", ""))
+		for range 2 {
+			yield(job("sleep", "60000"))
+		}
+		<-ctx.Done()
+		for range 3 {
+			yield(job("gzip", ""))
+		}
+	}) {
+		ends[outcome.Job.Kind] = append(ends[outcome.Job.Kind], outcome.Err)
+	}
+	if len(ends["echo"]) != 1 || ends["echo"][0] != nil || len(ends["sleep"]) != 2 || len(ends["gzip"]) != 3 {
+		t.Error(ends)
+	}
+	for _, err := range ends["sleep"] {
+		as[*waterwheel.Missed](t, err)
+	}
+	for _, err := range ends["gzip"] {
+		if missed := as[*waterwheel.Missed](t, err); missed.Started {
+			t.Error("it was not sent", missed)
+		}
 	}
 }
 

@@ -1,12 +1,13 @@
 package waterwheel
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"iter"
+	"math"
 	"time"
 
-	"google.golang.org/grpc"
 	pb "waterwheel.dev/go/waterwheel/v1"
 )
 
@@ -22,39 +23,30 @@ type Detached struct {
 	client         *Client
 }
 
+// always is for calls that may be made again and again.
+const always = math.MaxInt
+
 // Create makes a detached job, and returns once it is durable. The same id is the same job; an empty one is replaced by
 // a random one. The options may be nil.
 func (client *Client) Create(ctx context.Context, id string, job *Job, options *JobOptions) (*Detached, error) {
-	if id == "" {
-		id = rand.Text()
-	}
-	request := &pb.CreateJobRequest{Job: job, JobId: id, Options: options}
-	answer, err := repeat(ctx, client, request, client.jobs.CreateJob)
-	return &Detached{id, answer.GetAlreadyExisted(), client}, err
+	request := &pb.CreateJobRequest{Job: job, JobId: cmp.Or(id, rand.Text()), Options: options}
+	answer, err := call(ctx, always, client.jobs.CreateJob, request)
+	return &Detached{request.JobId, answer.GetAlreadyExisted(), client}, err
 }
 
 // Detached is a job that was created before.
 func (client *Client) Detached(id string) *Detached { return &Detached{ID: id, client: client} }
 
-// repeat makes a call that may be made twice.
-func repeat[Q, A any](
-	ctx context.Context, client *Client, request Q, call func(context.Context, Q, ...grpc.CallOption) (A, error),
-) (A, error) {
-	ctx, cancel := bounded(ctx)
-	defer cancel()
-	return persist(ctx, true, func(server grpc.CallOption) (A, error) { return call(ctx, request, server) })
-}
-
 // Get returns the job as it is.
 func (detached *Detached) Get(ctx context.Context) (*pb.DetachedJob, error) {
-	answer, err := repeat(ctx, detached.client, &pb.GetJobRequest{JobId: detached.ID}, detached.client.jobs.GetJob)
+	answer, err := call(ctx, always, detached.client.jobs.GetJob, &pb.GetJobRequest{JobId: detached.ID})
 	return answer.GetJob(), err
 }
 
 // Cancel cancels the job. One that runs is asked to stop: its state is then still JOB_STATE_RUNNING.
 func (detached *Detached) Cancel(ctx context.Context) (pb.JobState, error) {
 	request := &pb.JobServiceCancelJobRequest{JobId: detached.ID}
-	answer, err := repeat(ctx, detached.client, request, detached.client.jobs.CancelJob)
+	answer, err := call(ctx, always, detached.client.jobs.CancelJob, request)
 	return answer.GetState(), err
 }
 
@@ -62,7 +54,7 @@ func (detached *Detached) Cancel(ctx context.Context) (pb.JobState, error) {
 // the deadline it returns the job as it is, with context.DeadlineExceeded: the job goes on.
 func (detached *Detached) Wait(ctx context.Context) (*pb.DetachedJob, error) {
 	for {
-		answer, err := repeat(ctx, detached.client, &pb.WaitJobRequest{JobId: detached.ID}, detached.client.jobs.WaitJob)
+		answer, err := call(ctx, always, detached.client.jobs.WaitJob, &pb.WaitJobRequest{JobId: detached.ID})
 		job := answer.GetJob()
 		_, isMissed := err.(*Missed)
 		end, has := ctx.Deadline()
@@ -86,10 +78,8 @@ func (detached *Detached) Watch(ctx context.Context) iter.Seq2[*pb.WatchJobRespo
 	return func(yield func(*pb.WatchJobResponse, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		request, tries := &pb.WatchJobRequest{JobId: detached.ID}, tries{mayRepeat: true}
-		err := follow(ctx, func(server grpc.CallOption) (grpc.ServerStreamingClient[pb.WatchJobResponse], error) {
-			return detached.client.jobs.WatchJob(ctx, request, server)
-		}, func(event *pb.WatchJobResponse) bool {
+		request, tries := &pb.WatchJobRequest{JobId: detached.ID}, tries{runs: always}
+		err := follow(ctx, detached.client.jobs.WatchJob, request, func(event *pb.WatchJobResponse) bool {
 			request.FromSequence = event.Sequence
 			return yield(event, nil)
 		}, func(failure error) bool { return tries.another(ctx, failure) })

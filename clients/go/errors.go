@@ -23,16 +23,25 @@ type Details struct {
 	// Reason is one of the table in docs/calling.md; UNREACHABLE if no server was reached, and else the name of the code if
 	// the error is not the server's.
 	Reason string
-	// Message is for people.
-	Message string
+	// Message is for people. Help is what to do, in one line, if the server says it.
+	Message, Help string
 	// Metadata has the figures of the reason, such as `job`, `queue_ms` and `needed_timeout_ms`.
 	Metadata map[string]string
 	cause    error
 }
 
 func (details *Details) Error() string {
-	return details.Reason + ": " + details.Message
+	name, help := details.Reason, ""
+	if name == "HANDLER_FAILED" {
+		name = codeName(details.Code)
+	}
+	if details.Help != "" {
+		help = " (" + details.Help + ")"
+	}
+	return name + ": " + details.Message + help
 }
+
+func codeName(number codes.Code) string { return code.Code_name[int32(number)] }
 
 // Unwrap returns the error of gRPC.
 func (details *Details) Unwrap() error { return details.cause }
@@ -70,7 +79,9 @@ var exited = regexp.MustCompile(`(?s)\bexit(?:ed with)? (?:code |status )?\d+: (
 
 // classify makes one of the four errors of one of gRPC. What the caller itself cancelled stays context.Canceled.
 func classify(ctx context.Context, err error, wasSent bool) error {
-	if errors.Is(ctx.Err(), context.Canceled) {
+	if err == nil {
+		return nil
+	} else if errors.Is(ctx.Err(), context.Canceled) {
 		return context.Canceled
 	}
 	said := status.Convert(err)
@@ -82,7 +93,7 @@ func failureOf(status *status.Status, cause error, wasSent bool) error {
 	details := Details{Code: status.Code(), Reason: "UNREACHABLE", Message: status.Message(), cause: cause}
 	execution := "NOT_STARTED"
 	if wasSent || details.Code == codes.DeadlineExceeded {
-		details.Reason, execution = code.Code_name[int32(details.Code)], "UNKNOWN"
+		details.Reason, execution = codeName(details.Code), "UNKNOWN"
 	}
 	var delay time.Duration
 	for _, detail := range status.Details() {
@@ -92,6 +103,10 @@ func failureOf(status *status.Status, cause error, wasSent bool) error {
 			execution = detail.Metadata["execution"]
 		case *errdetails.RetryInfo:
 			delay = detail.RetryDelay.AsDuration()
+		case *errdetails.Help:
+			for _, link := range detail.Links {
+				details.Help = link.Description
+			}
 		}
 	}
 	return details.failure(execution, delay)
@@ -113,8 +128,11 @@ func (details Details) failure(execution string, delay time.Duration) error {
 	return &Lost{details, execution == "STARTED"}
 }
 
-// ofFailure is the error of one job of many.
+// ofFailure is the error of one job of many, if it has one.
 func ofFailure(failure *pb.JobFailure) error {
+	if failure == nil {
+		return nil
+	}
 	said := status.FromProto(&rpc.Status{Code: failure.Code, Message: failure.Message, Details: failure.Details})
 	return failureOf(said, said.Err(), true)
 }

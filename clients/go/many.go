@@ -2,10 +2,10 @@ package waterwheel
 
 import (
 	"context"
+	"errors"
 	"iter"
 	"strconv"
 	"sync"
-	"sync/atomic"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -23,149 +23,143 @@ type Outcome struct {
 	Err    error
 }
 
-// SubmitMany runs many jobs on one call, and yields the outcome of each as it is known, in no order. It takes jobs from the
-// sequence, in a goroutine, only as fast as the server and the loop take them: the sequence may have no end. Jobs wait while
-// the pool is full; those that are refused otherwise are sent again as by Submit. If the call breaks, another one goes on. A
-// loop that ends early cancels the rest. The deadline of the context is that of all jobs, and then no more are taken; without
-// one, each has the server's.
+// SubmitMany runs many jobs on one call, and yields each with its outcome as it is known, once and in no order. It takes
+// jobs from the sequence, in a goroutine, only as fast as the server and the loop take them. Jobs wait while the pool is
+// full; those that are refused otherwise are sent again as by Submit. If the call breaks, another one goes on. A loop that
+// ends early cancels the rest.
+//
+// The deadline of the context is that of all: a job that was not sent by then is [Missed], and has not started. So leave the
+// loop over a sequence without an end. Without a deadline, each job has 30 s.
 func (client *Client) SubmitMany(ctx context.Context, jobs iter.Seq[*Job]) iter.Seq[Outcome] {
 	return func(yield func(Outcome) bool) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		many := &many{client: client, ctx: ctx, places: make(chan struct{}, window)}
-		many.outcomes, many.queue = make(chan Outcome, window), make(chan member, window)
-		go many.take(jobs)
-		go many.send()
-		for outcome := range many.outcomes {
+		many, left := &many{client: client, ctx: ctx}, make(chan struct{})
+		defer close(left)
+		// There is room for the outcomes of as many jobs as there are places.
+		places, outcomes := make(chan struct{}, window), make(chan Outcome, window)
+		go func() {
+			defer close(outcomes)
+			var running sync.WaitGroup
+			defer func() {
+				running.Wait()
+				many.leave(nil)
+				many.calls.Wait()
+			}()
+			for job := range jobs {
+				select {
+				case places <- struct{}{}:
+				case <-left:
+					return
+				}
+				if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+					late := Details{Code: codes.DeadlineExceeded, Reason: "DEADLINE_EXCEEDED", cause: ctx.Err()}
+					late.Message = "it was not sent before the deadline"
+					outcomes <- Outcome{job, nil, &Missed{late, false}}
+					continue
+				}
+				// The order of the sequence is that of the jobs.
+				ended := many.send(job)
+				running.Go(func() { outcomes <- many.end(job, ended) })
+				if errors.Is(ctx.Err(), context.Canceled) {
+					return
+				}
+			}
+		}()
+		for outcome := range outcomes {
 			if !yield(outcome) {
 				return
 			}
-			<-many.places
+			<-places
 		}
 	}
 }
 
-// many has room in its channels for as many jobs as there are places: only that for a place waits.
+// many jobs, and the call that the next one is sent on.
 type many struct {
-	client   *Client
-	ctx      context.Context
-	places   chan struct{}
-	queue    chan member
-	outcomes chan Outcome
-	// Jobs without an outcome, and calls that have not ended.
-	jobs, calls sync.WaitGroup
+	client *Client
+	ctx    context.Context
+	mutex  sync.Mutex
+	call   *manyCall
+	number int
+	// Calls that have not ended.
+	calls sync.WaitGroup
 }
 
-type member struct {
-	job   *Job
-	tries *tries
-}
-
-func (many *many) take(jobs iter.Seq[*Job]) {
-	defer close(many.queue)
-	defer many.jobs.Wait()
-	for job := range jobs {
-		select {
-		case many.places <- struct{}{}:
-		case <-many.ctx.Done():
-			return
-		}
-		many.jobs.Add(1)
-		many.queue <- member{job, &tries{mayRepeat: many.client.mayRepeat(job)}}
-	}
-}
-
-// send sends on one call, until that ends or another server may be better.
-func (many *many) send() {
-	defer close(many.outcomes)
-	defer many.calls.Wait()
-	var call *manyCall
-	number := 0
-	for its := range many.queue {
-		if call == nil || call.isLeft.Load() {
-			call.leave()
-			call = many.open()
-		}
-		number++
-		tag := strconv.Itoa(number)
-		call.pending.Store(tag, its)
-		if call.stream != nil {
-			// An error is that of the call, which its reader sees.
-			_ = call.stream.Send(&pb.SubmitManyRequest{Tag: tag, Job: its.job})
-		}
-		if call.hasEnded.Load() {
-			many.fail(call)
-		}
-	}
-	call.leave()
-}
-
-// manyCall is one call, with the jobs that it has not answered by their tags.
+// manyCall is one call, with those who wait for its answers by their tags.
 type manyCall struct {
-	stream           grpc.BidiStreamingClient[pb.SubmitManyRequest, pb.SubmitManyResponse]
-	pending          sync.Map
-	isLeft, hasEnded atomic.Bool
-	end              error
+	stream  grpc.BidiStreamingClient[pb.SubmitManyRequest, pb.SubmitManyResponse]
+	waiting sync.Map
 }
 
-func (many *many) open() *manyCall {
-	server := &peer.Peer{}
-	stream, err := many.client.pool.SubmitMany(many.ctx, grpc.Peer(server))
+// end waits for the end of a job that was sent, and sends it again as Submit does.
+func (many *many) end(job *Job, ended <-chan Outcome) (outcome Outcome) {
+	ctx, cancel := bounded(many.ctx)
+	defer cancel()
+	_ = persist(ctx, many.client.runs(job), func() error {
+		if ended == nil {
+			ended = many.send(job)
+		}
+		outcome, ended = <-ended, nil
+		return outcome.Err
+	})
+	return outcome
+}
+
+// send sends a job on the call, or on a new one. It waits while the server reads no more.
+func (many *many) send(job *Job) <-chan Outcome {
+	many.mutex.Lock()
+	defer many.mutex.Unlock()
+	ended := make(chan Outcome, 1)
+	if many.call == nil {
+		if err := many.open(); err != nil {
+			ended <- Outcome{job, nil, err}
+			return ended
+		}
+	}
+	many.number++
+	call, tag := many.call, strconv.Itoa(many.number)
+	call.waiting.Store(tag, func(result *Result, err error) {
+		if refused, isRefused := err.(*Refused); isRefused && refused.Code == codes.Unavailable {
+			go many.leave(call) // Another server may be there.
+		}
+		ended <- Outcome{job, result, err}
+	})
+	// An error is that of the call, which its reader sees.
+	_ = call.stream.Send(&pb.SubmitManyRequest{Tag: tag, Job: job})
+	return ended
+}
+
+func (many *many) open() error {
+	var server peer.Peer
+	stream, err := many.client.pool.SubmitMany(many.ctx, grpc.Peer(&server))
+	if err != nil {
+		return classify(many.ctx, err, server.Addr != nil)
+	}
 	call := &manyCall{stream: stream}
+	many.call = call
 	many.calls.Go(func() {
-		for err == nil {
-			var answer *pb.SubmitManyResponse
-			if answer, err = stream.Recv(); err == nil {
-				many.receive(call, answer)
-			}
+		answer, err := stream.Recv()
+		for ; err == nil; answer, err = stream.Recv() {
+			end, _ := call.waiting.LoadAndDelete(answer.Tag)
+			end.(func(*Result, error))(answer.GetResult(), ofFailure(answer.GetFailure()))
 		}
-		call.end = classify(many.ctx, err, server.Addr != nil)
-		call.isLeft.Store(true)
-		call.hasEnded.Store(true)
-		many.fail(call)
+		many.leave(call)
+		failure := classify(many.ctx, err, server.Addr != nil)
+		call.waiting.Range(func(_, end any) bool {
+			end.(func(*Result, error))(nil, failure)
+			return true
+		})
 	})
-	return call
+	return nil
 }
 
-// leave sends no more.
-func (call *manyCall) leave() {
-	if call != nil && call.stream != nil {
-		_ = call.stream.CloseSend()
+// leave sends no more on a call; without one, on that which there is.
+func (many *many) leave(call *manyCall) {
+	many.mutex.Lock()
+	defer many.mutex.Unlock()
+	if many.call != nil && (call == nil || call == many.call) {
+		_ = many.call.stream.CloseSend()
+		many.call = nil
 	}
-}
-
-func (many *many) receive(call *manyCall, answer *pb.SubmitManyResponse) {
-	its, _ := call.pending.LoadAndDelete(answer.Tag)
-	failure := answer.GetFailure()
-	if failure == nil {
-		many.settle(its.(member), answer.GetResult(), nil)
-		return
-	}
-	err := ofFailure(failure)
-	if refused, isRefused := err.(*Refused); isRefused && refused.Code == codes.Unavailable {
-		call.isLeft.Store(true) // Another server may be there.
-	}
-	many.settle(its.(member), nil, err)
-}
-
-// fail settles what a call that has ended did not answer.
-func (many *many) fail(call *manyCall) {
-	call.pending.Range(func(tag, _ any) bool {
-		if its, isOpen := call.pending.LoadAndDelete(tag); isOpen {
-			many.settle(its.(member), nil, call.end)
-		}
-		return true
-	})
-}
-
-// settle passes on how a job ended, or sends it again.
-func (many *many) settle(its member, result *Result, err error) {
-	go func() {
-		if err != nil && its.tries.another(many.ctx, err) {
-			many.queue <- its
-			return
-		}
-		many.outcomes <- Outcome{its.job, result, err}
-		many.jobs.Done()
-	}()
 }

@@ -151,7 +151,14 @@ func TestATestOfAHandlerNeedsNoServer(t *testing.T) {
 			t.Errorf("%+v", tested)
 		}
 	}
-	if tested = program().Test(t.Context(), &worker.Run{Kind: "unknown"}); tested.Err.Code != "UNIMPLEMENTED" {
+	for _, kind := range []string{"unknown", ""} {
+		if tested = program().Test(t.Context(), &worker.Run{Kind: kind}); tested.Err.Code != "UNIMPLEMENTED" {
+			t.Error("the worker has two kinds", tested)
+		}
+	}
+	single := &worker.Worker{}
+	single.Handle("only", func(_ context.Context, job *worker.Job) ([]byte, string, error) { return job.Payload, "", nil })
+	if tested = single.Test(t.Context(), &worker.Run{Payload: []byte("x")}); string(tested.Output) != "x" {
 		t.Error(tested)
 	}
 }

@@ -4,11 +4,12 @@
 const { randomUUID } = require("node:crypto");
 const { setTimeout: sleep } = require("node:timers/promises");
 const { channel, encoded, metadataOf, services } = require("./connection.js");
-const { Refused, Lost, failureOf, ofCall, ofDetached } = require("./errors.js");
-const { many } = require("./many.js");
+const { Refused, Missed, Lost, ofCall, ofDetached } = require("./errors.js");
+const { Many, inParallel } = require("./many.js");
 
 // That of a call without one; the server has the same. All times are in milliseconds.
 const TIMEOUT = 30_000;
+const LATE = { code: "DEADLINE_EXCEEDED", reason: "DEADLINE_EXCEEDED" };
 const BALANCED = {
   "grpc.service_config": JSON.stringify({
     loadBalancingConfig: [{ round_robin: {} }],
@@ -16,25 +17,22 @@ const BALANCED = {
   }),
 };
 
-// The tries of one call. Where the work may have started, only `mayRepeat` allows another one.
+// The tries of one call. `runs` is how often it may be made again where the work may have started.
 class Tries {
-  #again = 0;
-  #twice = 0;
+  #count = 0;
 
-  constructor({ timeout = TIMEOUT, idempotent = false, resend = true, signal } = {}) {
-    Object.assign(this, { end: Date.now() + timeout, mayRepeat: idempotent, resend, signal });
+  constructor({ timeout = TIMEOUT, idempotent = false, resend = true, signal, runs = idempotent ? 2 : 0 }) {
+    Object.assign(this, { end: Date.now() + timeout, runs, resend, signal });
   }
 
   // Waits for the delay of the server, or for our own where any server may take the call. Throws the failure if no other
   // try makes sense in the time that is left.
   async another(failure) {
-    const delay = failure.retryAfter || Math.min(50 << Math.min(this.#again++, 5), 1000) * (1 + Math.random()) / 2;
+    const delay = failure.retryAfter || Math.min(50 << Math.min(this.#count++, 5), 1000) * (1 + Math.random()) / 2;
     const isSoon = failure.retryAfter > 0 || failure.code === "UNAVAILABLE";
     // The server says UNAVAILABLE of what it lost if the kind is idempotent there.
     const isSaid = failure.started === true && failure.code === "UNAVAILABLE";
-    const may =
-      (failure instanceof Refused && isSoon) ||
-      (failure instanceof Lost && (isSaid || (this.mayRepeat && this.#twice++ < 2)));
+    const may = (failure instanceof Refused && isSoon) || (failure instanceof Lost && (isSaid || this.runs-- > 0));
     if (!may || !this.resend || Date.now() + delay >= this.end) throw failure;
     await sleep(delay, null, { signal: this.signal }).catch(() => {
       throw this.signal.reason;
@@ -42,11 +40,8 @@ class Tries {
   }
 }
 
-const seconds = (milliseconds) => ({
-  seconds: Math.floor(milliseconds / 1000),
-  nanos: Math.round((milliseconds % 1000) * 1e6),
-});
-const optional = (milliseconds) => (milliseconds == null ? undefined : seconds(milliseconds));
+// A duration of the contract, or a timestamp.
+const seconds = (time) => time == null ? undefined : { seconds: Math.floor(time / 1000), nanos: Math.round((time % 1000) * 1e6) };
 
 const CLASSES = ["sheddable", "sheddable-plus", "critical", "critical-plus"];
 const POLICIES = ["reject", "wait", "shed", "drop-oldest"];
@@ -62,7 +57,7 @@ function jobOf(kind, payload, fields = {}) {
   const [bytes, type] = encoded(payload, contentType);
   return {
     ...{ kind, payload: bytes, contentType: type, tenant, orderingKey, labels, limitKey },
-    ...{ runTimeout: optional(runTimeout), queueTimeout: optional(queueTimeout) },
+    ...{ runTimeout: seconds(runTimeout), queueTimeout: seconds(queueTimeout) },
     criticality: choice("CRITICALITY", CLASSES, criticality),
     whenFull: choice("WHEN_FULL", POLICIES, whenFull),
   };
@@ -103,31 +98,46 @@ class Client {
     return new Result((await this.#unary(this.#pool.submit.bind(this.#pool), request, options)).result);
   }
 
+  // The pieces of the output, as they are made. A loop that ends early cancels the job.
   stream(kind, payload, options = {}) {
-    return new Stream({ job: jobOf(kind, payload, options) }, options, (...all) => this.#follow(this.#pool, "stream", ...all));
+    const request = { job: jobOf(kind, payload, options) };
+    const pieces = this.#pieces(request, options, () => pieces);
+    return Object.assign(pieces, { progress: null, result: null });
   }
 
-  submitMany(jobs, options = {}) {
-    const deadline = options.timeout == null ? Infinity : Date.now() + options.timeout;
-    const left = () => (deadline === Infinity ? {} : { timeout: deadline - Date.now() });
-    return many(jobs, {
-      atOnce: options.atOnce ?? 256,
-      message: ({ kind, payload, ...fields }) => jobOf(kind, payload, fields),
-      open: async () => this.#pool.submitMany(await metadataOf(this.#options), { deadline }),
-      ofCall: (error, call) => ofCall(error, call, this.#channel.getTarget()),
-      ofFailure: ({ code, message, details }) => failureOf(code, message, details, true),
-      lost: (message) => new Lost(message, { code: "UNAVAILABLE", reason: "UNAVAILABLE" }),
-      result: (result) => new Result(result),
-      tries: ({ idempotent }) => new Tries({ ...this.#defaults(options), idempotent, ...left() }),
-    });
+  async *#pieces(request, options, its) {
+    let began = false;
+    for await (const event of this.#follow(this.#pool, "stream", () => request, options, () => !began)) {
+      began = true;
+      if (event.progress) options.onProgress?.((its().progress = event.progress));
+      if (event.finished) its().result = new Result({ ...event.finished, output: null });
+      if (event.outputChunk) yield event.outputChunk.data;
+    }
+  }
+
+  async *submitMany(jobs, options = {}) {
+    const deadline = Date.now() + (options.timeout ?? Infinity);
+    const open = async () => this.#pool.submitMany(await metadataOf(this.#options), { deadline });
+    const many = new Many(open, this.#channel.getTarget());
+    const run = async ({ kind, payload, idempotent, ...fields }) => {
+      const timeout = options.timeout == null ? TIMEOUT : deadline - Date.now();
+      const job = jobOf(kind, payload, fields);
+      if (timeout <= 0) throw new Missed("it was not sent before the deadline", { ...LATE, started: false });
+      return new Result(await this.#persist({ ...options, idempotent, timeout }, () => many.submit(job)));
+    };
+    try {
+      yield* inParallel(jobs, options.atOnce ?? 256, run);
+    } finally {
+      many.close();
+    }
   }
 
   // The same id is the same job: without one, the client makes one, so that the call can be sent again.
   async create(kind, payload, options = {}) {
     const { id = randomUUID(), delay, expireIn, retainFor, retry } = options;
-    const policy = retry && { maxAttempts: retry.attempts, initial: optional(retry.initial), max: optional(retry.max) };
-    const when = { delay: optional(delay), retry: policy, retainFor: optional(retainFor) };
-    if (expireIn != null) when.expireTime = seconds(Date.now() + expireIn);
+    const policy = retry && { maxAttempts: retry.attempts, initial: seconds(retry.initial), max: seconds(retry.max) };
+    const expireTime = seconds(expireIn == null ? null : Date.now() + expireIn);
+    const when = { delay: seconds(delay), retry: policy, retainFor: seconds(retainFor), expireTime };
     const request = { job: jobOf(kind, payload, options), jobId: id, options: when };
     const { alreadyExisted } = await this.#repeat("createJob", request, options);
     return this.job(id, alreadyExisted);
@@ -137,19 +147,23 @@ class Client {
     return new Detached(id, alreadyExisted, (...all) => this.#repeat(...all), (...all) => this.#follow(this.#jobs, ...all));
   }
 
-  #defaults(options) {
-    return { resend: this.#options.resend, ...options };
+  #tries(options) {
+    return new Tries({ resend: this.#options.resend, ...options });
   }
 
-  // A call about a detached job may be made twice.
+  // A call about a detached job may be made again and again.
   #repeat(method, request, options = {}) {
-    return this.#unary(this.#jobs[method].bind(this.#jobs), request, { ...options, idempotent: true });
+    return this.#unary(this.#jobs[method].bind(this.#jobs), request, { ...options, runs: Infinity });
   }
 
-  async #unary(method, request, options) {
-    for (const tries = new Tries(this.#defaults(options)); ; ) {
+  #unary(method, request, options) {
+    return this.#persist(options, (tries) => this.#once(method, request, tries, options));
+  }
+
+  async #persist(options, attempt) {
+    for (const tries = this.#tries(options); ; ) {
       try {
-        return await this.#once(method, request, tries, options);
+        return await attempt(tries);
       } catch (failure) {
         await tries.another(failure);
       }
@@ -173,7 +187,7 @@ class Client {
 
   // The messages of a call, which is made again while `mayResume` says so.
   async *#follow(service, method, request, options, mayResume) {
-    for (const tries = new Tries(this.#defaults(options)); ; ) {
+    for (const tries = this.#tries(options); ; ) {
       const deadline = options.timeout === Infinity ? Infinity : tries.end;
       const call = service[method](request(), await metadataOf(this.#options, options.requestId), { deadline });
       const stop = () => call.cancel();
@@ -192,31 +206,6 @@ class Client {
       if (!mayResume()) throw failure;
       await tries.another(failure);
     }
-  }
-}
-
-// The pieces of the output of a job, as they are made. A loop that ends early cancels the job.
-class Stream {
-  #pieces;
-  progress = null;
-  result = null;
-
-  constructor(request, options, follow) {
-    this.#pieces = this.#read(request, options, follow);
-  }
-
-  async *#read(request, options, follow) {
-    let began = false;
-    for await (const { outputChunk, progress, finished } of follow(() => request, options, () => !began)) {
-      began = true;
-      if (progress) options.onProgress?.((this.progress = progress));
-      if (finished) this.result = new Result({ ...finished, output: null });
-      if (outputChunk) yield outputChunk.data;
-    }
-  }
-
-  [Symbol.asyncIterator]() {
-    return this.#pieces;
   }
 }
 
@@ -266,7 +255,7 @@ class Detached {
   async *watch({ signal } = {}) {
     let fromSequence = "0";
     const request = () => ({ jobId: this.id, fromSequence });
-    const options = { timeout: Infinity, idempotent: true, signal };
+    const options = { timeout: Infinity, runs: Infinity, signal };
     for await (const event of this.#follow("watchJob", request, options, () => true)) {
       fromSequence = event.sequence;
       yield event;

@@ -5,10 +5,13 @@ const { inspect } = require("node:util");
 const { status } = require("@grpc/grpc-js");
 const { contract } = require("./connection.js");
 
+// Its `message` has the reason and what to do, too; `details` is the text alone.
 class JobError extends Error {
-  constructor(message, fields = {}) {
-    super(message);
-    Object.assign(this, { code: "UNKNOWN", reason: "", metadata: {}, jobId: "" }, fields);
+  constructor(details, fields = {}) {
+    const { reason = "", code = "UNKNOWN", help = "" } = fields;
+    const name = reason === "HANDLER_FAILED" ? code : reason;
+    super((name && `${name}: `) + details + (help && ` (${help})`));
+    Object.assign(this, { metadata: {}, jobId: "", ...fields, code, reason, help, details });
   }
   get name() {
     return this.constructor.name;
@@ -24,10 +27,10 @@ class Lost extends JobError {}
 
 // The handler said no. A handler throws it, too: `new Failed("NOT_FOUND", "no such picture")`.
 class Failed extends JobError {
-  constructor(code, message, fields = {}) {
-    super(message, { code, started: true, ...fields });
+  constructor(code, details, fields = {}) {
+    super(details, { ...fields, code, started: true });
     // What a program of `exec` printed last on standard error follows how it ended.
-    this.stderr ??= /\bexit(?:ed with)? (?:code |status )?\d+: ([^]*)/.exec(this.message)?.[1] ?? "";
+    this.stderr = /\bexit(?:ed with)? (?:code |status )?\d+: ([^]*)/.exec(details)?.[1] ?? "";
   }
 }
 
@@ -50,31 +53,32 @@ class Later extends Failed {
 }
 
 // Makes an error of a code, a text, the details of `google.rpc.Status`, and whether a server was reached.
-function failureOf(number, message, details, wasReached) {
+function failureOf(number, text, details, wasReached) {
   const find = (type) => {
-    const detail = details.find(({ type_url }) => type_url.endsWith(`/${type}`));
-    return detail && contract[type].deserialize(detail.value);
+    const detail = details.find(({ type_url }) => type_url.endsWith(`/google.rpc.${type}`));
+    return detail && contract[`google.rpc.${type}`].deserialize(detail.value);
   };
-  const info = find("google.rpc.ErrorInfo");
-  const delay = find("google.rpc.RetryInfo")?.retryDelay;
+  const info = find("ErrorInfo");
+  const delay = find("RetryInfo")?.retryDelay;
   const code = status[number] ?? "UNKNOWN";
   const isUnreachable = !info && !wasReached && code !== "DEADLINE_EXCEEDED";
   const execution = info?.metadata.execution ?? (isUnreachable ? "NOT_STARTED" : "UNKNOWN");
-  return classify(execution, message, {
+  return classify(execution, text, {
     code,
     reason: info?.reason ?? (isUnreachable ? "UNREACHABLE" : code),
+    help: find("Help")?.links[0]?.description,
     metadata: info?.metadata ?? {},
     jobId: info?.metadata.job ?? "",
     retryAfter: delay && Number(delay.seconds) * 1000 + Math.ceil(delay.nanos / 1e6),
   });
 }
 
-function classify(execution, message, fields) {
+function classify(execution, text, fields) {
   const started = { NOT_STARTED: false, STARTED: true }[execution];
   fields = { ...fields, started };
-  if (["HANDLER_FAILED", "OUTPUT_TOO_LARGE"].includes(fields.reason)) return new Failed(fields.code, message, fields);
+  if (["HANDLER_FAILED", "OUTPUT_TOO_LARGE"].includes(fields.reason)) return new Failed(fields.code, text, fields);
   const type = fields.code === "DEADLINE_EXCEEDED" ? Missed : started === false ? Refused : Lost;
-  return new type(message, fields);
+  return new type(text, fields);
 }
 
 // The error of a call. Its peer is the target of the channel until it has a connection. A server that drains refuses the
@@ -86,6 +90,9 @@ function ofCall(error, call, target) {
   return failureOf(error.code, error.details ?? error.message, details, !isRefused);
 }
 
+// The error of one job of many.
+const ofFailure = ({ code, message, details }) => failureOf(code, message, details, true);
+
 // The error of a detached job that ended without a result.
 function ofDetached({ state, attempts, jobId }) {
   const { code, outcome, message } = attempts.at(-1) ?? { code: 0, outcome: "", message: "" };
@@ -94,4 +101,4 @@ function ofDetached({ state, attempts, jobId }) {
   return classify(attempts.length ? "STARTED" : "NOT_STARTED", message || reason, { code: name, reason, jobId });
 }
 
-module.exports = { JobError, Refused, Missed, Failed, Later, Lost, failureOf, ofCall, ofDetached };
+module.exports = { JobError, Refused, Missed, Failed, Later, Lost, ofCall, ofFailure, ofDetached };

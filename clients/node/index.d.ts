@@ -123,8 +123,9 @@ export class Client {
   submit(kind: string, payload?: Payload, options?: SubmitOptions): Promise<Result>;
   stream(kind: string, payload?: Payload, options?: SubmitOptions & { onProgress?: (its: Progress) => void }): Stream;
   /**
-   * Takes jobs as fast as they run, at most `atOnce` (256) ahead. The timeout is that of all of them. What is refused is sent
-   * again; if the call breaks, another one goes on.
+   * Takes jobs as fast as they run, at most `atOnce` (256) ahead. What is refused is sent again; if the call breaks, another
+   * one goes on. The timeout is that of all: a job that was not sent by then is `Missed`, and has not started. Without one,
+   * each job has 30 s.
    */
   submitMany<J extends Job>(
     jobs: Iterable<J> | AsyncIterable<J>,
@@ -136,7 +137,12 @@ export class Client {
   close(): void;
 }
 
+/** Its `message` has the reason, the text and what to do. */
 export class JobError extends Error {
+  /** The text alone: of the server, or of the handler. */
+  readonly details: string;
+  /** What to do, in one line; empty if the server does not say it. */
+  readonly help: string;
   /** Name of the code of gRPC. */
   readonly code: string;
   /** A row of the table in docs/calling.md; UNREACHABLE if no server was reached, or else the code. */
@@ -155,7 +161,7 @@ export class Missed extends JobError {}
 export class Lost extends JobError {}
 /** The handler said no; handlers throw it. */
 export class Failed extends JobError {
-  constructor(code: string, message: string, fields?: { retryable?: boolean });
+  constructor(code: string, details: string, fields?: { retryable?: boolean });
   readonly retryable?: boolean;
   /** What a program of `exec` printed last on standard error. */
   readonly stderr: string;

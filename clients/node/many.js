@@ -1,101 +1,113 @@
 // Many jobs on one call, and on another one if it breaks.
 "use strict";
 
-// Yields how each job ends. It takes jobs as fast as the server and the loop take them: at most `atOnce` are sent and
-// not yet taken out of it. What is refused is sent again.
-async function* many(jobs, how) {
-  const calls = new Set();
+const { Lost, ofCall, ofFailure } = require("./errors.js");
+
+// The calls: the one that the next job is sent on, and others that have not answered all of theirs.
+class Many {
+  #open;
+  #target;
+  #calls = new Set();
+  #present = null;
+  #number = 0;
+  #isClosed = false;
+
+  constructor(open, target) {
+    this.#open = open;
+    this.#target = target;
+  }
+
+  // Sends a job, and resolves with its result.
+  async submit(job) {
+    const its = await (this.#present ??= this.#begin());
+    if (this.#isClosed) {
+      its.call.cancel();
+      throw new Lost("nobody waits for it any more");
+    }
+    if (its.isLeft) return this.submit(job);
+    const tag = String(++this.#number);
+    const answer = new Promise((resolve, reject) => its.waiting.set(tag, { resolve, reject }));
+    its.call.write({ tag, job });
+    return answer;
+  }
+
+  async #begin() {
+    const its = { waiting: new Map(), isLeft: false };
+    its.call = await this.#open().catch((error) => {
+      this.#present = null;
+      throw error;
+    });
+    const end = (failure) => {
+      this.#leave(its);
+      this.#calls.delete(its);
+      for (const { reject } of its.waiting.values()) reject(failure);
+    };
+    its.call.on("data", ({ tag, result, failure }) => {
+      const { resolve, reject } = its.waiting.get(tag);
+      its.waiting.delete(tag);
+      if (result) return resolve(result);
+      const error = ofFailure(failure);
+      // Another server may be there.
+      if (error.code === "UNAVAILABLE" && error.started === false) this.#leave(its);
+      reject(error);
+    });
+    its.call.on("error", (error) => end(ofCall(error, its.call, this.#target)));
+    its.call.on("end", () => end(new Lost("the server ended the call", { code: "UNAVAILABLE", reason: "UNAVAILABLE" })));
+    this.#calls.add(its);
+    return its;
+  }
+
+  // Sends no more on a call.
+  #leave(its) {
+    if (its.isLeft) return;
+    its.isLeft = true;
+    this.#present = null;
+    its.call.end();
+  }
+
+  close() {
+    this.#isClosed = true;
+    for (const { call, waiting } of this.#calls) waiting.size > 0 ? call.cancel() : call.end();
+  }
+}
+
+// Yields how each job ends, as it ends. At most `atOnce` are taken from the jobs, and not yet out of here.
+async function* inParallel(jobs, atOnce, run) {
   const outcomes = [];
-  let [held, number, isOver, current] = [0, 0, false, null];
-  // Each loop waits for the other one, and for the call.
+  let [held, isOver, isTaken, fault] = [0, false, false, null];
+  // Each loop waits for the other one.
   let waiting = [];
   const wake = () => waiting.splice(0).forEach((resolve) => resolve());
   const change = () => new Promise((resolve) => waiting.push(resolve));
-  const tell = (outcome) => {
-    outcomes.push(outcome);
+  const runOne = async (job) => {
+    outcomes.push(await run(job).then((result) => ({ job, result }), (error) => ({ job, error })));
     wake();
   };
-
-  const settle = (job, tries, failure) =>
-    tries.another(failure).then(() => send(job, tries)).catch((error) => tell({ job, error }));
-
-  // A call, with what has no answer on it.
-  const open = () => {
-    const its = { pending: new Map(), isLeft: false };
-    its.leave = () => {
-      its.isLeft = true;
-      if (current === its) current = null;
-      its.call?.end();
-    };
-    const end = (failure) => {
-      its.leave();
-      calls.delete(its);
-      for (const [job, tries] of its.pending.values()) settle(job, tries, failure);
-      its.pending.clear();
-      wake();
-    };
-    const answer = ({ tag, result, failure }) => {
-      const [job, tries] = its.pending.get(tag);
-      its.pending.delete(tag);
-      if (result) return tell({ job, result: how.result(result) });
-      const error = how.ofFailure(failure);
-      // Another server may be there.
-      if (error.code === "UNAVAILABLE" && error.started === false) its.leave();
-      settle(job, tries, error);
-    };
-    its.isReady = how.open().then((call) => {
-      its.call = call;
-      calls.add(its);
-      call.on("data", answer);
-      call.on("error", (error) => end(how.ofCall(error, call)));
-      call.on("end", () => end(how.lost("the server ended the call")));
-    }, (error) => {
-      its.leave();
-      throw error;
-    });
-    return its;
-  };
-
-  const send = async (job, tries) => {
-    const message = how.message(job);
-    const its = (current ??= open());
-    await its.isReady;
-    if (isOver) return its.leave();
-    if (its.isLeft) return send(job, tries);
-    its.pending.set(String(++number), [job, tries]);
-    // The server reads no more while the pool is full.
-    if (its.call.write({ tag: String(number), job: message })) return;
-    its.call.once("drain", wake);
-    while (its.call.writableNeedDrain && calls.has(its) && !isOver) await change();
-  };
-  const sendAll = async () => {
+  const takeAll = async () => {
     for await (const job of jobs) {
       held++;
-      await send(job, how.tries(job)).catch((error) => tell({ job, error }));
-      while (held >= how.atOnce && !isOver) await change();
+      runOne(job);
+      while (held >= atOnce && !isOver) await change();
       if (isOver) return;
     }
   };
-  let [fault, isSent] = [null, false];
-  sendAll().catch((error) => (fault = { error })).finally(() => {
-    isSent = true;
+  takeAll().catch((error) => (fault = { error })).finally(() => {
+    isTaken = true;
     wake();
   });
   try {
-    while (!isSent || held > 0) {
-      while (outcomes.length > 0) {
+    while (!isTaken || held > 0) {
+      for (; outcomes.length > 0; wake()) {
         held--;
-        wake();
         yield outcomes.shift();
       }
       if (fault) throw fault.error;
-      if (!isSent || held > 0) await change();
+      if (!isTaken || held > 0) await change();
     }
   } finally {
     isOver = true;
-    for (const { call, pending } of calls) pending.size > 0 ? call.cancel() : call.end();
     wake();
   }
 }
 
-module.exports = { many };
+module.exports = { Many, inParallel };

@@ -93,6 +93,7 @@ class Job {
     let failed = { code: "INTERNAL", message: words(error) };
     if (error instanceof Failed) {
       failed.code = words({ message: error.code });
+      failed.message = words({ message: error.details });
       if (error.retryable != null) failed.retryable = Boolean(error.retryable);
       if (error instanceof Later) Object.assign(failed, error.next);
     } else if (this.cancelled && (error === this.signal.reason || error?.name === "AbortError")) {

@@ -71,7 +71,8 @@ class Worker {
         if (failed) reject(errorOf(failed));
         if (done) resolve({ ...tested, output: Buffer.concat(tested.pieces), contentType: done.contentType });
       });
-      kind ??= this.kinds.find((name) => name !== "conformance");
+      const [only, ...others] = this.kinds.filter((name) => name !== "conformance");
+      kind ??= others.length > 0 ? "" : only;
       const ids = { id: "1", jobId: "test-1", requestId: "", traceparent: "", tenant: "", attempt: 1 };
       session.start({ ...ids, kind, labels, contentType: type, budgetMs: budget, payload: bytes, ...fields });
       if (cancelAfter != null) sleep(cancelAfter).then(() => session.cancel("1", "CALLER"));

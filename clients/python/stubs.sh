@@ -12,7 +12,7 @@ threads=$(sed -E -e '1s/.*/"""The client for threads, which clients\/python\/stu
     -e 's/asyncio\.sleep/time.sleep/; s/asyncio\.Semaphore/threading.Semaphore/' \
     -e 's/async (def|for|with)/\1/; s/await //g; s/__a(enter|exit|iter|next)__/__\1__/; s/\ba(iter|next)\(/\1(/' \
     -e '/^(async )?def _each/,$d; s/_each\(jobs\)/jobs/; s/ \| AsyncIterable\[Job\]//; s/AsyncIterable, //' \
-    -e 's/AsyncIterator, Callable, Iterable,/Callable, Iterable, Iterator,/; s/Async(Client|Stream|Handle|Iterator)/\1/g' \
+    -e 's/AsyncIterator, Callable, Iterable/Callable, Iterable, Iterator/; s/Async(Client|Stream|Handle|Iterator)/\1/g' \
     "$package/aio.py")
 printf '%s\n' "$threads" >"$package/client.py"
 [[ ${1:-} != client ]] || exit 0

@@ -119,8 +119,8 @@ impl<S: AnswerService> Serving<S> {
             let connection = http1::connection(stream, http2, connections.preface_timeout, service, calls);
             let mut connection = pin!(connection);
             return events
-                .until_the_end(number, &mut backlog, |cx, goes_away| {
-                    if goes_away {
+                .until_the_end(number, &mut backlog, |cx, ends| {
+                    if ends == Some(Stage::GoAway) {
                         connection.as_mut().graceful_shutdown();
                     }
                     connection.as_mut().poll(cx).map_err(Into::into)
@@ -135,10 +135,13 @@ impl<S: AnswerService> Serving<S> {
             events.watch(pings, activity, *http2);
         }
         events
-            .until_the_end(number, &mut backlog, |cx, goes_away| {
-                if goes_away {
+            .until_the_end(number, &mut backlog, |cx, ends| {
+                match ends {
                     // Sends GOAWAY with the highest stream id and a PING, then GOAWAY with the last accepted id.
-                    connection.graceful_shutdown();
+                    Some(Stage::GoAway) => connection.graceful_shutdown(),
+                    // A peer that is far away, or busy, has not answered the PING: it learns which calls did not start.
+                    Some(Stage::Cut) => connection.abrupt_shutdown(),
+                    _ => {}
                 }
                 connection.poll(cx).map_err(Into::into)
             })
@@ -265,18 +268,18 @@ impl Events {
     }
 
     /// Polls the connection until it ends, and starts its shutdown at most once. The connection is polled before the
-    /// events, so that ready data is written before a cut.
+    /// events, so that ready data is written before a cut. It is told to go away, and that it is cut, with a poll.
     async fn until_the_end(
         &mut self,
         number: u64,
         backlog: &mut Backlog,
-        mut connection: impl FnMut(&mut Context<'_>, bool) -> Poll<Result<(), BoxError>>,
+        mut connection: impl FnMut(&mut Context<'_>, Option<Stage>) -> Poll<Result<(), BoxError>>,
     ) -> Closed {
         let mut said = None;
         poll_fn(|cx| {
-            let mut goes_away = false;
+            let mut ends = None;
             loop {
-                let polled = connection(cx, std::mem::take(&mut goes_away));
+                let polled = connection(cx, ends.take());
                 backlog.update();
                 if let Poll::Ready(ended) = polled {
                     return Poll::Ready(ending(number, ended, said.unwrap_or(Closed::Peer)));
@@ -287,10 +290,13 @@ impl Events {
                         if let Some(grace) = grace {
                             self.cut_after(grace, reason);
                         }
-                        (said, goes_away) = (Some(reason), true);
+                        (said, ends) = (Some(reason), Some(Stage::GoAway));
                     }
                     Poll::Ready(Some(Event::GoAway(..))) => {}
-                    Poll::Ready(Some(Event::Cut(reason))) => return Poll::Ready(reason),
+                    Poll::Ready(Some(Event::Cut(reason))) => {
+                        let _ = connection(cx, Some(Stage::Cut));
+                        return Poll::Ready(reason);
+                    }
                     Poll::Ready(None) | Poll::Pending => return Poll::Pending,
                 }
             }

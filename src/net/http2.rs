@@ -95,6 +95,11 @@ impl<S: AnswerService> Connection<S> {
         self.h2.graceful_shutdown();
     }
 
+    /// Tells the peer which streams were accepted, with the next poll. All of them end.
+    pub(super) fn abrupt_shutdown(&mut self) {
+        self.h2.abrupt_shutdown(Reason::NO_ERROR);
+    }
+
     /// Serves until the connection has ended.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
         self.grant(cx);

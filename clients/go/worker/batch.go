@@ -3,42 +3,45 @@ package worker
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 )
 
 // batch runs the jobs of one kind together: one batch at a time, of those that are there.
 type batch struct {
-	worker  *Worker
 	handler BatchHandler
 	most    int
-	mutex   sync.Mutex
-	waiting []*Job
-	isBusy  bool
-	// Has a value after a job came.
-	came chan struct{}
+	begin   sync.Once
+	// Each job waits in its goroutine for a place in the next batch.
+	came chan *Job
 }
 
-// add runs batches until none waits, if no other goroutine does.
 func (batch *batch) add(job *Job) {
-	batch.mutex.Lock()
-	isBusy := batch.isBusy
-	batch.isBusy = true
-	batch.waiting = append(batch.waiting, job)
-	batch.mutex.Unlock()
-	select {
-	case batch.came <- struct{}{}:
-	default:
+	batch.begin.Do(func() { go batch.loop(job.session.worker) })
+	batch.came <- job
+}
+
+// loop runs batches until the program ends.
+func (batch *batch) loop(worker *Worker) {
+	// The jobs of a full batch, as far as a server gives so many.
+	places := batch.most
+	if slots := cap(worker.slots); slots > 0 {
+		places = min(places, slots)
 	}
-	if isBusy {
-		return
-	}
-	for jobs := batch.take(); len(jobs) > 0; jobs = batch.take() {
+	for next := []*Job(nil); ; {
+		if len(next) == 0 {
+			next = append(next, <-batch.came)
+		}
+		jobs := batch.gather(next, batch.most, 0)
 		began := time.Now()
 		results, err := batch.run(jobs)
+		took, patience := time.Since(began), time.Duration(0)
+		next = batch.gather(nil, batch.most, 0)
 		// While all places were taken, those who wait are about to come: without a pause for them, batches would halve.
-		isFull := len(jobs)+batch.count() >= batch.places()
-		took := time.Since(began)
+		if len(jobs)+len(next) >= places {
+			patience = took / 20
+		}
 		for number, job := range jobs {
 			if err != nil {
 				job.answer(nil, "", err)
@@ -46,28 +49,35 @@ func (batch *batch) add(job *Job) {
 				job.answer(results[number].Output, results[number].ContentType, results[number].Err)
 			}
 		}
-		if isFull {
-			batch.refill(took / 20)
-		}
+		next = batch.gather(next, places, patience)
 	}
 }
 
-// take leaves out the jobs that are cancelled, and so answered. If none is left, the next one to come begins again.
-func (batch *batch) take() (jobs []*Job) {
-	batch.mutex.Lock()
-	defer batch.mutex.Unlock()
-	for len(batch.waiting) > 0 && len(jobs) < batch.most {
-		if job := batch.waiting[0]; !job.Cancelled() {
+// gather adds the jobs that are there, and those that come within the time, until there are so many. It leaves out those
+// that are cancelled, and so answered.
+func (batch *batch) gather(jobs []*Job, most int, patience time.Duration) []*Job {
+	for end := time.After(patience); len(jobs) < most; {
+		select {
+		case job := <-batch.came:
 			jobs = append(jobs, job)
+			continue
+		default:
 		}
-		batch.waiting = batch.waiting[1:]
+		select {
+		case job := <-batch.came:
+			jobs = append(jobs, job)
+		case <-end:
+			most = 0
+		}
 	}
-	batch.isBusy = len(jobs) > 0
-	return jobs
+	return slices.DeleteFunc(jobs, (*Job).Cancelled)
 }
 
 // run is in a goroutine of its own, which the handler may end.
 func (batch *batch) run(jobs []*Job) (results []Result, err error) {
+	if len(jobs) == 0 {
+		return nil, nil
+	}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -80,29 +90,4 @@ func (batch *batch) run(jobs []*Job) (results []Result, err error) {
 		err = fmt.Errorf("the handler returned %d results for %d jobs", len(results), len(jobs))
 	}
 	return results, err
-}
-
-func (batch *batch) count() int {
-	batch.mutex.Lock()
-	defer batch.mutex.Unlock()
-	return len(batch.waiting)
-}
-
-// places are the jobs of a full batch, as far as a server gives so many.
-func (batch *batch) places() int {
-	if slots := cap(batch.worker.slots); slots > 0 {
-		return min(batch.most, slots)
-	}
-	return batch.most
-}
-
-// refill waits until a batch is full again.
-func (batch *batch) refill(most time.Duration) {
-	for end := time.After(most); batch.count() < batch.places(); {
-		select {
-		case <-batch.came:
-		case <-end:
-			return
-		}
-	}
 }

@@ -112,7 +112,7 @@ func (job *Job) Progress(fraction float64, message string) {
 		fraction = 0
 	}
 	progress := &pb.AttachRequest_Progress{Id: job.Id, Fraction: fraction, Message: text(message, mostText)}
-	job.say(&pb.AttachRequest{Message: &pb.AttachRequest_Progress_{Progress: progress}}, false)
+	job.say(&pb.AttachRequest{Message: &pb.AttachRequest_Progress_{Progress: progress}})
 }
 
 // Output sends a piece of the result now, which a caller of Stream gets as a chunk. It waits for a slow caller, and fails
@@ -126,7 +126,7 @@ func (job *Job) Output(data []byte) error {
 		}
 		size := min(len(data), piece)
 		output := &pb.AttachRequest_Output{Id: job.Id, Data: data[:size]}
-		job.say(&pb.AttachRequest{Message: &pb.AttachRequest_Output_{Output: output}}, false)
+		job.say(&pb.AttachRequest{Message: &pb.AttachRequest_Output_{Output: output}})
 		data = data[size:]
 	}
 	return nil
@@ -161,7 +161,7 @@ func (job *Job) answer(data []byte, contentType string, err error) {
 	if last := max(len(data)-piece, 0); err == nil {
 		if err = job.Output(data[:last]); err == nil {
 			done := &pb.AttachRequest_Done{Id: job.Id, Data: data[last:], ContentType: text(contentType, 128)}
-			job.say(&pb.AttachRequest{Message: &pb.AttachRequest_Done_{Done: done}}, true)
+			job.say(&pb.AttachRequest{Message: &pb.AttachRequest_Done_{Done: done}})
 			return
 		}
 	}
@@ -204,7 +204,7 @@ func (job *Job) fail(said *Failed) {
 			failed.RetryAfterMs = proto.Uint64(uint64((later.After + time.Millisecond - 1) / time.Millisecond))
 		}
 	}
-	job.say(&pb.AttachRequest{Message: &pb.AttachRequest_Failed_{Failed: failed}}, true)
+	job.say(&pb.AttachRequest{Message: &pb.AttachRequest_Failed_{Failed: failed}})
 }
 
 // heard is what a message says of a job that failed.
@@ -267,7 +267,7 @@ func (session *session) share() {
 }
 
 // say sends one message at a time, and nothing about a job after its answer.
-func (job *Job) say(message *pb.AttachRequest, isAnswer bool) {
+func (job *Job) say(message *pb.AttachRequest) {
 	session := job.session
 	session.sending.Lock()
 	defer session.sending.Unlock()
@@ -275,7 +275,7 @@ func (job *Job) say(message *pb.AttachRequest, isAnswer bool) {
 		return
 	}
 	session.send(message)
-	if isAnswer {
+	if message.GetDone() != nil || message.GetFailed() != nil {
 		job.isAnswered = true
 		session.jobs.Delete(job.Id)
 		session.hold(-1)

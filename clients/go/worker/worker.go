@@ -19,6 +19,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"google.golang.org/protobuf/proto"
 	waterwheel "waterwheel.dev/go"
 	pb "waterwheel.dev/go/waterwheel/v1"
 )
@@ -68,7 +69,7 @@ func (worker *Worker) Handle(name string, handler Handler) { worker.add(name, ki
 
 // Batch names the handler of a kind that runs up to `most` jobs together, one batch at a time.
 func (worker *Worker) Batch(name string, most int, handler BatchHandler) {
-	worker.add(name, kind{batch: &batch{worker: worker, handler: handler, most: most, came: make(chan struct{}, 1)}})
+	worker.add(name, kind{batch: &batch{handler: handler, most: most, came: make(chan *Job)}})
 }
 
 func (worker *Worker) add(name string, its kind) {
@@ -152,8 +153,14 @@ type Tested struct {
 	Err *Failed
 }
 
-// Test runs a job without a server. The end of the context cancels it.
+// Test runs a job without a server. The end of the context cancels it. Its kind may be left out where there is but one.
 func (worker *Worker) Test(ctx context.Context, run *Run) Tested {
+	if run.Kind == "" && len(worker.kinds) == 2 {
+		// The other one is that of `worker test`.
+		names := slices.DeleteFunc(worker.names(), func(name string) bool { return name == "conformance" })
+		run = proto.CloneOf(run)
+		run.Kind = names[0]
+	}
 	tested, ended := Tested{}, make(chan struct{})
 	var session *session
 	session = newSession(context.Background(), worker, func(message *pb.AttachRequest) {

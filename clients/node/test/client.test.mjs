@@ -54,6 +54,10 @@ test("each class of errors", async (t) => {
 
   const refused = await fault(Refused, pool.submit("nothing"));
   assert.deepEqual([refused.reason, refused.started, refused.retryAfter], ["UNKNOWN_KIND", false, undefined]);
+  // The text has the reason, what is wrong, and what to do.
+  assert.equal(refused.message, `UNKNOWN_KIND: ${refused.details} (${refused.help})`);
+  assert.equal(refused.details, "unknown kind");
+  assert.match(refused.help, /^name a kind/);
   const missed = await fault(Missed, pool.submit("sleep", "60000", { runTimeout: 200 }));
   assert.deepEqual([missed.reason, missed.started], ["RUN_TIMEOUT", true]);
   const failed = await fault(Failed, pool.submit("sad"));
@@ -121,11 +125,15 @@ test("many jobs, as they are done", async (t) => {
     for (taken = 0; taken < count; taken++) yield { kind: "echo", payload: String(taken) };
   }
   const ended = new Set();
+  const ids = [];
   for await (const { job, result } of pool.submitMany(jobs(1000))) {
     assert.equal(result.text, job.payload);
     ended.add(result.text);
+    ids[Number(result.text)] = parseInt(result.jobId.split("-")[1], 16);
   }
   assert.equal(ended.size, 1000);
+  // They are sent in their order.
+  assert.ok(ids.every((id, number) => number === 0 || id > ids[number - 1]), String(ids));
   for await (const { error } of pool.submitMany(jobs(Infinity), { atOnce: 10 })) {
     assert.equal(error, undefined);
     assert.ok(taken <= 10, `${taken} are taken`);
@@ -161,6 +169,25 @@ test("each of many has its own error", async (t) => {
   assert.deepEqual(ends, { 60000: "Lost", 60001: "Missed", undefined: undefined });
 });
 
+test("the deadline of many is theirs together", async (t) => {
+  const { pool } = await serve(t);
+  const timeout = 2000;
+  async function* jobs() {
+    const began = Date.now();
+    yield { kind: "echo" };
+    for (let number = 0; number < 2; number++) yield { kind: "sleep", payload: "60000" };
+    await until(() => Date.now() > began + timeout);
+    for (let number = 0; number < 3; number++) yield { kind: "gzip" };
+  }
+  const ends = { echo: [], sleep: [], gzip: [] };
+  for await (const { job, error } of pool.submitMany(jobs(), { timeout })) ends[job.kind].push(error);
+  assert.deepEqual(ends.echo, [undefined]);
+  assert.equal(ends.sleep.length, 2);
+  for (const error of ends.sleep) assert.ok(error instanceof Missed, error?.stack);
+  // These were not sent.
+  assert.deepEqual(ends.gzip.map((error) => [error instanceof Missed, error.started]), Array(3).fill([true, false]));
+});
+
 test("one of many that is refused is sent again", async (t) => {
   const { pool, address } = await serve(t);
   const busy = [pool.submit("sleep", "1500"), pool.submit("sleep", "1500")];
@@ -177,6 +204,7 @@ test("no call fails while a server is replaced", async (t) => {
   let { address, kill } = await start(t, config);
   const pool = dial(t, address);
   let isOver = false;
+  t.after(() => (isOver = true));
   let [calls, outcomes] = [0, 0];
   const single = async () => {
     for (; !isOver; calls++) await pool.submit("sleep", "5");

@@ -35,7 +35,7 @@ test("a test of a handler needs no server", async () => {
   const worker = program();
   for (const [payload, end] of Object.entries(ENDS)) {
     const error = await worker.test(payload, { kind: "do" }).catch((error) => error);
-    assert.equal(`${error.code}: ${error.message}`, end);
+    assert.equal(`${error.code}: ${error.details}`, end);
   }
   for (const [payload, output] of Object.entries(RESULTS)) {
     assert.equal((await worker.test(payload, { kind: "do" })).output.toString(), output);
@@ -50,9 +50,12 @@ test("a test of a handler needs no server", async () => {
   assert.deepEqual([later.code, later.retryAfter, later.scope, later.counts], ["UNAVAILABLE", 600_000, "kind", true]);
   for (const kind of ["do", "batch"]) {
     const error = await worker.test("wait", { kind, cancelAfter: 10 }).catch((error) => error);
-    assert.deepEqual([error.code, error.message], ["CANCELLED", "stopped because of CALLER"]);
+    assert.deepEqual([error.code, error.details], ["CANCELLED", "stopped because of CALLER"]);
   }
-  await assert.rejects(worker.test("", { kind: "unknown" }), { code: "UNIMPLEMENTED" });
+  for (const kind of ["unknown", undefined]) await assert.rejects(worker.test("", { kind }), { code: "UNIMPLEMENTED" });
+  const single = new Worker();
+  single.kind("only", ({ text }) => text);
+  assert.equal((await single.test("x")).output.toString(), "x");
 });
 
 for (const attach of [[], ["--attach"]]) {
@@ -89,12 +92,12 @@ async function malformed(pool) {
   for (const [payload, end] of Object.entries(ENDS)) {
     const error = await pool.submit("do", payload).catch((error) => error);
     assert.ok(error instanceof Failed, error.stack);
-    assert.equal(error.message, end.slice(end.indexOf(" ") + 1));
+    assert.equal(error.details, end.slice(end.indexOf(" ") + 1));
   }
   for (const [payload, output] of Object.entries(RESULTS)) assert.equal((await pool.submit("do", payload)).text, output);
   assert.equal((await pool.submit("do", "large")).output.length, 3 << 20);
   const long = await pool.submit("do", "long").catch((error) => error);
-  assert.ok(long instanceof Failed && long.message.startsWith("ü\ufffd") && Buffer.byteLength(long.message) <= 4096);
+  assert.ok(long instanceof Failed && long.details.startsWith("ü\ufffd") && Buffer.byteLength(long.details) <= 4096);
   await assert.rejects(pool.submit("do", "code"), Failed);
   await assert.rejects(pool.submit("do", "wait", { timeout: 200 }), Missed);
 }
@@ -112,8 +115,8 @@ async function batches(pool, address) {
   await until(async () => (await held(address)) === 3);
   assert.equal((await good).text, "3");
   await Promise.all([left, failing]);
-  for (const [payload, message] of [["throw", "a bug"], ["few", "the handler returned 0 results for 1 jobs"]]) {
-    await assert.rejects(pool.submit("batch", payload), { message });
+  for (const [payload, details] of [["throw", "a bug"], ["few", "the handler returned 0 results for 1 jobs"]]) {
+    await assert.rejects(pool.submit("batch", payload), { details });
   }
   assert.equal((await pool.submit("batch", "a")).text, "1");
 }

@@ -76,6 +76,9 @@ def test_refused_for_what_it_says(pool: Client, call: dict[str, object]) -> None
         pool.submit(**call)  # type: ignore[arg-type]
     assert refused.value.reason in ("UNKNOWN_KIND", "INVALID_FIELD")
     assert (refused.value.retry_after, refused.value.started) == (None, False)
+    # The text has the reason, what is wrong, and what to do.
+    error = refused.value
+    assert str(error) == f"{error.reason}: {error.message} ({error.help})" and error.help
 
 
 def test_a_full_pool_is_tried_again_when_it_says_so(serve: Callable[..., Server]) -> None:
@@ -158,12 +161,14 @@ def test_many_jobs_each_end_once(pool: Client) -> None:
             taken += 1
             yield Job("legacy" if number % 100 == 0 else "echo", str(number))
 
-    seen = []
+    seen, ids = [], {}
     for job, end in pool.submit_many(jobs(), at_once=50):
         most = max(most, taken - len(seen))
         seen.append(job)
+        ids[int(job.payload)] = int(end.job_id.partition("-")[2], 16)
         assert isinstance(end, Failed) if job.kind == "legacy" else isinstance(end, Result) and end.text == job.payload
     assert len(seen) == len(set(map(id, seen))) == 1000 and most <= 52, "it takes no more jobs than it may have"
+    assert sorted(ids, key=lambda number: ids[number]) == list(range(1000)), "they are sent in their order"
 
 
 def test_one_of_many_that_is_refused_is_sent_again(serve: Callable[..., Server]) -> None:
@@ -202,15 +207,18 @@ def test_many_go_on_after_their_server(serve: Callable[..., Server], tmp_path: P
 
 
 def test_the_deadline_of_many_is_theirs_together(pool: Client) -> None:
-    def endless():
-        while True:
-            yield Job("sleep", "1")
+    def jobs():
+        began = time.monotonic()
+        yield Job("echo")
+        yield from (Job("sleep", "60000") for _ in range(2))
+        until(lambda: time.monotonic() > began + 2)
+        yield from (Job("gzip") for _ in range(3))
 
-    ends = []
-    with pytest.raises(Missed, match="before the last job"):
-        for _, end in pool.submit_many(endless(), timeout=0.5, at_once=4):
-            ends.append(type(end))
-    assert Result in ends and set(ends) <= {Result, Missed, Refused}
+    ends: dict[str, list[Result | JobError]] = {"echo": [], "sleep": [], "gzip": []}
+    for job, end in pool.submit_many(jobs(), timeout=2):
+        ends[job.kind].append(end)
+    assert [type(end) for end in ends["echo"]] == [Result] and [type(end) for end in ends["sleep"]] == [Missed] * 2
+    assert [(type(end), end.started) for end in ends["gzip"]] == [(Missed, False)] * 3, "they were not sent"
 
 
 def test_a_fault_of_the_iterator_is_raised(pool: Client) -> None:

@@ -329,8 +329,15 @@ def test_handlers_are_tested_without_a_server(tmp_path: Path, monkeypatch: pytes
     assert (later.value.retry_after, later.value.scope, later.value.counts) == (600, "kind", True)
     again = pickle.loads(pickle.dumps(later.value))
     assert vars(again) == vars(later.value), "it comes through from another process"
-    one, two = worker.test_batch(["a", "fail"], "double")
-    assert isinstance(one, Result) and one.text == "aa" and isinstance(two, Failed)
+    assert worker.test("a", "double").text == "aa"
+    with pytest.raises(Failed, match="not this one"):
+        worker.test("fail", "double")
+    for kind in ("", "unknown"):
+        with pytest.raises(Failed, match="no handler for the kind"):
+            worker.test(kind=kind)
+    single = Worker()
+    single.kind("only")(lambda job: job.payload)
+    assert single.test("x").text == "x"
 
 
 def test_without_a_server_it_says_what_to_do() -> None:

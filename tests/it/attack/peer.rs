@@ -221,6 +221,8 @@ pub(crate) struct Seen {
     pub(crate) pings: u64,
     /// Error code of the last GOAWAY.
     pub(crate) go_away: Option<u32>,
+    /// Last stream that it names as accepted.
+    pub(crate) last_accepted: u32,
     /// Whether the connection has ended.
     pub(crate) closed: bool,
     /// Whether it ended with an error such as a reset.
@@ -386,7 +388,7 @@ impl Seen {
             }
             PING if flags & ACK != 0 => self.pongs += 1,
             PING => self.pings += 1,
-            GOAWAY => self.go_away = Some(code(4)),
+            GOAWAY => (self.last_accepted, self.go_away) = (code(0), Some(code(4))),
             WINDOW_UPDATE if stream == 0 => self.window += u64::from(code(0)),
             WINDOW_UPDATE => {}
             other => panic!("the server sent a frame of kind {other:#x}"),

@@ -196,6 +196,21 @@ async fn endless_streams_and_silent_peers_do_not_delay_the_exit() {
     drop((silent, preface));
 }
 
+/// A client that is far away, or busy, answers the PING of the drain too late. What it sends meanwhile did not start, which
+/// it knows from the last GOAWAY: it can send that again.
+#[tokio::test]
+async fn a_peer_that_answers_late_is_told_which_calls_were_accepted() {
+    let (process, _pids) = serve().await;
+    let mut peer = Peer::connect(process.public).await;
+    let stream = peer.stream();
+    let call = Frames::new().headers(stream, &Block::call("/grpc.health.v1.Health/Check"));
+    assert!(peer.send(&call.data_end(stream, &[0; 5])).await);
+    peer.until("an answer", |seen| seen.ended == 1).await;
+    process.signal(Signal::TERM);
+    peer.until_closed().await;
+    assert_eq!((peer.seen.last_accepted, peer.seen.go_away), (stream, Some(0)));
+}
+
 /// Size of the response in bytes, much larger than the initial window of a stream.
 const LARGE: usize = 2 << 20;
 

@@ -5,29 +5,26 @@ import math
 import os
 import time
 import uuid
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from typing import Any, Self, Unpack
 
 import grpc
 import grpc.aio
 
-from .aside import task as aside, task_later as later
 from .channel import Access, Connection
 from .errors import MORE_RUNS, JobError, Lost, Missed, Tries, of_call
 from .gen import job_service_pb2 as detached
 from .gen import worker_pool_service_pb2 as pool
-from .many import Call, Many
+from .many import Call, Many, task as aside, task_later as later
 from .messages import Fields, Job, Payload, Result, Retry, duration, result_of, result_of_detached, state_name
 
 
 class AsyncClient:
-    """Calls a server. The address is HOST:PORT, https://HOST:PORT or unix:PATH, or a list of IP addresses with ports; by
-    default that in WATERWHEEL_SERVER. What is refused is sent again when the server says so, unless `resend` is false.
+    """Calls a server. The address is HOST:PORT, https://HOST:PORT, unix:PATH, or another name of gRPC; by default that in
+    WATERWHEEL_SERVER. What is refused is sent again when the server says so, unless `resend` is false.
     """
 
-    def __init__(
-        self, address: str | Sequence[str] | None = None, *, resend: bool = True, **access: Unpack[Access]
-    ) -> None:
+    def __init__(self, address: str = "", *, resend: bool = True, **access: Unpack[Access]) -> None:
         address = address or os.environ.get("WATERWHEEL_SERVER", "127.0.0.1:7070")
         self._connection, self._resend = Connection(address, **access), resend
         self._channel = self._connection.channel(grpc.aio)
@@ -60,9 +57,7 @@ class AsyncClient:
         the job."""
         request = pool.StreamRequest(job=Job(kind, payload, **fields).message())
         tries = Tries(timeout, resend and self._resend)
-        method = self._channel.unary_stream(
-            "/waterwheel.v1.WorkerPoolService/Stream", pool.StreamRequest.SerializeToString, pool.StreamResponse.FromString
-        )
+        method = self._method("unary_stream", "WorkerPoolService/Stream", pool.StreamRequest, pool.StreamResponse)
 
         def start() -> Any:
             return method(request, timeout=tries.left(), metadata=self._connection.metadata(request_id))
@@ -70,14 +65,16 @@ class AsyncClient:
         return AsyncStream(start, tries, on_progress)
 
     async def submit_many(
-        self, jobs: Iterable[Job] | AsyncIterable[Job], *, timeout: float = 600.0, at_once: int = 256, resend: bool = True
-    ) -> AsyncIterator[tuple[Job, Result | JobError]]:
-        """Runs many jobs on one call, and gives each with its result or error as it ends, in no order. It takes jobs as the
-        server and the loop do: at most `at_once` are under way. One that is refused is sent again as by `submit`. `timeout`
-        is that of all: a job that it does not take by then is `Missed`, which is raised. A loop that ends early cancels
-        the rest."""
-        events, room, end = asyncio.Queue[Any](), asyncio.Semaphore(at_once), time.monotonic() + timeout
-        many = Many(events.put_nowait, later, lambda: self._many(events.put_nowait, end - time.monotonic()))
+        self, jobs: Iterable[Job] | AsyncIterable[Job], *, timeout: float | None = None, at_once: int = 256,
+        resend: bool = True,
+    ) -> AsyncIterator[tuple[Job, Result | JobError]]:  # fmt: skip
+        """Runs many jobs on one call, and gives each with its result or error as it ends, once and in no order. It takes
+        jobs as the server and the loop do: at most `at_once` are under way. One that is refused is sent again as by
+        `submit`. `timeout` is that of all: a job that was not sent by then is `Missed`, and has not started. Without one,
+        each job has 30 s. A loop that ends early cancels the rest."""
+        events, room = asyncio.Queue[Any](), asyncio.Semaphore(at_once)
+        end = None if timeout is None else time.monotonic() + timeout
+        many = Many(events.put_nowait, later, lambda: self._many(events.put_nowait, end))
 
         async def take() -> None:
             fault: Exception | None = None
@@ -86,9 +83,8 @@ class AsyncClient:
                     await room.acquire()
                     if many.is_over:
                         return
-                    if time.monotonic() >= end:
-                        raise Missed("DEADLINE_EXCEEDED", "the deadline came before the last job")
-                    tries = Tries(end - time.monotonic(), resend and self._resend, MORE_RUNS * job.idempotent)
+                    left = 30.0 if end is None else end - time.monotonic()
+                    tries = Tries(left, resend and self._resend, MORE_RUNS * job.idempotent)
                     events.put_nowait(("job", job, tries))
             except Exception as error:
                 fault = error
@@ -96,7 +92,7 @@ class AsyncClient:
 
         stop = aside(take)
         try:
-            while many.goes_on():
+            while many.goes_on:
                 if ended := many.on(await events.get()):
                     yield ended
                     room.release()
@@ -105,13 +101,10 @@ class AsyncClient:
             stop()
             room.release()
 
-    def _many(self, tell: Callable[[Any], None], timeout: float) -> Call:
+    def _many(self, tell: Callable[[Any], None], end: float | None) -> Call:
         """A call for many jobs, which tells its answers and its end."""
-        method = self._channel.stream_stream(
-            "/waterwheel.v1.WorkerPoolService/SubmitMany",
-            pool.SubmitManyRequest.SerializeToString,
-            pool.SubmitManyResponse.FromString,
-        )
+        request, answer = pool.SubmitManyRequest, pool.SubmitManyResponse
+        method = self._method("stream_stream", "WorkerPoolService/SubmitMany", request, answer)
         outbox = asyncio.Queue[Any]()
 
         async def requests() -> AsyncIterator[pool.SubmitManyRequest]:
@@ -127,7 +120,8 @@ class AsyncClient:
                 error = of_call(broken)
             tell(("broken", its, error))
 
-        its = Call(outbox, method(requests(), timeout=timeout, metadata=self._connection.metadata()))
+        left = None if end is None else end - time.monotonic()
+        its = Call(outbox, method(requests(), timeout=left, metadata=self._connection.metadata()))
         aside(read)
         return its
 
@@ -155,8 +149,11 @@ class AsyncClient:
         """The detached job with this id, which is not looked for."""
         return AsyncHandle(self, id, True)
 
+    def _method(self, kind: str, rpc: str, request: Any, answer: Any) -> Any:
+        return getattr(self._channel, kind)("/waterwheel.v1." + rpc, request.SerializeToString, answer.FromString)
+
     async def _call(self, rpc: str, request: Any, answer: Any, tries: Tries, request_id: str = "") -> Any:
-        method = self._channel.unary_unary("/waterwheel.v1." + rpc, type(request).SerializeToString, answer.FromString)
+        method = self._method("unary_unary", rpc, type(request), answer)
         while True:
             try:
                 return await method(request, timeout=tries.left(), metadata=self._connection.metadata(request_id))

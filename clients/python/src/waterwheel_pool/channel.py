@@ -48,18 +48,15 @@ _BALANCING = {
 class Connection:
     """A server to which channels can be opened."""
 
-    def __init__(self, address: str | Sequence[str], **access: Unpack[Access]) -> None:
-        given = [address] if isinstance(address, str) else list(address)
-        addresses = [one.removeprefix("https://").removeprefix("http://").rstrip("/") for one in given]
-        # gRPC itself takes several addresses only if they are IP addresses.
-        self.target = addresses[0] if len(addresses) == 1 else "ipv4:" + ",".join(addresses)
+    def __init__(self, address: str, **access: Unpack[Access]) -> None:
+        self.target = address.removeprefix("https://").removeprefix("http://").rstrip("/")
         is_file = self.target.startswith("unix:")
         # The core of gRPC would name the path of a socket as the authority, which is none.
         self._authority = access.get("authority", "localhost" if is_file else "")
         names = {"ca_file": "WATERWHEEL_CA", "key_file": "WATERWHEEL_KEY", "cert_file": "WATERWHEEL_CERT"}
         paths = [access.get(name) or os.environ.get(variable) for name, variable in names.items()]
-        is_plain = is_file or given[0].startswith("http://")
-        self._tls = given[0].startswith("https://") or access.get("tls") or any(map(bool, paths)) and not is_plain
+        is_plain = is_file or address.startswith("http://")
+        self._tls = address.startswith("https://") or access.get("tls") or any(map(bool, paths)) and not is_plain
         self._files = [Path(str(path)).read_bytes() if path and self._tls else None for path in paths]
         token, path = access.get("token"), os.environ.get("WATERWHEEL_TOKEN_FILE")
         self._token = (lambda: Path(path).read_text()) if token is None and path else token

@@ -32,6 +32,8 @@ class JobError(Exception):
         self.code, self.message = code, message
         #: Reason of docs/calling.md, such as "QUEUE_FULL"; the code, where the server gave none.
         self.reason: str = known.get("reason") or code
+        #: What to do, in one line, if the server says it.
+        self.help: str = known.get("help", "")
         #: Figures of the reason.
         self.metadata: dict[str, str] = dict(known.get("metadata") or {})
         #: Id of the job, if it was accepted.
@@ -42,7 +44,8 @@ class JobError(Exception):
         self.started: bool | None = known.get("started")
 
     def __str__(self) -> str:
-        return f"{self.code if self.reason == 'HANDLER_FAILED' else self.reason}: {self.message}"
+        name = self.code if self.reason == "HANDLER_FAILED" else self.reason
+        return f"{name}: {self.message}" + (f" ({self.help})" if self.help else "")
 
 
 class Refused(JobError):
@@ -111,16 +114,17 @@ def ended(code: str, message: str, reason: str, started: bool | None, **known: A
 
 
 def of_status(code: str, message: str, details: Iterable[Any]) -> JobError:
-    info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
+    info, retry, help = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo(), error_details_pb2.Help()
     retry_after = None
     for detail in details:
-        detail.Unpack(info)
+        _ = detail.Unpack(info) or detail.Unpack(help)
         if detail.Unpack(retry):
             retry_after = retry.retry_delay.ToNanoseconds() / 1e9
     started = {"NOT_STARTED": False, "STARTED": True}.get(info.metadata.get("execution", ""))
     if not info.reason and code == "UNAVAILABLE" and _NEVER_LEFT.search(message):
         info.reason, started = "UNREACHABLE", False
-    return ended(code, message, info.reason, started, metadata=info.metadata, retry_after=retry_after)
+    known = {"metadata": info.metadata, "retry_after": retry_after, "help": "".join(link.description for link in help.links)}
+    return ended(code, message, info.reason, started, **known)
 
 
 def of_failure(failure: JobFailure) -> JobError:

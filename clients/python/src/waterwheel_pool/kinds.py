@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -64,14 +64,11 @@ class Worker:
 
         return serve
 
-    def run(
-        self, *, slots: int = 0, name: str = "", address: str = "", conformance: bool = True, **access: Unpack[Access]
-    ) -> None:
+    def run(self, *, slots: int = 0, name: str = "", address: str = "", **access: Unpack[Access]) -> None:
         """Runs jobs until the worker is to leave: as the child of a server, or attached to the servers in `address` or
         WATERWHEEL_ADDRESS, with commas between them. `slots` is how many jobs an attached worker runs at once: 4, or
-        the largest batch, by default. `conformance` serves what `waterwheel worker test` asks for."""
-        if conformance:
-            self.kinds.setdefault("conformance", _Kind(_conform))
+        the largest batch, by default."""
+        self.kinds.setdefault("conformance", _Kind(_conform))
         name = name or os.path.basename(sys.argv[0]) or "worker"
         _log_with_ids()
         if address := address or os.environ.get("WATERWHEEL_ADDRESS", ""):
@@ -92,47 +89,36 @@ class Worker:
     def test(
         self, payload: Payload = b"", kind: str = "", *, cancel_after: float | None = None, **fields: Any
     ) -> Tested:
-        """Runs one job without a server, for a unit test: its result, or `Failed`. Further fields are those of the job,
-        such as `labels` and `content_type`."""
-        end = self.test_batch([payload], kind, cancel_after=cancel_after, **fields)[0]
-        if isinstance(end, Failed):
-            raise end
-        return end
+        """Runs one job without a server, for a unit test: its result, or `Failed`. A worker of one kind needs no name of
+        it. Further fields are those of the job, such as `labels` and `content_type`."""
+        pieces, progress, content_type = list[bytes](), list[tuple[float, str]](), ""
 
-    def test_batch(
-        self, payloads: Iterable[Payload], kind: str = "", *, cancel_after: float | None = None, **fields: Any
-    ) -> list[Tested | Failed]:
-        """Runs jobs together without a server, for a unit test: the end of each."""
-        kind, ends = kind or next(iter(self.kinds)), dict[int, Tested]()
+        def say(name: str, said: dict[str, Any], data: bytes) -> None:
+            nonlocal content_type
+            content_type = said.get("content_type", "")
+            if name == "progress":
+                progress.append((said["fraction"], said["message"]))
+            else:
+                pieces.append(data)
 
-        def rehearse(at: int, payload: Payload) -> RunningJob:
-            pieces, progress = list[bytes](), list[tuple[float, str]]()
-
-            def say(name: str, said: dict[str, Any], data: bytes) -> None:
-                if name == "progress":
-                    progress.append((said["fraction"], said["message"]))
-                elif name != "failed":
-                    pieces.append(data)
-                    if name == "done":
-                        ends[at] = Tested(b"".join(pieces), said["content_type"], pieces=pieces, progress=progress)
-
-            return RunningJob({"kind": kind, "budget_ms": 60_000, **fields}, encoded(payload)[0], say)
-
-        jobs = [rehearse(at, payload) for at, payload in enumerate(payloads)]
-        timers = [threading.Timer(cancel_after, job.stop, ["CALLER"]) for job in jobs if cancel_after is not None]
-        for timer in timers:
+        names = self.kinds.keys() - {"conformance"}
+        kind = kind or (min(names) if len(names) == 1 else "")
+        job = RunningJob({"kind": kind, "budget_ms": 60_000, **fields}, encoded(payload)[0], say)
+        timer = threading.Timer(cancel_after or 0, job.stop, ["CALLER"])
+        if cancel_after is not None:
             timer.start()
-        self.kinds[kind].work(jobs)
-        for timer in timers:
-            timer.cancel()
-        return [ends.get(at, job.failed) for at, job in enumerate(jobs)]
+        self._kind_of(job).work([job])
+        timer.cancel()
+        if job.failed:
+            raise job.failed
+        return Tested(b"".join(pieces), content_type, pieces=pieces, progress=progress)
 
     def start(self, job: RunningJob, slots: Slots = nullcontext()) -> None:
         """Runs a job in a thread, as soon as there is a slot."""
-        if kind := self.kinds.get(job.kind):
-            kind.start(job, slots)
-        else:
-            job.finish(Failed("UNIMPLEMENTED", f"no handler for the kind {job.kind}"))
+        self._kind_of(job).start(job, slots)
+
+    def _kind_of(self, job: RunningJob) -> "_Kind":
+        return self.kinds.get(job.kind) or _Kind(_unknown)
 
 
 class _Kind:
@@ -260,6 +246,10 @@ def _log_with_ids() -> None:
     logging.setLogRecordFactory(made)
     # It has no effect if the program has set up its logging.
     logging.basicConfig(level="INFO", format="%(levelname)s %(message)s job=%(job_id)s request=%(request_id)s")
+
+
+def _unknown(job: RunningJob) -> None:
+    raise Failed("UNIMPLEMENTED", f"no handler for the kind {job.kind}")
 
 
 def _conform(job: RunningJob) -> tuple[bytes, str]:

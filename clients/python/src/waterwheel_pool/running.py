@@ -31,7 +31,8 @@ class RunningJob:
         self.reason = ""
         self._end = time.monotonic() + (run.get("budget_ms") or 0) / 1000
         self._send, self._id, self._lock, self._stop = say, text["id"], threading.Lock(), threading.Event()
-        self.answered, self.failed = False, Failed("UNKNOWN", "it has not failed")
+        self.answered = False
+        self.failed: Failed | None = None
         # What stops it. Until its handler has begun, it is answered at once.
         self.on_stop: Callable[[], object] = lambda: self.finish(self.why())
         # Pieces of output that may be sent before the server has taken one.
@@ -102,15 +103,14 @@ class RunningJob:
             current.reset(token)
 
     def _fail(self, error: BaseException) -> None:
-        if isinstance(error, Failed):
-            self.failed = error
-        elif type(error).__name__ == "CancelledError" and self.cancelled:
-            self.failed = self.why()
-        else:
-            self.failed = Failed("INTERNAL", traceback.format_exception_only(error)[-1].strip())
+        if type(error).__name__ == "CancelledError" and self.cancelled:
+            error = self.why()
+        if not isinstance(error, Failed):
             log.error("the handler of %s failed", self.kind, exc_info=error)
+            error = Failed("INTERNAL", traceback.format_exception_only(error)[-1].strip())
+        self.failed = error
         try:
-            said = {"code": clean(self.failed.code, 64), "message": clean(self.failed.message), **self.failed.fields()}
+            said = {"code": clean(error.code, 64), "message": clean(error.message), **error.fields()}
         except AttributeError as fault:  # Its class has a constructor of its own.
             said = {"code": "INTERNAL", "message": clean(fault)}
         self._say("failed", said, ends=True)
