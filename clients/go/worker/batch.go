@@ -40,10 +40,15 @@ func (batch *batch) add(job *Job) {
 		isFull := len(jobs)+batch.count() >= batch.places()
 		took := time.Since(began)
 		for number, job := range jobs {
-			if err != nil {
-				job.answer(nil, "", err)
+			result := Result{Err: err}
+			if err == nil {
+				result = results[number]
+			}
+			if len(result.Output) > piece {
+				// Its caller may be slow to read it, and holds up no other job.
+				go job.answer(result.Output, result.ContentType, result.Err)
 			} else {
-				job.answer(results[number].Output, results[number].ContentType, results[number].Err)
+				job.answer(result.Output, result.ContentType, result.Err)
 			}
 		}
 		if isFull {
