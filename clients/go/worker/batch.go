@@ -43,10 +43,15 @@ func (batch *batch) loop(worker *Worker) {
 			patience = took / 20
 		}
 		for number, job := range jobs {
-			if err != nil {
-				job.answer(nil, "", err)
+			result := Result{Err: err}
+			if err == nil {
+				result = results[number]
+			}
+			if len(result.Output) > piece {
+				// Its caller may be slow to read it, and holds up no other job.
+				go job.answer(result.Output, result.ContentType, result.Err)
 			} else {
-				job.answer(results[number].Output, results[number].ContentType, results[number].Err)
+				job.answer(result.Output, result.ContentType, result.Err)
 			}
 		}
 		next = batch.gather(next, places, patience)

@@ -9,6 +9,7 @@ import { test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
+import { Batch } from "../batch.js";
 import { Failed, Later, Lost, Missed, Refused, Worker } from "../index.js";
 import { program } from "./program.mjs";
 import { PROGRAM, dial, folder, held, start, until } from "./server.mjs";
@@ -273,4 +274,24 @@ test("Unix sockets", async (t) => {
   await start(t, FAR, address);
   work(t, program(), { address });
   assert.equal((await dial(t, address).submit("do", "x")).text, "x");
+});
+
+test("a slow reader of a batch holds up its own job alone", async () => {
+  let resume;
+  const read = new Promise((resolve) => (resume = resolve)), finished = [];
+  const batch = new Batch((jobs) => jobs.map((job) => job.name), 2, () => 2, (result) => [result, ""]);
+  const give = (name, until) => {
+    const finish = async () => {
+      await until;
+      finished.push(name);
+    };
+    return batch.add({ name, finish, fail: assert.fail });
+  };
+  await give("slow", read);
+  await give("other");
+  assert.deepEqual(finished, ["other"]);
+  resume();
+  await read;
+  await new Promise(setImmediate);
+  assert.deepEqual(finished, ["other", "slow"]);
 });

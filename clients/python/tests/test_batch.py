@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from waterwheel_pool import Worker, kinds
-from waterwheel_pool.running import RunningJob
+from waterwheel_pool.running import PIECE, RunningJob
 
 
 class Desk:
@@ -84,3 +84,25 @@ def test_a_full_batch_that_does_not_come_is_not_waited_for(desk: Desk, monkeypat
     desk.give("b", "c", "d")
     desk.go.release()
     assert desk.next() == ["b", "c", "d"]
+
+
+def test_a_slow_reader_holds_up_its_own_job_alone() -> None:
+    worker, said = Worker(), queue.Queue[str]()
+
+    @worker.batch("b", max=2)
+    def handler(jobs: list[RunningJob]) -> list[bytes]:
+        return [job.payload * 3 for job in jobs]
+
+    def give(name: str, payload: bytes) -> RunningJob:
+        run = {"kind": "b", "id": name, "budget_ms": 1000}
+        # One piece may be on its way.
+        job = RunningJob(run, payload, lambda *what: said.put(what[0]), window=1)
+        worker.start(job)
+        return job
+
+    slow = give("slow", bytes(PIECE))
+    assert said.get(timeout=10) == "output"
+    give("other", b"short")
+    assert said.get(timeout=10) == "done" and not slow.answered
+    slow.window.release()
+    assert [said.get(timeout=10) for _ in range(2)] == ["output", "done"] and slow.answered

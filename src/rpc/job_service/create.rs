@@ -8,7 +8,6 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::{JobsCall, filter::read_time, groups::GROUP_LABEL, measured};
 use crate::{
-    auth::Rpc,
     detached::{SCHEDULE_PREFIX, wall_clock},
     model::{Criticality, FieldViolation, RequestId},
     proto::{
@@ -59,7 +58,7 @@ impl JobsCall {
             return Err(status::store_unavailable(&cause));
         }
         // The hold ends with this call: a quota counts jobs in pools, and not jobs in the store.
-        let _hold = service.access.admit(&service.pools, Rpc::CreateJob, context, &mut job.job)?;
+        let _hold = service.access.admit(&service.pools, self.rpc, context, &mut job.job)?;
         let pool = service.pools.pool_of(&job.job);
         let pool = pool.map_err(|rejection| status::status(&rejection.into(), context.request_id()))?;
         job.pool = pool.name().to_string();

@@ -31,6 +31,10 @@ const RULES: &str = r#"
     principals = ["spiffe://prod/b"]
     rpcs = ["CreateJob", "GetJob", "WaitJob", "JobService.ListJobs", "JobService.CancelJob", "CloseGroup", "GetGroup"]
     kinds = ["echo"]
+    [auth.rule.groups-of-b]
+    principals = ["spiffe://prod/b"]
+    rpcs = ["CreateGroup"]
+    kinds = ["sha256"]
 "#;
 
 /// A caller that has a job that ends, and a job that is due in ten minutes.

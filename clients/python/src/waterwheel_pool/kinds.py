@@ -17,7 +17,7 @@ from . import attached, child
 from .channel import Access, Connection
 from .errors import Failed
 from .messages import Payload, Result, current, encoded
-from .running import RunningJob
+from .running import PIECE, RunningJob
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 Slots = AbstractContextManager[Any]
@@ -198,7 +198,12 @@ class _Batch(_Kind):
                 self._changed.wait_for(self._live)
                 batch, self._waiting = self._waiting[: self.max], self._waiting[self.max :]
             began = time.monotonic()
-            self.work(batch)
+            for job, value in self._ends(batch):
+                if _is_long(value):
+                    # Its caller may be slow to read it, and holds up no other job.
+                    threading.Thread(target=job.finish, args=(value, self.content_type), daemon=True).start()
+                else:
+                    job.finish(value, self.content_type)
             with self._changed:
                 # If the worker was full, its callers send the next jobs at once: half a batch would waste its cost.
                 if len(batch) + len(self._live()) >= self.max:
@@ -206,14 +211,27 @@ class _Batch(_Kind):
                     self._changed.wait_for(lambda: len(self._live()) >= self.max, patience)
 
     def work(self, jobs: list[RunningJob]) -> None:
+        for job, value in self._ends(jobs):
+            job.finish(value, self.content_type)
+
+    def _ends(self, jobs: list[RunningJob]) -> Iterable[tuple[RunningJob, Any]]:
+        """The members of a batch, each with its result or its error."""
         # The thread that reads answers a member that is to stop; its result is dropped here.
         values = self._returned(jobs, jobs[0])
         if isinstance(values, str | bytes | Mapping) or not isinstance(values, list | BaseException):
             values = TypeError(f"a batch returns a list of results, not {type(values).__name__}")
         elif isinstance(values, list) and len(values) != len(jobs):
             values = TypeError(f"a batch of {len(jobs)} jobs needs as many results, not {len(values)}")
-        for at, job in enumerate(jobs):
-            job.finish(values if isinstance(values, BaseException) else values[at], self.content_type)
+        return zip(jobs, values if isinstance(values, list) else [values] * len(jobs), strict=True)
+
+
+def _is_long(value: object) -> bool:
+    """Whether an answer takes several messages, for each of which it may wait."""
+    data = value[0] if isinstance(value, tuple) and value else value
+    if isinstance(data, memoryview):
+        return data.nbytes > PIECE
+    # The size of JSON is known when it is made.
+    return isinstance(data, dict | list) or (isinstance(data, bytes | bytearray | str) and len(data) > PIECE // 4)
 
 
 _loops: list[asyncio.AbstractEventLoop] = []
