@@ -203,7 +203,8 @@ fn failed(claimed: &Claimed, failure: &Failure, attempt: &RunningAttempt, jitter
         | Outcome::ExpiredInQueue
         | Outcome::Cancelled => Next::GiveBack,
         _ => {
-            let is_retryable_code = || said.after.is_some() || RETRYABLE.iter().any(|known| *known as i32 == code);
+            let asks_again = said.after.is_some() || said.is_uncounted;
+            let is_retryable_code = || asks_again || RETRYABLE.iter().any(|known| *known as i32 == code);
             let retryable = said.retryable.unwrap_or_else(is_retryable_code);
             let policy = &claimed.request.policy.retry;
             match (policy.next(claimed, reason, retryable, jitter), said.after) {

@@ -316,7 +316,15 @@ impl<C: Connection> Engine<C> {
             record.take_key(is_held);
         }
         let may_run = !record.needs_key() && self.has_free_slot(record)?;
-        let place = if may_run { self.place(record)? } else { self.number()? };
+        let place = match may_run {
+            // It has not begun since, so that later jobs may not pass it.
+            true if record.was_held() => {
+                self.changes.returned = true;
+                record.place
+            }
+            true => self.place(record)?,
+            false => self.number()?,
+        };
         record.enter(may_run, place);
         Ok(())
     }

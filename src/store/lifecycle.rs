@@ -57,6 +57,11 @@ impl JobRecord {
         matches!(self.state, JobState::Ready | JobState::Running)
     }
 
+    /// Whether it was taken last when a limit let it not begin.
+    pub(super) fn was_held(&self) -> bool {
+        self.attempts.last().is_some_and(|attempt| attempt.outcome == Some(Reason::LimitExceeded))
+    }
+
     /// Whether it has expired.
     pub(super) fn is_expired(&self, now: Timestamp) -> bool {
         self.request.expire_at.is_some_and(|end| end <= now)
@@ -204,6 +209,9 @@ impl JobRecord {
 
     /// Records the attempt that ends.
     fn keep_attempt(&mut self, now: Timestamp, worker: &str, outcome: Option<Reason>, code: i32, message: &str) {
+        if outcome == Some(Reason::LimitExceeded) && self.was_held() {
+            self.attempts.pop();
+        }
         if self.attempts.len() >= MAX_ATTEMPTS_KEPT {
             self.attempts.remove(0);
         }

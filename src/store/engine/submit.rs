@@ -151,7 +151,7 @@ impl<C: Connection> Engine<C> {
 
     fn insert<'a>(
         &mut self,
-        Batch { records, plans, .. }: Batch<'a>,
+        Batch { records, plans, groups, .. }: Batch<'a>,
         jobs: impl Iterator<Item = &'a NewJob>,
     ) -> Result<Vec<Submitted>, StoreError> {
         let added: HashSet<i64> = self.rows.insert(&records)?.into_iter().collect();
@@ -173,6 +173,10 @@ impl<C: Connection> Engine<C> {
         let others = planned.iter().filter(|(_, plan)| !matches!(plan, Plan::Insert(row) if added.contains(row)));
         let ids: Vec<_> = others.map(|(job, _)| job.id.as_str()).collect();
         let found = self.rows.look_at(&ids)?;
+        let joined = |old: &JobRecord, group: &str| match groups.get(group) {
+            Some(Some((row, ..))) => old.member_of == Some(*row),
+            _ => true,
+        };
         let answers = planned.into_iter().map(|(job, plan)| {
             if let Plan::Insert(row) = plan
                 && let Some(answer) = new.remove(&row)
@@ -181,7 +185,9 @@ impl<C: Connection> Engine<C> {
             }
             let old = found.iter().find(|record| record.request.id == job.id);
             match (old, plan) {
-                (Some(old), _) if old.digest == job.digest() => Ok(Submitted::Existing(Box::new(old.clone()))),
+                (Some(old), _) if old.digest == job.digest() && joined(old, &job.group) => {
+                    Ok(Submitted::Existing(Box::new(old.clone())))
+                }
                 // A later job of the batch with this id fitted.
                 (Some(old), Plan::Refuse(why)) if added.contains(&old.row) => Ok(why),
                 (Some(_), _) => Ok(Submitted::Conflict),

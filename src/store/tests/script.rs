@@ -183,6 +183,7 @@ impl Script {
             Some("fail") => (Reason::HandlerFailed, Next::Failed),
             Some("cancelled") => (Reason::Cancelled, Next::Cancelled),
             Some("later") => (Reason::HandlerFailed, Next::Later { after: seconds("5") }),
+            _ if let Some(time) = words.find("held") => (Reason::LimitExceeded, Next::Later { after: seconds(time) }),
             Some("back") => (Reason::Draining, Next::GiveBack),
             Some("crash") => (Reason::WorkerCrashed, Next::Retry { after: seconds("1") }),
             _ => (Reason::HandlerFailed, Next::Retry { after: seconds(words.text("retry", "1")) }),

@@ -24,6 +24,29 @@ pub(in crate::store) const OF_KEYS: &[Case] = &[
             claim S k=9           => f",
     },
     Case {
+        name: "jobs that a handler holds keep their order, and what they did before",
+        script: "
+            open S
+            submit a b c          => created created created
+            claim S k=9           => a b c
+            end c held=1          => scheduled
+            end b retry=1         => scheduled
+            end a held=2          => scheduled
+            submit d              => created
+            advance 1
+            tick                  => promoted=2
+            claim S k=9           => c d b
+            get c                 => running starts=2 failures=0 crashes=0 kept=1
+            end b held=1          => scheduled
+            end c held=1          => scheduled
+            get b                 => scheduled starts=2 failures=1 crashes=0 kept=2
+            get c                 => scheduled starts=2 failures=0 crashes=0 kept=1
+            submit e              => created
+            advance 1
+            tick                  => promoted=3
+            claim S k=9           => a c b e",
+    },
+    Case {
         name: "a job that waits for its next attempt gives its place to the next one, and queues again",
         script: "
             open S
