@@ -7,6 +7,8 @@ class Batch {
   #waiting = [];
   #isBusy = false;
   #came = () => {};
+  // How many jobs the worker had at once: it does not know how many it may get.
+  #most = 0;
 
   constructor(handler, max, slots, read) {
     Object.assign(this, { handler, max, slots, read });
@@ -24,11 +26,12 @@ class Batch {
       const end = await this.#run(jobs);
       // While all places were taken, those who wait are about to come: without a pause for them, batches would halve.
       const places = Math.min(this.max, this.slots());
-      const isFull = jobs.length + this.#waiting.length >= places;
+      const held = [...jobs, ...this.#waiting].filter((job) => !job.cancelled).length;
+      this.#most = Math.max(this.#most, places, held);
       const took = performance.now() - began;
       // A caller that is slow to read a long result holds up no other job.
       jobs.forEach((job, number) => void this.#answer(job, end, number));
-      if (isFull) await this.#refill(places, took / 20);
+      if (held >= this.#most) await this.#refill(places, took / 20);
     }
     this.#isBusy = false;
   }

@@ -29,6 +29,8 @@ func (batch *batch) loop(worker *Worker) {
 	if slots := cap(worker.slots); slots > 0 {
 		places = min(places, slots)
 	}
+	// How many jobs the worker had at once: it does not know how many it may get.
+	most := places
 	for next := []*Job(nil); ; {
 		if len(next) == 0 {
 			next = append(next, <-batch.came)
@@ -38,8 +40,10 @@ func (batch *batch) loop(worker *Worker) {
 		results, err := batch.run(jobs)
 		took, patience := time.Since(began), time.Duration(0)
 		next = batch.gather(nil, batch.most, 0)
+		held := len(slices.DeleteFunc(slices.Concat(jobs, next), (*Job).Cancelled))
+		most = max(most, held)
 		// While all places were taken, those who wait are about to come: without a pause for them, batches would halve.
-		if len(jobs)+len(next) >= places {
+		if held >= most {
 			patience = took / 20
 		}
 		for number, job := range jobs {

@@ -51,6 +51,22 @@ def test_a_batch_waits_for_nothing_where_there_is_room(desk: Desk) -> None:
     assert desk.next() == ["b", "c"]
 
 
+def test_a_worker_that_had_more_places_waits_for_nobody(desk: Desk) -> None:
+    desk.give("a")
+    assert desk.next() == ["a"]
+    desk.give("b", "c", "d", "e", "f", "g", "h")
+    desk.go.release()
+    assert desk.next() == ["b", "c", "d", "e"]
+    desk.give("i")
+    # It has eight places, of which all were taken: it waits for a full batch, which is there.
+    desk.go.release()
+    assert desk.next() == ["f", "g", "h", "i"]
+    desk.give("j")
+    # Half of its places are free, so that nobody is about to come.
+    desk.go.release()
+    assert desk.next() == ["j"]
+
+
 def test_a_full_worker_runs_full_batches(desk: Desk) -> None:
     desk.give("a")
     assert desk.next() == ["a"]

@@ -179,6 +179,8 @@ class _Batch(_Kind):
     def __init__(self, handler: Callable[[Any], Any], content_type: str, max: int) -> None:
         super().__init__(handler, content_type)
         self.max, self._waiting, self._changed = max, list[RunningJob](), threading.Condition()
+        # How many jobs the worker had at once, or a full batch: it does not know how many it may get.
+        self._most = max
         self._thread = threading.Thread(target=self._run, name="batches", daemon=True)
 
     def start(self, job: RunningJob, slots: Slots) -> None:
@@ -198,7 +200,12 @@ class _Batch(_Kind):
                 self._changed.wait_for(self._live)
                 batch, self._waiting = self._waiting[: self.max], self._waiting[self.max :]
             began = time.monotonic()
-            for job, value in self._ends(batch):
+            ends = self._ends(batch)
+            took = time.monotonic() - began
+            with self._changed:
+                held = sum(not job.answered for job in batch) + len(self._live())
+                self._most = max(self._most, held)
+            for job, value in ends:
                 if _is_long(value):
                     # Its caller may be slow to read it, and holds up no other job.
                     threading.Thread(target=job.finish, args=(value, self.content_type), daemon=True).start()
@@ -206,15 +213,14 @@ class _Batch(_Kind):
                     job.finish(value, self.content_type)
             with self._changed:
                 # If the worker was full, its callers send the next jobs at once: half a batch would waste its cost.
-                if len(batch) + len(self._live()) >= self.max:
-                    patience = (time.monotonic() - began) * REFILL
-                    self._changed.wait_for(lambda: len(self._live()) >= self.max, patience)
+                if held >= self._most:
+                    self._changed.wait_for(lambda: len(self._live()) >= self.max, took * REFILL)
 
     def work(self, jobs: list[RunningJob]) -> None:
         for job, value in self._ends(jobs):
             job.finish(value, self.content_type)
 
-    def _ends(self, jobs: list[RunningJob]) -> Iterable[tuple[RunningJob, Any]]:
+    def _ends(self, jobs: list[RunningJob]) -> list[tuple[RunningJob, Any]]:
         """The members of a batch, each with its result or its error."""
         # The thread that reads answers a member that is to stop; its result is dropped here.
         values = self._returned(jobs, jobs[0])
@@ -222,7 +228,7 @@ class _Batch(_Kind):
             values = TypeError(f"a batch returns a list of results, not {type(values).__name__}")
         elif isinstance(values, list) and len(values) != len(jobs):
             values = TypeError(f"a batch of {len(jobs)} jobs needs as many results, not {len(values)}")
-        return zip(jobs, values if isinstance(values, list) else [values] * len(jobs), strict=True)
+        return list(zip(jobs, values if isinstance(values, list) else [values] * len(jobs), strict=True))
 
 
 def _is_long(value: object) -> bool:
