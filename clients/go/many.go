@@ -23,13 +23,13 @@ type Outcome struct {
 	Err    error
 }
 
-// SubmitMany runs many jobs on one call, and yields each with its outcome as it is known, once and in no order. It takes
-// jobs from the sequence, in a goroutine, only as fast as the server and the loop take them. Jobs wait while the pool is
-// full; those that are refused otherwise are sent again as by Submit. If the call breaks, another one goes on. A loop that
-// ends early cancels the rest.
+// SubmitMany runs many jobs on one call, and yields each with its outcome as it is known, once and in no order. It
+// takes jobs from the sequence, in a goroutine, only as fast as the server and the loop take them. Jobs wait while the
+// pool is full; those that are refused otherwise are sent again as by Submit. If the call breaks, another one goes on.
+// A loop that ends early cancels the rest.
 //
-// The deadline of the context is that of all: a job that was not sent by then is [Missed], and has not started. So leave the
-// loop over a sequence without an end. Without a deadline, each job has 30 s.
+// The deadline of the context is that of all: a job that was not sent by then is [Missed], and has not started. So
+// leave the loop over a sequence without an end. Without a deadline, each job has 30 s.
 func (client *Client) SubmitMany(ctx context.Context, jobs iter.Seq[*Job]) iter.Seq[Outcome] {
 	return func(yield func(Outcome) bool) {
 		ctx, cancel := context.WithCancel(ctx)

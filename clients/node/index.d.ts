@@ -123,9 +123,9 @@ export class Client {
   submit(kind: string, payload?: Payload, options?: SubmitOptions): Promise<Result>;
   stream(kind: string, payload?: Payload, options?: SubmitOptions & { onProgress?: (its: Progress) => void }): Stream;
   /**
-   * Takes jobs as fast as they run, at most `atOnce` (256) ahead. What is refused is sent again; if the call breaks, another
-   * one goes on. The timeout is that of all: a job that was not sent by then is `Missed`, and has not started. Without one,
-   * each job has 30 s.
+   * Takes jobs as fast as they run, at most `atOnce` (256) ahead. What is refused is sent again; if the call breaks,
+   * another one goes on. The timeout is that of all: a job that was not sent by then is `Missed`, and has not started.
+   * Without one, each job has 30 s.
    */
   submitMany<J extends Job>(
     jobs: Iterable<J> | AsyncIterable<J>,

@@ -62,8 +62,8 @@ func (batch *batch) loop(worker *Worker) {
 	}
 }
 
-// gather adds the jobs that are there, and those that come within the time, until there are so many. It leaves out those
-// that are cancelled, and so answered.
+// gather adds the jobs that are there, and those that come within the time, until there are so many. It leaves out
+// those that are cancelled, and so answered.
 func (batch *batch) gather(jobs []*Job, most int, patience time.Duration) []*Job {
 	for end := time.After(patience); len(jobs) < most; {
 		select {

@@ -196,8 +196,8 @@ async fn endless_streams_and_silent_peers_do_not_delay_the_exit() {
     drop((silent, preface));
 }
 
-/// A client that is far away, or busy, answers the PING of the drain too late. What it sends meanwhile did not start, which
-/// it knows from the last GOAWAY: it can send that again.
+/// A client that is far away, or busy, answers the PING of the drain too late. What it sends meanwhile did not start,
+/// which it knows from the last GOAWAY: it can send that again.
 #[tokio::test]
 async fn a_peer_that_answers_late_is_told_which_calls_were_accepted() {
     let (process, _pids) = serve().await;
