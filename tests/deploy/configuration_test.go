@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"cmp"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -143,14 +144,14 @@ func TestCallersArePlaintextInAMeshOnly(t *testing.T) {
 		found := build(t, variant)
 		pod := found.deployment.Spec.Template.Spec
 		config := found.config.Data["waterwheel.toml"]
-		volumes := slices.DeleteFunc(slices.Clone(pod.Volumes), func(v corev1.Volume) bool { return v.Secret == nil })
+		volumes := slices.DeleteFunc(slices.Clone(pod.Volumes), func(v corev1.Volume) bool { return v.Name != "tls" })
 		allowed := strings.Contains(config, "\nallow_plaintext = true")
 		if slices.Contains(meshed, variant) {
 			if found.isSecured() || !allowed || len(volumes) != 0 {
-				t.Errorf("%s: allow_plaintext %v, Secrets %+v", variant, allowed, volumes)
+				t.Errorf("%s: allow_plaintext %v, volumes %+v", variant, allowed, volumes)
 			}
 		} else if !found.isSecured() || allowed || len(volumes) != 1 {
-			t.Fatalf("%s: allow_plaintext %v, Secrets %+v", variant, allowed, volumes)
+			t.Fatalf("%s: allow_plaintext %v, volumes %+v", variant, allowed, volumes)
 		}
 		for _, container := range []corev1.Container{found.check(t), pod.Containers[0]} {
 			index := slices.IndexFunc(container.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == mounted })
@@ -194,7 +195,7 @@ func TestPoolsAndKindsAreTheSameEverywhere(t *testing.T) {
 }
 
 func TestTheCertificateIsForTheServiceAndItsSecret(t *testing.T) {
-	for _, variant := range []string{"overlays/cert-manager", "helm/cert-manager"} {
+	for _, variant := range []string{"overlays/cert-manager", "helm/cert-manager", "overlays/teams", "helm/teams"} {
 		found := build(t, variant)
 		if found.certificate == nil {
 			t.Fatalf("%s: no certificate", variant)
@@ -206,8 +207,33 @@ func TestTheCertificateIsForTheServiceAndItsSecret(t *testing.T) {
 		}) {
 			t.Errorf("nobody mounts %s", spec.SecretName)
 		}
-		if !slices.Contains(spec.DNSNames, found.service.Name) || spec.RenewBefore.Duration >= spec.Duration.Duration {
+		name, namespace := found.service.Name, cmp.Or(found.service.Namespace, "default")
+		written := func(called string) bool { return slices.Contains(spec.DNSNames, called) }
+		if !written(name) || !written(name+"."+namespace) || !written(name+"."+namespace+".svc") || spec.RenewBefore.Duration >= spec.Duration.Duration {
 			t.Errorf("%+v", spec)
+		}
+	}
+}
+
+// The image has no certificate authorities: with TLS, that of the database comes from the Secret.
+func TestTheAuthorityOfTheDatabaseIsMounted(t *testing.T) {
+	for _, variant := range []string{"overlays/postgres", "overlays/cert-manager-postgres", "overlays/teams", "helm/teams"} {
+		found := build(t, variant)
+		pod := found.deployment.Spec.Template.Spec
+		at := slices.IndexFunc(pod.Volumes, func(v corev1.Volume) bool {
+			return v.Secret != nil && v.Secret.SecretName == "waterwheel-store" &&
+				slices.Equal(v.Secret.Items, []corev1.KeyToPath{{Key: "ca.crt", Path: "ca.crt"}})
+		})
+		if at < 0 {
+			t.Fatalf("%s: %+v", variant, pod.Volumes)
+		}
+		for _, container := range []corev1.Container{found.check(t), pod.Containers[0]} {
+			if !slices.ContainsFunc(container.VolumeMounts, func(m corev1.VolumeMount) bool {
+				file := corev1.EnvVar{Name: "WATERWHEEL_STORE__CA_FILE", Value: m.MountPath + "/ca.crt"}
+				return m.Name == pod.Volumes[at].Name && slices.Contains(container.Env, file)
+			}) {
+				t.Errorf("%s: %s has %+v and %+v", variant, container.Name, container.Env, container.VolumeMounts)
+			}
 		}
 	}
 }

@@ -74,6 +74,11 @@ volumeMounts:
   - name: store
     mountPath: /var/lib/waterwheel
   {{- end }}
+  {{- if and .Values.store.url.secret .Values.store.url.ca }}
+  - name: store-ca
+    mountPath: /etc/waterwheel-store
+    readOnly: true
+  {{- end }}
   {{- with .Values.extraVolumeMounts }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
@@ -91,6 +96,10 @@ volumeMounts:
     secretKeyRef:
       name: {{ .secret }}
       key: {{ .key }}
+{{- if .ca }}
+- name: WATERWHEEL_STORE__CA_FILE
+  value: /etc/waterwheel-store/ca.crt
+{{- end }}
 {{- end }}
 {{- end }}
 {{- with .Values.extraEnv }}
