@@ -22,7 +22,7 @@ pub use deadline::{Deadline, DeadlinePolicy};
 pub use handler_error::{FailureCode, HandlerError};
 pub use ids::{InvalidRequestId, JobId, RequestId};
 pub use job::{Criticality, FieldViolation, Job, JobStage, Labels, WhenFull};
-pub use limit::{KindLimits, Limit, Limiter, Rate};
+pub use limit::{KindLimits, Limit, Limiter, Rate, Share};
 pub use outcome::{Completed, Execution, Failure, JobError, JobResult, Outcome, Output, ProgramEnd, Rung, Waterfall};
 pub use reason::{Code, Reason};
 pub(crate) use recorded_job::{RecordedEnd, RecordedJob, Traits};

@@ -93,6 +93,8 @@ pub(crate) struct Arrival<'a, J> {
     pub(crate) ordering_key: &'a str,
     pub(crate) limit_key: &'a str,
     pub(crate) when_full: WhenFull,
+    /// Whether a store has counted the job for the limits of its kind.
+    pub(crate) is_stored: bool,
     /// The runtime of the caller. Its workers are preferred.
     pub(crate) shard: usize,
 }

@@ -15,9 +15,9 @@ use super::{
     output::{contents, pluralized, table},
 };
 use crate::{
-    config::{Config, Faults, Loaded, Pool, Sources, Warning},
+    config::{Config, Faults, Kind, Loaded, Pool, Sources, Warning},
     detached::{Calendar, Schedule, wall_clock},
-    model::Limit,
+    model::Share,
     store::{StoreError, inspect_postgres},
 };
 
@@ -141,19 +141,29 @@ fn comparison(findings: &[Finding]) -> Vec<String> {
 fn summary(config: &Config) -> String {
     let (pools, kinds) = (pluralized(config.pools.len(), "pool"), pluralized(config.kinds.len(), "kind"));
     let ticks = ticks(config).into_iter().map(|(name, next)| format!("\nschedule {name}  next {}", next.join("  ")));
-    format!("ok: {pools} and {kinds}\n{}", contents(config)) + &ticks.collect::<String>() + shares(config)
+    format!("ok: {pools} and {kinds}\n{}", contents(config)) + &ticks.collect::<String>() + &shares(config)
 }
 
-/// Which limits hold over all servers of a store.
-fn shares(config: &Config) -> &'static str {
-    let has_limit = config.kinds.iter().map(|kind| &kind.options.limits).any(|limits| {
-        let none = Limit::default();
-        limits.all != none || limits.per_key != none
-    });
-    if config.store.postgres().is_none() || !has_limit {
-        return "";
+/// What the limits of kinds mean where servers share a store.
+fn shares(config: &Config) -> String {
+    let limited = |share| {
+        let has = |kind: &&Kind| kind.options.limits.is_set() && kind.options.limits.share == share;
+        config.kinds.iter().filter(has).map(|kind| &*kind.name).collect::<Vec<_>>().join(", ")
+    };
+    let [whole, divided] = [limited(Share::Each), limited(Share::Divide)];
+    let is_shared = config.store.postgres().is_some();
+    let mut lines = Vec::new();
+    if is_shared && !(whole.is_empty() && divided.is_empty()) {
+        let detached = "`concurrency` holds over all servers of the store; each server counts `rate` by itself";
+        lines.push(format!("\nlimits  detached jobs: {detached}"));
     }
-    "\nlimits  `concurrency` of detached jobs holds over all servers of the store; each server counts the rest by itself"
+    if is_shared && !whole.is_empty() {
+        lines.push(format!("\nlimits  calls: each server has the whole limits of {whole}"));
+    }
+    if !divided.is_empty() {
+        lines.push(format!("\nlimits  calls: the servers divide the limits of {divided}"));
+    }
+    lines.concat()
 }
 
 /// The next ticks of each schedule.
@@ -234,16 +244,21 @@ mod tests {
     }
 
     #[test]
-    fn limits_that_each_server_counts_by_itself_are_named() {
+    fn what_limits_mean_over_servers_is_said() {
         let file = starter_file();
         let shown = |keys: &[&str]| {
             let set = keys.iter().flat_map(|key| ["--set", key]);
             checked(&["--config", file.path().to_str().unwrap()].into_iter().chain(set).collect::<Vec<_>>()).unwrap()
         };
         let (shared, limited) = ("store.url=postgres://u@localhost/jobs", "kind.echo.limit.rate=5");
-        assert!(shown(&[shared, limited]).contains("\nlimits  `concurrency` of detached jobs holds over"));
+        let lines = |keys: &[&str]| shown(keys).split("\nlimits  ").skip(1).map(str::to_owned).collect::<Vec<_>>();
+        let [detached, whole] = &lines(&[shared, limited])[..] else { panic!("two lines") };
+        assert!(detached.starts_with("detached jobs: `concurrency` holds over all"), "{detached}");
+        assert_eq!(whole, "calls: each server has the whole limits of echo");
+        let both = [shared, limited, "kind.gzip.limit.concurrency=1", "kind.gzip.limit.share=divide"];
+        assert_eq!(lines(&both)[1..], [&**whole, "calls: the servers divide the limits of gzip"]);
         for keys in [[shared, "store.max_jobs=9"], ["store.memory=true", limited]] {
-            assert!(!shown(&keys).contains("\nlimits  "), "{keys:?}");
+            assert_eq!(lines(&keys), [""; 0], "{keys:?}");
         }
     }
 

@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     auth,
+    model::Share,
     net::{ListenAddress, Tls, TlsFile},
     store,
 };
@@ -291,6 +292,7 @@ fn report_kinds(values: &mut Values, no_kinds: NoKinds, env: &[(String, String)]
         }
         let per_key = ["concurrency", "rate"].map(|bound| key(&format!("limit.per_key.{bound}")));
         report_need(values, &key("limit.per_key.keys"), &per_key.each_ref().map(String::as_str));
+        report_share(values, &key("limit.share"));
         if !values.is_in_file(&table) && handler::keys_of(kind, values).is_empty() {
             let help = meant(values, "kind", kind, "give it `exec` or `builtin`")
                 .unwrap_or(format!("add [{table}] to the file, or set its `exec` or `builtin` too"));
@@ -302,6 +304,13 @@ fn report_kinds(values: &mut Values, no_kinds: NoKinds, env: &[(String, String)]
         handler::report_program(&table, "exec", values, env);
     }
     report_programs(values, &kinds, env);
+}
+
+/// Only servers that share a database know their number.
+fn report_share(values: &mut Values, share: &str) {
+    if values.get(share) == Some(Share::Divide) {
+        report_need(values, share, &["store.url"]);
+    }
 }
 
 fn report_programs(values: &mut Values, kinds: &[String], env: &[(String, String)]) {

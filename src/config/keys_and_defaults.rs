@@ -248,8 +248,7 @@ keys! {
     "store.ca_file": Path, like "'database.crt'";
     /// Keep detached jobs in memory if there is no `path` and no `url`. They end with the process.
     "store.memory": Boolean, default "false";
-    /// Maximum number of detached jobs that have not ended. A tenant with a name may hold three times as many as are
-    /// free.
+    /// Maximum number of detached jobs that have not ended. A named tenant may hold three times what is free.
     "store.max_jobs": Integer(1, 1_000_000_000), default "10000000";
     /// Maximum bytes of payloads and outputs of detached jobs, those of ended ones included. A tenant with a name may
     /// hold three times as many as are free.
@@ -317,8 +316,7 @@ keys! {
     /// Number of attached workers that stay, however idle. By default 0.
     "pool.*.attached.min": Integer(0, 65_536), like "1";
 
-    /// Long-running program, with its arguments. It runs the jobs of each kind that names it. `{config_dir}` is the
-    /// directory of the configuration file.
+    /// Long-running program and its arguments, for the kinds that name it. `{config_dir}` is as in `exec`.
     "program.*.command": Command, like "['/usr/bin/python3', '{config_dir}/worker.py']";
     /// Jobs that one process runs at once.
     "program.*.jobs_per_process": Integer(1, 65_536), default "1", like "8";
@@ -371,6 +369,8 @@ keys! {
     "kind.*.limit.per_key.burst": MILLION, like "3";
     /// Limit keys that are counted separately, 10000 by default. Further ones share one limit.
     "kind.*.limit.per_key.keys": Integer(1, ENTRIES), like "10000";
+    /// `divide`: the servers that share `store.url` divide the limits for calls. `each` has them whole by default.
+    "kind.*.limit.share": Text(OneOf(&["each", "divide"])), like "'divide'";
     /// Maximum number of attempts of a detached job, without those that a drain or a lost lease ended.
     "kind.*.retry.max_attempts": Integer(1, 1000), default "5";
     /// Upper limit of the random delay before the second attempt. It doubles with each further attempt.

@@ -330,6 +330,7 @@ fn kind(values: &Values, name: String, env: &[(String, String)]) -> Kind {
             all: limit(values, &key("limit")),
             per_key: limit(values, &key("limit.per_key")),
             keys: values.get(&key("limit.per_key.keys")).unwrap_or(KindLimits::default().keys),
+            share: values.get(&key("limit.share")).unwrap_or_default(),
         },
         ..values.section(&table)
     };

@@ -1,5 +1,7 @@
 //! How many jobs want the workers of a pool, on the other servers of the store and in the store itself.
 
+use std::num::NonZeroU32;
+
 use super::{Detached, Inner};
 use crate::{
     pool::Pool,
@@ -24,11 +26,17 @@ impl Detached {
 }
 
 impl Inner {
-    /// Tells the other servers how many jobs this one has, and learns theirs.
+    /// Tells the other servers how many jobs this one has, and learns theirs. While it does not learn them, it keeps its
+    /// part of the limits: the others keep theirs.
     pub(super) async fn share_demand(&self) {
         let Some(session) = self.leases.session() else { return };
         let own: Demand = self.pools.all().iter().map(|pool| (pool.name().to_string(), pool.demand())).collect();
         let others = self.note(self.store.share_demand(session, own).await);
+        if let Ok(others) = &others {
+            let servers = u32::try_from(others.len()).unwrap_or(u32::MAX).saturating_add(1);
+            let servers = NonZeroU32::new(servers).expect("this server is one");
+            self.pools.all().iter().for_each(|pool| pool.divide_limits(servers));
+        }
         *self.elsewhere.lock() = others.ok();
     }
 }

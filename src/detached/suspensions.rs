@@ -67,6 +67,9 @@ impl Inner {
     /// Looks until the store answers. No job may start before.
     pub(super) async fn first_look(&self) {
         while !*self.suspensions.has_looked.borrow() && !self.stop.is_cancelled() {
+            // The first calls find divided limits, too.
+            self.session().await;
+            self.share_demand().await;
             self.look_at_suspended().await;
             if !*self.suspensions.has_looked.borrow() {
                 sleep(CLAIM_INTERVAL).await;

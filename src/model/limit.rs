@@ -12,6 +12,19 @@ pub struct KindLimits {
     pub per_key: Limit,
     /// Maximum number of limit keys that are counted separately; further ones share the limits of the empty key.
     pub keys: usize,
+    /// What the limits mean for calls where several servers share a store.
+    pub share: Share,
+}
+
+/// What a limit means for calls, which wait for no store, where several servers share one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "programs", derive(serde::Deserialize), serde(rename_all = "snake_case"))]
+pub enum Share {
+    /// Each server has the whole limit.
+    #[default]
+    Each,
+    /// Each server has an equal part of it, rounded down, at least one job.
+    Divide,
 }
 
 /// A limit on running jobs, and a limit on the rate of starts.
@@ -51,7 +64,7 @@ pub enum Limiter {
 
 impl Default for KindLimits {
     fn default() -> Self {
-        Self { all: Limit::default(), per_key: Limit::default(), keys: 10_000 }
+        Self { all: Limit::default(), per_key: Limit::default(), keys: 10_000, share: Share::Each }
     }
 }
 
@@ -61,6 +74,14 @@ impl KindLimits {
     pub fn is_set(&self) -> bool {
         self.all.is_set() || self.per_key.is_set()
     }
+
+    /// The limits of one of so many servers.
+    pub(crate) fn part_of(self, servers: NonZeroU32) -> Self {
+        match self.share {
+            Share::Each => self,
+            Share::Divide => Self { all: self.all.part_of(servers), per_key: self.per_key.part_of(servers), ..self },
+        }
+    }
 }
 
 impl Limit {
@@ -68,6 +89,12 @@ impl Limit {
     #[must_use]
     pub fn is_set(&self) -> bool {
         self.concurrency.is_some() || self.rate.is_some()
+    }
+
+    fn part_of(self, servers: NonZeroU32) -> Self {
+        let part = |all: NonZeroU32| NonZeroU32::new(all.get() / servers).unwrap_or(NonZeroU32::MIN);
+        let rate = |Rate { interval, burst }| Rate { interval: interval * servers.get(), burst: part(burst) };
+        Self { concurrency: self.concurrency.map(part), rate: self.rate.map(rate) }
     }
 }
 

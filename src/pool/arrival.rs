@@ -56,6 +56,7 @@ impl Ticket {
             ordering_key: &job.ordering_key,
             limit_key: &job.limit_key,
             when_full: job.when_full.unwrap_or(inner.settings.when_full),
+            is_stored: cx.attempt().is_some(),
             shard: shard(),
         };
         let mut queued = None;

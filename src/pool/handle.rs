@@ -1,6 +1,8 @@
 //! The public handle of a pool: submission of jobs, snapshots, and the commands of operators: pause, shut, resume,
 //! resize, reconfigure, cancel. `drain.rs` adds drains.
 
+#[cfg(feature = "server")]
+use std::num::NonZeroU32;
 use std::{fmt, num::NonZeroUsize, sync::Arc};
 
 use tokio::time::Instant;
@@ -254,6 +256,13 @@ impl Pool {
         inner.fit_externals();
         keep_size(inner);
         true
+    }
+
+    /// So many servers divide the limits of kinds that are to be divided.
+    #[cfg(feature = "server")]
+    pub(crate) fn divide_limits(&self, servers: NonZeroU32) {
+        let now = Instant::now();
+        self.inner().drive(|core, effects| core.divide_limits(now, servers, effects));
     }
 
     /// Replaces the settings and the kinds; call [`Pools::refresh`](super::Pools::refresh) afterwards. No job is lost:

@@ -164,7 +164,7 @@ fn detached_stats(depth: Depth) -> proto::DetachedStats {
 }
 
 fn limit_stats(stats: LimitStats) -> proto::LimitStats {
-    let LimitStats { limits: KindLimits { all, per_key, keys: _ }, running, queued, keys } = stats;
+    let LimitStats { limits: KindLimits { all, per_key, keys: _, share: _ }, running, queued, keys } = stats;
     let bound = |limit: Limit| proto::LimitBound {
         concurrency: limit.concurrency.map_or(0, NonZeroU32::get),
         rate: limit.rate.map_or(0.0, |rate| 1.0 / rate.interval.as_secs_f64()),

@@ -321,7 +321,9 @@ impl<H: Host> Core<H> {
         let stage = EntryStage::Running { worker, ended: false };
         let key_queue = self.queue.keys.join(Names::of(&arrival), work);
         let entry = Entry::new(key.sequence, arrival, kind_queue);
-        self.entries.insert(Entry { stage, work, key_queue, key_limiter, ..entry });
+        let entry = Entry { stage, work, key_queue, key_limiter, ..entry };
+        self.limits.count(&entry);
+        self.entries.insert(entry);
         self.counts.accepted += 1;
         self.running += 1;
         Grant { key, worker: id, state }

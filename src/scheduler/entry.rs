@@ -34,6 +34,8 @@ pub(super) struct Entry<H: Host> {
     pub(super) is_replaceable: bool,
     /// Whether it is a probe of its kind's service time.
     pub(super) is_probe: bool,
+    /// Whether a store has counted it for the limits of its kind.
+    pub(super) is_stored: bool,
     pub(super) start_by: Instant,
     pub(super) finish_by: Instant,
     pub(super) shard: usize,
@@ -107,6 +109,7 @@ impl<H: Host> Entry<H> {
             counted: 0.0,
             is_replaceable: arrival.when_full == WhenFull::DropOldest,
             is_probe: false,
+            is_stored: arrival.is_stored,
             start_by: arrival.start_by,
             finish_by: arrival.finish_by,
             shard: arrival.shard,

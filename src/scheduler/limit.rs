@@ -5,8 +5,9 @@ mod hold;
 #[path = "tests/invariants/limit.rs"]
 mod invariants;
 mod key;
+mod share;
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, mem, num::NonZeroU32};
 
 use rustc_hash::FxHashMap;
 use slab::Slab;
@@ -43,12 +44,16 @@ pub(super) struct Limits {
     idle: BTreeSet<(Instant, KeyLimiterId)>,
     /// Key limiters with a job that have changed, so that a job may pass.
     changed: BTreeSet<KeyLimiterId>,
+    /// Servers that divide limits; `None` while others are not known.
+    servers: Option<NonZeroU32>,
 }
 
 #[derive(Default)]
 struct KindLimiter {
     /// The kind; of no use for those without limits.
     kind: KindId,
+    /// Those of all servers that divide them.
+    whole: KindLimits,
     limits: KindLimits,
     used: Used,
     by_key: FxHashMap<Box<str>, KeyLimiterId>,
@@ -82,7 +87,9 @@ impl Limits {
                 continue;
             }
             self.queue_of.push(KindQueueId(self.kind_limiters.len()));
-            self.kind_limiters.push(KindLimiter { kind: KindId(kind), limits: *limits, ..KindLimiter::default() });
+            let part = limits.part_of(self.servers.unwrap_or(NonZeroU32::MIN));
+            let new = KindLimiter { kind: KindId(kind), whole: *limits, limits: part, ..KindLimiter::default() };
+            self.kind_limiters.push(new);
         }
     }
 
@@ -181,8 +188,9 @@ impl Limits {
     }
 
     /// A job is over.
-    pub(super) fn quit(&mut self, key_limiter: Option<KeyLimiterId>) {
-        let Some(key_limiter) = key_limiter else { return };
+    pub(super) fn quit<H: Host>(&mut self, entry: &Entry<H>) {
+        self.uncount(entry);
+        let Some(key_limiter) = entry.key_limiter else { return };
         let found = &mut self.key_limiters[key_limiter.0];
         found.jobs -= 1;
         if found.jobs > 0 {
@@ -220,7 +228,7 @@ impl Limits {
             self.key_limiters[key_limiter.0].waiting_for_token = None;
             self.mark_changed(key_limiter);
         }
-        std::mem::take(&mut self.changed)
+        mem::take(&mut self.changed)
     }
 
     /// Whether nothing is due.
@@ -315,13 +323,14 @@ impl Limits {
     /// Seconds of worker time per second that the kind queue may use, if its jobs take `service` seconds.
     pub(super) fn pace(&self, kind_queue: KindQueueId, service: f64) -> f64 {
         let Limit { concurrency, rate } = self.kind_limiters[kind_queue.0].limits.all;
-        let max = concurrency.map_or(f64::INFINITY, |max| f64::from(max.get()));
+        let places = |max| f64::from(self.kind_limiters[kind_queue.0].used.places(max));
+        let max = concurrency.map_or(f64::INFINITY, places);
         rate.map_or(max, |rate| max.min(service / rate.interval.as_secs_f64()))
     }
 
     /// The longest interval between two jobs under `by`, if `by` is a rate.
     pub(super) fn interval(&self, kind_queue: KindQueueId, by: Option<Limiter>) -> f64 {
-        let KindLimits { all, per_key, keys: _ } = self.kind_limiters[kind_queue.0].limits;
+        let KindLimits { all, per_key, keys: _, share: _ } = self.kind_limiters[kind_queue.0].limits;
         let rate = match by {
             Some(Limiter::Rate) => all.rate,
             Some(Limiter::KeyRate) => per_key.rate,

@@ -51,6 +51,7 @@ struct Offer {
     /// 0 means the empty limit key.
     limit_key: u8,
     when_full: WhenFull,
+    is_stored: bool,
     shard: usize,
 }
 
@@ -63,6 +64,7 @@ enum Event {
     Withdraw { job: u32, why: Withdrawal },
     Stick { job: u32 },
     Hold { job: u32, scope: Limiter, time: Duration },
+    Divide { servers: u32 },
     AddWorker,
     Resize { min: usize, max: usize },
     Pause,

@@ -30,6 +30,7 @@ impl<H: Host> Core<H> {
         self.admission.take(entry.class, entry.work);
         self.admission.safety_margins[entry.class.rank()].accept();
         entry.key_limiter = self.limits.join(entry.kind_queue, names.limit_key, now);
+        self.limits.count(entry);
         self.queue.enter(&mut self.entries, index, names);
         self.saturated |= self.queue.all.len() * FIFTHS >= self.caps.jobs.saturating_mul(SATURATED_FIFTHS);
         if self.entries[index].stage != EntryStage::Blocked {
@@ -102,7 +103,7 @@ impl<H: Host> Core<H> {
     /// A job has ended, and all its references are released.
     pub(super) fn depart(&mut self, entry: &Entry<H>) {
         self.queue.depart(entry);
-        self.limits.quit(entry.key_limiter);
+        self.limits.quit(entry);
     }
 
     /// The first job of an ordering key was removed. The next one becomes ready, at the back of the queue of its class.

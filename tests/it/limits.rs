@@ -114,7 +114,7 @@ async fn each_limit_key_has_a_separate_rate_and_does_not_delay_other_kinds() {
 #[tokio::test(start_paused = true)]
 async fn limit_keys_beyond_the_maximum_number_share_one_limit() {
     let (gate, begun) = (Gate::new(), Counter::new());
-    let limits = KindLimits { all: Limit::default(), per_key: at_most(1), keys: 2 };
+    let limits = KindLimits { per_key: at_most(1), keys: 2, ..KindLimits::default() };
     let kind = held("keyed", Limit::default(), at_most(1), &gate, &begun);
     let pool = pool(8).kind(kind.options(KindOptions { limits, ..KindOptions::default() })).build();
     let mut jobs = JoinSet::new();

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::{Duration, FINE, Handler, Server, SocketAddr, ok, to_json, to_toml, to_toml_with_origins};
 use crate::{
     memory::MemoryLimits,
-    model::{DeadlinePolicy, FailureCode, KindLimits, Limit, Rate, WhenFull},
+    model::{DeadlinePolicy, FailureCode, KindLimits, Limit, Rate, Share, WhenFull},
     net::{ConnectionLimits, Http2},
     pool,
     store::{Bounds, KindPolicy},
@@ -140,15 +140,16 @@ fn variables_and_flags_alone_can_declare_a_kind_and_its_pool() {
 fn limits_are_read_as_they_are_written() {
     let file = format!(
         "[pool.own]\n[kind.charge]\npool = \"own\"\nbuiltin = \"echo\"
-limit = {{ concurrency = 3, rate = 50, per_key = {{ rate = 0.5, burst = 4, keys = 9 }} }}{FINE}"
+    limit = {{ concurrency = 3, rate = 50, share = \"divide\", per_key = {{ rate = 0.5, burst = 4, keys = 9 }} }}{FINE}"
     );
-    let config = ok(&file, &[], &[]).config;
+    let config = ok(&format!("store.url = \"postgres://u@localhost/jobs\"\n{file}"), &[], &[]).config;
     let some = |count| NonZeroU32::new(count).expect("some");
     let rate = |ms, burst| Some(Rate { interval: Duration::from_millis(ms), burst: some(burst) });
     let limits = KindLimits {
         all: Limit { concurrency: Some(some(3)), rate: rate(20, 5) },
         per_key: Limit { concurrency: None, rate: rate(2000, 4) },
         keys: 9,
+        share: Share::Divide,
     };
     assert_eq!((config.kinds[0].options.limits, config.kinds[1].options.limits), (limits, KindLimits::default()));
 }
@@ -210,6 +211,7 @@ idempotent = false                      # default
 # limit.per_key.rate is not set
 # limit.per_key.burst is not set
 # limit.per_key.keys is not set
+# limit.share is not set
 retry.max_attempts = 5                  # default
 retry.initial = "1s"                    # default
 retry.max = "10m"                       # default

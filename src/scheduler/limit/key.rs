@@ -28,6 +28,8 @@ pub(crate) struct KeyLimiter {
 #[derive(Default, Clone, Copy)]
 pub(crate) struct Used {
     pub(crate) running: u32,
+    /// Jobs that a store has counted for the whole limit, of which this is a part.
+    pub(crate) stored: u32,
     pub(crate) bucket: Bucket,
     /// A handler said that no job may start before.
     pub(crate) held_until: Option<Instant>,
@@ -52,7 +54,12 @@ impl LimitWait {
 
 impl Used {
     pub(crate) fn has_place(&self, limit: Limit, more: u32) -> bool {
-        limit.concurrency.is_none_or(|max| self.running + more <= max.get())
+        limit.concurrency.is_none_or(|max| self.running + more <= self.places(max))
+    }
+
+    /// Jobs that may run. All that a store let this server take may, so that its whole limit is used.
+    pub(crate) fn places(&self, max: NonZeroU32) -> u32 {
+        self.stored.max(max.get())
     }
 
     pub(crate) fn has_token(&self, limit: Limit, tokens: u32, now: Instant) -> bool {
@@ -101,7 +108,7 @@ impl Used {
         now: Instant,
     ) -> LimitWait {
         let mut wait = wait;
-        if let Some(max) = limit.concurrency.map(NonZeroU32::get).map(f64::from)
+        if let Some(max) = limit.concurrency.map(|max| f64::from(self.places(max)))
             && f64::from(self.running) + before >= max
         {
             wait = wait.or_longer((before + 1.0) * service / max, by[0]);

@@ -14,7 +14,7 @@ use super::{
     drive::{KINDS, KindsLimits},
     script::{Case, check},
 };
-use crate::model::{KindLimits, Limit};
+use crate::model::{KindLimits, Limit, Share};
 
 const LARGE: Caps = Caps { jobs: 8, bytes: 100, waiting: 4, tenant_share: 1.0, stuck: 1 };
 
@@ -22,6 +22,7 @@ const FREE: KindLimits = KindLimits {
     all: Limit { concurrency: None, rate: None },
     per_key: Limit { concurrency: None, rate: None },
     keys: 100,
+    share: Share::Each,
 };
 const UNLIMITED: KindsLimits = [FREE; KINDS];
 

@@ -1,6 +1,6 @@
 //! Drives the scheduler in tests, and checks each step.
 
-use std::time::Duration;
+use std::{num::NonZeroU32, time::Duration};
 
 use tokio::time::Instant;
 
@@ -162,6 +162,10 @@ impl Drive {
                 scheduler.tick(now, effects);
                 Answer::Done
             }
+            Event::Divide { servers } => {
+                scheduler.divide_limits(now, NonZeroU32::new(servers).expect("a server"), effects);
+                Answer::Done
+            }
             Event::AddWorker => {
                 let workers = scheduler.configured_workers() + 1;
                 let bounds = Bounds { min: workers, max: workers };
@@ -221,6 +225,7 @@ impl Drive {
             ordering_key: ["", "k", "l", "m"][usize::from(offer.key)],
             limit_key: ["", "x", "y", "z"][usize::from(offer.limit_key)],
             when_full: offer.when_full,
+            is_stored: offer.is_stored,
             shard: offer.shard,
         };
         let mut waiter_key = None;

@@ -262,6 +262,7 @@ impl FlowSimulation<'_> {
             ordering_key: &key,
             limit_key: &limit_key,
             when_full,
+            is_stored: false,
             shard: 0,
         };
         match self.core.offer(self.origin + self.now, arrival, |_| job, effects) {

@@ -20,7 +20,7 @@ use super::{
     is_thorough, sample,
     tally::EventTally,
 };
-use crate::model::{Criticality, KindLimits, Limit, Limiter, Outcome, Rate, WhenFull};
+use crate::model::{Criticality, KindLimits, Limit, Limiter, Outcome, Rate, Share, WhenFull};
 
 const SEED: [u8; 32] = *b"waterwheel: the heart, step by s";
 const CASES: u32 = 1400;
@@ -107,7 +107,8 @@ impl Dice {
     }
 
     fn limits(&mut self) -> KindLimits {
-        KindLimits { all: self.limit(), per_key: self.limit(), keys: 100 }
+        let share = self.one(&[Share::Each, Share::Divide]);
+        KindLimits { all: self.limit(), per_key: self.limit(), keys: 100, share }
     }
 
     fn limit(&mut self) -> Limit {
@@ -143,6 +144,7 @@ impl Dice {
                 WhenFull::Shed,
                 WhenFull::DropOldest,
             ]),
+            is_stored: false,
             shard: self.roll(3),
         }
     }
@@ -167,7 +169,7 @@ impl Dice {
         let pick = self.roll(1 << 16);
         let why = self.one(&[Withdrawal::Cancelled, Withdrawal::Expired]);
         let (outcome, run) = self.end();
-        match self.weighted(&[300, 30, 50, 110, 40, 10, 8, 12, 3, 80, 2, 8, 6, 30, 2, 20, 3, 12, 12, 40]) {
+        match self.weighted(&[300, 30, 50, 110, 40, 10, 8, 12, 3, 80, 2, 8, 6, 30, 2, 20, 3, 12, 12, 5, 40]) {
             0 => Choice::Fixed(Event::Offer(self.offer())),
             1 => Choice::End { pick, outcome, run },
             2 => Choice::Release { pick },
@@ -193,6 +195,7 @@ impl Dice {
                 let scope = self.one(&[Limiter::Hold, Limiter::KeyHold, Limiter::KeyHold]);
                 Choice::Hold { pick, scope, time: self.millis(60) }
             }
+            19 => Choice::Fixed(Event::Divide { servers: self.one(&[1, 2, 5]) }),
             _ => Choice::Fixed(Event::Tick),
         }
     }

@@ -12,10 +12,10 @@ use super::{
         Figures, FlowCase, TestFlow, means,
     },
 };
-use crate::model::{Criticality, KindId, KindLimits, Limit, Outcome, Rate, WhenFull};
+use crate::model::{Criticality, KindId, KindLimits, Limit, Outcome, Rate, Share, WhenFull};
 
 const NO_BOUND: Limit = Limit { concurrency: None, rate: None };
-const FREE: KindLimits = KindLimits { all: NO_BOUND, per_key: NO_BOUND, keys: 100 };
+const FREE: KindLimits = KindLimits { all: NO_BOUND, per_key: NO_BOUND, keys: 100, share: Share::Each };
 const A: TestFlow = TestFlow::PLAIN;
 
 fn at_most(jobs: u32) -> Limit {
@@ -217,7 +217,7 @@ fn unused_limit_keys_are_forgotten() {
     let (now, mut core) = (Instant::now(), Core::<Numbers>::new(caps, 1, 1));
     let none = Limit { concurrency: None, rate: None };
     let per_key = Limit { concurrency: Some(NonZeroU32::MIN), rate: None };
-    let limits = KindLimits { all: none, per_key, keys: 100 };
+    let limits = KindLimits { all: none, per_key, ..FREE };
     core.reconfigure(now, caps, &[limits], &mut Vec::new());
     core.resize(now, Bounds { min: 1, max: 1 }, || 0, &mut Vec::new());
     for job in 0..JOBS {
@@ -233,6 +233,7 @@ fn unused_limit_keys_are_forgotten() {
             ordering_key: "",
             limit_key: &limit_key,
             when_full: WhenFull::Reject,
+            is_stored: false,
             shard: 0,
         };
         let verdict = core.offer(now, arrival, |_| job, &mut Vec::new());

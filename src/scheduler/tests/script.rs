@@ -14,11 +14,12 @@ use crate::model::{Criticality, Limiter, Outcome, WhenFull};
 ///
 /// | event | |
 /// |---|---|
-/// | `offer a` and any of `plus crit shed+ shed`, `reject wait evict newest`, `bytes=`, `for=` and `spare=` (ms), `of=` (tenant), `key=`, `limit=` (limit key), `shard=`, `kind=` | a job named `a` arrives; else critical, reject, one byte, 1000 ms |
+/// | `offer a` and any of `plus crit shed+ shed`, `reject wait evict newest`, `bytes=`, `for=` and `spare=` (ms), `of=` (tenant), `key=`, `limit=` (limit key), `shard=`, `kind=`, `stored` | a job named `a` arrives; else critical, reject, one byte, 1000 ms |
 /// | `offer a,b` and the same | several jobs of one kind, each with this result |
 /// | `end a completed 10` | decides an outcome after 10 ms; also `failed`, `cancelled`, … |
 /// | `finish a completed 10` | the same, and releases the worker |
 /// | `release a`, `cancel a`, `expire a`, `stick a` | |
+/// | `servers 2` | so many divide the limits |
 /// | `hold a kind 10`, `hold a key 10` | its handler holds its kind or its limit key for 10 ms |
 /// | `worker`, `close`, `abandon`, `retire`, `pass 10`, `tick` | |
 /// | `pause`, `resume`, `shut`, `open`, `kill a`, `resize 2`, `resize 2 8` | operator commands | |
@@ -82,6 +83,7 @@ impl Script {
                 let scope = if words[1] == "kind" { Limiter::Hold } else { Limiter::KeyHold };
                 Event::Hold { job: job(), scope, time: millis(words[2]) }
             }
+            "servers" => Event::Divide { servers: number(words[0]) },
             "worker" => Event::AddWorker,
             "pause" => Event::Pause,
             "resume" => Event::Resume,
@@ -190,6 +192,7 @@ fn offer(words: &[&str]) -> Offer {
         key: 0,
         limit_key: 0,
         when_full: WhenFull::Reject,
+        is_stored: false,
         shard: 0,
     };
     for word in words {
@@ -203,6 +206,7 @@ fn offer(words: &[&str]) -> Offer {
             "wait" => offer.when_full = WhenFull::Wait,
             "evict" => offer.when_full = WhenFull::Shed,
             "newest" => offer.when_full = WhenFull::DropOldest,
+            "stored" => offer.is_stored = true,
             "bytes" => offer.bytes = number(value),
             "for" => offer.patience = value.parse().expect("milliseconds"),
             "spare" => offer.spare = value.parse().expect("milliseconds"),

@@ -3,6 +3,7 @@
 // tidy: real time, because faults occur while other processes run.
 
 mod limits;
+mod shares;
 mod suspensions;
 
 use std::{

@@ -6,7 +6,7 @@ use super::{
     super::{drive::KindsLimits, script::Case},
     FREE, jobs, pool,
 };
-use crate::model::{KindLimits, Limit, Rate};
+use crate::model::{KindLimits, Limit, Rate, Share};
 
 const NO_BOUND: Limit = Limit { concurrency: None, rate: None };
 
@@ -25,7 +25,12 @@ const fn ten_a_second(burst: u32) -> Limit {
 
 /// Limits of kind 0. Kind 1 has none.
 const fn limits(all: Limit, per_key: Limit) -> KindsLimits {
-    [KindLimits { all, per_key, keys: 100 }, FREE]
+    [KindLimits { all, per_key, ..FREE }, FREE]
+}
+
+/// The same, of which each server has a part.
+const fn divided(all: Limit, per_key: Limit) -> KindsLimits {
+    [KindLimits { all, per_key, share: Share::Divide, ..FREE }, FREE]
 }
 
 const fn case(rule: &'static str, limits: KindsLimits, script: &'static str) -> Case {
@@ -235,6 +240,55 @@ pub(super) const CASES: &[Case] = &[
          pause => paused
          explain behind => at 1, 3 ahead, unknown, for Pause
          explain other => at 6, 1 ahead, unknown, for Pause",
+    ),
+    case(
+        "servers divide a limit, at least one job each, and a number that falls lets jobs start at once",
+        divided(at_most(3), NO_BOUND),
+        "servers 5 => done
+         offer a => starts on 2
+         offer b,c => queued
+         servers 2 => done
+         explain b => at 1, 0 ahead, in 0 ms, for Limit(Concurrency)
+         servers 1 => done; b starts on 1; c starts on 0
+         servers 3 => done
+         offer d => queued
+         release a => done
+         release b => done
+         release c => done; d starts on 0",
+    ),
+    case(
+        "servers divide a rate and its burst",
+        divided(ten_a_second(2), ten_a_second(2)),
+        "servers 2 => done
+         offer a,b,c for=5000 => starts on 2, queued
+         pass 199 => done
+         tick => done
+         pass 1 => done
+         tick => done; b starts on 1
+         servers 1 => done
+         tick => done
+         pass 100 => done
+         tick => done; c starts on 0",
+    ),
+    case(
+        "servers divide the limit of each key",
+        divided(NO_BOUND, at_most(2)),
+        "servers 2 => done
+         offer a,b limit=1 => starts on 2, queued
+         offer c limit=2 => starts on 1
+         servers 1 => done; b starts on 0",
+    ),
+    case(
+        "jobs that a store has counted have the whole limit, and callers their part of it",
+        divided(at_most(2), at_most(2)),
+        "servers 2 => done
+         offer a stored => starts on 2
+         offer b stored => queued; b starts on 1
+         offer c => queued
+         release a => done
+         release b => done; c starts on 1
+         offer d stored => queued
+         release c => done; d starts on 1",
     ),
     case(
         "a held key starts no jobs, also no ready ones, and other keys go on",

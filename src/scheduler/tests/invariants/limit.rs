@@ -48,14 +48,14 @@ impl Limits {
         for (index, limited) in self.kind_limiters.iter().enumerate() {
             let count = running.iter().filter(|(kind_queue, _)| kind_queue.0 == index).count();
             assert_eq!(limited.used.running as usize, count, "running jobs of a kind");
-            assert!(limited.used.has_place(limited.limits.all, 0), "a kind within its limit");
+            assert!(limited.used.has_place(limited.whole.all, 0), "a kind within its limit");
             assert!(limited.by_key.len() <= limited.limits.keys + 1, "keys within their cap");
         }
         for (index, key_limiter) in &self.key_limiters {
             let index = KeyLimiterId(index);
             let count = running.iter().filter(|(_, key_limiter)| *key_limiter == Some(index)).count();
             assert_eq!(key_limiter.used.running as usize, count, "running jobs of a key");
-            let limit = self.kind_limiters[key_limiter.kind_queue.0].limits.per_key;
+            let limit = self.kind_limiters[key_limiter.kind_queue.0].whole.per_key;
             assert!(key_limiter.used.has_place(limit, key_limiter.ready), "a key within its limit");
         }
     }

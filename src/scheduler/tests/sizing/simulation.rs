@@ -194,6 +194,7 @@ impl Simulation {
             ordering_key: "",
             limit_key: "",
             when_full: WhenFull::Reject,
+            is_stored: false,
             shard: 0,
         };
         let mut effects = Vec::new();
