@@ -368,7 +368,7 @@ mod tests {
         let none = Meters::new(1, 0);
         none.record(ended(jobs[0], Outcome::HandlerFailed, Duration::ZERO));
         assert!(none.find(jobs[0]).is_none());
-        assert!(size_of::<EndedJob>() <= 216, "{}", size_of::<EndedJob>());
+        assert!(size_of::<EndedJob>() <= 224, "{}", size_of::<EndedJob>());
     }
 
     #[test]

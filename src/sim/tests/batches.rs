@@ -292,7 +292,8 @@ fn a_wait_for_company_wins_nothing() {
             let others = delays.map(|rule| means(Worker { rule, ..refill }, times, 5.0));
             let others = others.into_iter().filter(|other| other.useful > ours.useful - 0.01);
             let best = others.map(|other| other.seconds).fold(f64::INFINITY, f64::min);
-            assert!(best > 0.95 * ours.seconds, "{shape:?} at {times}, {places}: {best:.3} s instead of {ours:?}");
+            // A twentieth of a batch that waited in vain is the most that it costs.
+            assert!(best > 0.9 * ours.seconds, "{shape:?} at {times}, {places}: {best:.3} s instead of {ours:?}");
         }
     }
 }
