@@ -26,8 +26,8 @@ impl Detached {
 }
 
 impl Inner {
-    /// Tells the other servers how many jobs this one has, and learns theirs. While it does not learn them, it keeps its
-    /// part of the limits: the others keep theirs.
+    /// Tells the other servers how many jobs this one has, and learns theirs. While it does not learn them, it keeps
+    /// its part of the limits: the others keep theirs.
     pub(super) async fn share_demand(&self) {
         let Some(session) = self.leases.session() else { return };
         let own: Demand = self.pools.all().iter().map(|pool| (pool.name().to_string(), pool.demand())).collect();

@@ -31,7 +31,6 @@ use crate::{
     monitor::{Monitor, StoreState},
     net::{Closed, Refused},
     phase::Phase,
-    store::Figures,
     telemetry::{STDERR, STDOUT},
 };
 
@@ -207,16 +206,16 @@ fn connections(families: &mut Families, state: &OpsState) {
 /// The store and its jobs, by kind. A served kind has series even if it has no jobs.
 fn detached(families: &mut Families, state: &OpsState) {
     let Some(detached) = &state.detached else { return };
-    let Figures { commits, log_bytes, free_bytes } = detached.store().figures();
-    if let Some(commits) = &commits {
+    let figures = detached.store().figures();
+    if let Some(commits) = &figures.commits {
         let help = "Duration of the transactions that write to the store";
         families.durations("waterwheel_store_commit_duration", help, [([("", ""); 0], commits)]);
     }
-    if let Some(bytes) = log_bytes {
+    if let Some(bytes) = figures.log_bytes {
         let help = "Log of the store's file that is not merged into it";
         families.gauge("waterwheel_store_log_bytes", help, bytes as f64);
     }
-    if let Some(bytes) = free_bytes {
+    if let Some(bytes) = figures.free_bytes {
         families.gauge("waterwheel_store_free_bytes", "Bytes that are free on the disk of the store", bytes as f64);
     }
     let Some(counted) = detached.depths() else { return };

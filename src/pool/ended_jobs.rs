@@ -55,7 +55,7 @@ pub struct EndedFailure {
 
 /// Records of ended jobs. Each shard writes to its own part, so that threads do not contend; readers merge the parts.
 pub(super) struct Meters {
-    shards: Vec<Mutex<Part>>,
+    shards: Vec<Mutex<JobsPart>>,
 }
 
 /// Queue wait and run time of a kind.
@@ -72,7 +72,7 @@ struct KindPart {
 
 /// The part of one shard. Half of the remembered jobs are jobs that did not complete, because completed jobs would
 /// replace them within seconds.
-struct Part {
+struct JobsPart {
     /// The kinds up to the last one with an ended job here. The first job allocates its histograms, because most
     /// threads run few of the kinds.
     kinds: Vec<Option<Box<KindPart>>>,
@@ -160,7 +160,8 @@ impl Meters {
     pub(super) fn new(shards: usize, ended: usize) -> Self {
         let capacity = ended.div_ceil(shards.max(1));
         let failed = capacity.div_ceil(2);
-        let part = || Part { kinds: Vec::new(), completed: Ring::new(capacity - failed), failed: Ring::new(failed) };
+        let part =
+            || JobsPart { kinds: Vec::new(), completed: Ring::new(capacity - failed), failed: Ring::new(failed) };
         Self { shards: std::iter::repeat_with(|| Mutex::new(part())).take(shards).collect() }
     }
 
@@ -206,8 +207,9 @@ impl Meters {
 
     /// The last remembered job for which `is` holds.
     pub(super) fn last(&self, is: impl Fn(&EndedJob) -> bool) -> Option<EndedJob> {
-        let last =
-            |shard: &Mutex<Part>| shard.lock().ended().filter(|ended| is(ended)).max_by_key(|ended| ended.at).cloned();
+        let last = |shard: &Mutex<JobsPart>| {
+            shard.lock().ended().filter(|ended| is(ended)).max_by_key(|ended| ended.at).cloned()
+        };
         self.shards.iter().filter_map(last).max_by_key(|ended| ended.at)
     }
 
@@ -288,7 +290,7 @@ impl KindPart {
     }
 }
 
-impl Part {
+impl JobsPart {
     fn of_kind(&mut self, kind: KindId) -> &mut KindPart {
         if self.kinds.len() <= kind.0 {
             self.kinds.resize_with(kind.0 + 1, || None);

@@ -1,5 +1,5 @@
-//! `AdminService`, and its RPCs `Pause`, `Resume`, `Resize`, `Drain`, `Reload`, `Advise` and `Restart`. `src/app/` carries
-//! out reloads, forecasts and drains of the process, and `src/pool/drain.rs` drains one pool.
+//! `AdminService`, and its RPCs `Pause`, `Resume`, `Resize`, `Drain`, `Reload`, `Advise` and `Restart`. `src/app/`
+//! carries out reloads, forecasts and drains of the process, and `src/pool/drain.rs` drains one pool.
 
 mod any_id;
 mod pool_jobs;

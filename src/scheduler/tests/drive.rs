@@ -163,8 +163,7 @@ impl Drive {
                 Answer::Done
             }
             Event::Divide { servers } => {
-                scheduler.divide_limits(now, NonZeroU32::new(servers).expect("a server"), effects);
-                Answer::Done
+                done(|| scheduler.divide_limits(now, NonZeroU32::new(servers).expect("a server"), effects))
             }
             Event::AddWorker => {
                 let workers = scheduler.configured_workers() + 1;
