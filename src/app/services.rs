@@ -236,7 +236,7 @@ pub(super) fn stored_limits(config: &Config) -> StoredLimits {
     let most = |limit: Limit| limit.concurrency.map(NonZeroU32::get);
     let limits = config.kinds.iter().map(|kind| {
         let KindLimits { all, per_key, keys: _, share: _ } = kind.options.limits;
-        (kind.name.clone(), StoredLimit { all: most(all), per_key: most(per_key) })
+        (kind.name.clone(), StoredLimit { all: most(all), rate: all.rate, per_key: most(per_key) })
     });
     limits.filter(|(_, limit)| *limit != StoredLimit::default()).collect()
 }

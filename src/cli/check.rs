@@ -154,7 +154,7 @@ fn shares(config: &Config) -> String {
     let is_shared = config.store.postgres().is_some();
     let mut lines = Vec::new();
     if is_shared && !(whole.is_empty() && divided.is_empty()) {
-        let detached = "`concurrency` holds over all servers of the store; each server counts `rate` by itself";
+        let detached = "all but `per_key.rate` hold over all servers of the store";
         lines.push(format!("\nlimits  detached jobs: {detached}"));
     }
     if is_shared && !whole.is_empty() {
@@ -253,7 +253,7 @@ mod tests {
         let (shared, limited) = ("store.url=postgres://u@localhost/jobs", "kind.echo.limit.rate=5");
         let lines = |keys: &[&str]| shown(keys).split("\nlimits  ").skip(1).map(str::to_owned).collect::<Vec<_>>();
         let [detached, whole] = &lines(&[shared, limited])[..] else { panic!("two lines") };
-        assert!(detached.starts_with("detached jobs: `concurrency` holds over all"), "{detached}");
+        assert!(detached.starts_with("detached jobs: all but `per_key.rate` hold"), "{detached}");
         assert_eq!(whole, "calls: each server has the whole limits of echo");
         let both = [shared, limited, "kind.gzip.limit.concurrency=1", "kind.gzip.limit.share=divide"];
         assert_eq!(lines(&both)[1..], [&**whole, "calls: the servers divide the limits of gzip"]);

@@ -315,7 +315,6 @@ impl<H: Host> Core<H> {
         self.admission.take(arrival.class, work);
         let kind_queue = self.limits.kind_queue(arrival.kind);
         let key_limiter = self.limits.join(kind_queue, arrival.limit_key, now);
-        self.limits.start(kind_queue, key_limiter, now);
         let (worker, id, state) =
             self.workers.take(arrival.shard, key, now).expect("the caller saw an idle worker under this lock");
         let stage = EntryStage::Running { worker, ended: false };
@@ -323,6 +322,7 @@ impl<H: Host> Core<H> {
         let entry = Entry::new(key.sequence, arrival, kind_queue);
         let entry = Entry { stage, work, key_queue, key_limiter, ..entry };
         self.limits.count(&entry);
+        self.limits.start(kind_queue, key_limiter, now);
         self.entries.insert(entry);
         self.counts.accepted += 1;
         self.running += 1;

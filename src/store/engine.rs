@@ -6,6 +6,7 @@ mod groups;
 mod limits;
 mod operate;
 mod passing_time;
+mod rates;
 mod submit;
 
 use std::{
@@ -20,6 +21,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 pub(super) use fair_order::FairOrder;
+use rates::StoredBucket;
 
 use super::{
     Bounds, Claimed, Demand, Full, JobRecord, JobState, Room, SessionId, Settle, Size, StoreError, StoredLimits,
@@ -60,6 +62,8 @@ pub(super) struct Engine<C> {
     groups: BTreeMap<i64, MemberChange>,
     /// Whether it looks for jobs that an earlier transaction could not start.
     finds_due: bool,
+    /// The buckets that it has locked, by kind.
+    buckets: BTreeMap<String, StoredBucket>,
     shared: Arc<Shared>,
 }
 
@@ -75,9 +79,9 @@ pub(super) struct Shared {
 impl<C: Connection> Engine<C> {
     pub(super) fn new(rows: C, bounds: Bounds, shared: Arc<Shared>) -> Self {
         let (now, changes) = (Timestamp::default(), Changes::default());
-        let (groups, finds_due) = (BTreeMap::new(), false);
+        let (groups, finds_due, buckets) = (BTreeMap::new(), false, BTreeMap::new());
         let (added, locked, searched) = (Added::default(), None, None);
-        Self { rows, now, changes, bounds, added, locked, searched, groups, finds_due, shared }
+        Self { rows, now, changes, bounds, added, locked, searched, groups, finds_due, buckets, shared }
     }
 
     /// Begins a transaction that changes these keys, or if `None` any. It locks all if they are many.
@@ -100,6 +104,7 @@ impl<C: Connection> Engine<C> {
     /// Commits the transaction, and returns its changes.
     pub(super) fn commit(&mut self) -> Result<Changes, StoreError> {
         self.settle_groups()?;
+        self.save_buckets()?;
         self.rows.commit(&mem::take(&mut self.added))?;
         if let Some(searched) = self.searched.take() {
             *self.shared.searched.lock() = searched;
@@ -112,6 +117,7 @@ impl<C: Connection> Engine<C> {
         self.added = Added::default();
         self.searched = None;
         self.groups.clear();
+        self.buckets.clear();
         self.finds_due = false;
         self.changes = Changes::default();
     }
@@ -196,6 +202,7 @@ impl<C: Connection> Engine<C> {
         self.rows.session(room.session)?.ok_or(StoreError::SessionLost)?;
         let mut records = Vec::new();
         for (kind, count) in self.within_limits(&room.kinds)? {
+            let count = self.within_rate(&kind, count)?;
             records.extend(self.ready(room.session, &kind, count)?);
         }
         let mut records = self.within(room, records);
@@ -204,6 +211,7 @@ impl<C: Connection> Engine<C> {
         records.retain(|record| !record.is_unreadable());
         for record in &mut records {
             record.lease(room.session, self.now);
+            self.take_token(&record.request.job.kind);
         }
         self.save(&records)?;
         Ok(records.into_iter().filter_map(JobRecord::claimed).collect())

@@ -5,18 +5,20 @@ use std::{
     time::Duration,
 };
 
-use crate::model::Durations;
+use crate::model::{Durations, Rate};
 
 use super::{Claimed, JobRecord, JobState, NewJob, SessionId, Timestamp};
 
 /// What a tenant may hold, as a multiple of what is free.
 const TENANT_FACTOR: u64 = 3;
 
-/// Most jobs of a kind that all servers of a store run at the same time.
+/// Most jobs of a kind that all servers of a store run at the same time, and start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StoredLimit {
-    /// Of all its jobs; none is leased beyond it. A store of one process leaves this limit to the pool.
+    /// Of all its jobs; none is leased beyond it. A store of one process leaves this limit to the pool, and the rate.
     pub all: Option<u32>,
+    /// Highest rate at which its jobs are leased.
+    pub rate: Option<Rate>,
     /// Of the jobs of each limit key that [have a limit](super::KindPolicy::has_key_limit); further ones are blocked.
     pub per_key: Option<u32>,
 }

@@ -28,7 +28,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 pub(super) use group_counts::{MemberChange, due_jobs, mark_started, open_group, save_members};
-pub(super) use limit_counts::{Slots, running, slots, waiting_after};
+pub(super) use limit_counts::{Slots, lock_bucket, running, save_bucket, slots, waiting_after};
 pub(super) use record::{COLUMNS, Cell, Value, Values, read_record, text};
 pub(super) use rows::Connection;
 pub(super) use statements::{BLOCKED, Bulk, COLUMN_LIST, READY, RUNNING, Select};

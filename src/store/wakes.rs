@@ -1,10 +1,18 @@
 //! Wakes tasks that wait for the store: the dispatcher, the watcher of cancellations, and callers that wait for a job
 //! to change.
 
-use std::{collections::HashMap, mem};
+use std::{
+    collections::{BTreeMap, HashMap},
+    future::pending,
+    mem,
+    time::Duration,
+};
 
 use parking_lot::Mutex;
-use tokio::sync::{Notify, watch};
+use tokio::{
+    sync::{Notify, watch},
+    time::{Instant, sleep_until},
+};
 use tracing::error;
 
 /// Notifications of one store. They may be spurious, so check the store after each.
@@ -12,6 +20,8 @@ use tracing::error;
 pub struct Wakes {
     ready: Notify,
     cancels: Notify,
+    /// When kinds that have reached their rate have tokens again.
+    opens: Mutex<BTreeMap<String, Instant>>,
     /// The value is the state of the job that [`found`](Self::found) last found.
     waiters: Mutex<HashMap<String, watch::Sender<String>>>,
 }
@@ -25,6 +35,8 @@ pub(super) struct Changes {
     /// Jobs are ready again in their old places. Only `postgres/replica.rs` reads it.
     pub(super) returned: bool,
     pub(super) cancels: bool,
+    /// Kinds that have reached their rate, each with the time until the next claim.
+    pub(super) opens: Vec<(String, Duration)>,
     /// Ids of the jobs that changed.
     pub(super) changed: Vec<String>,
     /// Row and fault of each job that could not be read.
@@ -32,10 +44,26 @@ pub(super) struct Changes {
 }
 
 impl Wakes {
-    /// Returns when jobs may have become ready since the last return. It is for one dispatcher. A job that this had no
+    /// Returns when jobs may have become ready since the last return, or may start by the rate of their kind. It is for
+    /// one dispatcher. A job that this had no
     /// room for wakes nothing again, so it must also claim when it gets room. Cancel safe.
     pub async fn ready(&self) {
-        self.ready.notified().await;
+        let next = self.opens.lock().values().min().copied();
+        let opened = async {
+            match next {
+                Some(at) => sleep_until(at).await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            () = self.ready.notified() => {}
+            () = opened => self.opens.lock().retain(|_, at| Some(*at) > next),
+        }
+    }
+
+    /// When a kind has a token again that has reached its rate over all servers.
+    pub(crate) fn opens_at(&self, kind: &str) -> Option<Instant> {
+        self.opens.lock().get(kind).copied()
     }
 
     /// Returns when cancellations may have been requested since the last return. Then call
@@ -86,6 +114,8 @@ impl Wakes {
         if changes.cancels {
             self.cancels.notify_one();
         }
+        let now = Instant::now();
+        self.opens.lock().extend(changes.opens.iter().map(|(kind, time)| (kind.clone(), now + *time)));
         for (row, fault) in &changes.set_aside {
             error!(row, fault, "a stored job cannot be read, and has failed; `waterwheel store check` reads all");
         }
@@ -96,6 +126,18 @@ impl Wakes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_kind_at_its_rate_wakes_the_dispatcher_in_time() {
+        let (wakes, begin) = (Wakes::default(), Instant::now());
+        let opens = [("slow", 90), ("fast", 20)].map(|(kind, ms)| (kind.to_owned(), Duration::from_millis(ms)));
+        wakes.announce(&Changes { opens: opens.into(), ..Changes::default() });
+        for (kind, ms) in [("fast", 20), ("slow", 90)] {
+            assert!(wakes.opens_at(kind).is_some());
+            wakes.ready().await;
+            assert_eq!((begin.elapsed().as_millis(), wakes.opens_at(kind)), (ms, None));
+        }
+    }
 
     #[test]
     fn callers_that_have_left_take_no_memory() {

@@ -16,6 +16,7 @@ mod quotas;
 mod replicas;
 mod results;
 mod runs;
+mod shares;
 mod tenants;
 
 use std::{

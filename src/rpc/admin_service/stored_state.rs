@@ -79,6 +79,10 @@ fn ready(admin: &Admin, detached: &Detached, kind: &str) -> StoredState {
         let until = Some(time_after(until.saturating_duration_since(Instant::now())));
         return StoredState { until, ..because(Binding::Room, "its pool has refused a job of its kind a moment ago") };
     }
+    if let Some(at) = detached.store().wakes().opens_at(kind) {
+        let until = Some(time_after(at.saturating_duration_since(Instant::now())));
+        return StoredState { until, ..because(Binding::LimitRate, "its kind has reached its rate over all servers") };
+    }
     match pool.reached_limit(kind) {
         Some((limiter, value)) => {
             let detail = format!("its kind has reached its limit: {value}");

@@ -30,6 +30,8 @@ pub(crate) struct Used {
     pub(crate) running: u32,
     /// Jobs that a store has counted for the whole limit, of which this is a part.
     pub(crate) stored: u32,
+    /// Tokens that came with them and were not taken.
+    pub(crate) given: u32,
     pub(crate) bucket: Bucket,
     /// A handler said that no job may start before.
     pub(crate) held_until: Option<Instant>,
@@ -63,7 +65,8 @@ impl Used {
     }
 
     pub(crate) fn has_token(&self, limit: Limit, tokens: u32, now: Instant) -> bool {
-        !self.is_held(now) && limit.rate.is_none_or(|rate| self.bucket.has(rate, tokens, now))
+        !self.is_held(now)
+            && limit.rate.is_none_or(|rate| tokens <= self.given || self.bucket.has(rate, tokens - self.given, now))
     }
 
     pub(crate) fn is_held(&self, now: Instant) -> bool {
@@ -83,7 +86,8 @@ impl Used {
 
     /// When it has `tokens` tokens, and is not held. The time may be in the past; `None` means always.
     pub(crate) fn opens_at(&self, limit: Limit, tokens: u32) -> Option<Instant> {
-        limit.rate.and_then(|rate| self.bucket.when(rate, tokens)).max(self.held_until)
+        let missing = tokens.saturating_sub(self.given);
+        limit.rate.filter(|_| missing > 0).and_then(|rate| self.bucket.when(rate, missing)).max(self.held_until)
     }
 
     /// From when on it is as a new one, without jobs; `None` means always.
@@ -93,8 +97,10 @@ impl Used {
 
     pub(crate) fn start(&mut self, limit: Limit, now: Instant) {
         self.running += 1;
-        if let Some(rate) = limit.rate {
-            self.bucket.take(rate, now);
+        match limit.rate {
+            _ if self.given > 0 => self.given -= 1,
+            Some(rate) => self.bucket.take(rate, now),
+            None => {}
         }
     }
 
@@ -114,7 +120,7 @@ impl Used {
             wait = wait.or_longer((before + 1.0) * service / max, by[0]);
         }
         if let Some(rate) = limit.rate {
-            wait = wait.or_longer(self.bucket.wait(rate, before, now), by[1]);
+            wait = wait.or_longer(self.bucket.wait(rate, before - f64::from(self.given), now), by[1]);
         }
         match self.held_until {
             Some(until) => wait.or_longer(until.saturating_duration_since(now).as_secs_f64(), by[2]),

@@ -209,7 +209,10 @@ impl JobModel {
         if let Some((_, fault)) = faults.iter().find(|(is_so, _)| *is_so) {
             return Err(format!("{job} starts, but {fault}"));
         }
-        self.starts.push((offer.kind, offer.limit_key, now));
+        // The store keeps the rate of those that it counted.
+        if !offer.is_stored {
+            self.starts.push((offer.kind, offer.limit_key, now));
+        }
         let is_kind = |start: &&(usize, u8, Duration)| start.0 == offer.kind;
         let is_key = |start: &&(usize, u8, Duration)| is_kind(start) && start.1 == offer.limit_key;
         let is_too_fast = exceeds(limits.all, self.starts.iter().filter(is_kind))

@@ -32,7 +32,7 @@ impl Shared {
         }
     }
 
-    fn limit(&self, kind: &str) -> StoredLimit {
+    pub(super) fn limit(&self, kind: &str) -> StoredLimit {
         self.limits.load().get(kind).copied().unwrap_or_default()
     }
 }

@@ -82,7 +82,7 @@ impl<C: Connection> Engine<C> {
         if let Entry::Vacant(entry) = batch.sessions.entry(session) {
             entry.insert(self.rows.session(session)?.is_some());
         }
-        if self.limit_of_all(kind).is_some() {
+        if self.limit_of_all(kind).is_some() || self.rate_of_all(kind).is_some() {
             return Ok(false);
         }
         if let Entry::Vacant(entry) = batch.free_kinds.entry(kind) {

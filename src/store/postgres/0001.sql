@@ -91,6 +91,9 @@ create table schedules (
     run text not null
 );
 
+-- Starts of kinds with a rate: when their buckets of tokens are full, in nanoseconds since 1970.
+create table buckets (kind text primary key, full_at bigint not null) with (fillfactor = 50);
+
 -- Pools that operators hold back, on all servers.
 create table suspensions (
     pool text primary key,

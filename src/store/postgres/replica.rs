@@ -160,7 +160,7 @@ impl Replica {
         if changes.returned {
             self.forget_floors();
         }
-        let Changes { ready, place: _, returned, cancels, changed, set_aside: _ } = changes;
+        let Changes { ready, place: _, returned, cancels, opens: _, changed, set_aside: _ } = changes;
         let letters = [(*ready, 'r'), (*returned, 'b'), (*cancels, 'c'), (!changed.is_empty(), 'j')];
         let mut pending = self.pending.lock();
         pending.extend(letters.into_iter().filter_map(|(is_set, letter)| is_set.then_some(letter)));

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, sync::LazyLock};
 
-use super::{BLOCKED, Bulk, Connection, READY, RUNNING, Values, text};
+use super::{BLOCKED, Bulk, Connection, READY, RUNNING, Values, record::int, text};
 use crate::store::StoreError;
 
 /// Number of jobs of a kind that are leased; `None` if none is ready. The sessions make it one step each in the index.
@@ -50,6 +50,24 @@ pub(in crate::store) fn slots(
         Ok(Slots { kind, key, taken: row.number(2)?, is_awaited })
     };
     rows.bulk(&SLOTS, &cells)?.iter_mut().map(read).collect()
+}
+
+/// Locks the bucket of a kind, and says when it is full, in nanoseconds; `None` if another server has locked it.
+pub(in crate::store) fn lock_bucket<C: Connection>(rows: &mut C, kind: &str) -> Result<Option<i64>, StoreError> {
+    let lock = if C::IS_SHARED { " for update skip locked" } else { "" };
+    let sql = format!("select full_at from buckets where kind = $1{lock}");
+    let mut found = rows.query(&sql, &[text(kind)])?.pop();
+    if found.is_none() {
+        let sql_of_first = "insert into buckets (kind, full_at) values ($1, 0) on conflict (kind) do nothing";
+        rows.query(sql_of_first, &[text(kind)])?;
+        found = rows.query(&sql, &[text(kind)])?.pop();
+    }
+    found.map(|row| row.number(0)).transpose()
+}
+
+/// Says when the bucket of a kind is full.
+pub(in crate::store) fn save_bucket(rows: &mut impl Connection, kind: &str, full_at: i64) -> Result<(), StoreError> {
+    rows.query("update buckets set full_at = $1 where kind = $2", &[int(full_at), text(kind)]).map(drop)
 }
 
 /// The next kind and limit key with jobs that wait.

@@ -89,6 +89,9 @@ create table schedules (
     run text not null
 ) strict, without rowid;
 
+-- Starts of kinds with a rate: when their buckets of tokens are full, in nanoseconds since 1970.
+create table buckets (kind text primary key, full_at integer not null) strict, without rowid;
+
 -- Pools that operators hold back, on all servers.
 create table suspensions (
     pool text primary key,

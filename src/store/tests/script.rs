@@ -11,7 +11,7 @@ use super::{
     words::{Words, job, later, seconds},
 };
 use crate::{
-    model::{Output, Reason},
+    model::{Output, Rate, Reason},
     store::{
         Action, Bounds, Change, Claimed, Extent, Filter, Fired, Full, JobName, JobState, JobStore, Next, Order,
         Overlap, Room, SessionId, Settle, StoreError, StoredLimit, StoredQuotas, Submission, Submitted, Tick,
@@ -133,9 +133,15 @@ impl Script {
             store.set_quotas(StoredQuotas { each: quota("each"), named });
         } else {
             let most = |text: &str| text.parse().ok();
-            let pair = |(kind, pair): (&str, &str)| {
-                let (all, per_key) = pair.split_once('/').expect("two limits");
-                (kind.to_owned(), StoredLimit { all: most(all), per_key: most(per_key) })
+            // `3/1`, or `3/1/10x2`: a start each ten seconds, and two after a pause.
+            let rate = |text: &str| {
+                let (interval, burst) = text.split_once('x')?;
+                Some(Rate { interval: seconds(interval), burst: burst.parse().expect("a number") })
+            };
+            let pair = |(kind, limits): (&str, &str)| {
+                let mut limits = limits.split('/');
+                let [all, per_key, each] = [(); 3].map(|()| limits.next().unwrap_or_default());
+                (kind.to_owned(), StoredLimit { all: most(all), rate: rate(each), per_key: most(per_key) })
             };
             store.set_limits(words.rest(0).filter_map(|word| word.split_once('=')).map(pair).collect());
         }

@@ -291,6 +291,21 @@ pub(super) const CASES: &[Case] = &[
          release c => done; d starts on 1",
     ),
     case(
+        "jobs that a store has counted come with a token of the whole rate",
+        divided(ten_a_second(1), NO_BOUND),
+        "servers 2 => done
+         offer a => starts on 2
+         offer b stored => queued; b starts on 1
+         offer c stored => queued; c starts on 0
+         release a => done
+         release b => done
+         offer d => queued
+         pass 199 => done
+         tick => done
+         pass 1 => done
+         tick => done; d starts on 1",
+    ),
+    case(
         "a held key starts no jobs, also no ready ones, and other keys go on",
         limits(NO_BOUND, at_most(10)),
         "offer a,b limit=1 => starts on 2, starts on 1

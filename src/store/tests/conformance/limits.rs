@@ -143,9 +143,10 @@ pub(in crate::store) const OF_KEYS: &[Case] = &[
 ];
 
 /// Of kinds, in shared stores.
-pub(in crate::store) const OF_KINDS: &[Case] = &[Case {
-    name: "all sessions lease as many jobs of a kind as its limit says",
-    script: "
+pub(in crate::store) const OF_KINDS: &[Case] = &[
+    Case {
+        name: "all sessions lease as many jobs of a kind as its limit says",
+        script: "
         open S lease=10
         open T lease=30
         limits k=3/-          =>
@@ -167,4 +168,52 @@ pub(in crate::store) const OF_KINDS: &[Case] = &[Case {
         claim T k=9           =>
         end e ok              => succeeded
         claim T k=9           => f",
-}];
+    },
+    Case {
+        name: "all sessions lease jobs of a kind at its rate, and other kinds pass",
+        script: "
+        open S lease=100000
+        open T lease=100000
+        limits k=-/-/10x2     =>
+        lease S a b c e f     => created created created created created
+        submit d:kind=j       => created
+        claim S k=1           => a
+        claim T k=9 j=1       => d b
+        claim S k=9           =>
+        advance 9
+        claim T k=9           =>
+        advance 1
+        claim S k=9           => c
+        claim T k=9           =>
+        end a retry=1         => scheduled
+        advance 1
+        tick                  => promoted=1
+        claim T k=9           =>
+        advance 9
+        claim T k=1           => e
+        claim S k=9           =>
+        advance 86400
+        claim S k=9           => f a
+        claim T k=9           =>
+        get a                 => running starts=2 failures=1 crashes=0 kept=1",
+    },
+    Case {
+        name: "a changed rate holds at once, and claims without jobs cost no starts",
+        script: "
+        open S lease=100000
+        limits k=-/-/3600x1   =>
+        claim S k=9           =>
+        submit a b c d e      => created created created created created
+        claim S k=9           => a
+        claim S k=9           =>
+        limits k=-/-/1x1      =>
+        claim S k=9           =>
+        advance 1
+        claim S k=9           => b
+        limits k=-/-/5x2      =>
+        claim S k=9           => c
+        claim S k=9           =>
+        limits                =>
+        claim S k=9           => d e",
+    },
+];

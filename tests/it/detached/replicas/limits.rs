@@ -13,6 +13,8 @@ use crate::{
 };
 
 const MOST: usize = 5;
+const RATE: usize = 100;
+const BURST: usize = 3;
 
 /// A program that writes down when it begins and when it ends. Its payload is the limit key.
 fn config(store: &str, log: &str) -> String {
@@ -27,6 +29,10 @@ fn config(store: &str, log: &str) -> String {
         pool = "one"
         exec = ["/bin/sh", "-c", '{script}']
         limit = {{ concurrency = {MOST}, per_key = {{ concurrency = 1 }} }}
+        [kind.paced]
+        pool = "one"
+        builtin = "echo"
+        limit = {{ rate = {RATE}, burst = {BURST} }}
     "#
     )
 }
@@ -71,6 +77,27 @@ async fn limits_of_a_kind_and_of_its_keys_hold_over_all_servers() {
         }
     }
     assert!(most > 1, "the servers shared no work");
+    keep_the_rate(&servers).await;
+}
+
+/// In each window, at most the burst and the starts of its time. The times are those of the database.
+async fn keep_the_rate(servers: &[Jobs; 3]) {
+    let paced = |id: usize| CreateJobRequest { job_id: format!("paced-{id}"), ..work("paced", "x") };
+    let created = stream::iter(0..60).map(|id| servers[id % 3].created(paced(id)));
+    created.buffer_unordered(16).for_each(async |_| ()).await;
+    let mut starts = Vec::new();
+    for id in 0..60 {
+        let job = servers[0].ended(&format!("paced-{id}")).await;
+        let begin = job.attempts[0].start_time.unwrap();
+        starts.push(begin.seconds * 1000 + i64::from(begin.nanos) / 1_000_000);
+    }
+    starts.sort_unstable();
+    for (first, from) in starts.iter().enumerate() {
+        for (last, to) in starts.iter().enumerate().skip(first + BURST) {
+            let least = ((last + 1 - first - BURST) * 1000 / RATE) as i64;
+            assert!(to - from >= least, "{} starts in {} ms: {starts:?}", last + 1 - first, to - from);
+        }
+    }
 }
 
 /// Time, whether it is a begin, and key.
