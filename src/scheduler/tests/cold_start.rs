@@ -95,6 +95,7 @@ impl World {
             limit_key: "",
             when_full,
             shard: 0,
+            is_stored: false,
         };
         let mut effects = Vec::new();
         let verdict = self.core.offer(self.at(), arrival, |_| job, &mut effects);
