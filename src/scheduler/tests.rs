@@ -1,6 +1,7 @@
 //! Tests of the scheduler: checks of every job after each step, and the rules as cases.
 
 mod cases;
+mod cold_start;
 mod drive;
 mod flows;
 mod job_model;
