@@ -16,7 +16,6 @@ mod quotas;
 mod replicas;
 mod results;
 mod runs;
-mod shares;
 mod tenants;
 
 use std::{

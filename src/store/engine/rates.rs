@@ -1,5 +1,5 @@
-//! Rates of kinds over all servers of a store. Each kind has a bucket of tokens, and each lease takes one. It is that of
-//! `src/scheduler/limit/key.rs`, in a row that a claim locks. The time is the database's.
+//! Rates of kinds over all servers of a store. Each kind has a bucket of tokens, and each lease takes one. It is that
+//! of `src/scheduler/limit/key.rs`, in a row that a claim locks. The time is the database's.
 
 use std::{mem, time::Duration};
 
@@ -14,8 +14,8 @@ use crate::{
 
 /// Shortest time between two claims for the sake of tokens, unless the bucket would overflow meanwhile.
 const LEAST_PAUSE: Duration = Duration::from_millis(50);
-/// A bucket that is further from full than an empty one, and by more than transactions last, was filled at a lower rate,
-/// or the clock was set back.
+/// A bucket that is further from full than an empty one, and by more than transactions last, was filled at a lower
+/// rate, or the clock was set back.
 const TOLERANCE: i64 = 30_000_000_000;
 
 /// Times are nanoseconds.
