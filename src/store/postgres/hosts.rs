@@ -119,7 +119,10 @@ fn cannot_connect(error: &tokio_postgres::Error) -> StoreError {
     match class {
         Some("28" | "3D") => StoreError::Database(told(error)),
         None if !error.is_closed() && io.is_none_or(|kind| kind == io::ErrorKind::InvalidData) => {
-            StoreError::Database(told(error))
+            let text = told(error);
+            let is_unknown = text.contains("UnknownIssuer");
+            let help = if is_unknown { "; store.ca_file names who signs for it, in PEM" } else { "" };
+            StoreError::Database(text + help)
         }
         _ => StoreError::Unavailable(told(error)),
     }

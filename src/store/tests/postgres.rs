@@ -367,7 +367,7 @@ async fn certificates_and_passwords_are_checked() {
         ("require", trusted(), right(), "no schema yet"),
         ("prefer", trusted(), right(), "no schema yet"),
         ("disable", trusted(), right(), "no encryption"),
-        ("require", None, right(), "TLS handshake"),
+        ("require", None, right(), "UnknownIssuer; store.ca_file names who signs"),
         ("require", file(&other.cert.pem()), right(), "TLS handshake"),
         ("require", trusted(), file("wrong"), "password authentication failed"),
         ("require", trusted(), None, "password missing"),
