@@ -12,7 +12,7 @@ import (
 func TestASlowReaderOfABatch(t *testing.T) {
 	worker, said := &Worker{}, make(chan *pb.AttachRequest, 9)
 	session := newSession(t.Context(), worker, func(message *pb.AttachRequest) { said <- message })
-	batch := &batch{worker: worker, most: 2, came: make(chan struct{}, 1)}
+	batch := &batch{most: 2, came: make(chan *Job)}
 	batch.handler = func(jobs []*Job) (results []Result, err error) {
 		for _, job := range jobs {
 			results = append(results, Result{Output: job.Payload})
