@@ -24,7 +24,7 @@ helm() {
 }
 
 nfpm() {
-    go_tool github.com/goreleaser/nfpm/v2/cmd/nfpm v2.48.0
+    go_tool github.com/goreleaser/nfpm/v2/cmd/nfpm v2.45.0
 }
 
 connectconformance() {
