@@ -15,6 +15,7 @@ mod traces;
 use std::{
     io::{self, IsTerminal, Write},
     panic,
+    sync::LazyLock,
     time::Duration,
 };
 
@@ -64,6 +65,12 @@ pub struct Config {
     pub dump_every: Duration,
     /// Name of the service in traces.
     pub service_name: String,
+}
+
+/// Names this process among the others of the service, in its traces and its metrics.
+pub(crate) fn instance() -> &'static str {
+    static INSTANCE: LazyLock<String> = LazyLock::new(|| uuid::Uuid::now_v7().to_string());
+    &INSTANCE
 }
 
 /// Format of log lines.

@@ -26,7 +26,7 @@ use super::{
 use crate::{
     incidents::Throttle,
     model::{Durations, without_userinfo},
-    telemetry::Config,
+    telemetry::{Config, instance},
 };
 
 /// Time limit for the collector to accept the figures.
@@ -86,7 +86,8 @@ fn request(service: &str, families: Vec<Family>, times: Times) -> ExportMetricsS
     let scope =
         InstrumentationScope { name: "waterwheel".into(), version: version.into(), ..InstrumentationScope::default() };
     let metrics = families.into_iter().map(|family| family.metric(times)).collect();
-    let names = vec![("service.name", service.to_owned()), ("service.version", version.to_owned())];
+    let names = [("service.name", service), ("service.version", version), ("service.instance.id", instance())];
+    let names = names.map(|(name, value)| (name, value.to_owned())).into();
     ExportMetricsServiceRequest {
         resource_metrics: vec![ResourceMetrics {
             resource: Some(Resource { attributes: attributes(names), ..Resource::default() }),

@@ -56,6 +56,7 @@ pub(super) fn provider(config: &Config) -> TracerProviderBuilder {
     let resource = Resource::builder()
         .with_service_name(config.service_name.clone())
         .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))
+        .with_attribute(KeyValue::new("service.instance.id", super::instance()))
         .build();
     SdkTracerProvider::builder().with_resource(resource).with_sampler(CallSampler::new(config.sample_ratio))
 }

@@ -149,7 +149,13 @@ async fn the_last_spans_reach_the_collector_on_exit() {
     let (path, body) = exported.recv().await.expect("an export");
     assert_eq!(path, "/opentelemetry.proto.collector.trace.v1.TraceService/Export");
     let body = String::from_utf8_lossy(&body);
-    for part in ["waterwheel.v1.WorkerPoolService/Submit", "service.name", "service.version", request_id.as_str()] {
+    for part in [
+        "waterwheel.v1.WorkerPoolService/Submit",
+        "service.name",
+        "service.version",
+        "service.instance.id",
+        request_id.as_str(),
+    ] {
         assert!(body.contains(part), "{part} is missing: {body}");
     }
     tasks.wait().await;
