@@ -325,8 +325,8 @@ impl<C: Connection> Engine<C> {
         }
         let may_run = !record.needs_key() && self.has_free_slot(record)?;
         let place = match may_run {
-            // It has not begun since, so that later jobs may not pass it.
-            true if record.was_held() => {
+            // It has not begun since, so that later jobs may not pass it. A blocked one has no place in the fair order.
+            true if record.state == JobState::Scheduled && record.was_held() => {
                 self.changes.returned = true;
                 record.place
             }

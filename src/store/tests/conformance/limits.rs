@@ -47,6 +47,23 @@ pub(in crate::store) const OF_KEYS: &[Case] = &[
             claim S k=9           => a c b e",
     },
     Case {
+        name: "a job that was held, and is retried behind an ordering key, is behind no job that came later",
+        script: "
+            open S
+            submit u:kind=j v:kind=j w:kind=j x:kind=j y:kind=j => created created created created created
+            submit a:key=o        => created
+            claim S k=9           => a
+            end a held=1          => scheduled
+            cancel a              => done
+            submit b:key=o        => created
+            claim S k=9           => b
+            retry a               => done
+            get a                 => blocked starts=1 failures=0 crashes=0 kept=1
+            end b ok              => succeeded
+            submit c              => created
+            claim S k=9           => a c",
+    },
+    Case {
         name: "a job that waits for its next attempt gives its place to the next one, and queues again",
         script: "
             open S
