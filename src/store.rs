@@ -108,6 +108,10 @@ pub trait JobStore: Send + Sync + 'static {
     /// Id of the job of a tenant that holds an ordering key; the key is not empty.
     async fn key_holder(&self, tenant: &str, key: &str) -> Result<Option<String>, StoreError>;
 
+    /// When the rate of a limit key of a kind lets the next of its jobs become ready; `None` if it does not prevent one
+    /// now.
+    async fn next_start(&self, kind: &str, key: &str) -> Result<Option<Timestamp>, StoreError>;
+
     /// At most `length` bytes of the output of the job of this [row](JobRecord::row), from `offset` on.
     async fn output(&self, row: i64, offset: u64, length: u64) -> Result<Bytes, StoreError>;
 

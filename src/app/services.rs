@@ -16,7 +16,7 @@ use crate::{
     config::{Config, Handler, Kind, OpenFiles},
     detached::{Detached, KindPolicies, wall_clock},
     handler::remove_left_workspaces,
-    model::{KindLimits, Limit},
+    model::KindLimits,
     net::{ConnectionLimits, ListenAddress, Placement, Server, Tls},
     ops::{self, Listener, OpsState, Runtimes},
     phase::{Phase, PhaseCell},
@@ -233,10 +233,11 @@ pub(super) fn stored_quotas(config: &Config) -> StoredQuotas {
 
 /// The limits of kinds over all servers of the store.
 pub(super) fn stored_limits(config: &Config) -> StoredLimits {
-    let most = |limit: Limit| limit.concurrency.map(NonZeroU32::get);
     let limits = config.kinds.iter().map(|kind| {
         let KindLimits { all, per_key, keys: _, share: _ } = kind.options.limits;
-        (kind.name.clone(), StoredLimit { all: most(all), rate: all.rate, per_key: most(per_key) })
+        let [most_of_all, most_per_key] = [all, per_key].map(|limit| limit.concurrency.map(NonZeroU32::get));
+        let (rate, key_rate) = (all.rate, per_key.rate);
+        (kind.name.clone(), StoredLimit { all: most_of_all, rate, per_key: most_per_key, key_rate })
     });
     limits.filter(|(_, limit)| *limit != StoredLimit::default()).collect()
 }

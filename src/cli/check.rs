@@ -154,8 +154,7 @@ fn shares(config: &Config) -> String {
     let is_shared = config.store.postgres().is_some();
     let mut lines = Vec::new();
     if is_shared && !(whole.is_empty() && divided.is_empty()) {
-        let detached = "all but `per_key.rate` hold over all servers of the store";
-        lines.push(format!("\nlimits  detached jobs: {detached}"));
+        lines.push("\nlimits  detached jobs: all hold over all servers of the store".to_owned());
     }
     if is_shared && !whole.is_empty() {
         lines.push(format!("\nlimits  calls: each server has the whole limits of {whole}"));

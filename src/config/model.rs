@@ -334,7 +334,7 @@ fn kind(values: &Values, name: String, env: &[(String, String)]) -> Kind {
         },
         ..values.section(&table)
     };
-    let has_key_limit = options.limits.per_key.concurrency.is_some();
+    let has_key_limit = options.limits.per_key.is_set();
     let policy = KindPolicy { has_key_limit, ..values.section(&table) };
     Kind { pool, options, policy, handler, name }
 }

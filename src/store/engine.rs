@@ -3,6 +3,7 @@
 
 mod fair_order;
 mod groups;
+mod key_rates;
 mod limits;
 mod operate;
 mod passing_time;
@@ -21,6 +22,8 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 pub(super) use fair_order::FairOrder;
+use key_rates::KeyChanges;
+pub(super) use key_rates::next_start;
 use rates::StoredBucket;
 
 use super::{
@@ -64,6 +67,7 @@ pub(super) struct Engine<C> {
     finds_due: bool,
     /// The buckets that it has locked, by kind.
     buckets: BTreeMap<String, StoredBucket>,
+    key_changes: KeyChanges,
     shared: Arc<Shared>,
 }
 
@@ -80,8 +84,8 @@ impl<C: Connection> Engine<C> {
     pub(super) fn new(rows: C, bounds: Bounds, shared: Arc<Shared>) -> Self {
         let (now, changes) = (Timestamp::default(), Changes::default());
         let (groups, finds_due, buckets) = (BTreeMap::new(), false, BTreeMap::new());
-        let (added, locked, searched) = (Added::default(), None, None);
-        Self { rows, now, changes, bounds, added, locked, searched, groups, finds_due, buckets, shared }
+        let (added, locked, searched, key_changes) = (Added::default(), None, None, KeyChanges::default());
+        Self { rows, now, changes, bounds, added, locked, searched, groups, finds_due, buckets, key_changes, shared }
     }
 
     /// Begins a transaction that changes these keys, or if `None` any. It locks all if they are many.
@@ -103,6 +107,7 @@ impl<C: Connection> Engine<C> {
 
     /// Commits the transaction, and returns its changes.
     pub(super) fn commit(&mut self) -> Result<Changes, StoreError> {
+        self.save_key_changes()?;
         self.settle_groups()?;
         self.save_buckets()?;
         self.rows.commit(&mem::take(&mut self.added))?;
@@ -118,6 +123,7 @@ impl<C: Connection> Engine<C> {
         self.searched = None;
         self.groups.clear();
         self.buckets.clear();
+        self.key_changes.clear();
         self.finds_due = false;
         self.changes = Changes::default();
     }
@@ -200,6 +206,9 @@ impl<C: Connection> Engine<C> {
 
     pub(super) fn claim(&mut self, room: &Room) -> Result<Vec<Claimed>, StoreError> {
         self.rows.session(room.session)?.ok_or(StoreError::SessionLost)?;
+        if self.shared.has_key_rates() {
+            self.look_at_keys()?;
+        }
         let mut records = Vec::new();
         for (kind, count) in self.within_limits(&room.kinds)? {
             let count = self.within_rate(&kind, count)?;
@@ -211,7 +220,7 @@ impl<C: Connection> Engine<C> {
         records.retain(|record| !record.is_unreadable());
         for record in &mut records {
             record.lease(room.session, self.now);
-            self.take_token(&record.request.job.kind);
+            self.take_token(record);
         }
         self.save(&records)?;
         Ok(records.into_iter().filter_map(JobRecord::claimed).collect())

@@ -21,6 +21,8 @@ pub struct StoredLimit {
     pub rate: Option<Rate>,
     /// Of the jobs of each limit key that [have a limit](super::KindPolicy::has_key_limit); further ones are blocked.
     pub per_key: Option<u32>,
+    /// Highest rate at which the jobs of each limit key are leased. A store of one process leaves it to the pool.
+    pub key_rate: Option<Rate>,
 }
 
 /// Limits by kind.

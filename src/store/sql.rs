@@ -1,5 +1,6 @@
 //! A store in a database: threads that write in groups, and connections that read in parallel.
 
+mod buckets;
 mod filtered;
 mod group_counts;
 mod limit_counts;
@@ -27,8 +28,12 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+pub(super) use buckets::{
+    KeyBucket, LimitKey, first_key_looks, key_bucket, lock_bucket, lock_key_buckets, remove_key_bucket, save_bucket,
+    save_key_buckets,
+};
 pub(super) use group_counts::{MemberChange, due_jobs, mark_started, open_group, save_members};
-pub(super) use limit_counts::{Slots, lock_bucket, running, save_bucket, slots, waiting_after};
+pub(super) use limit_counts::{Slots, running, slots, waiting_after};
 pub(super) use record::{COLUMNS, Cell, Value, Values, read_record, text};
 pub(super) use rows::Connection;
 pub(super) use statements::{BLOCKED, Bulk, COLUMN_LIST, READY, RUNNING, Select};
@@ -36,8 +41,8 @@ pub(super) use statements::{BLOCKED, Bulk, COLUMN_LIST, READY, RUNNING, Select};
 use super::{
     Action, BATCH, Bounds, Change, Claimed, Demand, Depth, Extent, Figures, Filter, Fired, Groups, JobName, JobRecord,
     JobState, JobStore, Members, Order, Page, Room, SessionId, Settle, Size, StoreError, StoredLimits, StoredQuotas,
-    Submission, Submitted, Suspended, Tick, Ticked, Token, Wakes,
-    engine::{Engine, Shared},
+    Submission, Submitted, Suspended, Tick, Ticked, Timestamp, Token, Wakes,
+    engine::{Engine, Shared, next_start},
 };
 use crate::{
     model::Durations,
@@ -233,6 +238,11 @@ impl<C: Connection> JobStore for SqlStore<C> {
     async fn key_holder(&self, tenant: &str, key: &str) -> Result<Option<String>, StoreError> {
         let (tenant, key) = (tenant.to_owned(), key.to_owned());
         self.read(move |rows| rows.key_holder((&tenant, &key))).await
+    }
+
+    async fn next_start(&self, kind: &str, key: &str) -> Result<Option<Timestamp>, StoreError> {
+        let (kind, key, rate) = (kind.to_owned(), key.to_owned(), self.shared.limit(kind).key_rate);
+        self.read(move |rows| next_start(rows, rate, (&kind, &key))).await
     }
 
     async fn output(&self, row: i64, offset: u64, length: u64) -> Result<Bytes, StoreError> {

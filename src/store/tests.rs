@@ -10,6 +10,7 @@ mod outages;
 mod pooler;
 mod postgres;
 mod promises;
+mod rates;
 mod script;
 mod suspensions;
 mod words;

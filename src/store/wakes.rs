@@ -15,12 +15,17 @@ use tokio::{
 };
 use tracing::error;
 
+/// Stands for all limit keys among the kinds, whose names are not empty.
+pub(super) const ANY_KEY: &str = "";
+
 /// Notifications of one store. They may be spurious, so check the store after each.
 #[derive(Debug, Default)]
 pub struct Wakes {
     ready: Notify,
+    /// A time of `opens` is earlier.
+    earlier: Notify,
     cancels: Notify,
-    /// When kinds that have reached their rate have tokens again.
+    /// When kinds that have reached their rate have tokens again, and under the name [`ANY_KEY`], a limit key.
     opens: Mutex<BTreeMap<String, Instant>>,
     /// The value is the state of the job that [`found`](Self::found) last found.
     waiters: Mutex<HashMap<String, watch::Sender<String>>>,
@@ -35,7 +40,7 @@ pub(super) struct Changes {
     /// Jobs are ready again in their old places. Only `postgres/replica.rs` reads it.
     pub(super) returned: bool,
     pub(super) cancels: bool,
-    /// Kinds that have reached their rate, each with the time until the next claim.
+    /// Kinds that have reached their rate, or [`ANY_KEY`], each with the time until the next claim.
     pub(super) opens: Vec<(String, Duration)>,
     /// Ids of the jobs that changed.
     pub(super) changed: Vec<String>,
@@ -48,16 +53,19 @@ impl Wakes {
     /// one dispatcher. A job that this had no
     /// room for wakes nothing again, so it must also claim when it gets room. Cancel safe.
     pub async fn ready(&self) {
-        let next = self.opens.lock().values().min().copied();
-        let opened = async {
-            match next {
-                Some(at) => sleep_until(at).await,
-                None => pending().await,
+        loop {
+            let next = self.opens.lock().values().min().copied();
+            let opened = async {
+                match next {
+                    Some(at) => sleep_until(at).await,
+                    None => pending().await,
+                }
+            };
+            tokio::select! {
+                () = self.ready.notified() => return,
+                () = opened => return self.opens.lock().retain(|_, at| Some(*at) > next),
+                () = self.earlier.notified() => {}
             }
-        };
-        tokio::select! {
-            () = self.ready.notified() => {}
-            () = opened => self.opens.lock().retain(|_, at| Some(*at) > next),
         }
     }
 
@@ -106,6 +114,18 @@ impl Wakes {
         waiters.keys().cloned().collect()
     }
 
+    fn open(&self, opens: &[(String, Duration)]) {
+        let (now, mut all) = (Instant::now(), self.opens.lock());
+        let first = all.values().min().copied();
+        for (kind, time) in opens {
+            let at = all.entry(kind.clone()).or_insert(now + *time);
+            *at = (*at).min(now + *time);
+        }
+        if all.values().min().copied() != first {
+            self.earlier.notify_one();
+        }
+    }
+
     /// Wakes what waits for these changes, and logs the jobs that could not be read.
     pub(super) fn announce(&self, changes: &Changes) {
         if changes.ready || changes.place {
@@ -114,8 +134,7 @@ impl Wakes {
         if changes.cancels {
             self.cancels.notify_one();
         }
-        let now = Instant::now();
-        self.opens.lock().extend(changes.opens.iter().map(|(kind, time)| (kind.clone(), now + *time)));
+        self.open(&changes.opens);
         for (row, fault) in &changes.set_aside {
             error!(row, fault, "a stored job cannot be read, and has failed; `waterwheel store check` reads all");
         }

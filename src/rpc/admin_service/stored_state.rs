@@ -36,7 +36,15 @@ pub(super) async fn stored_state(
             StoredState { until: Some(time(job.due_at)), ..because(Binding::StartTime, cause) }
         }
         JobState::Blocked if !job.needs_key() => {
-            because(Binding::LimitKeyConcurrency, "as many jobs of its limit key may run as its kind allows")
+            match detached.store().next_start(&work.kind, &work.limit_key).await? {
+                Some(at) => {
+                    let detail = "its limit key has reached its rate over all servers";
+                    StoredState { until: Some(time(at)), ..because(Binding::LimitKeyRate, detail) }
+                }
+                None => {
+                    because(Binding::LimitKeyConcurrency, "as many jobs of its limit key may run as its kind allows")
+                }
+            }
         }
         JobState::Blocked => {
             let blocker = detached.store().key_holder(&work.tenant, &work.ordering_key).await?.unwrap_or_default();

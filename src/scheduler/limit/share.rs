@@ -16,15 +16,14 @@ impl Limits {
     /// Counts an accepted job.
     pub(in super::super) fn count<H: Host>(&mut self, entry: &Entry<H>) {
         self.uses_of_stored(entry).for_each(|used| used.stored += 1);
-        // The store keeps the rate of the kind alone.
-        self.uses_of_stored(entry).take(1).for_each(|used| used.given += 1);
+        self.uses_of_stored(entry).for_each(|used| used.given += 1);
     }
 
     /// A counted job is over.
     pub(super) fn uncount<H: Host>(&mut self, entry: &Entry<H>) {
         self.uses_of_stored(entry).for_each(|used| used.stored -= 1);
         if !matches!(entry.stage, EntryStage::Running { .. }) {
-            self.uses_of_stored(entry).take(1).for_each(|used| used.given = used.given.saturating_sub(1));
+            self.uses_of_stored(entry).for_each(|used| used.given = used.given.saturating_sub(1));
         }
     }
 

@@ -32,7 +32,12 @@ impl Shared {
         }
     }
 
-    pub(super) fn limit(&self, kind: &str) -> StoredLimit {
+    /// Whether a kind has a rate for each limit key.
+    pub(super) fn has_key_rates(&self) -> bool {
+        self.limits.load().values().any(|limit| limit.key_rate.is_some())
+    }
+
+    pub(in crate::store) fn limit(&self, kind: &str) -> StoredLimit {
         self.limits.load().get(kind).copied().unwrap_or_default()
     }
 }
@@ -74,15 +79,17 @@ impl<C: Connection> Engine<C> {
         self.changes.place |= self.limit_of_all(kind).is_some();
     }
 
-    /// The state of limit keys, and how many more jobs of each may be ready or run.
+    /// The state of limit keys, and how many more jobs of each may become ready.
     pub(super) fn free_slots(&mut self, keys: &BTreeSet<(String, String)>) -> Result<Vec<(Slots, usize)>, StoreError> {
         keys.iter().try_for_each(|(kind, key)| self.lock_key(limit_lock((kind, key))))?;
-        let free = |slots: Slots| {
+        let found = slots(&mut self.rows, keys)?;
+        let mut free = |slots: Slots| {
             let max = self.shared.limit(&slots.kind).per_key.map_or(usize::MAX, |max| max as usize);
-            let free = max.saturating_sub(slots.taken).min(BATCH);
+            let places = max.saturating_sub(slots.ready + slots.running);
+            let free = places.min(self.free_tokens(&slots)).min(BATCH);
             (slots, free)
         };
-        Ok(slots(&mut self.rows, keys)?.into_iter().map(free).collect())
+        Ok(found.into_iter().map(&mut free).collect())
     }
 
     pub(super) fn has_free_slot(&mut self, record: &JobRecord) -> Result<bool, StoreError> {
@@ -93,11 +100,15 @@ impl<C: Connection> Engine<C> {
     /// Makes the next jobs of limit keys ready, as many as each allows.
     pub(super) fn let_in(&mut self, keys: &BTreeSet<(String, String)>) -> Result<(), StoreError> {
         let mut all = Vec::new();
-        for (Slots { kind, key, is_awaited, .. }, free) in self.free_slots(keys)? {
-            if !is_awaited || free == 0 {
+        for (slots, free) in self.free_slots(keys)? {
+            if !slots.is_awaited {
+                self.note_idle(&slots);
                 continue;
             }
-            let mut next = self.select(Select::waiting(&kind, &key), free)?;
+            if free == 0 {
+                continue;
+            }
+            let mut next = self.select(Select::waiting(&slots.kind, &slots.key), free)?;
             for record in &mut next {
                 record.enter(true, self.place(record)?);
                 self.changes.ready = true;

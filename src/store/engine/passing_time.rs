@@ -26,6 +26,7 @@ impl<C: Connection> Engine<C> {
         self.save_changed(old)?;
         let promoted = self.promote()?;
         let more_keys = self.search()?;
+        self.look_at_keys()?;
         let (past, more_past) = self.rows.removable(Select::purgeable(self.now), BATCH)?;
         let removed = self.remove(&past)?;
         self.finds_due = true;

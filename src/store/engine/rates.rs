@@ -7,13 +7,13 @@ use super::Engine;
 use crate::{
     model::Rate,
     store::{
-        StoreError, Timestamp,
+        JobRecord, StoreError, Timestamp,
         sql::{Connection, lock_bucket, save_bucket},
     },
 };
 
 /// Shortest time between two claims for the sake of tokens, unless the bucket would overflow meanwhile.
-const LEAST_PAUSE: Duration = Duration::from_millis(50);
+pub(super) const LEAST_PAUSE: Duration = Duration::from_millis(50);
 /// A bucket that is further from full than an empty one, and by more than transactions last, was filled at a lower
 /// rate, or the clock was set back.
 const TOLERANCE: i64 = 30_000_000_000;
@@ -28,7 +28,7 @@ pub(super) struct StoredBucket {
 }
 
 impl StoredBucket {
-    fn new(rate: Rate, full_at: i64, now: i64) -> Self {
+    pub(super) fn new(rate: Rate, full_at: i64, now: i64) -> Self {
         let interval = i64::try_from(rate.interval.as_nanos()).unwrap_or(i64::MAX).max(1);
         let depth = interval.saturating_mul(i64::from(rate.burst.get()));
         let empty = now.saturating_add(depth);
@@ -36,15 +36,34 @@ impl StoredBucket {
         Self { full_at: if is_changed { empty } else { full_at.max(now) }, depth, interval, is_changed }
     }
 
-    fn tokens(&self, now: i64) -> usize {
+    pub(super) fn tokens(&self, now: i64) -> usize {
         usize::try_from((now.saturating_add(self.depth) - self.full_at) / self.interval).unwrap_or_default()
     }
 
-    /// When a claim is worth while again, if it has no token.
-    fn opens_in(&self, now: i64) -> Duration {
-        let next = self.full_at - (now.saturating_add(self.depth) - self.interval);
-        let pause = Duration::from_nanos(self.depth as u64 / 2).min(LEAST_PAUSE);
-        Duration::from_nanos(next.max(0) as u64).max(pause)
+    /// When it has one more token; `None` if it is full.
+    pub(super) fn next_at(&self, now: i64) -> Option<i64> {
+        let more = self.interval.saturating_mul(self.tokens(now) as i64 + 1);
+        (self.full_at > now).then(|| self.full_at.saturating_sub(self.depth).saturating_add(more))
+    }
+
+    /// The time until a claim is worth while again.
+    pub(super) fn opens_in(&self, now: i64) -> Duration {
+        let next = self.next_at(now).unwrap_or(now) - now;
+        Duration::from_nanos(next.max(0) as u64).max(self.pause())
+    }
+
+    /// Shortest time between two looks for tokens: it loses none.
+    pub(super) fn pause(&self) -> Duration {
+        Duration::from_nanos(self.depth as u64 / 2).min(LEAST_PAUSE)
+    }
+
+    pub(super) fn full_at(&self) -> i64 {
+        self.full_at
+    }
+
+    pub(super) fn take(&mut self, tokens: u32) {
+        self.full_at = self.full_at.saturating_add(self.interval.saturating_mul(tokens.into()));
+        self.is_changed |= tokens > 0;
     }
 }
 
@@ -69,12 +88,12 @@ impl<C: Connection> Engine<C> {
         Ok(self.buckets[kind].tokens(now).min(count))
     }
 
-    /// A job of a kind is leased.
-    pub(super) fn take_token(&mut self, kind: &str) {
-        if let Some(bucket) = self.buckets.get_mut(kind) {
-            bucket.full_at += bucket.interval;
-            bucket.is_changed = true;
+    /// A job is leased.
+    pub(super) fn take_token(&mut self, record: &JobRecord) {
+        if let Some(bucket) = self.buckets.get_mut(&record.request.job.kind) {
+            bucket.take(1);
         }
+        self.take_key_token(record);
     }
 
     pub(super) fn save_buckets(&mut self) -> Result<(), StoreError> {
@@ -92,6 +111,6 @@ impl<C: Connection> Engine<C> {
     }
 }
 
-fn nanos(time: Timestamp) -> i64 {
+pub(super) fn nanos(time: Timestamp) -> i64 {
     time.as_millis().saturating_mul(1_000_000)
 }

@@ -141,6 +141,7 @@ impl<C: Connection> Engine<C> {
                 && self.may_lease(batch, session, &job.job.kind)?
             {
                 record.lease(session, self.now);
+                self.take_token(&record);
             } else {
                 record.place = self.place(&record)?;
             }

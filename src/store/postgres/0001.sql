@@ -94,6 +94,16 @@ create table schedules (
 -- Starts of kinds with a rate: when their buckets of tokens are full, in nanoseconds since 1970.
 create table buckets (kind text primary key, full_at bigint not null) with (fillfactor = 50);
 
+-- The same of limit keys, as far as they are not full. `look_at`: when jobs of the key may become ready.
+create table key_buckets (
+    kind text not null,
+    slot_key text not null,
+    full_at bigint not null,
+    look_at bigint not null,
+    primary key (kind, slot_key)
+) with (fillfactor = 50);
+create index key_buckets_look on key_buckets (look_at, kind, slot_key);
+
 -- Pools that operators hold back, on all servers.
 create table suspensions (
     pool text primary key,

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, sync::LazyLock};
 
-use super::{BLOCKED, Bulk, Connection, READY, RUNNING, Values, record::int, text};
+use super::{BLOCKED, Bulk, Connection, READY, RUNNING, Values, buckets::KeyBucket, text};
 use crate::store::StoreError;
 
 /// Number of jobs of a kind that are leased; `None` if none is ready. The sessions make it one step each in the index.
@@ -14,18 +14,23 @@ pub(in crate::store) fn running(rows: &mut impl Connection, kind: &str) -> Resul
     rows.query(&sql, &[text(kind)])?.pop().map(|row| row.number(0)).transpose()
 }
 
-/// Kind and limit key, the number of its jobs that are ready or run, and whether others wait for it.
+/// Kind and limit key, the numbers of its jobs that are ready and that run, whether others wait for it, and its bucket.
 static SLOTS: LazyLock<Bulk> = LazyLock::new(|| {
-    let slots = |kind, key| {
+    let slots = |kind, key, keys| {
         let jobs = format!("from jobs where kind = {kind} and slot_key = {key} and state");
+        let count = |state| format!("count(*) filter (where state = {state})");
         format!(
-            "select {kind}, {key}, (select count(*) {jobs} in ({READY}, {RUNNING})), \
-             cast(case when exists (select 1 {jobs} = {BLOCKED}) then 1 else 0 end as bigint)"
+            "select {kind}, {key}, ready, running, \
+             cast(case when exists (select 1 {jobs} = {BLOCKED}) then 1 else 0 end as bigint), full_at, look_at \
+             from {keys} (select {} as ready, {} as running {jobs} in ({READY}, {RUNNING})) as counts \
+             left join key_buckets as buckets on buckets.kind = {kind} and buckets.slot_key = {key}",
+            count(READY),
+            count(RUNNING)
         )
     };
     Bulk {
-        single: slots("$1", "$2"),
-        arrays: format!("{} from unnest($1, $2) as keys (kind, key)", slots("keys.kind", "keys.key")),
+        single: slots("$1", "$2", ""),
+        arrays: slots("keys.kind", "keys.key", "unnest($1, $2) as keys (kind, key) cross join lateral"),
     }
 });
 
@@ -33,10 +38,11 @@ static SLOTS: LazyLock<Bulk> = LazyLock::new(|| {
 pub(in crate::store) struct Slots {
     pub(in crate::store) kind: String,
     pub(in crate::store) key: String,
-    /// Number of its jobs that are ready or run.
-    pub(in crate::store) taken: usize,
+    pub(in crate::store) ready: usize,
+    pub(in crate::store) running: usize,
     /// Whether others wait for it, or also for their ordering key.
     pub(in crate::store) is_awaited: bool,
+    pub(in crate::store) bucket: Option<KeyBucket>,
 }
 
 /// The state of limit keys, each with its kind.
@@ -46,28 +52,11 @@ pub(in crate::store) fn slots(
 ) -> Result<Vec<Slots>, StoreError> {
     let cells: Vec<_> = keys.iter().map(|(kind, key)| vec![text(kind), text(key)]).collect();
     let read = |row: &mut Values| {
-        let (kind, key, is_awaited) = (row.text(0), row.text(1), row.number::<u8>(3)? == 1);
-        Ok(Slots { kind, key, taken: row.number(2)?, is_awaited })
+        let (kind, key, is_awaited) = (row.text(0), row.text(1), row.number::<u8>(4)? == 1);
+        let bucket = row.0[5].number().zip(row.0[6].time()).map(|(full_at, look_at)| KeyBucket { full_at, look_at });
+        Ok(Slots { kind, key, ready: row.number(2)?, running: row.number(3)?, is_awaited, bucket })
     };
     rows.bulk(&SLOTS, &cells)?.iter_mut().map(read).collect()
-}
-
-/// Locks the bucket of a kind, and says when it is full, in nanoseconds; `None` if another server has locked it.
-pub(in crate::store) fn lock_bucket<C: Connection>(rows: &mut C, kind: &str) -> Result<Option<i64>, StoreError> {
-    let lock = if C::IS_SHARED { " for update skip locked" } else { "" };
-    let sql = format!("select full_at from buckets where kind = $1{lock}");
-    let mut found = rows.query(&sql, &[text(kind)])?.pop();
-    if found.is_none() {
-        let sql_of_first = "insert into buckets (kind, full_at) values ($1, 0) on conflict (kind) do nothing";
-        rows.query(sql_of_first, &[text(kind)])?;
-        found = rows.query(&sql, &[text(kind)])?.pop();
-    }
-    found.map(|row| row.number(0)).transpose()
-}
-
-/// Says when the bucket of a kind is full.
-pub(in crate::store) fn save_bucket(rows: &mut impl Connection, kind: &str, full_at: i64) -> Result<(), StoreError> {
-    rows.query("update buckets set full_at = $1 where kind = $2", &[int(full_at), text(kind)]).map(drop)
 }
 
 /// The next kind and limit key with jobs that wait.

@@ -15,7 +15,7 @@ use super::{
     },
     statements::{
         Bulk, COLUMN_LIST, DELETE_JOBS, DEPTHS, HELD_KEYS, INSERT_JOBS, INSERT_OUTPUTS, INSERT_PAYLOADS, LOAD_PAYLOADS,
-        LOCK_JOBS, READ_JOBS, READY, SAVE_JOBS, Select, delete,
+        LOCK_JOBS, LOCK_ROWS, READ_JOBS, READY, SAVE_JOBS, Select, delete,
     },
 };
 use crate::store::{
@@ -162,7 +162,7 @@ pub(in crate::store) trait Connection: Sized + Send + 'static {
 
     /// Locks the existing jobs with these ids, where other servers may write.
     fn lock_jobs(&mut self, ids: &[&str]) -> Result<(), StoreError> {
-        if Self::IS_SHARED { self.find(ids).map(drop) } else { Ok(()) }
+        if Self::IS_SHARED { self.bulk(&LOCK_ROWS, &rows_of(ids, |id| text(id))).map(drop) } else { Ok(()) }
     }
 
     /// Saves the changing fields of jobs, and their outputs.

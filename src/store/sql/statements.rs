@@ -83,6 +83,11 @@ pub(super) static LOCK_JOBS: LazyLock<Bulk> = LazyLock::new(|| {
     Bulk { single: single.clone(), arrays: format!("{arrays} order by row for update") }
 });
 
+pub(super) static LOCK_ROWS: LazyLock<Bulk> = LazyLock::new(|| {
+    let Bulk { single, arrays } = Bulk::of_each("select row from jobs where id");
+    Bulk { single, arrays: format!("{arrays} order by row for update") }
+});
+
 pub(super) static HELD_KEYS: LazyLock<Bulk> = LazyLock::new(|| {
     let held = |tenant, key| {
         let holder = format!("select 1 from jobs where tenant = {tenant} and ordering_key = {key} and holds_key");

@@ -131,10 +131,11 @@ impl<C: Connection> Writer<C> {
                     }
                 }
             }
-            if !named.is_empty() {
-                // All at once, in the order of their rows, and before an insertion: so no two servers wait for each
-                // other.
+            if !named.is_empty() || !(ends.is_empty() || submissions.is_empty()) {
+                // All at once, in the order of their rows, and before an insertion, which waits for jobs that have its
+                // ids: so no two servers wait for each other.
                 named.extend(ends.iter().map(|end| end.token.id.as_str()));
+                named.extend(submissions.iter().flat_map(|submission| &submission.jobs).map(|job| job.id.as_str()));
                 engine.rows.lock_jobs(&named)?;
             }
             // Ended jobs make room for new ones.

@@ -133,15 +133,16 @@ impl Script {
             store.set_quotas(StoredQuotas { each: quota("each"), named });
         } else {
             let most = |text: &str| text.parse().ok();
-            // `3/1`, or `3/1/10x2`: a start each ten seconds, and two after a pause.
+            // `3/1`, or `3/1/10x2`: a start each ten seconds, and two after a pause; or `-/-/-/10x2`, of each key.
             let rate = |text: &str| {
                 let (interval, burst) = text.split_once('x')?;
                 Some(Rate { interval: seconds(interval), burst: burst.parse().expect("a number") })
             };
             let pair = |(kind, limits): (&str, &str)| {
                 let mut limits = limits.split('/');
-                let [all, per_key, each] = [(); 3].map(|()| limits.next().unwrap_or_default());
-                (kind.to_owned(), StoredLimit { all: most(all), rate: rate(each), per_key: most(per_key) })
+                let [all, per_key, each, of_key] = [(); 4].map(|()| limits.next().unwrap_or_default());
+                let (all, per_key) = (most(all), most(per_key));
+                (kind.to_owned(), StoredLimit { all, rate: rate(each), per_key, key_rate: rate(of_key) })
             };
             store.set_limits(words.rest(0).filter_map(|word| word.split_once('=')).map(pair).collect());
         }

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use waterwheel::store::{
     Action, Change, Claimed, Demand, Depth, Extent, Filter, Fired, Groups, JobName, JobRecord, JobState, JobStore,
     Members, Order, Page, Room, SessionId, Settle, Size, StoreError, StoredLimits, StoredQuotas, Submission, Submitted,
-    Suspended, Tick, Ticked, Token, Wakes,
+    Suspended, Tick, Ticked, Timestamp, Token, Wakes,
 };
 
 use super::{Counter, Gate};
@@ -167,6 +167,10 @@ impl JobStore for FaultyStore {
 
     async fn key_holder(&self, tenant: &str, key: &str) -> Result<Option<String>, StoreError> {
         self.store.key_holder(tenant, key).await
+    }
+
+    async fn next_start(&self, kind: &str, key: &str) -> Result<Option<Timestamp>, StoreError> {
+        self.store.next_start(kind, key).await
     }
 
     async fn output(&self, row: i64, offset: u64, length: u64) -> Result<Bytes, StoreError> {

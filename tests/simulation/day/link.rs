@@ -24,7 +24,7 @@ use tokio::{
 use waterwheel::store::{
     Action, Change, Claimed, Demand, Depth, Extent, Filter, Fired, Groups, JobName, JobRecord, JobState, JobStore,
     Members, Order, Page, Room, SessionId, Settle, Size, StoreError, StoredLimits, StoredQuotas, Submission, Submitted,
-    Suspended, Tick, Ticked, Token, Wakes,
+    Suspended, Tick, Ticked, Timestamp, Token, Wakes,
 };
 
 use super::model::Model;
@@ -249,6 +249,10 @@ impl JobStore for Link {
 
     async fn key_holder(&self, tenant: &str, key: &str) -> Result<Option<String>, StoreError> {
         self.store.key_holder(tenant, key).await
+    }
+
+    async fn next_start(&self, kind: &str, key: &str) -> Result<Option<Timestamp>, StoreError> {
+        self.store.next_start(kind, key).await
     }
 
     async fn members(&self, row: i64) -> Result<Option<Members>, StoreError> {

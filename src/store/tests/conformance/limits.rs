@@ -215,6 +215,80 @@ pub(in crate::store) const OF_KINDS: &[Case] = &[
         get a                 => running starts=2 failures=1 crashes=0 kept=1",
     },
     Case {
+        name: "all sessions lease jobs of a limit key at its rate, and other keys pass",
+        script: "
+        open S lease=100000
+        open T lease=100000
+        limits k=-/-/-/10x2   =>
+        lease S a:limit=x b:limit=x c:limit=x d:limit=y => leased leased created leased
+        submit e:limit=x f    => created created
+        depths                => k:0/1/2/3/0:0
+        get c                 => blocked starts=0 failures=0 crashes=0 kept=0
+        claim T k=9           => f
+        advance 9
+        claim T k=9           =>
+        advance 1
+        claim T k=9           => c
+        claim S k=9           =>
+        end a retry=1         => scheduled
+        advance 1
+        tick                  => promoted=1
+        get a                 => blocked starts=1 failures=1 crashes=0 kept=1
+        advance 9
+        claim S k=1           => e
+        submit g:limit=x h:limit=x => created created
+        advance 9
+        tick                  =>
+        depths                => k:0/0/3/5/0:-
+        advance 1
+        tick                  =>
+        depths                => k:0/1/2/5/0:19
+        advance 86400
+        claim S k=9           => a g
+        claim T k=9           =>
+        advance 10
+        claim T k=9           => h",
+    },
+    Case {
+        name: "a limit key keeps its rate and its concurrency, and jobs that leave before they start cost no start",
+        script: "
+        open S lease=100000
+        limits k=-/1/-/10x2   =>
+        submit a:limit=x b:limit=x c:limit=x d:limit=x => created created created created
+        claim S k=9           => a
+        end a ok              => succeeded
+        depths                => k:0/1/2/0/0:0
+        cancel b              => done
+        claim S k=9           => c
+        end c ok              => succeeded
+        claim S k=9           =>
+        get d                 => blocked starts=0 failures=0 crashes=0 kept=0
+        advance 10
+        claim S k=9           => d
+        submit e:limit=x      => created
+        advance 10
+        claim S k=9           =>
+        end d ok              => succeeded
+        claim S k=9           => e",
+    },
+    Case {
+        name: "a changed rate of the keys holds at once, and without one all go",
+        script: "
+        open S lease=100000
+        limits k=-/-/-/3600x1 =>
+        submit a:limit=x b:limit=x c:limit=x d:limit=x e:limit=y => created created created created created
+        claim S k=9           => a e
+        claim S k=9           =>
+        limits k=-/-/-/1x1    =>
+        tick                  =>
+        claim S k=9           =>
+        advance 1
+        claim S k=9           => b
+        limits                =>
+        tick                  =>
+        claim S k=9           => c d",
+    },
+    Case {
         name: "a changed rate holds at once, and claims without jobs cost no starts",
         script: "
         open S lease=100000

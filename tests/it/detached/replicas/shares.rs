@@ -56,7 +56,7 @@ async fn servers_of_a_store_divide_the_limits_of_calls_and_detached_jobs_have_th
     let now = time.clone();
     let clock = Arc::new(move || Timestamp::from_millis(now.load(Relaxed)));
     let store = open_shared_memory(Bounds::default(), clock).unwrap();
-    store.set_limits([("held".to_owned(), StoredLimit { all: Some(4), per_key: None, rate: None })].into());
+    store.set_limits([("held".to_owned(), StoredLimit { all: Some(4), ..StoredLimit::default() })].into());
     let gate = Gate::new();
     let first = Server::start(&store, 4, &gate).await;
     assert_eq!(first.part(), 4);
