@@ -218,6 +218,7 @@ impl<C: Connection> Engine<C> {
         self.rows.load_payloads(&mut records)?;
         self.set_aside(&records)?;
         records.retain(|record| !record.is_unreadable());
+        self.within_key_rates(&mut records)?;
         for record in &mut records {
             record.lease(room.session, self.now);
             self.take_token(record);

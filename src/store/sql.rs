@@ -29,7 +29,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 pub(super) use buckets::{
-    KeyBucket, LimitKey, first_key_looks, key_bucket, lock_bucket, lock_key_buckets, remove_key_bucket, save_bucket,
+    KeyBucket, LimitKey, first_key_looks, key_buckets, lock_bucket, lock_key_buckets, remove_key_bucket, save_bucket,
     save_key_buckets,
 };
 pub(super) use group_counts::{MemberChange, due_jobs, mark_started, open_group, save_members};

@@ -4,7 +4,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    mem,
+    iter, mem,
 };
 
 use super::{
@@ -17,7 +17,7 @@ use crate::{
         JobRecord, StoreError, Timestamp,
         job::{limit_lock, owned},
         sql::{
-            Connection, KeyBucket, LimitKey, Slots, first_key_looks, key_bucket, lock_key_buckets, remove_key_bucket,
+            Connection, KeyBucket, LimitKey, Slots, first_key_looks, key_buckets, lock_key_buckets, remove_key_bucket,
             save_key_buckets,
         },
         wakes::ANY_KEY,
@@ -49,8 +49,8 @@ pub(in crate::store) fn next_start(
     key: (&str, &str),
 ) -> Result<Option<Timestamp>, StoreError> {
     let Some(rate) = rate.filter(|_| rows.ends_leases()) else { return Ok(None) };
-    let (now, full_at) = (nanos(rows.now()?), key_bucket(rows, key)?);
-    let bucket = StoredBucket::new(rate, full_at.unwrap_or_default(), now);
+    let (now, stored) = (nanos(rows.now()?), key_buckets(rows, iter::once(key))?.pop());
+    let bucket = StoredBucket::new(rate, stored.map_or(0, |(_, full_at)| full_at), now);
     Ok(bucket.next_at(now).filter(|_| bucket.tokens(now) == 0).map(millis))
 }
 
@@ -83,6 +83,30 @@ impl<C: Connection> Engine<C> {
         if let Some(key) = record.request.limit_key().filter(|(kind, _)| self.key_rate(kind).is_some()) {
             self.key_change(key).taken += 1;
         }
+    }
+
+    /// Leaves out ready jobs for which there is no token now: some that were given back, and some that another server
+    /// has made ready since this transaction began.
+    pub(super) fn within_key_rates(&mut self, records: &mut Vec<JobRecord>) -> Result<(), StoreError> {
+        let has_rate = |record: &&JobRecord| self.key_rate(&record.request.job.kind).is_some();
+        let paced = records.iter().filter(has_rate).filter_map(|record| record.request.limit_key());
+        let keys: BTreeSet<_> = paced.collect();
+        let mut stored: BTreeMap<_, _> = key_buckets(&mut self.rows, keys.into_iter())?.into_iter().collect();
+        let now = nanos(self.now);
+        records.retain(|record| {
+            let Some(key) = record.request.limit_key() else { return true };
+            let Some((rate, full_at)) = self.key_rate(key.0).zip(stored.get_mut(&owned(key))) else { return true };
+            let mut bucket = StoredBucket::new(rate, *full_at, now);
+            let has_token = bucket.tokens(now) > 0;
+            if has_token {
+                bucket.take(1);
+                *full_at = bucket.full_at();
+            } else {
+                self.changes.opens.push((ANY_KEY.to_owned(), bucket.opens_in(now)));
+            }
+            has_token
+        });
+        Ok(())
     }
 
     fn key_change(&mut self, key: (&str, &str)) -> &mut KeyChange {

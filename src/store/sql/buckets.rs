@@ -45,6 +45,10 @@ static LOCK_BUCKETS: LazyLock<Bulk> = LazyLock::new(|| {
         "on conflict (kind, slot_key) do update set full_at = key_buckets.full_at returning kind, slot_key, full_at";
     Bulk::insert("key_buckets (kind, slot_key, full_at, look_at)", 4, tail)
 });
+static READ_BUCKETS: LazyLock<Bulk> = LazyLock::new(|| {
+    let read = "select kind, slot_key, full_at from key_buckets where (kind, slot_key)";
+    Bulk { single: format!("{read} = ($1, $2)"), arrays: format!("{read} in (select * from unnest($1, $2))") }
+});
 static SAVE_BUCKETS: LazyLock<Bulk> = LazyLock::new(|| Bulk {
     single: "update key_buckets set (full_at, look_at) = ($1, $2) where kind = $3 and slot_key = $4".to_owned(),
     arrays: "update key_buckets set (full_at, look_at) = (new.full_at, new.look_at) \
@@ -59,7 +63,7 @@ pub(in crate::store) fn lock_key_buckets<'a>(
     keys: impl Iterator<Item = &'a LimitKey>,
 ) -> Result<Vec<(LimitKey, i64)>, StoreError> {
     let cells: Vec<_> = keys.map(|(kind, key)| vec![text(kind), text(key), int(0), int(0)]).collect();
-    rows.bulk(&LOCK_BUCKETS, &cells)?.iter_mut().map(|row| Ok(((row.text(0), row.text(1)), row.number(2)?))).collect()
+    rows.bulk(&LOCK_BUCKETS, &cells)?.iter_mut().map(full_at).collect()
 }
 
 /// Saves the buckets of limit keys.
@@ -80,13 +84,17 @@ pub(in crate::store) fn remove_key_bucket(
     rows.query("delete from key_buckets where kind = $1 and slot_key = $2", &[text(kind), text(key)]).map(drop)
 }
 
-/// When the bucket of a limit key is full, in nanoseconds; `None` if it is.
-pub(in crate::store) fn key_bucket(
+/// The stored ones of the buckets of these limit keys, and when each is full.
+pub(in crate::store) fn key_buckets<'a>(
     rows: &mut impl Connection,
-    (kind, key): (&str, &str),
-) -> Result<Option<i64>, StoreError> {
-    let sql = "select full_at from key_buckets where kind = $1 and slot_key = $2";
-    rows.query(sql, &[text(kind), text(key)])?.pop().map(|row| row.number(0)).transpose()
+    keys: impl Iterator<Item = (&'a str, &'a str)>,
+) -> Result<Vec<(LimitKey, i64)>, StoreError> {
+    let cells: Vec<_> = keys.map(|(kind, key)| vec![text(kind), text(key)]).collect();
+    rows.bulk(&READ_BUCKETS, &cells)?.iter_mut().map(full_at).collect()
+}
+
+fn full_at(row: &mut Values) -> Result<(LimitKey, i64), StoreError> {
+    Ok(((row.text(0), row.text(1)), row.number(2)?))
 }
 
 /// The first limit keys to look at, each with its time.

@@ -25,7 +25,7 @@ async fn servers_never_exceed_the_rate_of_a_kind_together() {
     starts_keep_the_rate(StoredLimit { rate, ..StoredLimit::default() }, 1, Duration::ZERO).await;
 }
 
-/// A job is ready from the time of one transaction on. Another one that has begun a moment earlier may lease it.
+/// Two that look at a bucket at the same moment may both take its last token, if another one has just refilled it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn servers_never_exceed_the_rate_of_a_limit_key_together() {
     let key_rate = Some(rate(12));

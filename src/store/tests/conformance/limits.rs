@@ -269,6 +269,10 @@ pub(in crate::store) const OF_KINDS: &[Case] = &[
         advance 10
         claim S k=9           =>
         end d ok              => succeeded
+        claim S k=9           => e
+        end e back            => ready
+        claim S k=9           =>
+        advance 10
         claim S k=9           => e",
     },
     Case {
