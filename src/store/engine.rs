@@ -78,6 +78,8 @@ pub(super) struct Shared {
     limits: ArcSwap<StoredLimits>,
     /// The last limit key of the search for jobs that a raised limit lets in; `None` if it is over.
     searched: Mutex<Option<(String, String)>>,
+    /// Time of the last tick.
+    ticked_at: Mutex<Timestamp>,
 }
 
 impl<C: Connection> Engine<C> {

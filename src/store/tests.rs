@@ -51,6 +51,10 @@ impl TestClock {
         self.0.fetch_add(by.as_millis() as i64, Ordering::Relaxed);
     }
 
+    fn set_back(&self, by: Duration) {
+        self.0.fetch_sub(by.as_millis() as i64, Ordering::Relaxed);
+    }
+
     fn clock(&self) -> Clock {
         let time = self.0.clone();
         Arc::new(move || Timestamp::from_millis(time.load(Ordering::Relaxed)))

@@ -3,7 +3,9 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    mem,
     sync::Arc,
+    time::Duration,
 };
 
 use arc_swap::ArcSwap;
@@ -11,16 +13,20 @@ use parking_lot::Mutex;
 
 use super::{Engine, Shared};
 use crate::store::{
-    BATCH, JobRecord, StoreError, StoredLimit, StoredLimits,
+    BATCH, JobRecord, StoreError, StoredLimit, StoredLimits, Timestamp,
     job::{limit_lock, owned},
     sql::{Connection, Select, Slots, running, slots, waiting_after},
 };
+
+/// Changes of the clock by less are those of a clock that is kept right.
+const MAX_STEP_BACK: Duration = Duration::from_secs(1);
 
 impl Default for Shared {
     fn default() -> Self {
         // The limits may have changed since the last process.
         let searched = Mutex::new(Some(Default::default()));
-        Self { searched, fair_order: Mutex::default(), quotas: ArcSwap::default(), limits: ArcSwap::default() }
+        let (fair_order, ticked_at) = (Mutex::default(), Mutex::default());
+        Self { searched, fair_order, quotas: ArcSwap::default(), limits: ArcSwap::default(), ticked_at }
     }
 }
 
@@ -28,6 +34,14 @@ impl Shared {
     pub(in crate::store) fn set_limits(&self, limits: StoredLimits) {
         if **self.limits.load() != limits {
             self.limits.store(Arc::new(limits));
+            *self.searched.lock() = Some(Default::default());
+        }
+    }
+
+    /// Notes the time of a tick. If the clock was set back, all limit keys are looked at again: their times are wrong.
+    pub(super) fn ticked(&self, now: Timestamp) {
+        let last = mem::replace(&mut *self.ticked_at.lock(), now);
+        if last.since(now) > MAX_STEP_BACK {
             *self.searched.lock() = Some(Default::default());
         }
     }

@@ -25,6 +25,7 @@ impl<C: Connection> Engine<C> {
         let expired = old.len();
         self.save_changed(old)?;
         let promoted = self.promote()?;
+        self.shared.ticked(self.now);
         let more_keys = self.search()?;
         self.look_at_keys()?;
         let (past, more_past) = self.rows.removable(Select::purgeable(self.now), BATCH)?;

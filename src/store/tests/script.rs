@@ -65,8 +65,13 @@ impl Script {
         let ids = words.plain();
         let store = self.store.clone();
         Ok(match verb {
-            "advance" => {
-                self.clock.advance(seconds(&ids[0]));
+            "advance" | "back" => {
+                let time = seconds(&ids[0]);
+                if verb == "back" {
+                    self.clock.set_back(time)
+                } else {
+                    self.clock.advance(time)
+                }
                 if let Some(server) = &self.server {
                     server.set_time((self.clock.clock())()).await;
                 }

@@ -276,6 +276,23 @@ pub(in crate::store) const OF_KINDS: &[Case] = &[
         claim S k=9           => e",
     },
     Case {
+        name: "after the clock was set back, a limit key waits for one start and not for the old time",
+        script: "
+        open S lease=100000
+        limits k=-/-/-/10x1   =>
+        submit a:limit=x b:limit=x c:limit=x => created created created
+        tick                  =>
+        claim S k=9           => a
+        back 3600
+        claim S k=9           =>
+        tick                  =>
+        claim S k=9           =>
+        advance 10
+        claim S k=9           => b
+        advance 10
+        claim S k=9           => c",
+    },
+    Case {
         name: "a changed rate of the keys holds at once, and without one all go",
         script: "
         open S lease=100000

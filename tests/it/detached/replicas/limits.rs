@@ -87,8 +87,8 @@ async fn limits_of_a_kind_and_of_its_keys_hold_over_all_servers() {
     keep_the_rate(&servers, "keyed", KEY_RATE, 3).await;
 }
 
-/// In each window, at most the burst and the starts of its time. The times are those of the database. Of limit keys, two
-/// servers that look at the same moment may both take a start that has just come.
+/// In each window, at most the burst and the starts of its time. The times are those of the database. Of limit keys,
+/// two servers that look at the same moment may both take a start that has just come.
 async fn keep_the_rate(servers: &[Jobs; 3], kind: &str, rate: usize, keys: usize) {
     let paced = |id: usize| {
         let request = work(kind, "x");
