@@ -17,7 +17,7 @@ impl Pool {
         (jobs, inner.all_kinds().map(|(_, kind)| Arc::clone(kind.name())).collect())
     }
 
-    /// Counts the jobs of these tenants separately from now on.
+    /// Counts the jobs of these tenants separately from now on, and forgets the counts of those that it does not name.
     pub(crate) fn name_tenants(&self, tenants: &[&str]) {
         self.inner().recorder.name_tenants(tenants);
     }
