@@ -9,12 +9,14 @@ use crate::{
 };
 
 impl Pool {
-    /// The last jobs in order of arrival, and the names of the kinds by their numbers in them.
-    pub(crate) fn recorded(&self) -> (Vec<RecordedJob>, Vec<Arc<str>>) {
-        let inner = self.inner();
-        // The jobs first: a kind that is added meanwhile has its name then.
-        let jobs = inner.recorder.jobs();
-        (jobs, inner.all_kinds().map(|(_, kind)| Arc::clone(kind.name())).collect())
+    /// The last jobs in order of arrival.
+    pub(crate) fn recorded(&self) -> Vec<RecordedJob> {
+        self.inner().recorder.jobs()
+    }
+
+    /// The names of the kinds by their numbers in the recorded jobs.
+    pub(crate) fn recorded_kinds(&self) -> Vec<Arc<str>> {
+        self.inner().all_kinds().map(|(_, kind)| Arc::clone(kind.name())).collect()
     }
 
     /// Counts the jobs of these tenants separately from now on, and forgets the counts of those that it does not name.
