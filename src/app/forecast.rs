@@ -106,6 +106,7 @@ impl Question {
             jobs: jobs.len() as u64,
             over: over.and_then(|over| over.try_into().ok()),
             workers: count(new.bounds.max),
+            recorded_jobs: pool.settings().recorded_jobs as u64,
             ..PoolForecast::default()
         };
         let is_advice = old == new;

@@ -1266,7 +1266,10 @@ type PoolForecast struct {
 	// or have missed its deadline. Absent if neither 1,024 nor `workers` are enough, and without kinds.
 	FewestWorkers *uint32 `protobuf:"varint,6,opt,name=fewest_workers,json=fewestWorkers,proto3,oneof" json:"fewest_workers,omitempty"`
 	// In an answer of `Advise`: some fixed numbers of workers, ascending. `workers` and `fewest_workers` are among them.
-	Sizes         []*SizeForecast `protobuf:"bytes,7,rep,name=sizes,proto3" json:"sizes,omitempty"`
+	Sizes []*SizeForecast `protobuf:"bytes,7,rep,name=sizes,proto3" json:"sizes,omitempty"`
+	// Maximum number of jobs that the pool records, as `recorded_jobs` of the pool says. With fewer than 200, there is no
+	// forecast.
+	RecordedJobs  uint64 `protobuf:"varint,8,opt,name=recorded_jobs,json=recordedJobs,proto3" json:"recorded_jobs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1348,6 +1351,13 @@ func (x *PoolForecast) GetSizes() []*SizeForecast {
 		return x.Sizes
 	}
 	return nil
+}
+
+func (x *PoolForecast) GetRecordedJobs() uint64 {
+	if x != nil {
+		return x.RecordedJobs
+	}
+	return 0
 }
 
 // What a fixed number of workers would have done to the last jobs of a pool.
@@ -3358,7 +3368,7 @@ const file_waterwheel_v1_admin_service_proto_rawDesc = "" +
 	"\rAdviseRequest\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\"C\n" +
 	"\x0eAdviseResponse\x121\n" +
-	"\x05pools\x18\x01 \x03(\v2\x1b.waterwheel.v1.PoolForecastR\x05pools\"\xa4\x02\n" +
+	"\x05pools\x18\x01 \x03(\v2\x1b.waterwheel.v1.PoolForecastR\x05pools\"\xc9\x02\n" +
 	"\fPoolForecast\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x12\n" +
 	"\x04jobs\x18\x02 \x01(\x04R\x04jobs\x12-\n" +
@@ -3366,7 +3376,8 @@ const file_waterwheel_v1_admin_service_proto_rawDesc = "" +
 	"\x05kinds\x18\x04 \x03(\v2\x1b.waterwheel.v1.KindForecastR\x05kinds\x12\x18\n" +
 	"\aworkers\x18\x05 \x01(\rR\aworkers\x12*\n" +
 	"\x0efewest_workers\x18\x06 \x01(\rH\x00R\rfewestWorkers\x88\x01\x01\x121\n" +
-	"\x05sizes\x18\a \x03(\v2\x1b.waterwheel.v1.SizeForecastR\x05sizesB\x11\n" +
+	"\x05sizes\x18\a \x03(\v2\x1b.waterwheel.v1.SizeForecastR\x05sizes\x12#\n" +
+	"\rrecorded_jobs\x18\b \x01(\x04R\frecordedJobsB\x11\n" +
 	"\x0f_fewest_workers\"k\n" +
 	"\fSizeForecast\x12\x18\n" +
 	"\aworkers\x18\x01 \x01(\rR\aworkers\x12-\n" +
