@@ -77,11 +77,14 @@ impl Question {
     fn of(pool: &Pool, settings: &Settings, new: &dyn Fn(&str) -> Option<KindPlan>) -> Self {
         // A kind that was replaced has several numbers.
         let kinds: Vec<_> = pool.recorded_kinds().into_iter().collect::<BTreeSet<_>>().into_iter().collect();
+        let servers = pool.servers();
+        // Of divided limits, each server has a part.
+        let part = |KindPlan { limits, run_timeout }| KindPlan { limits: limits.part_of(servers), run_timeout };
         let plan = |settings: &Settings, bounds, kind: &dyn Fn(&str) -> Option<KindPlan>| Plan {
             caps: settings.caps(),
             bounds,
             when_full: settings.when_full,
-            kinds: kinds.iter().map(|name| kind(name)).collect(),
+            kinds: kinds.iter().map(|name| kind(name).map(part)).collect(),
         };
         let [now, then] = pool.bounds_under(settings);
         let plans = [plan(pool.settings(), now, &|name| pool.kind(name).map(kind_plan)), plan(settings, then, new)];

@@ -1,6 +1,6 @@
 //! What a replay of a pool's last jobs needs to know of it.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, num::NonZeroU32, sync::Arc};
 
 use super::{Pool, Settings, recorder::TenantJobs};
 use crate::{
@@ -27,6 +27,11 @@ impl Pool {
     /// The jobs of each of these tenants, and of all others, with `None`; empty if there are none.
     pub(crate) fn tenants(&self) -> BTreeMap<Option<Box<str>>, TenantJobs> {
         self.inner().recorder.tenants()
+    }
+
+    /// The number of servers that divide limits.
+    pub(crate) fn servers(&self) -> NonZeroU32 {
+        self.inner().read(Core::servers)
     }
 
     pub(crate) fn settings(&self) -> &Settings {

@@ -74,6 +74,7 @@ impl Recorder {
             traits: cx.traits(),
             kind,
             end,
+            is_stored: cx.attempt().is_some(),
         };
         let jobs = &mut part.jobs;
         if jobs.capacity() == 0 {

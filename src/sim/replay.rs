@@ -115,7 +115,7 @@ impl Replay {
 
 /// `None` if its kind is not served.
 fn recorded(job: &RecordedJob, plan: &Plan, tenants: &mut HashMap<u16, usize>) -> Option<Recorded> {
-    let RecordedJob { at, budget, wait: _, held, traits, kind, end } = *job;
+    let RecordedJob { at, budget, wait: _, held, traits, kind, end, is_stored } = *job;
     let Traits { class, when_full, tenant, ordering_key, limit_key } = traits;
     let next = tenants.len();
     let seconds = |seconds: f32| Duration::try_from_secs_f32(seconds).unwrap_or_default();
@@ -131,6 +131,7 @@ fn recorded(job: &RecordedJob, plan: &Plan, tenants: &mut HashMap<u16, usize>) -
         ordering_key: key(ordering_key),
         limit_key: key(limit_key),
         when_full: when_full.unwrap_or(plan.when_full),
+        is_stored,
     };
     let run = if end == RecordedEnd::Ran { Run::Took(seconds(held)) } else { Run::MoreThan(seconds(held)) };
     Some(Recorded { arrival, run })

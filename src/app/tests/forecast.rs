@@ -9,7 +9,10 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::*;
 use crate::{
     handler::{Context, Handler, KindOptions},
-    model::{Criticality, HandlerError, Job, KindLimits, Limit, Output, Rate, WhenFull},
+    model::{
+        Criticality, HandlerError, Job, KindLimits, Limit, Output, Rate, RecordedEnd, RecordedJob, Share, Traits,
+        WhenFull,
+    },
     task::Tasks,
 };
 
@@ -162,4 +165,20 @@ async fn only_replays_wait_for_their_turn_and_end_when_their_caller_leaves() {
     drop(busy);
     assert_eq!(forecasts(advice(std::slice::from_ref(&pool))).await.unwrap().len(), 1);
     assert!(answers(advice(&[pool]), &|| false).is_empty());
+}
+
+#[tokio::test]
+async fn calls_have_the_part_of_a_divided_limit_that_their_server_has_now() {
+    let all = Limit { concurrency: NonZeroU32::new(4), ..Limit::default() };
+    let limits = KindLimits { all, share: Share::Divide, ..KindLimits::default() };
+    let image = Kind::new("image", || Sleeper).options(KindOptions { limits, ..KindOptions::default() });
+    let pool = Pool::builder("one").settings(settings(8, 64)).kind(image).build();
+    pool.divide_limits(NonZeroU32::new(2).unwrap());
+    for (is_stored, waits) in [(false, true), (true, false)] {
+        let [_, plan] = advice(std::slice::from_ref(&pool)).remove(0).plans;
+        let (traits, kind, end) = (Traits::default(), 0, RecordedEnd::Ran);
+        let job = |at| RecordedJob { at, budget: 10.0, wait: 0.0, held: 1.0, traits, kind, end, is_stored };
+        let figures = Replay::new(&[0, 1, 2].map(job), plan).unwrap().figures();
+        assert_eq!(figures[0].wait_p99 > Duration::ZERO, waits, "stored: {is_stored}, {figures:?}");
+    }
 }
