@@ -191,6 +191,8 @@ const (
 	Binding_BINDING_LIMIT_KEY_HOLD Binding = 18
 	// The members of its group have not ended, or may still join.
 	Binding_BINDING_GROUP Binding = 19
+	// The processes of its program keep ending before they are ready.
+	Binding_BINDING_PROGRAM Binding = 20
 )
 
 // Enum value maps for Binding.
@@ -216,6 +218,7 @@ var (
 		17: "BINDING_LIMIT_HOLD",
 		18: "BINDING_LIMIT_KEY_HOLD",
 		19: "BINDING_GROUP",
+		20: "BINDING_PROGRAM",
 	}
 	Binding_value = map[string]int32{
 		"BINDING_UNSPECIFIED":           0,
@@ -238,6 +241,7 @@ var (
 		"BINDING_LIMIT_HOLD":            17,
 		"BINDING_LIMIT_KEY_HOLD":        18,
 		"BINDING_GROUP":                 19,
+		"BINDING_PROGRAM":               20,
 	}
 )
 
@@ -2677,9 +2681,10 @@ type HeldState struct {
 	// Its position from 1, among the queued jobs in the order of acceptance, or among the waiting callers in the order of
 	// arrival.
 	Position uint64 `protobuf:"varint,1,opt,name=position,proto3" json:"position,omitempty"`
-	// Queued jobs that are expected to start before it. Absent for a waiting caller.
+	// Queued jobs that are expected to start before it. Absent for a waiting caller, and for a job that has a worker, which
+	// waits for a process of its program.
 	Ahead *uint64 `protobuf:"varint,2,opt,name=ahead,proto3,oneof" json:"ahead,omitempty"`
-	// Expected time until it starts. Absent for a waiting caller, and in a paused pool.
+	// Expected time until it starts. Absent for a waiting caller, in a paused pool, and while its program cannot start.
 	ExpectedStart *durationpb.Duration `protobuf:"bytes,3,opt,name=expected_start,json=expectedStart,proto3" json:"expected_start,omitempty"`
 	// What prevents its start.
 	BoundBy Binding `protobuf:"varint,4,opt,name=bound_by,json=boundBy,proto3,enum=waterwheel.v1.Binding" json:"bound_by,omitempty"`
@@ -2688,10 +2693,10 @@ type HeldState struct {
 	// Time until its deadline.
 	Left *durationpb.Duration `protobuf:"bytes,6,opt,name=left,proto3" json:"left,omitempty"`
 	// Id of the job that holds its ordering key; the limit that is reached, such as `concurrency 4`; who paused its pool
-	// and why, such as `by ann: the disk is replaced`; or how long a worker takes to attach, such as `usually 9.0 s`. Empty
-	// for other causes.
+	// and why, such as `by ann: the disk is replaced`; how long a worker takes to attach, such as `usually 9.0 s`; or how
+	// the last process of its program ended. Empty for other causes.
 	Blocker string `protobuf:"bytes,7,opt,name=blocker,proto3" json:"blocker,omitempty"`
-	// Until when a handler holds its kind or its limit key, if one does.
+	// Until when a handler holds its kind or its limit key, or when the next process of its program starts.
 	Until         *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=until,proto3" json:"until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3544,7 +3549,7 @@ const file_waterwheel_v1_admin_service_proto_rawDesc = "" +
 	"\bJobOrder\x12\x19\n" +
 	"\x15JOB_ORDER_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10JOB_ORDER_NEWEST\x10\x01\x12\x14\n" +
-	"\x10JOB_ORDER_OLDEST\x10\x02*\xdc\x03\n" +
+	"\x10JOB_ORDER_OLDEST\x10\x02*\xf1\x03\n" +
 	"\aBinding\x12\x17\n" +
 	"\x13BINDING_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fBINDING_ROOM\x10\x01\x12\x13\n" +
@@ -3566,7 +3571,8 @@ const file_waterwheel_v1_admin_service_proto_rawDesc = "" +
 	"\x11BINDING_NO_WORKER\x10\x10\x12\x16\n" +
 	"\x12BINDING_LIMIT_HOLD\x10\x11\x12\x1a\n" +
 	"\x16BINDING_LIMIT_KEY_HOLD\x10\x12\x12\x11\n" +
-	"\rBINDING_GROUP\x10\x132\xff\a\n" +
+	"\rBINDING_GROUP\x10\x13\x12\x13\n" +
+	"\x0fBINDING_PROGRAM\x10\x142\xff\a\n" +
 	"\fAdminService\x12D\n" +
 	"\x05Drain\x12\x1b.waterwheel.v1.DrainRequest\x1a\x1c.waterwheel.v1.DrainResponse0\x01\x12B\n" +
 	"\x05Pause\x12\x1b.waterwheel.v1.PauseRequest\x1a\x1c.waterwheel.v1.PauseResponse\x12E\n" +
