@@ -51,7 +51,7 @@ pub use context::{Context, Site};
 #[cfg(feature = "programs")]
 pub use exec::{ExecCommand, InvalidExecCommand};
 pub(crate) use external::{External, ExternalStats};
-pub use external::{ProcessState, ProcessStats, ProgramStats, Runner};
+pub use external::{Outage, ProcessState, ProcessStats, ProgramStats, Runner};
 pub use output::Event;
 #[cfg(feature = "programs")]
 pub use process::{Processes, Recycle, WorkerProgram};

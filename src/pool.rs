@@ -55,7 +55,7 @@ mod ticket;
 mod timers;
 mod trace;
 
-pub use crate::handler::{Event, ProcessState, ProcessStats, ProgramStats};
+pub use crate::handler::{Event, Outage, ProcessState, ProcessStats, ProgramStats};
 #[doc(inline)]
 pub use crate::phase::Phase;
 pub use crate::scheduler::{Binding, Counts, LimitStats, Queued, SizeStats, Suspension, TenantRate, Wait};

@@ -1,11 +1,7 @@
 //! Says what a change of the configuration, or other numbers of workers, would have done to the last jobs of the pools,
 //! by replays in the simulator.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -13,14 +9,14 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     config,
     handler::Kind,
-    model::RecordedJob,
     pool::{Pool, Pools, Settings},
     proto::{JobFigures, KindForecast, PoolForecast, SizeForecast},
     sim::{KindFigures, KindPlan, Plan, Replay, measured},
     task::off_thread,
 };
 
-/// Maximum number of jobs of one forecast, of all pools. Each is replayed up to 20 times, in about 2 µs each.
+/// Maximum number of jobs of one forecast, of all pools. Each is replayed some ten times, at most 25, in about
+/// 1 µs each.
 const MAX_JOBS: usize = 200_000;
 /// Jobs that arrived earlier than this before the last one are left out.
 const LAST: Duration = Duration::from_secs(24 * 3600);
@@ -31,91 +27,89 @@ const SIZES: [f64; 6] = [0.5, 0.75, 1.0, 1.25, 1.5, 2.0];
 /// Forecasts come one after the other, on one thread.
 static TURN: Semaphore = Semaphore::const_new(1);
 
-/// A pool and its new settings.
-pub(super) struct Change {
+/// What to replay: the last jobs of a pool, under its settings in use and under the new ones, or twice the same for
+/// advice.
+pub(super) struct Question {
     pool: Pool,
-    settings: Settings,
-    kinds: HashMap<Arc<str>, KindPlan>,
+    kinds: Vec<Arc<str>>,
+    plans: [Plan; 2],
 }
 
-/// The pools and their new settings.
-pub(super) fn changes(pools: &Pools, new: &[config::Pool], kinds: &[Vec<Kind>]) -> Vec<Change> {
+/// A question for each pool whose scheduling changes.
+pub(super) fn changes(pools: &Pools, new: &[config::Pool], kinds: &[Vec<Kind>]) -> Vec<Question> {
     let change = |(new, kinds): (&config::Pool, &Vec<Kind>)| {
-        let kinds = kinds.iter().map(|kind| (Arc::clone(kind.name()), kind_plan(kind)));
-        let pool = pools.get(&new.name)?.clone();
-        Some(Change { pool, settings: new.settings.clone(), kinds: kinds.collect() })
+        let question = Question::of(pools.get(&new.name)?, &new.settings, &|name| {
+            kinds.iter().find(|kind| &**kind.name() == name).map(kind_plan)
+        });
+        (question.plans[0] != question.plans[1]).then_some(question)
     };
     new.iter().zip(kinds).filter_map(change).collect()
 }
 
-/// The forecast for each pool whose scheduling changes. Dropping the future ends the replays. `None` if they panicked.
-pub(super) async fn forecasts(changes: Vec<Change>) -> Option<Vec<PoolForecast>> {
-    let question = |Change { pool, settings, kinds }: &Change| {
-        Question::of(pool, settings, &|name| kinds.get(name).copied()).filter(|it| it.plans[0] != it.plans[1])
-    };
-    answers(move || changes.iter().filter_map(question).collect()).await
+/// A question for each pool, with other numbers of workers.
+pub(super) fn advice(pools: &[Pool]) -> Vec<Question> {
+    pools.iter().map(|pool| Question::of(pool, pool.settings(), &|name| pool.kind(name).map(kind_plan))).collect()
 }
 
-/// The forecast for each pool with other numbers of workers; else like [`forecasts`].
-pub(super) async fn advice(pools: Vec<Pool>) -> Option<Vec<PoolForecast>> {
-    let question = |pool: &Pool| Question::of(pool, pool.settings(), &|name| pool.kind(name).map(kind_plan));
-    answers(move || pools.iter().filter_map(question).collect()).await
-}
-
-async fn answers(ask: impl FnOnce() -> Vec<Question> + Send + 'static) -> Option<Vec<PoolForecast>> {
+/// The forecast for each pool. Dropping the future ends the replays. `None` if they panicked.
+pub(super) async fn forecasts(questions: Vec<Question>) -> Option<Vec<PoolForecast>> {
+    if questions.is_empty() {
+        return Some(Vec::new());
+    }
     let turn = TURN.acquire().await.ok()?;
     let dropped = CancellationToken::new();
     let _guard = dropped.clone().drop_guard();
     let replays = move || {
         let _turn = turn;
-        let asked = ask();
-        let max = MAX_JOBS / asked.len().max(1);
-        asked.into_iter().map(|question| question.answer(max, &|| !dropped.is_cancelled())).collect()
+        answers(questions, &|| !dropped.is_cancelled())
     };
     off_thread(replays).await.ok()
 }
 
-/// What to replay: the jobs of a pool, its settings in use, and the new ones, or the same for advice.
-struct Question {
-    pool: Arc<str>,
-    jobs: Vec<RecordedJob>,
-    kinds: Vec<Arc<str>>,
-    plans: [Plan; 2],
+fn answers(questions: Vec<Question>, go_on: &dyn Fn() -> bool) -> Vec<PoolForecast> {
+    let max = MAX_JOBS / questions.len().max(1);
+    let questions = questions.into_iter().take_while(|_| go_on());
+    questions.filter_map(|question| question.answer(max, go_on)).collect()
 }
 
 impl Question {
-    /// The new settings are those of the pool and of each kind. `None` if a job has no kind that is known.
-    fn of(pool: &Pool, settings: &Settings, new: &dyn Fn(&str) -> Option<KindPlan>) -> Option<Self> {
-        let (mut jobs, names) = pool.recorded();
+    /// The new settings are those of the pool and of each kind.
+    fn of(pool: &Pool, settings: &Settings, new: &dyn Fn(&str) -> Option<KindPlan>) -> Self {
         // A kind that was replaced has several numbers.
-        let kinds: Vec<_> = names.iter().collect::<BTreeSet<_>>().into_iter().cloned().collect();
-        let number = |name| kinds.binary_search(name).ok().and_then(|number| u16::try_from(number).ok());
-        let numbers: Vec<_> = names.iter().map(number).collect();
-        for job in &mut jobs {
-            job.kind = numbers.get(usize::from(job.kind)).copied().flatten()?;
-        }
+        let kinds: Vec<_> = pool.recorded_kinds().into_iter().collect::<BTreeSet<_>>().into_iter().collect();
+        let servers = pool.servers();
+        // Of divided limits, each server has a part.
+        let part = |KindPlan { limits, run_timeout }| KindPlan { limits: limits.part_of(servers), run_timeout };
         let plan = |settings: &Settings, bounds, kind: &dyn Fn(&str) -> Option<KindPlan>| Plan {
             caps: settings.caps(),
             bounds,
             when_full: settings.when_full,
-            kinds: kinds.iter().map(|name| kind(name)).collect(),
+            kinds: kinds.iter().map(|name| kind(name).map(part)).collect(),
         };
         let [now, then] = pool.bounds_under(settings);
         let plans = [plan(pool.settings(), now, &|name| pool.kind(name).map(kind_plan)), plan(settings, then, new)];
-        Some(Self { pool: Arc::clone(pool.name()), jobs, kinds, plans })
+        Self { pool: pool.clone(), kinds, plans }
     }
 
-    fn answer(self, max: usize, go_on: &dyn Fn() -> bool) -> PoolForecast {
-        let Self { pool, jobs, kinds, plans: [old, new] } = self;
+    /// `None` if a job has a kind that is not known.
+    fn answer(self, max: usize, go_on: &dyn Fn() -> bool) -> Option<PoolForecast> {
+        let Self { pool, kinds, plans: [old, new] } = self;
+        let mut jobs = pool.recorded();
+        let number = |name| kinds.binary_search(name).ok().and_then(|number| u16::try_from(number).ok());
+        let numbers: Vec<_> = pool.recorded_kinds().iter().map(number).collect();
+        for job in &mut jobs {
+            job.kind = numbers.get(usize::from(job.kind)).copied().flatten()?;
+        }
         let from = jobs.last().map_or(0, |last| last.at.saturating_sub(LAST.as_micros() as u64));
         let first = jobs.partition_point(|job| job.at < from).max(jobs.len().saturating_sub(max));
         let jobs = &jobs[first..];
         let over = jobs.first().zip(jobs.last()).map(|(first, last)| Duration::from_micros(last.at - first.at));
         let mut forecast = PoolForecast {
-            pool: pool.to_string(),
+            pool: pool.name().to_string(),
             jobs: jobs.len() as u64,
             over: over.and_then(|over| over.try_into().ok()),
             workers: count(new.bounds.max),
+            recorded_jobs: pool.settings().recorded_jobs as u64,
             ..PoolForecast::default()
         };
         let is_advice = old == new;
@@ -125,7 +119,8 @@ impl Question {
             && let Some(mut then) = Replay::new(jobs, new)
         {
             let measured = measured(jobs, kinds.len());
-            let (now, later) = (now.figures(), then.figures());
+            let now = now.figures();
+            let later = if is_advice { now.clone() } else { then.figures() };
             for (index, kind) in kinds.iter().enumerate().filter(|(index, _)| measured[*index].jobs > 0) {
                 forecast.kinds.push(KindForecast {
                     kind: kind.to_string(),
@@ -140,7 +135,7 @@ impl Question {
                 forecast.sizes = sizes(&mut then, forecast.workers, forecast.fewest_workers, go_on);
             }
         }
-        forecast
+        Some(forecast)
     }
 }
 

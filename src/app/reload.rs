@@ -81,7 +81,7 @@ impl Control {
 
     /// What other numbers of workers would have done to the last jobs of `pools`.
     pub(super) async fn advise(&self, pools: Vec<Pool>) -> Result<Vec<PoolForecast>, ReloadFault> {
-        self.unless_draining(advice(pools)).await
+        self.unless_draining(forecasts(advice(&pools))).await
     }
 
     /// Ends the replays when the drain begins.

@@ -66,6 +66,11 @@ impl Authenticator {
         self.guards_ops
     }
 
+    /// Whether a caller may send a token.
+    pub fn accepts_tokens(&self) -> bool {
+        self.tokens.is_some()
+    }
+
     /// The caller: from its token, else from its certificate, else the anonymous one. `authorization` has the values of
     /// the header of that name. They are ignored if no tokens are configured.
     ///

@@ -23,10 +23,12 @@ pub enum Denial {
     #[error("the client certificate is not accepted: {0}")]
     InvalidCertificate(CertificateFault),
     /// No rule allows the call, its job, or a claim of the job.
-    #[error("{}", reason.words())]
+    #[error("{}{advice}", reason.words())]
     Forbidden {
         /// The reason of the denial.
         reason: Reason,
+        /// What a caller without credentials may send; empty for others.
+        advice: String,
         /// The principal and the denied values, by name.
         facts: Vec<(&'static str, String)>,
     },
@@ -110,7 +112,7 @@ impl Denial {
         let facts = iter::once(("principal", principal))
             .chain(facts.iter().copied())
             .map(|(name, fact)| (name, fact.to_owned()));
-        Self::Forbidden { reason, facts: facts.collect() }
+        Self::Forbidden { reason, advice: String::new(), facts: facts.collect() }
     }
 
     /// The denial of a job that claims a higher class than allowed.
@@ -118,6 +120,21 @@ impl Denial {
         let [claimed, max] = [claimed, max].map(|class| Criticality::NAMES[class.rank()]);
         let facts = [("criticality", claimed), ("max_criticality", max)];
         Self::forbidden(Reason::CriticalityDenied, principal, &facts)
+    }
+
+    /// Adds what credentials the listener accepts, if the caller sent none.
+    pub fn name_credentials(&mut self, asked: CertificateRequest, has_tokens: bool) {
+        match self {
+            Self::NoCredentials { certificate, .. } => *certificate = asked,
+            Self::Forbidden { advice, facts, .. } if facts.iter().any(|(_, fact)| fact == "anonymous") => {
+                let accepted = accepted(asked, has_tokens);
+                if accepted != Some("nothing") {
+                    *advice = self::advice(asked, has_tokens);
+                    facts.extend(accepted.map(|accepted| ("accepts", accepted.to_owned())));
+                }
+            }
+            _ => {}
+        }
     }
 
     /// The reason in the status.
@@ -133,18 +150,25 @@ impl Denial {
 
     /// What the status says beside its message, by name.
     pub fn facts(&self) -> Vec<(&'static str, &str)> {
-        use CertificateRequest::{NoRoots, Sent, Unconfigured};
         match self {
-            Self::NoCredentials { certificate, tokens } => match (certificate, tokens) {
-                (Sent, true) => vec![("accepts", "certificate, token")],
-                (Sent, false) => vec![("accepts", "certificate")],
-                (Unconfigured, true) => vec![("accepts", "token")],
-                (Unconfigured, false) => vec![("accepts", "nothing")],
-                (NoRoots, _) => Vec::new(),
-            },
+            Self::NoCredentials { certificate, tokens } => {
+                accepted(*certificate, *tokens).map(|accepted| ("accepts", accepted)).into_iter().collect()
+            }
             Self::InvalidToken(_) | Self::InvalidCertificate(_) | Self::RemoteWorkerWithoutAuth => Vec::new(),
             Self::Forbidden { facts, .. } => facts.iter().map(|(name, fact)| (*name, &**fact)).collect(),
         }
+    }
+}
+
+/// The credentials that a listener accepts.
+fn accepted(certificate: CertificateRequest, tokens: bool) -> Option<&'static str> {
+    use CertificateRequest::{NoRoots, Sent, Unconfigured};
+    match (certificate, tokens) {
+        (Sent, true) => Some("certificate, token"),
+        (Sent, false) => Some("certificate"),
+        (Unconfigured, true) => Some("token"),
+        (Unconfigured, false) => Some("nothing"),
+        (NoRoots, _) => None,
     }
 }
 

@@ -11,6 +11,8 @@ use crate::proto::{JobFigures, KindForecast, PoolForecast, SizeForecast};
 
 /// From this difference on, in percentage points, the measured figures are shown beside those of the replay.
 const NOTEWORTHY: f64 = 2.0;
+/// A server makes no forecast of fewer jobs.
+const MIN_JOBS: u64 = 200;
 
 /// What a change would have done.
 pub(super) fn of_change(forecast: &PoolForecast) -> String {
@@ -37,11 +39,21 @@ pub(super) fn of_sizes(forecast: &PoolForecast) -> String {
 }
 
 fn text(forecast: &PoolForecast, how: &str, there: &str, replayed: Vec<String>) -> String {
-    let PoolForecast { pool, jobs, over, kinds, workers, fewest_workers, sizes: _ } = forecast;
-    let pool = paint(STRONG, format!("pool {}", sanitized(pool)));
+    let PoolForecast { pool: name, jobs, over, kinds, workers, fewest_workers, sizes: _, recorded_jobs } = forecast;
+    let name = sanitized(name);
+    let pool = paint(STRONG, format!("pool {name}"));
+    if *recorded_jobs < MIN_JOBS {
+        return format!(
+            "{pool} records at most {}, too few for a forecast: set pool.{name}.recorded_jobs to {MIN_JOBS} or more, by \
+             default 65536, and restart the server",
+            pluralized(*recorded_jobs, "job")
+        );
+    }
     let all = pluralized(*jobs, "job");
     if kinds.is_empty() {
-        return format!("{pool}: {all} recorded, too few for a forecast; 200 are enough if some ran to their end");
+        return format!(
+            "{pool}: {all} recorded, too few for a forecast; {MIN_JOBS} are enough if some ran to their end"
+        );
     }
     let of = short_duration(duration(*over));
     let mut lines = vec![format!("{pool}: its last {all}, of {of}, replayed {how}")];
@@ -128,6 +140,7 @@ mod tests {
             workers: 8,
             fewest_workers: Some(9),
             sizes: Vec::new(),
+            recorded_jobs: 65536,
         }
     }
 
@@ -157,6 +170,10 @@ pool cpu: its last 2000 jobs, of 2h 0m, replayed with the change and without
         forecast.kinds.clear();
         let few = "pool cpu: 2000 jobs recorded, too few for a forecast; 200 are enough if some ran to their end";
         assert_eq!(stripped(&of_sizes(&forecast)), few);
+        forecast.recorded_jobs = 0;
+        let none = "pool cpu records at most 0 jobs, too few for a forecast: set pool.cpu.recorded_jobs to 200 or more, by \
+                    default 65536, and restart the server";
+        assert_eq!(stripped(&of_sizes(&forecast)), none);
     }
 
     #[test]

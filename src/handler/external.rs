@@ -24,9 +24,9 @@ pub(crate) trait External: Any + Send + Sync {
         drop(resized);
     }
 
-    /// Whether nothing can run jobs, because the last start failed.
-    fn is_down(&self) -> bool {
-        false
+    /// Why nothing can run jobs, if the last start failed.
+    fn outage(&self) -> Option<Outage> {
+        None
     }
 
     /// Ends it after the last job. The future returns when nothing is left; `None` if there is nothing to wait for.
@@ -37,6 +37,16 @@ pub(crate) trait External: Any + Send + Sync {
 
     /// A snapshot.
     fn stats(&self) -> ExternalStats;
+}
+
+/// A program has no process that runs jobs, because the last one ended before it had started well.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Outage {
+    /// How it ended.
+    pub cause: String,
+    /// When the next process starts. It may have started.
+    pub next_start: Instant,
 }
 
 /// What runs a job outside of this process.

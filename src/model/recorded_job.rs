@@ -34,6 +34,8 @@ pub(crate) struct RecordedJob {
     /// Number of its kind in the pool.
     pub(crate) kind: u16,
     pub(crate) end: RecordedEnd,
+    /// Whether it is a detached one, which has its place in a divided limit from the store.
+    pub(crate) is_stored: bool,
 }
 
 /// How a recorded job ended.

@@ -244,8 +244,10 @@ fn counts(families: &mut Families, stats: &[PoolStats]) {
     });
     families.counters("waterwheel_jobs_failed", "Jobs that ended by a fault of their handler, by reason", failed);
     let rejected = stats.iter().flat_map(|pool| {
-        let reasons = Reason::REFUSALS.map(Reason::name).into_iter().zip(pool.counts.rejected);
-        reasons.map(|(reason, count)| ([("pool", &*pool.name), ("reason", reason)], count))
+        let reasons = Reason::REFUSALS.into_iter().zip(pool.counts.rejected);
+        // Quotas hold over all pools, and count what they refuse by tenant.
+        let of_pool = reasons.filter(|(reason, _)| *reason != Reason::QuotaExceeded);
+        of_pool.map(|(reason, count)| ([("pool", &*pool.name), ("reason", reason.name())], count))
     });
     families.counters("waterwheel_jobs_rejected", "Refused jobs, by reason", rejected);
 }

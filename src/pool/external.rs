@@ -47,7 +47,8 @@ impl PoolInner {
     /// Whether none of its kinds has anything that can run its jobs.
     pub(super) fn is_down(&self) -> bool {
         let mut kinds = self.served().peekable();
-        kinds.peek().is_some() && kinds.all(|(_, kind)| kind.external().is_some_and(|external| external.is_down()))
+        kinds.peek().is_some()
+            && kinds.all(|(_, kind)| kind.external().is_some_and(|external| external.outage().is_some()))
     }
 
     /// Adjusts processes to the number of workers. Those that serve no kind leave.

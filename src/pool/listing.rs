@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{EndedJob, JobNames, Pool, Pools, TenantRate, inner::PoolInner};
 use crate::{
-    handler::{Context, StopReason},
+    handler::{Context, Outage, StopReason},
     model::{JobId, JobStage, KindLimits, Limit, Limiter, Rate, RequestId},
     scheduler::{Binding, Explained, Held, Smallest, Wait, smallest},
 };
@@ -270,6 +270,8 @@ pub struct Explanation {
     /// The job that holds its ordering key, the limit that is reached, or how long a worker usually takes to attach;
     /// empty for other causes.
     pub blocker: String,
+    /// Why its program does not run it, if it waits for that.
+    pub outage: Option<Outage>,
 }
 
 impl Pool {
@@ -284,13 +286,23 @@ impl Pool {
             return Some(Explanation::ended(inner, ended));
         }
         let Explained { job: cx, held, wait, key_holder } = held?;
-        let blocker = match wait.and_then(|wait| wait.queued).map(|queued| queued.bound_by) {
+        let bound_by = wait.map(|wait| wait.queued.map(|queued| queued.bound_by));
+        // A job that has not begun may have a worker, and waits there for a process.
+        let needs_process = matches!(bound_by, None | Some(Some(Binding::Workers | Binding::Tenants)));
+        let external = inner.kind(cx.kind_id()).external().filter(|_| needs_process && cx.waited().is_none());
+        let blocker = match bound_by.flatten() {
             Some(Binding::OrderingKey) => key_holder.map(|holder| holder.job().to_string()).unwrap_or_default(),
             Some(Binding::NoWorker(Some(usual))) => format!("usually {:.1} s", usual.as_secs_f64()),
             Some(Binding::Limit(limiter)) => value(limiter, inner.kind(cx.kind_id()).get_options().limits),
             _ => String::new(),
         };
-        Some(Explanation { job: ListedJob::held(inner, &cx, held, now), wait, blocker })
+        let outage = external.and_then(|external| external.outage());
+        Some(Explanation { job: ListedJob::held(inner, &cx, held, now), wait, blocker, outage })
+    }
+
+    /// Why the program of a kind cannot run its jobs, if so.
+    pub(crate) fn outage(&self, kind: &str) -> Option<Outage> {
+        self.kind(kind)?.external()?.outage()
     }
 
     /// The limit of a kind that its next job would wait for, with its value; `None` if it would wait for none.
@@ -304,7 +316,7 @@ impl Pool {
 
 impl Explanation {
     fn ended(inner: &PoolInner, ended: EndedJob) -> Self {
-        Self { job: ListedJob::ended(inner, ended, Instant::now()), wait: None, blocker: String::new() }
+        Self { job: ListedJob::ended(inner, ended, Instant::now()), wait: None, blocker: String::new(), outage: None }
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a replay of a pool's last jobs needs to know of it.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, num::NonZeroU32, sync::Arc};
 
 use super::{Pool, Settings, recorder::TenantJobs};
 use crate::{
@@ -9,15 +9,17 @@ use crate::{
 };
 
 impl Pool {
-    /// The last jobs in order of arrival, and the names of the kinds by their numbers in them.
-    pub(crate) fn recorded(&self) -> (Vec<RecordedJob>, Vec<Arc<str>>) {
-        let inner = self.inner();
-        // The jobs first: a kind that is added meanwhile has its name then.
-        let jobs = inner.recorder.jobs();
-        (jobs, inner.all_kinds().map(|(_, kind)| Arc::clone(kind.name())).collect())
+    /// The last jobs in order of arrival.
+    pub(crate) fn recorded(&self) -> Vec<RecordedJob> {
+        self.inner().recorder.jobs()
     }
 
-    /// Counts the jobs of these tenants separately from now on.
+    /// The names of the kinds by their numbers in the recorded jobs.
+    pub(crate) fn recorded_kinds(&self) -> Vec<Arc<str>> {
+        self.inner().all_kinds().map(|(_, kind)| Arc::clone(kind.name())).collect()
+    }
+
+    /// Counts the jobs of these tenants separately from now on, and forgets the counts of those that it does not name.
     pub(crate) fn name_tenants(&self, tenants: &[&str]) {
         self.inner().recorder.name_tenants(tenants);
     }
@@ -25,6 +27,11 @@ impl Pool {
     /// The jobs of each of these tenants, and of all others, with `None`; empty if there are none.
     pub(crate) fn tenants(&self) -> BTreeMap<Option<Box<str>>, TenantJobs> {
         self.inner().recorder.tenants()
+    }
+
+    /// The number of servers that divide limits.
+    pub(crate) fn servers(&self) -> NonZeroU32 {
+        self.inner().read(Core::servers)
     }
 
     pub(crate) fn settings(&self) -> &Settings {

@@ -32,7 +32,7 @@ pub(super) struct Recorder {
 #[derive(Default)]
 struct Part {
     jobs: VecDeque<RecordedJob>,
-    /// The tenants that are counted separately. None is ever removed, and without one, nothing is counted.
+    /// The tenants that are counted separately. Without one, nothing is counted.
     tenants: BTreeMap<Box<str>, TenantJobs>,
     others: TenantJobs,
 }
@@ -74,6 +74,7 @@ impl Recorder {
             traits: cx.traits(),
             kind,
             end,
+            is_stored: cx.attempt().is_some(),
         };
         let jobs = &mut part.jobs;
         if jobs.capacity() == 0 {
@@ -97,12 +98,13 @@ impl Recorder {
         jobs
     }
 
-    /// Counts the jobs of these tenants separately from now on.
+    /// Counts the jobs of these tenants separately from now on, and forgets the counts of those that it does not name.
     #[cfg(feature = "server")]
     pub(super) fn name_tenants(&self, tenants: &[&str]) {
-        self.counts_tenants.fetch_or(!tenants.is_empty(), Relaxed);
+        self.counts_tenants.store(!tenants.is_empty(), Relaxed);
         for shard in &self.shards {
             let mut part = shard.0.lock();
+            part.tenants.retain(|tenant, _| tenants.contains(&&**tenant));
             for tenant in tenants {
                 part.tenants.entry((*tenant).into()).or_default();
             }

@@ -132,6 +132,8 @@ pub(crate) struct Arrival {
     /// Longest run, even if the deadline is later.
     pub(crate) run_timeout: Option<Duration>,
     pub(crate) when_full: WhenFull,
+    /// A store has counted it for the limits that servers divide.
+    pub(crate) is_stored: bool,
 }
 
 impl Arrival {
@@ -307,9 +309,19 @@ impl Iterator for Arrivals<'_> {
         let class = class.unwrap_or_else(|| Criticality::BY_IMPORTANCE[self.dice.random_range(0..4)]);
         let service = self.mean.mul_f64(shape * slower);
         let (at, deadline) = (self.now, self.load.deadline);
-        let (limit_key, when_full) = (None, WhenFull::Reject);
-        let (ordering_key, run_timeout) = (None, None);
-        Some(Arrival { at, service, deadline, kind: 0, tenant, class, ordering_key, limit_key, run_timeout, when_full })
+        Some(Arrival {
+            at,
+            service,
+            deadline,
+            kind: 0,
+            tenant,
+            class,
+            ordering_key: None,
+            limit_key: None,
+            run_timeout: None,
+            when_full: WhenFull::Reject,
+            is_stored: false,
+        })
     }
 }
 

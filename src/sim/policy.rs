@@ -147,7 +147,7 @@ impl Policy for PoolPolicy {
             ordering_key: &ordering_key,
             limit_key: &limit_key,
             when_full: arrival.when_full,
-            is_stored: false,
+            is_stored: arrival.is_stored,
             shard: 0,
         };
         let mut effects = Vec::new();

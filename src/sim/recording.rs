@@ -227,6 +227,7 @@ impl Findings {
             limit_key: None,
             run_timeout: line.run_timeout_ms.and_then(milliseconds),
             when_full: WhenFull::Reject,
+            is_stored: false,
         };
         Some(Recorded { arrival, run: Run::MoreThan(Duration::ZERO) })
     }

@@ -32,6 +32,8 @@ pub(crate) struct KindFigures {
 pub(crate) struct Replay {
     plan: Plan,
     load: Load,
+    /// By number of workers.
+    replayed: HashMap<usize, (KindFigures, f64)>,
 }
 
 impl Replay {
@@ -54,7 +56,7 @@ impl Replay {
             seed: 0,
             source: Source::Recorded(Arc::new(recording)),
         };
-        Some(Self { plan, load })
+        Some(Self { plan, load, replayed: HashMap::new() })
     }
 
     /// The figures of each kind under the plan.
@@ -65,7 +67,8 @@ impl Replay {
     /// The smallest fixed number of workers with which few jobs are refused or missed. `None` if more workers do not
     /// help, or `go_on` ends the search.
     pub(crate) fn fewest_workers(&mut self, go_on: &dyn Fn() -> bool) -> Option<usize> {
-        let (mut too_few, mut enough) = (0, MOST_WORKERS.max(self.plan.bounds.max));
+        let in_use = self.plan.bounds.max.max(1);
+        let (mut too_few, mut enough) = (0, MOST_WORKERS.max(in_use));
         if !self.is_enough(enough) {
             return None;
         }
@@ -73,7 +76,8 @@ impl Replay {
             if !go_on() {
                 return None;
             }
-            let middle = usize::midpoint(too_few, enough);
+            // The number is seldom far from that in use.
+            let middle = usize::midpoint(too_few, enough).min((2 * too_few).max(in_use));
             if self.is_enough(middle) {
                 enough = middle;
             } else {
@@ -90,6 +94,9 @@ impl Replay {
 
     /// The figures of all jobs with a fixed number of workers, and the share of the time for which these are busy.
     pub(crate) fn with_workers(&mut self, workers: usize) -> (KindFigures, f64) {
+        if let Some(replayed) = self.replayed.get(&workers) {
+            return *replayed;
+        }
         self.plan.bounds = Bounds { min: workers, max: workers };
         let Tally { kinds, useful, wasted, .. } = run_under(&self.plan, &self.load).tally;
         let all = kinds.into_iter().fold(KindTally::default(), |mut all, kind| {
@@ -100,13 +107,15 @@ impl Replay {
             all
         });
         let time = self.load.lasts.as_secs_f64() * workers.max(1) as f64;
-        (all.into(), (useful + wasted).as_secs_f64() / time)
+        let replayed = (all.into(), (useful + wasted).as_secs_f64() / time);
+        self.replayed.insert(workers, replayed);
+        replayed
     }
 }
 
 /// `None` if its kind is not served.
 fn recorded(job: &RecordedJob, plan: &Plan, tenants: &mut HashMap<u16, usize>) -> Option<Recorded> {
-    let RecordedJob { at, budget, wait: _, held, traits, kind, end } = *job;
+    let RecordedJob { at, budget, wait: _, held, traits, kind, end, is_stored } = *job;
     let Traits { class, when_full, tenant, ordering_key, limit_key } = traits;
     let next = tenants.len();
     let seconds = |seconds: f32| Duration::try_from_secs_f32(seconds).unwrap_or_default();
@@ -122,6 +131,7 @@ fn recorded(job: &RecordedJob, plan: &Plan, tenants: &mut HashMap<u16, usize>) -
         ordering_key: key(ordering_key),
         limit_key: key(limit_key),
         when_full: when_full.unwrap_or(plan.when_full),
+        is_stored,
     };
     let run = if end == RecordedEnd::Ran { Run::Took(seconds(held)) } else { Run::MoreThan(seconds(held)) };
     Some(Recorded { arrival, run })

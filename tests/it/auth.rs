@@ -4,6 +4,7 @@ mod keys;
 mod ops;
 mod tokens;
 
+use http::Method;
 use tonic::{Code, Request, Status, transport::Channel};
 use tonic_reflection::pb::v1::{
     ServerReflectionRequest, server_reflection_client::ServerReflectionClient,
@@ -16,6 +17,7 @@ use waterwheel::proto::{
 };
 
 use crate::{
+    json::{JSON, Version, ask},
     refusal::Way,
     service::{Caller, Client, Service, job},
     support::{Authority, Files, Name, TlsClient},
@@ -119,6 +121,29 @@ async fn a_call_is_denied_unless_a_rule_allows_it() {
             let expected = if allowed.contains(&call) { Code::Ok } else { Code::PermissionDenied };
             assert_eq!(code(&channel, call, job("echo", "x")).await, expected, "{principal} calls {call}");
         }
+    }
+}
+
+/// The text is the same by JSON.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_denied_caller_without_credentials_learns_which_to_send() {
+    let setting = Setting::new();
+    let echo = || Some(job("echo", "x"));
+    for (name, accepted, said) in [
+        (None, Some("certificate"), "the caller may not call this method; connect with a client certificate"),
+        (Some(Name::Common("dash-1")), None, "the caller may not call this method"),
+    ] {
+        let refusal = Way::Submit.fail(&Client::new(setting.channel(name.as_ref()).await), echo(), &[]).await;
+        assert_eq!((refusal.reason().as_str(), refusal.message()), ("RPC_DENIED", said));
+        assert_eq!(refusal.facts().get("accepts").map(String::as_str), accepted);
+    }
+    let open = r#"auth.rule.open = { principals = ["anonymous"], rpcs = ["Stats"] }"#;
+    let setting = tokens::Setting::with(&format!("server.json = true\n{open}\n"));
+    let refusal = Way::Submit.fail(&setting.client().await, echo(), &[]).await;
+    let path = "/waterwheel.v1.WorkerPoolService/Submit";
+    let json = ask(setting.service.public, Version::Http1, Method::POST, path, &[JSON], "{}").await.json();
+    for message in [refusal.message(), json["message"].as_str().unwrap()] {
+        assert!(message.contains("may not call this method; send \"authorization: Bearer\" with a token"), "{message}");
     }
 }
 

@@ -10,8 +10,9 @@ use waterwheel::{
     model::{JobId, Outcome, Rung},
     pool::{EndedJob, RunningJob, Settings, Ticket},
     proto::{
-        self, Binding, CancelJobRequest, ExplainRequest, ExplainResponse, JobOrder, JobStage, ListJobsRequest,
-        ListJobsResponse, SubmitRequest, admin_service_client::AdminServiceClient, explain_response::State,
+        self, Binding, CancelJobRequest, CreateJobRequest, ExplainRequest, ExplainResponse, JobOrder, JobStage,
+        ListJobsRequest, ListJobsResponse, SubmitRequest, admin_service_client::AdminServiceClient,
+        explain_response::State, job_service_client::JobServiceClient,
     },
 };
 
@@ -330,4 +331,37 @@ async fn an_ended_job_keeps_its_outcome_waterfall_and_rung_until_it_is_evicted()
     assert!(job.waterfall.queue >= 2 * SECOND - Duration::from_millis(20), "{job:?}");
     assert!(job.waterfall.run >= SECOND, "{job:?}");
     assert_eq!(pool.explain(cancelled), None, "the oldest of three failed jobs is evicted");
+}
+
+/// Its first process exits at once, and the next one goes on without being ready.
+const ENDS: &str = r#"
+    store.path = "jobs.db"
+    pool.one.workers = 1
+    kind.ends = { pool = "one", program = "ends" }
+    [program.ends]
+    command = ["/bin/sh", "-c", "mkdir DIR/once && echo 'no model' >&2 && exit 3; exec sleep 60"]
+    start_timeout = "60s"
+"#;
+
+#[tokio::test]
+async fn explain_says_that_the_program_of_a_waiting_job_keeps_ending() {
+    let files = tempfile::tempdir().unwrap();
+    let process = Process::serve(&ENDS.replace("DIR", files.path().to_str().unwrap())).await;
+    let caller = Caller::of(process.public).await;
+    send(&caller, job("ends", ""), "first");
+    caller.until(|pool| pool.in_flight == 1).await;
+    send(&caller, job("ends", ""), "second");
+    caller.until(|pool| queued(pool) == 1).await;
+    let mut jobs = JobServiceClient::new(process.public.channel().await);
+    let request = CreateJobRequest { job: Some(job("ends", "")), ..CreateJobRequest::default() };
+    let stored = jobs.create_job(request).await.unwrap().into_inner().job_id;
+    let cause = "the processes of its program keep ending: ends exited with code 3: no model\n";
+    for (id, place) in [
+        ("first", "\n  has a worker, and waits for a process\n  because "),
+        ("second", "\n  queued at 1, 0 ahead\n  because "),
+        (&stored, "\n  "),
+    ] {
+        let shown = process.run(&format!("explain {id}")).await.out;
+        assert!(shown.contains(&format!("{place}{cause}")), "{shown}");
+    }
 }

@@ -12,6 +12,7 @@ use rustix::process::Signal;
 use tonic::Code;
 
 use crate::{
+    ops_pages::metrics,
     process::Process,
     service::{Caller, job, queued},
     support::{KEYS, toml_string},
@@ -20,6 +21,7 @@ use crate::{
 const CONFIG: &str = r#"
     drain = { notice = "0s", finish = "20s", kill = "1s" }
     telemetry = { log = "info", log_format = "text" }
+    quota.tenant = { shop = { rate = 9 }, old = { rate = 9 } }
     auth.jwt = { jwks = KEYS, issuer = "issuer", audience = ["here"] }
     auth.rule.all = { principals = ["anonymous"], rpcs = ["*"], kinds = ["echo", "held", "gone", "fresh"] }
     [pool.one]
@@ -70,6 +72,7 @@ async fn sighup_applies_all_changes_without_failing_a_call() {
 
     let after = before.replace("workers = 3", "workers = 5").replace(r#""old"], limit.concurrency = 1"#, r#""new"]"#);
     let after = after.replace(r#""gone", "#, r#""late", "#).replace("gone = ", "fresh = ");
+    let after = after.replace("old = { rate = 9 }", "new = { rate = 9 }");
     let after = after.replace(r#"log = "info""#, r#"log = "info,waterwheel::pool=debug""#);
     process.configure(&after);
     process.signal(Signal::HUP);
@@ -87,6 +90,11 @@ async fn sighup_applies_all_changes_without_failing_a_call() {
     }
     process.logged("job arrived").await;
     assert_eq!(caller.pool().await.size.unwrap().workers, 5);
+    let metrics = metrics(process.ops).await;
+    for (tenant, has_series) in [("shop", true), ("_OTHER", true), ("new", true), ("old", false)] {
+        let series = format!(r#"waterwheel_tenant_jobs_total{{pool="one",tenant="{tenant}",end="ran"}}"#);
+        assert_eq!(metrics.contains_key(&series), has_series, "{tenant}");
+    }
     for (kind, code) in [("fresh", None), ("late", None), ("gone", Some(Code::PermissionDenied))] {
         let answer = caller.leave(job(kind, "")).await.unwrap();
         assert_eq!(answer.err().map(|status| status.code()), code, "{kind}");

@@ -94,12 +94,15 @@ async fn advise_replays_the_last_jobs_of_a_server_with_other_numbers_of_workers(
     let answer: Value = serde_json::from_str(&server.run("advise --output json").await.out).unwrap();
     let sizes: Vec<_> = answer["pools"][0]["sizes"].as_array().unwrap().iter().map(|size| &size["workers"]).collect();
     assert_eq!(sizes, [1, 4, 6, 8, 10, 12, 16], "{answer}");
+    let ran = server.run("advise --pool two").await;
+    assert!(ran.code == Some(0) && ran.out.contains("set pool.two.recorded_jobs to 200 or more"), "{}", ran.out);
     let none = server.run("advise --pool none").await;
     assert!(none.code == Some(2) && none.err.contains("one"), "{}", none.err);
 }
 
 const CONFIG: &str = r#"
     pool.one.workers = 8
+    pool.two.recorded_jobs = 0
     kind.echo = { pool = "one", builtin = "echo" }
 "#;
 

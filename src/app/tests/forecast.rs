@@ -2,13 +2,17 @@
 
 use std::num::{NonZeroU32, NonZeroUsize};
 
+use futures_util::FutureExt;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::*;
 use crate::{
     handler::{Context, Handler, KindOptions},
-    model::{Criticality, HandlerError, Job, KindLimits, Limit, Output, Rate, WhenFull},
+    model::{
+        Criticality, HandlerError, Job, KindLimits, Limit, Output, Rate, RecordedEnd, RecordedJob, Share, Traits,
+        WhenFull,
+    },
     task::Tasks,
 };
 
@@ -39,9 +43,10 @@ impl Scene {
             .collect()
     }
 
-    fn change(&self, pool: &Pool) -> Change {
-        let kinds = self.kinds().iter().map(|kind| (Arc::clone(kind.name()), kind_plan(kind))).collect();
-        Change { pool: pool.clone(), settings: self.settings.clone(), kinds }
+    /// The questions about a change of the pool to this scene.
+    fn changes(&self, pool: &Pool) -> Vec<Question> {
+        let new = config::Pool { name: pool.name().to_string(), settings: self.settings.clone() };
+        changes(&Pools::new(vec![pool.clone()]), &[new], &[self.kinds()])
     }
 }
 
@@ -79,7 +84,7 @@ async fn send(pool: &Pool, scene: &Scene, seed: u64) {
 
 /// What the pool made of its jobs since `from`, by kind.
 fn measured_since(pool: &Pool, from: usize) -> Vec<KindFigures> {
-    let (jobs, names) = pool.recorded();
+    let (jobs, names) = (pool.recorded(), pool.recorded_kinds());
     let all: BTreeSet<_> = names.iter().cloned().collect();
     let by_number = measured(&jobs[from..], names.len());
     let of = |kind: &Arc<str>| {
@@ -133,9 +138,9 @@ async fn what_is_forecast_happens() {
         let builder = Pool::builder(format!("pool-{index}")).settings(before.settings.clone());
         let pool = before.kinds().into_iter().fold(builder, crate::pool::PoolBuilder::kind).build();
         send(&pool, &before, 7).await;
-        let jobs = pool.recorded().0.len();
+        let jobs = pool.recorded().len();
 
-        let forecast = forecasts(vec![after.change(&pool)]).await.unwrap().pop().expect("its settings change");
+        let forecast = forecasts(after.changes(&pool)).await.unwrap().pop().expect("its settings change");
         assert_eq!(forecast.kinds.len(), 2);
         for (kind, measured) in forecast.kinds.iter().zip(measured_since(&pool, 0)) {
             assert_eq!(kind.measured, Some(figures(measured)));
@@ -147,6 +152,33 @@ async fn what_is_forecast_happens() {
             assert_near("after", kind, kind.then.unwrap(), measured);
         }
         assert_ne!(forecast.kinds[0].now, forecast.kinds[0].then, "the change shows");
-        assert!(forecasts(vec![after.change(&pool)]).await.unwrap().is_empty(), "nothing would change");
+        assert!(after.changes(&pool).is_empty(), "nothing would change");
+    }
+}
+
+#[tokio::test]
+async fn only_replays_wait_for_their_turn_and_end_when_their_caller_leaves() {
+    let busy = TURN.acquire().await.unwrap();
+    assert_eq!(forecasts(Vec::new()).now_or_never(), Some(Some(Vec::new())), "there is nothing to replay");
+    let pool = Pool::builder("one").build();
+    assert_eq!(forecasts(advice(std::slice::from_ref(&pool))).now_or_never(), None);
+    drop(busy);
+    assert_eq!(forecasts(advice(std::slice::from_ref(&pool))).await.unwrap().len(), 1);
+    assert!(answers(advice(&[pool]), &|| false).is_empty());
+}
+
+#[tokio::test]
+async fn calls_have_the_part_of_a_divided_limit_that_their_server_has_now() {
+    let all = Limit { concurrency: NonZeroU32::new(4), ..Limit::default() };
+    let limits = KindLimits { all, share: Share::Divide, ..KindLimits::default() };
+    let image = Kind::new("image", || Sleeper).options(KindOptions { limits, ..KindOptions::default() });
+    let pool = Pool::builder("one").settings(settings(8, 64)).kind(image).build();
+    pool.divide_limits(NonZeroU32::new(2).unwrap());
+    for (is_stored, waits) in [(false, true), (true, false)] {
+        let [_, plan] = advice(std::slice::from_ref(&pool)).remove(0).plans;
+        let (traits, kind, end) = (Traits::default(), 0, RecordedEnd::Ran);
+        let job = |at| RecordedJob { at, budget: 10.0, wait: 0.0, held: 1.0, traits, kind, end, is_stored };
+        let figures = Replay::new(&[0, 1, 2].map(job), plan).unwrap().figures();
+        assert_eq!(figures[0].wait_p99 > Duration::ZERO, waits, "stored: {is_stored}, {figures:?}");
     }
 }

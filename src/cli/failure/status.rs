@@ -184,7 +184,7 @@ impl CallError {
                 Some("correct the program, and restart the pool again".to_owned())
             }
             Reason::QueueFull => Some("pass --when-full wait".to_owned()),
-            Reason::NoCredentials => match self.fact("accepts")? {
+            Reason::NoCredentials | Reason::RpcDenied => match self.fact("accepts")? {
                 "certificate" => Some("pass --cert and --key".to_owned()),
                 "token" => Some("pass --token-file".to_owned()),
                 "nothing" => None,

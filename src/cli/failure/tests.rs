@@ -77,6 +77,9 @@ TENANT_SHARE  what the server says (most jobs 3, pool cpu, queued jobs 4, tenant
 $ Usage PermissionDenied CRITICALITY_DENIED execution=NOT_STARTED max_criticality=SHEDDABLE_PLUS
 CRITICALITY_DENIED  what the server says (max criticality SHEDDABLE_PLUS)
   help: send a lower one, or ask the operator for a higher max_criticality in [auth.rule]
+$ Usage PermissionDenied RPC_DENIED accepts=token principal=anonymous rpc=Submit
+RPC_DENIED  what the server says (principal anonymous, rpc Submit)
+  help: pass --token-file
 $ Refused ResourceExhausted QUOTA_EXCEEDED execution=NOT_STARTED
 QUOTA_EXCEEDED  what the server says; the job did not start
   help: send less for this tenant, or ask the operator for a larger quota

@@ -62,6 +62,8 @@ pub(super) struct Supervised {
     pub(super) was_tried: bool,
     /// Whether its last start failed.
     pub(super) cannot_start: bool,
+    /// When its process has started, or will.
+    pub(super) starts_at: Instant,
     /// Whether it leaves once enough other processes are ready.
     pub(super) is_old: bool,
     /// Whether the sequence ends with its process.
@@ -80,6 +82,7 @@ impl ProcessSet {
             session: Err(ProcessState::Starting),
             was_tried: false,
             cannot_start: false,
+            starts_at: Instant::now(),
             is_old: false,
             is_leaving: false,
             wake,
@@ -195,13 +198,14 @@ impl Supervisor {
     /// Its process failed, perhaps before it had started well; the next one starts after `wait`.
     pub(super) fn failed(&self, summary: &str, has_started: bool, wait: Duration) {
         self.change(|state, at| {
+            let now = Instant::now();
             state.failures += 1;
-            state.failed_at = Some(Instant::now());
+            state.failed_at = Some(now);
             summary.clone_into(&mut state.last_failure);
             let stage = if wait.is_zero() { ProcessState::Starting } else { ProcessState::Failing };
             let process = &mut state.supervised[at];
             (process.was_tried, process.cannot_start) = (true, !has_started);
-            process.session = Err(stage);
+            (process.session, process.starts_at) = (Err(stage), now + wait);
         });
     }
 

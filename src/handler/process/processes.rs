@@ -14,7 +14,7 @@ use super::{
 use crate::{
     handler::{
         Context, WorkerProgram,
-        external::{External, ExternalStats, ProgramStats},
+        external::{External, ExternalStats, Outage, ProgramStats},
     },
     model::{HandlerError, Job},
     task::Tasks,
@@ -116,10 +116,12 @@ impl External for Processes {
         self.resize(tasks, workers.unwrap_or(0));
     }
 
-    fn is_down(&self) -> bool {
+    fn outage(&self) -> Option<Outage> {
         let state = self.set.state.lock();
-        state.supervised.iter().any(|process| process.cannot_start)
-            && !state.supervised.iter().any(Supervised::is_ready)
+        let is_down = state.supervised.iter().any(|process| process.cannot_start)
+            && !state.supervised.iter().any(Supervised::is_ready);
+        let next_start = state.supervised.iter().map(|process| process.starts_at).min().filter(|_| is_down)?;
+        Some(Outage { cause: state.last_failure.clone(), next_start })
     }
 
     /// Asks all processes to leave, and starts no more.

@@ -75,6 +75,7 @@ export const BINDINGS = {
   BINDING_LIMIT_KEY_RATE: "its limit key starts as many jobs a second as it may",
   BINDING_LIMIT_HOLD: "its kind is held by its handler for a time",
   BINDING_LIMIT_KEY_HOLD: "its limit key is held by its handler for a time",
+  BINDING_PROGRAM: "the processes of its program keep ending",
   BINDING_PAUSE: "its pool is paused",
   BINDING_START_TIME: "its start time has not come",
   BINDING_KIND: "no pool of this server has its kind",

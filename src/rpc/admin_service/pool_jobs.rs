@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use prost_types::Timestamp;
 use tokio::time::Instant;
 use tonic::{Response, Status};
 
@@ -9,8 +10,8 @@ use super::Admin;
 use crate::{
     model::{JobStage, Limiter, ProgramEnd, RequestId},
     pool::{
-        Binding, EndedFailure, EndedJob, Explanation, JobFilter, JobNames, JobOrder, ListedJob, Listing, RunningJob,
-        StopRequest, TenantRate, Wait,
+        Binding, EndedFailure, EndedJob, Explanation, JobFilter, JobNames, JobOrder, ListedJob, Listing, Outage,
+        RunningJob, StopRequest, TenantRate, Wait,
     },
     proto::{
         self, EndedState, ExplainResponse, HeldState, ListJobsRequest, ListJobsResponse, RunningState,
@@ -120,13 +121,20 @@ fn listed(listed: ListedJob) -> proto::ListedJob {
 
 /// What is known of a job in a pool.
 pub(super) fn explained(explanation: Explanation) -> ExplainResponse {
-    let Explanation { job: listed, wait, blocker } = explanation;
+    let Explanation { job: listed, wait, blocker, outage } = explanation;
     let ListedJob { job, pool, kind, names, run, ended, age, left, stop, .. } = listed;
     let JobNames { request_id, tenant, principal, runner, attempt, trace_id, is_sampled: _ } = names;
-    let state = match (run, ended) {
-        (_, Some(ended)) => State::Ended(self::ended(&ended)),
-        (None, None) => State::Held(HeldState { blocker, ..held(wait, age, left) }),
-        (Some(running), None) => State::Running(self::running(running, stop)),
+    let state = match (run, ended, outage) {
+        (_, Some(ended), _) => State::Ended(self::ended(&ended)),
+        (_, None, Some(outage)) => State::Held(HeldState {
+            bound_by: proto::Binding::Program.into(),
+            until: next_start(&outage),
+            blocker: outage.cause,
+            expected_start: None,
+            ..held(wait, age, left)
+        }),
+        (None, None, None) => State::Held(HeldState { blocker, ..held(wait, age, left) }),
+        (Some(running), None, None) => State::Running(self::running(running, stop)),
     };
     let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
     ExplainResponse {
@@ -163,6 +171,12 @@ fn running(running: RunningJob, stop: Option<StopRequest>) -> RunningState {
         stuck,
         stop,
     }
+}
+
+/// When the next process of a program starts; `None` if it has started.
+pub(super) fn next_start(outage: &Outage) -> Option<Timestamp> {
+    let left = outage.next_start.saturating_duration_since(Instant::now());
+    (!left.is_zero()).then(|| time_after(left))
 }
 
 fn held(wait: Option<Wait>, age: Duration, left: Duration) -> HeldState {

@@ -2,7 +2,10 @@
 
 use tokio::time::Instant;
 
-use super::{Admin, pool_jobs::limit};
+use super::{
+    Admin,
+    pool_jobs::{limit, next_start},
+};
 use crate::{
     detached::Detached,
     model::{Limiter, Reason},
@@ -82,6 +85,13 @@ fn ready(admin: &Admin, detached: &Detached, kind: &str) -> StoredState {
     if let Some((Limiter::Hold, time)) = pool.held_for(kind, "") {
         let detail = "its kind is held by its handler";
         return StoredState { until: Some(time_after(time)), ..because(Binding::LimitHold, detail) };
+    }
+    if let Some(outage) = pool.outage(kind) {
+        let until = next_start(&outage);
+        return StoredState {
+            until,
+            ..because(Binding::Program, format!("the processes of its program keep ending: {}", outage.cause))
+        };
     }
     if let Some(until) = detached.refused_until(kind) {
         let until = Some(time_after(until.saturating_duration_since(Instant::now())));

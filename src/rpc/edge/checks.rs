@@ -11,7 +11,7 @@ use tonic::{Status, body::Body};
 
 use super::{Connection, Edge};
 use crate::{
-    auth::{Authenticator, Caller, Denial},
+    auth::{Authenticator, Caller},
     rpc::{
         context::{Arrival, REQUEST_ID, request_id},
         routes::{plain_text, speaks_grpc},
@@ -86,9 +86,7 @@ impl Connection {
             }
         });
         caller.map_err(|mut denial| {
-            if let Denial::NoCredentials { certificate, .. } = &mut denial {
-                *certificate = self.peer.certificate_request;
-            }
+            denial.name_credentials(self.peer.certificate_request, authenticator.accepts_tokens());
             authenticator.note(&denial);
             let request_id = request_id(request.headers().get(REQUEST_ID));
             status::denied(&denial, &request_id, Some(&self.peer.origin))

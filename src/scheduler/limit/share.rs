@@ -46,6 +46,11 @@ mod divide {
     use crate::scheduler::{Core, Effect, Host, entry::KeyLimiterId};
 
     impl<H: Host> Core<H> {
+        /// The number of servers that divide the limits; one while others are not known.
+        pub(crate) fn servers(&self) -> NonZeroU32 {
+            self.limits.servers.unwrap_or(NonZeroU32::MIN)
+        }
+
         /// So many servers divide the limits that are to be divided.
         pub(crate) fn divide_limits(&mut self, now: Instant, servers: NonZeroU32, effects: &mut Vec<Effect<H>>) {
             if self.limits.divide(servers) {

@@ -75,6 +75,7 @@ async fn metrics_count_denied_calls_and_reloaded_files() {
     ] {
         assert_eq!(metrics.get(name), Some(&value), "{name} of {metrics:#?}");
     }
+    assert!(!metrics.keys().any(|name| name.contains("QUOTA_EXCEEDED")), "quotas are counted by tenant: {metrics:#?}");
     let of_keys = r#"waterwheel_file_changes_total{files="keys",outcome="taken"}"#;
     assert_eq!(metrics.get(of_keys), None, "no tokens are configured");
     let calls = |kind: &str, status: &str| {

@@ -110,7 +110,7 @@ impl Setting {
     }
 
     /// [`Self::new`], with this text at the start of the configuration.
-    fn with(server: &str) -> Self {
+    pub(super) fn with(server: &str) -> Self {
         let (files, signer) = (Files::new(), Signer::new("one"));
         let rsa = json!({ "kty": "RSA", "kid": "rsa", "n": RSA, "e": "AQAB", "alg": "RS256" });
         files.put("jwks.json", &jwks(&[signer.public(), rsa]));

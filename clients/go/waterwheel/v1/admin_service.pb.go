@@ -191,6 +191,8 @@ const (
 	Binding_BINDING_LIMIT_KEY_HOLD Binding = 18
 	// The members of its group have not ended, or may still join.
 	Binding_BINDING_GROUP Binding = 19
+	// The processes of its program keep ending before they are ready.
+	Binding_BINDING_PROGRAM Binding = 20
 )
 
 // Enum value maps for Binding.
@@ -216,6 +218,7 @@ var (
 		17: "BINDING_LIMIT_HOLD",
 		18: "BINDING_LIMIT_KEY_HOLD",
 		19: "BINDING_GROUP",
+		20: "BINDING_PROGRAM",
 	}
 	Binding_value = map[string]int32{
 		"BINDING_UNSPECIFIED":           0,
@@ -238,6 +241,7 @@ var (
 		"BINDING_LIMIT_HOLD":            17,
 		"BINDING_LIMIT_KEY_HOLD":        18,
 		"BINDING_GROUP":                 19,
+		"BINDING_PROGRAM":               20,
 	}
 )
 
@@ -1266,7 +1270,10 @@ type PoolForecast struct {
 	// or have missed its deadline. Absent if neither 1,024 nor `workers` are enough, and without kinds.
 	FewestWorkers *uint32 `protobuf:"varint,6,opt,name=fewest_workers,json=fewestWorkers,proto3,oneof" json:"fewest_workers,omitempty"`
 	// In an answer of `Advise`: some fixed numbers of workers, ascending. `workers` and `fewest_workers` are among them.
-	Sizes         []*SizeForecast `protobuf:"bytes,7,rep,name=sizes,proto3" json:"sizes,omitempty"`
+	Sizes []*SizeForecast `protobuf:"bytes,7,rep,name=sizes,proto3" json:"sizes,omitempty"`
+	// Maximum number of jobs that the pool records, as `recorded_jobs` of the pool says. With fewer than 200, there is no
+	// forecast.
+	RecordedJobs  uint64 `protobuf:"varint,8,opt,name=recorded_jobs,json=recordedJobs,proto3" json:"recorded_jobs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1348,6 +1355,13 @@ func (x *PoolForecast) GetSizes() []*SizeForecast {
 		return x.Sizes
 	}
 	return nil
+}
+
+func (x *PoolForecast) GetRecordedJobs() uint64 {
+	if x != nil {
+		return x.RecordedJobs
+	}
+	return 0
 }
 
 // What a fixed number of workers would have done to the last jobs of a pool.
@@ -2667,9 +2681,10 @@ type HeldState struct {
 	// Its position from 1, among the queued jobs in the order of acceptance, or among the waiting callers in the order of
 	// arrival.
 	Position uint64 `protobuf:"varint,1,opt,name=position,proto3" json:"position,omitempty"`
-	// Queued jobs that are expected to start before it. Absent for a waiting caller.
+	// Queued jobs that are expected to start before it. Absent for a waiting caller, and for a job that has a worker, which
+	// waits for a process of its program.
 	Ahead *uint64 `protobuf:"varint,2,opt,name=ahead,proto3,oneof" json:"ahead,omitempty"`
-	// Expected time until it starts. Absent for a waiting caller, and in a paused pool.
+	// Expected time until it starts. Absent for a waiting caller, in a paused pool, and while its program cannot start.
 	ExpectedStart *durationpb.Duration `protobuf:"bytes,3,opt,name=expected_start,json=expectedStart,proto3" json:"expected_start,omitempty"`
 	// What prevents its start.
 	BoundBy Binding `protobuf:"varint,4,opt,name=bound_by,json=boundBy,proto3,enum=waterwheel.v1.Binding" json:"bound_by,omitempty"`
@@ -2678,10 +2693,10 @@ type HeldState struct {
 	// Time until its deadline.
 	Left *durationpb.Duration `protobuf:"bytes,6,opt,name=left,proto3" json:"left,omitempty"`
 	// Id of the job that holds its ordering key; the limit that is reached, such as `concurrency 4`; who paused its pool
-	// and why, such as `by ann: the disk is replaced`; or how long a worker takes to attach, such as `usually 9.0 s`. Empty
-	// for other causes.
+	// and why, such as `by ann: the disk is replaced`; how long a worker takes to attach, such as `usually 9.0 s`; or how
+	// the last process of its program ended. Empty for other causes.
 	Blocker string `protobuf:"bytes,7,opt,name=blocker,proto3" json:"blocker,omitempty"`
-	// Until when a handler holds its kind or its limit key, if one does.
+	// Until when a handler holds its kind or its limit key, or when the next process of its program starts.
 	Until         *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=until,proto3" json:"until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3358,7 +3373,7 @@ const file_waterwheel_v1_admin_service_proto_rawDesc = "" +
 	"\rAdviseRequest\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\"C\n" +
 	"\x0eAdviseResponse\x121\n" +
-	"\x05pools\x18\x01 \x03(\v2\x1b.waterwheel.v1.PoolForecastR\x05pools\"\xa4\x02\n" +
+	"\x05pools\x18\x01 \x03(\v2\x1b.waterwheel.v1.PoolForecastR\x05pools\"\xc9\x02\n" +
 	"\fPoolForecast\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x12\n" +
 	"\x04jobs\x18\x02 \x01(\x04R\x04jobs\x12-\n" +
@@ -3366,7 +3381,8 @@ const file_waterwheel_v1_admin_service_proto_rawDesc = "" +
 	"\x05kinds\x18\x04 \x03(\v2\x1b.waterwheel.v1.KindForecastR\x05kinds\x12\x18\n" +
 	"\aworkers\x18\x05 \x01(\rR\aworkers\x12*\n" +
 	"\x0efewest_workers\x18\x06 \x01(\rH\x00R\rfewestWorkers\x88\x01\x01\x121\n" +
-	"\x05sizes\x18\a \x03(\v2\x1b.waterwheel.v1.SizeForecastR\x05sizesB\x11\n" +
+	"\x05sizes\x18\a \x03(\v2\x1b.waterwheel.v1.SizeForecastR\x05sizes\x12#\n" +
+	"\rrecorded_jobs\x18\b \x01(\x04R\frecordedJobsB\x11\n" +
 	"\x0f_fewest_workers\"k\n" +
 	"\fSizeForecast\x12\x18\n" +
 	"\aworkers\x18\x01 \x01(\rR\aworkers\x12-\n" +
@@ -3533,7 +3549,7 @@ const file_waterwheel_v1_admin_service_proto_rawDesc = "" +
 	"\bJobOrder\x12\x19\n" +
 	"\x15JOB_ORDER_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10JOB_ORDER_NEWEST\x10\x01\x12\x14\n" +
-	"\x10JOB_ORDER_OLDEST\x10\x02*\xdc\x03\n" +
+	"\x10JOB_ORDER_OLDEST\x10\x02*\xf1\x03\n" +
 	"\aBinding\x12\x17\n" +
 	"\x13BINDING_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fBINDING_ROOM\x10\x01\x12\x13\n" +
@@ -3555,7 +3571,8 @@ const file_waterwheel_v1_admin_service_proto_rawDesc = "" +
 	"\x11BINDING_NO_WORKER\x10\x10\x12\x16\n" +
 	"\x12BINDING_LIMIT_HOLD\x10\x11\x12\x1a\n" +
 	"\x16BINDING_LIMIT_KEY_HOLD\x10\x12\x12\x11\n" +
-	"\rBINDING_GROUP\x10\x132\xff\a\n" +
+	"\rBINDING_GROUP\x10\x13\x12\x13\n" +
+	"\x0fBINDING_PROGRAM\x10\x142\xff\a\n" +
 	"\fAdminService\x12D\n" +
 	"\x05Drain\x12\x1b.waterwheel.v1.DrainRequest\x1a\x1c.waterwheel.v1.DrainResponse0\x01\x12B\n" +
 	"\x05Pause\x12\x1b.waterwheel.v1.PauseRequest\x1a\x1c.waterwheel.v1.PauseResponse\x12E\n" +
