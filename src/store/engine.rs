@@ -109,8 +109,8 @@ impl<C: Connection> Engine<C> {
 
     /// Commits the transaction, and returns its changes.
     pub(super) fn commit(&mut self) -> Result<Changes, StoreError> {
-        self.save_key_changes()?;
         self.settle_groups()?;
+        self.save_key_changes()?;
         self.save_buckets()?;
         self.rows.commit(&mem::take(&mut self.added))?;
         if let Some(searched) = self.searched.take() {

@@ -9,9 +9,9 @@ use crate::store::{
 };
 
 impl<C: Connection> Engine<C> {
-    /// Saves what the transaction changes of groups, and starts the jobs that wait for those that are complete. It is
-    /// the last step before the commit: a transaction that has locked a group waits for nothing but further groups, and
-    /// takes those in the order of their rows, so no two servers wait for each other.
+    /// Saves what the transaction changes of groups, and starts the jobs that wait for those that are complete. It comes
+    /// at the end: a transaction that has locked a group waits for nothing but further groups, which it takes in the
+    /// order of their rows, and then for buckets of limit keys, so no two servers wait for each other.
     pub(super) fn settle_groups(&mut self) -> Result<(), StoreError> {
         // A job that cannot be read ends when it should start, and may be the member of another group.
         while self.finds_due || !self.groups.is_empty() {

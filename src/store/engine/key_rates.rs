@@ -146,7 +146,7 @@ impl<C: Connection> Engine<C> {
     }
 
     /// Waits for other servers that lease jobs of the same keys. Whoever has locked a bucket waits only for further
-    /// ones, in their order, and for groups.
+    /// ones, in their order.
     pub(super) fn save_key_changes(&mut self) -> Result<(), StoreError> {
         let changes = mem::take(&mut self.key_changes).0;
         if changes.is_empty() {

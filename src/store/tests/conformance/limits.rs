@@ -293,6 +293,23 @@ pub(in crate::store) const OF_KINDS: &[Case] = &[
         claim S k=9           => c",
     },
     Case {
+        name: "a job that waited for its group gets the next start of its limit key",
+        script: "
+        open S lease=100000
+        limits k=-/-/-/10x3   =>
+        submit a:limit=x b:limit=x c:limit=x => created created created
+        submit group/g:limit=x:after=end => created
+        submit m:kind=j:group=g => created
+        close g               => done
+        claim S k=9 j=1       => m a b c
+        end a ok              => succeeded
+        end b ok              => succeeded
+        end c ok              => succeeded
+        end m ok              => succeeded
+        advance 10
+        claim S k=9           => group/g",
+    },
+    Case {
         name: "a changed rate of the keys holds at once, and without one all go",
         script: "
         open S lease=100000
