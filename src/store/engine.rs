@@ -216,16 +216,17 @@ impl<C: Connection> Engine<C> {
             let count = self.within_rate(&kind, count)?;
             records.extend(self.ready(room.session, &kind, count)?);
         }
+        let short = self.within_key_rates(&mut records)?;
         let mut records = self.within(room, records);
         self.rows.load_payloads(&mut records)?;
         self.set_aside(&records)?;
         records.retain(|record| !record.is_unreadable());
-        self.within_key_rates(&mut records)?;
         for record in &mut records {
             record.lease(room.session, self.now);
             self.take_token(record);
         }
         self.save(&records)?;
+        short.into_iter().try_for_each(|key| self.look_at_key(key))?;
         Ok(records.into_iter().filter_map(JobRecord::claimed).collect())
     }
 
@@ -289,12 +290,15 @@ impl<C: Connection> Engine<C> {
     }
 
     /// Saves changed records. For each that has ended, the next job of its ordering key becomes ready, and for each
-    /// that is not to run now, the next ones of its limit key.
+    /// that is not to run now, the next ones of its limit key. One that is given back may be beyond the rate of that.
     fn save_changed(&mut self, mut records: Vec<JobRecord>) -> Result<(), StoreError> {
         let (mut released, mut limited) = (Vec::new(), BTreeSet::new());
         for record in &mut records {
             self.changes.ready |= record.state == JobState::Ready;
-            limited.extend(record.request.limit_key().filter(|_| !record.has_slot()).map(owned));
+            let may_change = |(kind, _): &(&str, &str)| {
+                !record.has_slot() || record.state == JobState::Ready && self.key_rate(kind).is_some()
+            };
+            limited.extend(record.request.limit_key().filter(may_change).map(owned));
             if record.state.is_ended() {
                 self.resize(record, -1, 0);
                 if record.release_key() {

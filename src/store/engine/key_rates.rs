@@ -56,20 +56,28 @@ pub(in crate::store) fn next_start(
 
 impl<C: Connection> Engine<C> {
     /// The rate of each limit key of a kind over all servers; `None` where one process has all jobs: its pool keeps it.
-    fn key_rate(&self, kind: &str) -> Option<Rate> {
+    pub(super) fn key_rate(&self, kind: &str) -> Option<Rate> {
         self.shared.limit(kind).key_rate.filter(|_| self.rows.ends_leases())
     }
 
-    /// How many more jobs of a limit key may be ready, as far as its rate goes. Notes the next look, if it is later.
-    pub(super) fn free_tokens(&mut self, slots: &Slots) -> usize {
+    /// How many jobs of a limit key may be ready, as far as its rate goes. Notes the next look, if it is later.
+    pub(super) fn key_tokens(&mut self, slots: &Slots) -> usize {
         let Some(rate) = self.key_rate(&slots.kind) else { return usize::MAX };
-        let now = nanos(self.now);
-        let bucket = StoredBucket::new(rate, slots.bucket.map_or(0, |bucket| bucket.full_at), now);
+        let (now, key) = (nanos(self.now), (&*slots.kind, &*slots.key));
+        let bucket = self.key_bucket(rate, key, slots.bucket.map(|bucket| bucket.full_at));
         let next = bucket.next_at(now).map_or(Timestamp::MAX, millis);
-        if slots.bucket.is_some_and(|stored| stored.look_at > next) {
-            self.key_change((&slots.kind, &slots.key)).is_idle = false;
+        // An earlier step of the transaction may have noted that no job waits.
+        if self.key_changes.0.contains_key(&owned(key)) || slots.bucket.is_some_and(|stored| stored.look_at > next) {
+            self.key_change(key).is_idle = false;
         }
-        bucket.tokens(now).saturating_sub(slots.ready)
+        bucket.tokens(now)
+    }
+
+    /// The bucket of a limit key, without the tokens that the transaction has taken. One that is not stored is full.
+    fn key_bucket(&self, rate: Rate, key: (&str, &str), full_at: Option<i64>) -> StoredBucket {
+        let mut bucket = StoredBucket::new(rate, full_at.unwrap_or_default(), nanos(self.now));
+        bucket.take(self.key_changes.0.get(&owned(key)).map_or(0, |change| change.taken));
+        bucket
     }
 
     /// No job waits for a limit key. Its bucket is looked at when it is full.
@@ -85,28 +93,30 @@ impl<C: Connection> Engine<C> {
         }
     }
 
-    /// Leaves out ready jobs for which there is no token now: some that were given back, and some that another server
-    /// has made ready since this transaction began.
-    pub(super) fn within_key_rates(&mut self, records: &mut Vec<JobRecord>) -> Result<(), StoreError> {
+    /// Leaves out ready jobs for which there is no token now: some that another server has made ready since this
+    /// transaction began, and some after a change of the rate. Returns their keys.
+    pub(super) fn within_key_rates(&mut self, records: &mut Vec<JobRecord>) -> Result<BTreeSet<LimitKey>, StoreError> {
         let has_rate = |record: &&JobRecord| self.key_rate(&record.request.job.kind).is_some();
         let paced = records.iter().filter(has_rate).filter_map(|record| record.request.limit_key());
         let keys: BTreeSet<_> = paced.collect();
-        let mut stored: BTreeMap<_, _> = key_buckets(&mut self.rows, keys.into_iter())?.into_iter().collect();
-        let now = nanos(self.now);
+        let stored: BTreeMap<_, _> = key_buckets(&mut self.rows, keys.into_iter())?.into_iter().collect();
+        let (now, mut buckets, mut short) = (nanos(self.now), BTreeMap::new(), BTreeSet::new());
         records.retain(|record| {
-            let Some(key) = record.request.limit_key() else { return true };
-            let Some((rate, full_at)) = self.key_rate(key.0).zip(stored.get_mut(&owned(key))) else { return true };
-            let mut bucket = StoredBucket::new(rate, *full_at, now);
+            let Some((key, rate)) = record.request.limit_key().and_then(|key| Some((key, self.key_rate(key.0)?)))
+            else {
+                return true;
+            };
+            let full_at = stored.get(&owned(key)).copied();
+            let bucket = buckets.entry(owned(key)).or_insert_with(|| self.key_bucket(rate, key, full_at));
             let has_token = bucket.tokens(now) > 0;
             if has_token {
                 bucket.take(1);
-                *full_at = bucket.full_at();
             } else {
-                self.changes.opens.push((ANY_KEY.to_owned(), bucket.opens_in(now)));
+                short.insert(owned(key));
             }
             has_token
         });
-        Ok(())
+        Ok(short)
     }
 
     fn key_change(&mut self, key: (&str, &str)) -> &mut KeyChange {
@@ -119,17 +129,7 @@ impl<C: Connection> Engine<C> {
         let mut looks = first_key_looks(&mut self.rows, MAX_LOCKS + 1)?;
         let later = looks.split_off(looks.partition_point(|(_, look_at)| *look_at <= self.now).min(MAX_LOCKS));
         for (key, _) in looks {
-            match self.lock_key(limit_lock((&key.0, &key.1))) {
-                Ok(()) => {}
-                // Another transaction has it.
-                Err(StoreError::Conflict) => {
-                    self.changes.opens.push((ANY_KEY.to_owned(), LEAST_PAUSE));
-                    continue;
-                }
-                Err(error) => return Err(error),
-            }
-            self.key_changes.0.entry(key.clone()).or_default();
-            self.let_in(&BTreeSet::from([key]))?;
+            self.look_at_key(key)?;
         }
         // This server takes them.
         self.changes.place |= mem::replace(&mut self.changes.ready, was_ready);
@@ -137,6 +137,20 @@ impl<C: Connection> Engine<C> {
             self.wake_at(kind, *look_at);
         }
         Ok(())
+    }
+
+    /// Makes as many jobs of a limit key ready as may run, unless another transaction has it.
+    pub(super) fn look_at_key(&mut self, key: LimitKey) -> Result<(), StoreError> {
+        match self.lock_key(limit_lock((&key.0, &key.1))) {
+            Ok(()) => {}
+            Err(StoreError::Conflict) => {
+                self.changes.opens.push((ANY_KEY.to_owned(), LEAST_PAUSE));
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        }
+        self.key_change((&key.0, &key.1)).is_idle = false;
+        self.let_in(&BTreeSet::from([key]))
     }
 
     /// Looks again then, and not too often.

@@ -100,7 +100,7 @@ impl<C: Connection> Engine<C> {
         let mut free = |slots: Slots| {
             let max = self.shared.limit(&slots.kind).per_key.map_or(usize::MAX, |max| max as usize);
             let places = max.saturating_sub(slots.ready + slots.running);
-            let free = places.min(self.free_tokens(&slots)).min(BATCH);
+            let free = places.min(self.key_tokens(&slots).saturating_sub(slots.ready)).min(BATCH);
             (slots, free)
         };
         Ok(found.into_iter().map(&mut free).collect())
@@ -111,10 +111,19 @@ impl<C: Connection> Engine<C> {
         Ok(self.free_slots(&key.into_iter().collect())?.iter().all(|(_, free)| *free > 0))
     }
 
-    /// Makes the next jobs of limit keys ready, as many as each allows.
+    /// Makes the next jobs of limit keys ready, as many as each allows, and blocks those that are beyond its rate.
     pub(super) fn let_in(&mut self, keys: &BTreeSet<(String, String)>) -> Result<(), StoreError> {
         let mut all = Vec::new();
         for (slots, free) in self.free_slots(keys)? {
+            let surplus = slots.ready.saturating_sub(self.key_tokens(&slots));
+            if surplus > 0 {
+                let mut last = self.select(Select::last_ready(&slots.kind, &slots.key), surplus)?;
+                last.iter_mut().for_each(|record| record.enter(false, record.place));
+                // Other jobs may have waited behind them.
+                self.changes.place |= !last.is_empty();
+                all.extend(last);
+                continue;
+            }
             if !slots.is_awaited {
                 self.note_idle(&slots);
                 continue;

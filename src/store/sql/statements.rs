@@ -163,6 +163,12 @@ impl<'a> Select<'a> {
         Self::of(clause, vec![text(kind), text(key)])
     }
 
+    /// Ready jobs of a limit key, last first.
+    pub(in crate::store) fn last_ready(kind: &'a str, key: &'a str) -> Self {
+        let clause = format!("state = {READY} and kind = $1 and slot_key = $2 order by place desc");
+        Self::of(clause, vec![text(kind), text(key)])
+    }
+
     /// Jobs whose start time has come.
     pub(in crate::store) fn due(now: Timestamp) -> Self {
         Self::of(format!("state = {SCHEDULED} and due_at <= $1 order by due_at, row"), vec![time(now)])

@@ -293,6 +293,54 @@ pub(in crate::store) const OF_KINDS: &[Case] = &[
         claim S k=9           => c",
     },
     Case {
+        name: "jobs that a server gives back need a start again, and jobs of other keys pass them",
+        script: "
+        open S lease=100000
+        limits k=-/-/-/10x1   =>
+        submit a:limit=x b:limit=x c:limit=x => created created created
+        claim S k=9           => a
+        advance 10
+        claim S k=9           => b
+        advance 10
+        claim S k=9           => c
+        advance 100
+        tick                  =>
+        end a back            => ready
+        end b back            => ready
+        end c back            => ready
+        submit d:limit=y      => created
+        claim S k=2           => a d
+        claim S k=9           =>
+        advance 10
+        claim S k=9           => b
+        advance 10
+        claim S k=9           => c",
+    },
+    Case {
+        name: "jobs of a limit key that wait for the starts of a lowered rate are passed",
+        script: "
+        open S lease=100000
+        limits k=-/-/-/10x3   =>
+        submit a:limit=x b:limit=x c:limit=x d:limit=y => created created created created
+        claim S k=1           => a
+        limits k=-/-/-/3600x1 =>
+        claim S k=2           =>
+        claim S k=2           => d",
+    },
+    Case {
+        name: "the last job that waits for a limit key expires while another one comes, which gets the next start",
+        script: "
+        open S lease=100000
+        limits k=-/-/-/10x3   =>
+        submit a:limit=x b:limit=x c:limit=x => created created created
+        submit d:limit=x:expire=5 e:limit=x:delay=5 => created created
+        claim S k=9           => a b c
+        advance 5
+        tick                  => promoted=1 expired=1
+        advance 5
+        claim S k=9           => e",
+    },
+    Case {
         name: "a job that waited for its group gets the next start of its limit key",
         script: "
         open S lease=100000
