@@ -15,7 +15,7 @@ use super::{Engine, Shared};
 use crate::store::{
     BATCH, JobRecord, StoreError, StoredLimit, StoredLimits, Timestamp,
     job::{limit_lock, owned},
-    sql::{Connection, Select, Slots, running, slots, waiting_after},
+    sql::{Connection, LimitKey, Select, Slots, running, slots, waiting_after},
 };
 
 /// Changes of the clock by less are those of a clock that is kept right.
@@ -96,11 +96,16 @@ impl<C: Connection> Engine<C> {
     /// The state of limit keys, and how many more jobs of each may become ready.
     pub(super) fn free_slots(&mut self, keys: &BTreeSet<(String, String)>) -> Result<Vec<(Slots, usize)>, StoreError> {
         keys.iter().try_for_each(|(kind, key)| self.lock_key(limit_lock((kind, key))))?;
-        let found = slots(&mut self.rows, keys)?;
+        // Jobs that no limit bounds are not counted: all may be ready.
+        let is_open =
+            |(kind, _): &&LimitKey| self.shared.limit(kind).per_key.is_none() && self.key_rate(kind).is_none();
+        let (open, limited): (BTreeSet<_>, BTreeSet<_>) = keys.iter().partition(is_open);
+        let mut found = slots(&mut self.rows, limited.into_iter())?;
+        found.extend(open.into_iter().map(Slots::open));
         let mut free = |slots: Slots| {
             let max = self.shared.limit(&slots.kind).per_key.map_or(usize::MAX, |max| max as usize);
             let places = max.saturating_sub(slots.ready + slots.running);
-            let free = places.min(self.key_tokens(&slots).saturating_sub(slots.ready)).min(BATCH);
+            let free = places.min(self.key_tokens(&slots).saturating_sub(slots.ready));
             (slots, free)
         };
         Ok(found.into_iter().map(&mut free).collect())
@@ -131,7 +136,7 @@ impl<C: Connection> Engine<C> {
             if free == 0 {
                 continue;
             }
-            let mut next = self.select(Select::waiting(&slots.kind, &slots.key), free)?;
+            let mut next = self.select(Select::waiting(&slots.kind, &slots.key), free.min(BATCH))?;
             for record in &mut next {
                 record.enter(true, self.place(record)?);
                 self.changes.ready = true;

@@ -1,8 +1,12 @@
 //! Counts of jobs that limits compare.
 
-use std::{collections::BTreeSet, sync::LazyLock};
+use std::sync::LazyLock;
 
-use super::{BLOCKED, Bulk, Connection, READY, RUNNING, Values, buckets::KeyBucket, text};
+use super::{
+    BLOCKED, Bulk, Connection, READY, RUNNING, Values,
+    buckets::{KeyBucket, LimitKey},
+    text,
+};
 use crate::store::StoreError;
 
 /// Number of jobs of a kind that are leased; `None` if none is ready. The sessions make it one step each in the index.
@@ -45,12 +49,19 @@ pub(in crate::store) struct Slots {
     pub(in crate::store) bucket: Option<KeyBucket>,
 }
 
+impl Slots {
+    /// One without limits.
+    pub(in crate::store) fn open((kind, key): &LimitKey) -> Self {
+        Self { kind: kind.clone(), key: key.clone(), ready: 0, running: 0, is_awaited: true, bucket: None }
+    }
+}
+
 /// The state of limit keys, each with its kind.
-pub(in crate::store) fn slots(
+pub(in crate::store) fn slots<'a>(
     rows: &mut impl Connection,
-    keys: &BTreeSet<(String, String)>,
+    keys: impl Iterator<Item = &'a LimitKey>,
 ) -> Result<Vec<Slots>, StoreError> {
-    let cells: Vec<_> = keys.iter().map(|(kind, key)| vec![text(kind), text(key)]).collect();
+    let cells: Vec<_> = keys.map(|(kind, key)| vec![text(kind), text(key)]).collect();
     let read = |row: &mut Values| {
         let (kind, key, is_awaited) = (row.text(0), row.text(1), row.number::<u8>(4)? == 1);
         let bucket = row.0[5].number().zip(row.0[6].time()).map(|(full_at, look_at)| KeyBucket { full_at, look_at });
