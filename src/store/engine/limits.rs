@@ -122,7 +122,7 @@ impl<C: Connection> Engine<C> {
         for (slots, free) in self.free_slots(keys)? {
             let surplus = slots.ready.saturating_sub(self.key_tokens(&slots));
             if surplus > 0 {
-                let mut last = self.select(Select::last_ready(&slots.kind, &slots.key), surplus)?;
+                let mut last = self.select(Select::last_ready(&slots.kind, &slots.key), surplus.min(BATCH))?;
                 last.iter_mut().for_each(|record| record.enter(false, record.place));
                 // Other jobs may have waited behind them.
                 self.changes.place |= !last.is_empty();
