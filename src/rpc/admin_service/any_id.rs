@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     detached::Detached,
+    handler::Context,
     model::{JobId, RequestId},
     pool::{Explanation, JobFilter, ListedJob, Listing},
     proto::{
@@ -188,12 +189,13 @@ async fn cancel_one(admin: &Admin, id: &str) -> Result<Option<CancelledJob>, Sta
         return Ok(Some(cancelled));
     }
     let Some(detached) = &admin.detached else { return Ok(None) };
-    let name = JobName::from(id);
+    // Before the change: the run may end at once.
+    let (name, run) = (JobName::from(id), detached.run_of(id));
     match detached.change(vec![name.clone()], Action::Cancel).await.map(|changes| changes.last().copied()) {
         Ok(Some(Change::WrongState(state))) => Err(status::wrong_state(id, state)),
-        Ok(change) => Ok(change.and_then(|change| cancelled(detached, &name, change))),
+        Ok(change) => Ok(change.and_then(|change| cancelled(&name, run, change))),
         // What runs here can be stopped without the store.
-        Err(error) => match detached.run_of(id).and_then(|run| cancel_in_pool(admin, run.job())) {
+        Err(error) => match run.and_then(|run| cancel_in_pool(admin, run.job())) {
             None => Err(status::write_failure(error)),
             stopped => Ok(stopped),
         },
@@ -213,13 +215,12 @@ fn cancel_in_pool(admin: &Admin, job: JobId) -> Option<CancelledJob> {
 }
 
 /// What the answer says of a detached job; `None` if it was not cancelled.
-fn cancelled(detached: &Detached, job: &JobName, change: Change) -> Option<CancelledJob> {
+fn cancelled(job: &JobName, run: Option<Context>, change: Change) -> Option<CancelledJob> {
     let stage = match change {
         Change::Done => proto::JobStage::Stored,
         Change::Requested => proto::JobStage::Running,
         Change::NotFound | Change::WrongState(_) | Change::Full(_) => return None,
     };
-    let run = detached.run_of(&job.id);
     let pool = run.as_ref().map(|run| run.pool().to_string()).unwrap_or_default();
     let run = run.map(|run| run.job().to_string()).unwrap_or_default();
     info!(pool, job = run, detached_job = job.id, "an operator cancelled the job");
@@ -254,8 +255,10 @@ async fn cancel_stored(detached: &Detached, request_id: String) -> Result<(Vec<C
     let names = stored(detached, filter, MAX_JOBS as usize + 1).await?;
     let mut jobs = Vec::new();
     for names in names.get(..MAX_JOBS as usize).unwrap_or(&names).chunks(CANCELLED_AT_ONCE) {
+        let runs: Vec<_> = names.iter().map(|name| detached.run_of(&name.id)).collect();
         let changes = detached.change(names.to_vec(), Action::Cancel).await?;
-        jobs.extend(names.iter().zip(changes).filter_map(|(name, change)| cancelled(detached, name, change)));
+        let jobs_and_runs = names.iter().zip(runs).zip(changes);
+        jobs.extend(jobs_and_runs.filter_map(|((name, run), change)| cancelled(name, run, change)));
     }
     Ok((jobs, names.len()))
 }

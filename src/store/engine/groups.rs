@@ -9,7 +9,7 @@ use crate::store::{
 };
 
 impl<C: Connection> Engine<C> {
-    /// Saves what the transaction changes of groups, and starts the jobs that wait for those that are complete. It comes
+    /// Saves what the transaction changes of groups, and starts the jobs that wait for those that are complete. It is
     /// at the end: a transaction that has locked a group waits for nothing but further groups, which it takes in the
     /// order of their rows, and then for buckets of limit keys, so no two servers wait for each other.
     pub(super) fn settle_groups(&mut self) -> Result<(), StoreError> {
